@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,11 +17,13 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
+from hpcpar.kernels.cupy_nccl import NcclGroup, library
 from hpcpar.kernels.interface import (
     ACTIVATIONS,
     Array,
     Backend,
     ConvSpec,
+    DeviceGroup,
     Mark,
     PoolSpec,
     Tick,
@@ -50,6 +52,7 @@ class CupyBackend(Backend):
     def __init__(self, scratch_bytes: int = 256 * 2**20,
                  environ: Mapping[str, str] | None = None) -> None:
         self.device = select_device(os.environ if environ is None else environ)
+        self.card = cp.cuda.Device(self.device).pci_bus_id
         # neither waits for the default stream, which waits for all others
         compute, self._communication = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
         compute.use()
@@ -119,6 +122,13 @@ class CupyBackend(Backend):
 
     def synchronize(self) -> None:
         cp.cuda.runtime.deviceSynchronize()
+
+    # -- messages between devices ------------------------------------------------------------------
+    def require_groups(self) -> None:
+        library()
+
+    def group(self, size: int, rank: int, share: Callable[[bytes], bytes]) -> DeviceGroup:
+        return NcclGroup(size, rank, share)
 
     # -- moving boxes ------------------------------------------------------------------------------
     def pack(self, box: Array, flat: Array) -> None:

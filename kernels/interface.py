@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.errors import InputError
+
 Array = Any  #: numpy.ndarray or cupy.ndarray
 #: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
 ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "affine")
@@ -80,6 +82,39 @@ class PoolSpec:
     kernel: Ints
     stride: Ints
     pads: Pads
+
+
+class DeviceGroup(ABC):
+    """Ranks whose GPUs exchange messages by themselves, in the order of the current stream.
+
+    Every member submits the same operations in the same order. Arrays are contiguous, on the
+    device, and used in place.
+    """
+
+    size: int
+    #: This process's place in the group.
+    rank: int
+
+    @abstractmethod
+    def exchange(self, sends: Sequence[tuple[Array, int]],
+                 receives: Sequence[tuple[Array, int]]) -> None:
+        """(array, member) of messages that travel together."""
+
+    @abstractmethod
+    def allreduce(self, array: Array) -> None:
+        """array = its sum over the members."""
+
+    @abstractmethod
+    def allgather(self, blocks: Sequence[Array]) -> None:
+        """blocks[k] = that of member k. They lie one after the other, and may differ in size."""
+
+    @abstractmethod
+    def reduce_scatter(self, blocks: Sequence[Array]) -> None:
+        """blocks[rank] = its sum over the members; the others are left undefined."""
+
+    @abstractmethod
+    def fault(self) -> str:
+        """What went wrong in an operation so far; empty where all is well."""
 
 
 class Backend(ABC):
@@ -147,6 +182,31 @@ class Backend(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait for the completion of all kernels submitted so far."""
+
+    # -- messages between devices ------------------------------------------------------------------
+    #: Names the card within its node; processes that share it have the same name.
+    card = ""
+
+    def require_groups(self) -> None:
+        """Check that `group` can be used.
+
+        Raises
+        ------
+        InputError
+            Messages between devices are not possible here.
+        """
+        raise InputError(f"--transport nccl moves messages between GPUs, and the device is "
+                         f"{self.name}; use --device gpu")
+
+    def group(self, size: int, rank: int, share: Callable[[bytes], bytes]) -> DeviceGroup:
+        """A group of GPUs; all its members call this at the same time.
+
+        Parameters
+        ----------
+        share : callable
+            Returns the argument of the first member on every member.
+        """
+        raise NotImplementedError
 
     # -- moving boxes ------------------------------------------------------------------------------
     @abstractmethod

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.calibrate import alpha_beta_fit, held_out
 from hpcpar.calibrate.timer import Timer, bootstrap, outliers
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.comm.transfer import Transfer
 from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.kernels.interface import Backend
@@ -71,16 +71,17 @@ class Steps:
             return lambda: None
         return self.whole(transfer)
 
-    def whole(self, transfer: Transfer | LibraryTransfer) -> Callable[[], None]:
+    def whole(self, transfer: Transfer) -> Callable[[], None]:
         """From a movement's start to its end."""
         def run() -> None:
             self.communicator.start(transfer)
             self.communicator.wait(transfer)
+            self.communicator.complete()
 
         return run
 
     def bind(self, kind: Kind, algorithm: Algorithm, config: Config, axis: str,
-             n_bytes: int) -> Transfer | LibraryTransfer:
+             n_bytes: int) -> Transfer:
         """A collective on a whole buffer of `n_bytes` of its own."""
         mesh_axis = config.mesh_axes[axis]
         # blocks of one size
@@ -98,7 +99,7 @@ class Steps:
         step = self._step(kind, source, destination, Group((mesh_axis,)), algorithm)
         return self.communicator.bind(step, held, wanted)
 
-    def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer | LibraryTransfer:
+    def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer:
         """Messages from rank to rank, between buffers of their own."""
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
                         for layout in (source, destination))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.comm.transfer import Transfer
 from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 from hpcpar.schedule.steps import PASSES, Kind
@@ -25,10 +25,10 @@ class NullCommunicator(Communicator):
         self._rng = np.random.default_rng(world.rank)
         self._pool = np.zeros(0, np.float32)
 
-    def start(self, transfer: Transfer | LibraryTransfer) -> None:
+    def start(self, transfer: Transfer) -> None:
         transfer.buffers.pack()
 
-    def wait(self, transfer: Transfer | LibraryTransfer) -> None:
+    def wait(self, transfer: Transfer) -> None:
         step, buffers = transfer.step, transfer.buffers
         if step.kind is Kind.ALLREDUCE:
             buffers.unpack()

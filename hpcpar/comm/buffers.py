@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ class Buffers:
         made = self.backend.mark()
         if not self.accumulates and not self.step.between:
             self._copy_own()
-        with self.backend.communication_stream():
+        with self.submitting():
             self.backend.follow(made)
             if self.step.kind is Kind.ALLREDUCE and self.staged:
                 self.backend.enqueue_to_host(self._flat, self.wire)
@@ -166,6 +167,12 @@ class Buffers:
                     self.backend.enqueue_to_host(scratch, flat)
                 else:
                     self.backend.pack(view, flat)
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Within it, work of this step is submitted to the communication stream."""
+        with self.backend.communication_stream():
+            yield
             self._mark = self.backend.mark()
 
     def add(self, sums: Sequence[tuple[Any, Any]]) -> None:
@@ -174,10 +181,9 @@ class Buffers:
             for place, target in sums:
                 target += place
         elif sums:
-            with self.backend.communication_stream():
+            with self.submitting():
                 for place, target in sums:
                     self.backend.accumulate(place, target)
-                self._mark = self.backend.mark()
 
     def ready(self) -> bool:
         """True where everything is done that was submitted to the communication stream."""

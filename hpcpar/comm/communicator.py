@@ -12,16 +12,20 @@ from typing import Any
 from hpcpar.comm import lost
 from hpcpar.comm.backoff import YIELDS, YIELDS_SHARED, pause
 from hpcpar.comm.buffers import Buffers
+from hpcpar.comm.cards import require_own_card
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.message_buffers import place
+from hpcpar.comm.mpi_transfer import MpiCollective, MpiTransfer
+from hpcpar.comm.nccl_transfer import NcclCollective, NcclTransfer
 from hpcpar.comm.schedule_check import agree
 from hpcpar.comm.trace import Trace
-from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.comm.transfer import Transfer
+from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
-from hpcpar.kernels.interface import Array, Backend
+from hpcpar.kernels.interface import Array, Backend, DeviceGroup
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Algorithm, Comm, Schedule
+from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule
 
 #: Seconds after which a wait without any progress ends the job (0: never), and how many unless the
 #: environment says so.
@@ -48,20 +52,30 @@ class Communicator:
 
     Parameters
     ----------
-    direct : bool
-        Hand device buffers to MPI (a GPU-aware library); by default they are staged through pinned
-        host memory.
+    transport : Transport
+        The way of messages between GPUs.
+
+    Raises
+    ------
+    InputError
+        On every rank alike: NCCL is missing, or ranks share a GPU that need one each.
     """
 
-    def __init__(self, world: World, backend: Backend, direct: bool = False) -> None:
-        self.world, self.backend, self.direct = world, backend, direct
+    def __init__(self, world: World, backend: Backend,
+                 transport: Transport = Transport.STAGED) -> None:
+        self.world, self.backend, self.transport = world, backend, transport
         self.trace = Trace()
         self._stall_s = _stall_s()
         shared = fullest_node(world, backend.name).shared
         self._yields = YIELDS_SHARED if shared else YIELDS
         self._comm: Any = world.comm.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
-        self._active: list[Transfer | LibraryTransfer] = []
+        self._active: list[Transfer] = []
+        self._device_groups: dict[tuple[int, ...], DeviceGroup] = {}
+        if transport is Transport.NCCL:
+            world.agree(backend.require_groups)
+            require_own_card(world, backend.card)
+            self._device_group(tuple(range(world.size)))
 
     def agree(self, schedule: Schedule) -> None:
         """Check, before its first message, that all ranks have the same schedule; every rank must
@@ -83,31 +97,51 @@ class Communicator:
             If an array is not what the step says.
         """
         return Buffers(step, exchange(step, self.world.rank), self.world.rank, held, wanted,
-                       self.backend, self.direct)
+                       self.backend, self._on_device(step))
 
-    def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer | LibraryTransfer:
+    def _on_device(self, step: Comm) -> bool:
+        """True where a step's messages leave from the device's memory. NCCL moves no loss: the host
+        waits for that.
+        """
+        if self.transport is Transport.NCCL:
+            return step.phase is not Phase.LOSS
+        return self.transport is Transport.DIRECT
+
+    def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer:
         """A step alone, with memory of its own; see `prepare` and `connect`."""
         buffers = self.prepare(step, held, wanted)
         place(self.backend, [buffers], [1])
         return self.connect(buffers)
 
-    def connect(self, buffers: Buffers, tag_base: int = 0) -> Transfer | LibraryTransfer:
+    def connect(self, buffers: Buffers, tag_base: int = 0) -> Transfer:
         """Make the requests of a step whose buffers have their memory.
 
         Every rank connects the steps of a schedule in the same order.
         """
-        step, ex = buffers.step, buffers.ex
-        if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
-            return LibraryTransfer(step, ex, buffers, self.world, self._group(ex.peers), self.trace)
-        return Transfer(step, ex, buffers, self.world, self._comm, tag_base + step.index,
-                        self.trace)
+        step, peers = buffers.step, buffers.ex.peers
+        by_library = step.algorithm is Algorithm.MPI and len(peers) > 1
+        if self.transport is Transport.NCCL and self._on_device(step):
+            if by_library:
+                return NcclCollective(buffers, self._device_group(peers), self.trace)
+            everyone = self._device_group(tuple(range(self.world.size)))
+            return NcclTransfer(buffers, everyone, self.trace)
+        if by_library:
+            return MpiCollective(buffers, self.world, self._group(peers), self.trace)
+        return MpiTransfer(buffers, self.world, self._comm, tag_base + step.index, self.trace)
 
     def _group(self, peers: tuple[int, ...]) -> Any:
         if peers not in self._groups:
             self._groups[peers] = self._comm.Create_group(self._comm.Get_group().Incl(list(peers)))
         return self._groups[peers]
 
-    def start(self, transfer: Transfer | LibraryTransfer) -> None:
+    def _device_group(self, peers: tuple[int, ...]) -> DeviceGroup:
+        if peers not in self._device_groups:
+            group = self._group(peers)
+            self._device_groups[peers] = self.backend.group(
+                len(peers), peers.index(self.world.rank), lambda mine: group.bcast(mine, root=0))
+        return self._device_groups[peers]
+
+    def start(self, transfer: Transfer) -> None:
         """Begin a step."""
         transfer.start()
         self._active.append(transfer)
@@ -116,7 +150,7 @@ class Communicator:
         """Advance every step in flight."""
         self._active = [transfer for transfer in self._active if not transfer.progress()]
 
-    def wait(self, transfer: Transfer | LibraryTransfer) -> None:
+    def wait(self, transfer: Transfer) -> None:
         """Return when a step's messages have arrived, and its result is being put in place; other
         steps advance meanwhile.
 
@@ -147,6 +181,9 @@ class Communicator:
             if now != seen:
                 seen, since = now, time.monotonic()
             idle_s = time.monotonic() - since
+            for group in self._device_groups.values():
+                if fault := group.fault():
+                    self.world.abort(f"NCCL says: {fault}")
             if self._stall_s and idle_s > self._stall_s:
                 stuck()
 
@@ -158,7 +195,7 @@ class Communicator:
             "ever)"
         )
 
-    def _stuck(self, transfer: Transfer | LibraryTransfer) -> None:
+    def _stuck(self, transfer: Transfer) -> None:
         step = transfer.step
         peers = [peer for peer in transfer.awaited() if peer != self.world.rank]
         who = f"rank {peers[0]}" if len(peers) == 1 else f"ranks {', '.join(map(str, peers))}"

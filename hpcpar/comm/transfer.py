@@ -1,172 +1,77 @@
-"""One communication step in flight: rounds of persistent MPI requests, driven by whoever calls
-`progress`.
-"""
+"""One communication step bound to its arrays on a rank, whoever moves its messages."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
-from hpcpar.comm.world import World
-from hpcpar.schedule.messages import Exchange, Piece
-from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.collective_algorithms import Message
 
 
-class Transfer:
-    """A step bound to its arrays on this rank.
+class Transfer(ABC):
+    """A step in flight: started once an iteration, and driven by whoever calls `progress`."""
 
-    Requests are made once; every iteration starts them again. Rounds are posted in order as soon
-    as the round that each depends on is complete, so several segments of a ring are in flight at
-    once.
-    """
-
-    #: `advanced` grows with everything that happens.
+    #: False: `advanced` does not show its progress.
     tells = True
 
-    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, comm: Any,
-                 tag: int, trace: Trace) -> None:
-        self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
-        self._mpi = world.mpi
-        self._requests: list[list[Any]] = []
-        self._sums: list[list[tuple[Any, Any]]] = []
-        self._sent: list[tuple[int, int]] = []
-        self._posted = self._done = 0
-        slots = buffers.landings()
-        for i, r in enumerate(ex.rounds):
-            requests, sums = [], []
-            at = 0
-            for m in r.recvs:
-                target = buffers.span(m.start, m.stop)
-                if r.reduce:
-                    place = slots[i % step.segments][at:at + target.size]
-                    at += target.size
-                    sums.append((place, target))
-                    target = place
-                requests.append(comm.Recv_init(target, source=ex.peers[m.peer], tag=tag))
-            sent = 0
-            for m in r.sends:
-                source = buffers.span(m.start, m.stop)
-                requests.append(comm.Send_init(source, dest=ex.peers[m.peer], tag=tag))
-                sent += source.nbytes
-            self._requests.append(requests)
-            self._sums.append(sums)
-            self._sent.append((len(r.sends), sent))
+    def __init__(self, buffers: Buffers, trace: Trace) -> None:
+        self.step, self.ex, self.buffers = buffers.step, buffers.ex, buffers
+        self.trace = trace
 
+    @abstractmethod
     def start(self) -> None:
-        """Pack and post what can be posted."""
-        self.buffers.pack()
-        self._posted = self._done = 0
-        self.trace.add(self.step.index, 0, 0)
-        if self.buffers.ready():
-            self._post()
+        """Pack, and send what can be sent."""
 
-    def _post(self) -> None:
-        rounds = self.ex.rounds
-        while self._posted < len(rounds) and rounds[self._posted].after < self._done:
-            # one by one: messages to the same rank match in the order in which they start
-            for request in self._requests[self._posted]:
-                request.Start()
-            self.trace.add(self.step.index, *self._sent[self._posted])
-            self._posted += 1
-
+    @abstractmethod
     def progress(self) -> bool:
-        """Advance as far as possible without waiting; True when every round is complete."""
-        while self.buffers.ready():
-            self._post()
-            if self._done == self._posted:
-                return True
-            requests = self._requests[self._done]
-            if requests and not self._mpi.Request.Testall(requests):
-                return False
-            self.buffers.add(self._sums[self._done])
-            self._done += 1
-        return False
+        """Advance as far as possible without waiting; True when `finish` may be called."""
 
     @property
     def advanced(self) -> int:
         """Progress of the step: grows with everything that happens in it."""
-        return self._posted + self._done
-
-    def awaited(self) -> tuple[int, ...]:
-        """The ranks whose messages of the round at hand have not come, or not gone."""
-        if self._done == self._posted:
-            return ()
-        r = self.ex.rounds[self._done]
-        peers = [self.ex.peers[m.peer] for m in (*r.recvs, *r.sends)]
-        open_ = {p for p, q in zip(peers, self._requests[self._done], strict=True)
-                 if not q.Get_status()}
-        return tuple(sorted(open_))
-
-    def finish(self) -> None:
-        """Unpack; every round must be complete."""
-        self.buffers.unpack()
-
-
-class LibraryTransfer:
-    """A collective done by the MPI library itself (``--collectives mpi``), nonblocking."""
-
-    #: False: the library does not show its progress.
-    tells = False
-
-    def __init__(self, step: Comm, ex: Exchange, buffers: Buffers, world: World, group: Any,
-                 trace: Trace) -> None:
-        self.step, self.ex, self.buffers, self.trace = step, ex, buffers, trace
-        self._mpi, self._group = world.mpi, group
-        self._request: Any = None
-        self._own: Piece | None = None
-        self._result: Any = None
-        self._counts: list[int] = []
-        if step.kind is not Kind.ALLREDUCE:
-            parts = step.destination if step.kind is Kind.REDUCE_SCATTER else step.source
-            self._counts = [parts.items(peer) for peer in ex.peers]
-            # the rank's own piece: all that an allgather packs, all that a reduce-scatter unpacks
-            own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else ex.pack[0]
-            assert isinstance(own, Piece)
-            self._own = own
-            if step.kind is Kind.REDUCE_SCATTER:
-                # MPI refuses one address for what is sent and received, even of nothing
-                self._result = np.empty(0, buffers.dtype)
-                if own.stop > own.start:
-                    self._result = buffers.landings()[0]
-
-    def start(self) -> None:
-        self.buffers.pack()
-        self._request = None
-        if self.buffers.ready():
-            self._post()
-
-    def _post(self) -> None:
-        wire, own = self.buffers.wire, self._own
-        if self.step.kind is Kind.ALLREDUCE:
-            sent = wire.nbytes
-            self._request = self._group.Iallreduce(self._mpi.IN_PLACE, wire)
-        elif self.step.kind is Kind.ALLGATHER:
-            assert own is not None
-            sent = (own.stop - own.start) * self.step.item_bytes
-            self._request = self._group.Iallgatherv(self._mpi.IN_PLACE, [wire, self._counts])
-        else:
-            sent = wire.nbytes
-            self._request = self._group.Ireduce_scatter(wire, self._result, self._counts)
-        self.trace.add(self.step.index, 1, sent)
-
-    def progress(self) -> bool:
-        if self._request is None and self.buffers.ready():
-            self._post()
-        return self._request is not None and bool(self._request.Test())
-
-    @property
-    def advanced(self) -> int:
-        """Always 0; see `tells`."""
         return 0
 
     def awaited(self) -> tuple[int, ...]:
-        """Any of the others."""
+        """The ranks that may be the ones that are waited for."""
         return self.ex.peers
 
     def finish(self) -> None:
-        if self._result is not None and self._own is not None:
-            self.buffers.wire[self._own.start:self._own.stop] = self._result
+        """Unpack."""
         self.buffers.unpack()
+
+
+@dataclass(frozen=True)
+class BoundRound:
+    """A round of a step on this rank: (array, rank) of every message, and what is added after it:
+    (where it landed, where it belongs).
+    """
+
+    receives: list[tuple[Any, int]]
+    sends: list[tuple[Any, int]]
+    sums: list[tuple[Any, Any]]
+    sent_bytes: int
+
+
+def bind_rounds(buffers: Buffers) -> list[BoundRound]:
+    """The rounds of a step, with the arrays of their messages."""
+    ex, slots = buffers.ex, buffers.landings()
+
+    def message(m: Message) -> tuple[Any, int]:
+        return buffers.span(m.start, m.stop), ex.peers[m.peer]
+
+    out = []
+    for i, r in enumerate(ex.rounds):
+        receives, sends = [message(m) for m in r.recvs], [message(m) for m in r.sends]
+        sums = []
+        if r.reduce:
+            at = 0
+            for k, (target, peer) in enumerate(receives):
+                place = slots[i % buffers.step.segments][at:at + target.size]
+                at += target.size
+                sums.append((place, target))
+                receives[k] = place, peer
+        out.append(BoundRound(receives, sends, sums, sum(array.nbytes for array, _ in sends)))
+    return out

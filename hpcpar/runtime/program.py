@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.transfer import LibraryTransfer, Transfer
+from hpcpar.comm.transfer import Transfer
 from hpcpar.kernels.interface import Array, Mark
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 
@@ -43,7 +43,7 @@ class Program:
         self.seconds = np.zeros(n)
         self.started_s, self.ended_s, self.waited_s = np.full((3, n), np.nan)
         self.actions: dict[int, Callable[[], None]] = {}
-        self.transfers: dict[int, Transfer | LibraryTransfer] = {}
+        self.transfers: dict[int, Transfer] = {}
         self.before: dict[int, Callable[[], None]] = {}
         self.clears = clears
         self.watch: Callable[[int], None] | None = None

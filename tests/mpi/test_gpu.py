@@ -16,7 +16,7 @@ from comparison import check, facts
 
 from hpcpar.calibrate.link_probe import Steps
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.transfer import Transfer
+from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import world
 from hpcpar.kernels import backend
 from hpcpar.plan.config import Config
@@ -34,7 +34,7 @@ def gpu() -> Any:
     return backend("gpu")
 
 
-@pytest.fixture(params=[False, True], ids=["staged", "direct"])
+@pytest.fixture(params=list(Transport))
 def gpu_communicator(request: pytest.FixtureRequest, gpu: Any) -> Communicator:
     return Communicator(world(), gpu, request.param)
 
@@ -58,8 +58,8 @@ def test_links_are_measured_as_runs_use_them(gpu_communicator: Communicator) -> 
     steps = Steps(gpu_communicator)
     for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) if P > 1 else ():
         transfer = steps.bind(kind, Algorithm.RING, Config(n=P), "n", 4096)
-        assert isinstance(transfer, Transfer)
-        assert transfer.buffers.on_device is gpu_communicator.direct
-        assert (type(transfer.buffers.wire) is np.ndarray) is not gpu_communicator.direct
+        staged = gpu_communicator.transport is Transport.STAGED
+        assert transfer.buffers.staged is staged
+        assert (type(transfer.buffers.wire) is np.ndarray) is staged
         gpu_communicator.start(transfer)
         gpu_communicator.wait(transfer)

@@ -1,0 +1,38 @@
+"""The GPUs of the ranks: which ranks share one."""
+
+from __future__ import annotations
+
+from hpcpar.comm.world import World
+from hpcpar.errors import InputError, on_all_ranks
+
+
+def sharing(world: World, card: str) -> list[tuple[int, ...]]:
+    """The groups of ranks that share a GPU. Every rank must call it.
+
+    Parameters
+    ----------
+    card : str
+        Name of this rank's GPU on its node; empty without one.
+    """
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for rank, (node, name) in enumerate(world.comm.allgather((world.boot_id, card))):
+        if name:
+            ranks.setdefault((node, name), []).append(rank)
+    return [tuple(each) for each in ranks.values() if len(each) > 1]
+
+
+def require_own_card(world: World, card: str) -> None:
+    """Check that no two ranks share a GPU, as NCCL refuses that. Every rank must call it.
+
+    Raises
+    ------
+    InputError
+        On every rank alike, naming the ranks.
+    """
+    shared = sharing(world, card)
+    if shared:
+        names = " and ".join(map(str, shared[0][:2]))
+        raise on_all_ranks(InputError(
+            f"--transport nccl needs a GPU for each rank, but ranks {names} share {card}; start "
+            "fewer ranks a node (--gpus-per-task=1), or use --transport staged"
+        ))

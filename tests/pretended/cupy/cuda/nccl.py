@@ -1,0 +1,135 @@
+"""NCCL, its messages by MPI: blocking, when the stream gets to them."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .streams import stream_of
+
+available = True
+NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = 7, 8, 0
+_TYPES = {NCCL_FLOAT32: np.dtype(np.float32), NCCL_FLOAT64: np.dtype(np.float64)}
+_BYTES = 128
+#: Operations of the open group, by stream; None outside of one.
+_open: list[tuple[int, Callable[[], Any]]] | None = None
+_ids = itertools.count()
+
+
+class NcclError(RuntimeError):
+    pass
+
+
+def get_version() -> int:
+    return 22800
+
+
+def get_unique_id() -> bytes:
+    return f"{MPI.COMM_WORLD.rank} {next(_ids)}".encode().ljust(_BYTES)
+
+
+def groupStart() -> None:
+    global _open
+    assert _open is None
+    _open = []
+
+
+def groupEnd() -> None:
+    global _open
+    assert _open is not None
+    together, _open = _open, None
+
+    def run() -> None:
+        requests = [r for r in (operation() for _, operation in together) if r is not None]
+        MPI.Request.Waitall(requests)
+
+    for stream in {stream for stream, _ in together}:
+        stream_of(stream).submit(run)
+
+
+def _submit(stream: int, operation: Callable[[], Any]) -> None:
+    """An operation that may return a request of MPI."""
+    if _open is not None:
+        _open.append((stream, operation))
+        return
+
+    def run() -> None:
+        request = operation()
+        if request is not None:
+            request.Wait()
+
+    stream_of(stream).submit(run)
+
+
+def _memory(at: int, count: int, kind: int) -> np.ndarray:
+    dtype = _TYPES[kind]
+    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(at)
+    return np.frombuffer(raw, dtype, count)
+
+
+class NcclCommunicator:
+    """Members find each other through the one whose id it is."""
+
+    def __init__(self, ndev: int, commId: bytes, rank: int) -> None:
+        assert len(commId) == _BYTES
+        first, tag = map(int, commId.split())
+        world = MPI.COMM_WORLD
+        everyone = None
+        if rank == 0:
+            found = {0: world.rank}
+            for _ in range(ndev - 1):
+                member, at = world.recv(tag=20_000 + tag)
+                found[member] = at
+            everyone = [found[member] for member in range(ndev)]
+            for at in everyone[1:]:
+                world.send(everyone, at, tag=25_000 + tag)
+        else:
+            world.send((rank, world.rank), first, tag=20_000 + tag)
+            everyone = world.recv(source=first, tag=25_000 + tag)
+        self._comm = world.Create_group(world.group.Incl(everyone), tag=tag)
+
+    def check_async_error(self) -> None:
+        pass
+
+    def send(self, at: int, count: int, kind: int, peer: int, stream: int) -> None:
+        _submit(stream, lambda: self._comm.Isend(_memory(at, count, kind), peer))
+
+    def recv(self, at: int, count: int, kind: int, peer: int, stream: int) -> None:
+        _submit(stream, lambda: self._comm.Irecv(_memory(at, count, kind), peer))
+
+    def allReduce(self, source: int, to: int, count: int, kind: int, op: int, stream: int) -> None:
+        assert source == to and op == NCCL_SUM
+        _submit(stream, lambda: self._comm.Iallreduce(MPI.IN_PLACE, _memory(to, count, kind)))
+
+    def allGather(self, source: int, to: int, count: int, kind: int, stream: int) -> None:
+        assert source == to + self._comm.rank * count * _TYPES[kind].itemsize
+        _submit(stream, lambda: self._comm.Iallgather(
+            MPI.IN_PLACE, _memory(to, count * self._comm.size, kind)))
+
+    def broadcast(self, source: int, to: int, count: int, kind: int, root: int,
+                  stream: int) -> None:
+        assert source == to
+        _submit(stream, lambda: self._comm.Ibcast(_memory(to, count, kind), root))
+
+    def reduceScatter(self, source: int, to: int, count: int, kind: int, op: int,
+                      stream: int) -> None:
+        assert to == source + self._comm.rank * count * _TYPES[kind].itemsize and op == NCCL_SUM
+
+        def run() -> None:
+            sums = np.empty(count, _TYPES[kind])
+            self._comm.Reduce_scatter_block(_memory(source, count * self._comm.size, kind), sums)
+            _memory(to, count, kind)[:] = sums
+
+        _submit(stream, run)
+
+    def reduce(self, source: int, to: int, count: int, kind: int, op: int, root: int,
+               stream: int) -> None:
+        assert source == to and op == NCCL_SUM
+        data = MPI.IN_PLACE if root == self._comm.rank else _memory(source, count, kind)
+        into = _memory(to, count, kind) if root == self._comm.rank else None
+        _submit(stream, lambda: self._comm.Ireduce(data, into, root=root))
