@@ -6,18 +6,30 @@ The package is installed as ``hpcpar.kernels``. Only `backend` imports the libra
 from __future__ import annotations
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import Backend, MathMode
 
 
-def backend(device: str) -> Backend:
-    """The backend of a device: ``cpu`` or ``gpu``.
+def backend(device: str, math: str = "fp32") -> Backend:
+    """The backend of a device.
+
+    Parameters
+    ----------
+    device
+        ``cpu`` or ``gpu``.
+    math
+        Precision of float32 products: ``fp32``, or ``tf32`` on a GPU.
 
     Raises
     ------
     InputError
-        Unknown device, or no usable GPU (with what to do).
+        Unknown device or precision, or no usable GPU (with what to do).
     """
+    modes = {mode.value: mode for mode in MathMode}
+    if math not in modes:
+        raise unknown("math mode", math, modes)
     if device == "cpu":
+        if modes[math] is not MathMode.FP32:
+            raise InputError(f"math mode '{math}' needs a GPU; use fp32, or --device gpu")
         from hpcpar.kernels.numpy_backend import NumpyBackend
 
         return NumpyBackend()
@@ -27,5 +39,5 @@ def backend(device: str) -> Backend:
         except ImportError as err:
             raise InputError(f"--device gpu needs CuPy ({err}); install it with: pip install "
                              "'hpcpar[gpu]', or use --device cpu") from err
-        return CupyBackend()
+        return CupyBackend(math=modes[math])
     raise unknown("device", device, ("cpu", "gpu"))

@@ -13,9 +13,12 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from hpcpar.errors import InputError
 from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
+from hpcpar.kernels.cudnn_conv import CudnnConv
+from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import select_device
+from hpcpar.kernels.cupy_device import select_device, set_matmul_math
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library
 from hpcpar.kernels.interface import (
@@ -25,6 +28,7 @@ from hpcpar.kernels.interface import (
     ConvSpec,
     DeviceGroup,
     Mark,
+    MathMode,
     PoolSpec,
     Tick,
     address,
@@ -37,9 +41,17 @@ class CupyBackend(Backend):
     Parameters
     ----------
     scratch_bytes
-        Limit of the memory for the im2col matrices of a convolution.
+        Limit of the memory for the im2col matrices of a convolution, or for cuDNN's workspace.
     environ
         Environment variables with the rank on the node; those of the process by default.
+    math
+        Precision of products of float32 numbers, in convolutions and matrix products.
+
+    Attributes
+    ----------
+    convolutions
+        What computes convolutions: ``cudnn``, or ``im2col`` where nvidia-cudnn-frontend or cuDNN
+        is not installed.
 
     Raises
     ------
@@ -50,18 +62,45 @@ class CupyBackend(Backend):
     name = "gpu"
 
     def __init__(self, scratch_bytes: int = 256 * 2**20,
-                 environ: Mapping[str, str] | None = None) -> None:
+                 environ: Mapping[str, str] | None = None,
+                 math: MathMode = MathMode.FP32) -> None:
         self.device = select_device(os.environ if environ is None else environ)
         self.card = cp.cuda.Device(self.device).pci_bus_id
         # neither waits for the default stream, which waits for all others
         compute, self._communication = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
         compute.use()
+        set_matmul_math(math)
         self._set_up(Launcher(), scratch_bytes)
+        try:
+            import cudnn
+
+            cudnn.backend_version()
+        except (ImportError, RuntimeError):
+            # The module is missing, or the library behind it.
+            return
+        self._use_cudnn(cudnn, scratch_bytes, math)
 
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
         self.xp: Any = cp
         self._launch = launch
-        self._conv = CupyConv(launch, scratch_bytes)
+        self._im2col = CupyConv(launch, scratch_bytes)
+        self._conv: CupyConv | CudnnConv = self._im2col
+        self.convolutions = "im2col"
+
+    def _use_cudnn(self, cudnn: Any, workspace_limit_bytes: int, math: MathMode) -> None:
+        """Convolve by the library, and by im2col what it does not support."""
+        try:
+            self._conv = CudnnConv(cudnn, cp, self._im2col, math, workspace_limit_bytes)
+        except RuntimeError as err:
+            reason = " ".join(str(err).split())
+            raise InputError(f"--device gpu: cuDNN cannot be used ({reason}); fix its "
+                             "installation, or uninstall nvidia-cudnn-frontend") from err
+        self.convolutions = "cudnn"
+
+    @property
+    def unsupported_convolutions(self) -> list[ConvProblem]:
+        """Convolutions so far that im2col computes because cuDNN has no engine for them."""
+        return self._conv.unsupported if isinstance(self._conv, CudnnConv) else []
 
     # -- arrays ------------------------------------------------------------------------------------
     def to_device(self, host: np.ndarray, out: Array) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import cupy as cp
 import numpy as np
+from cupy._core import _routines_linalg
 
 from hpcpar.errors import InputError
+from hpcpar.kernels.interface import MathMode
 
 #: Environment variables with the rank of a process on its node. Those of mpirun come first: within
 #: a Slurm job its processes also see SLURM_LOCALID of the batch script, which is 0 for all.
@@ -57,3 +59,13 @@ def select_device(environ: Mapping[str, str]) -> int:
         raise InputError(f"--device gpu: GPU {device} cannot be used ({reason}); fix the CUDA "
                          "installation, or use --device cpu") from err
     return device
+
+
+def set_matmul_math(math: MathMode) -> None:
+    """Set the precision of float32 matrix products in this process.
+
+    CuPy has no public function for it. Without a setting it follows the environment (CUPY_TF32).
+    """
+    compute_type = (_routines_linalg.COMPUTE_TYPE_TF32 if math is MathMode.TF32 else
+                    _routines_linalg.COMPUTE_TYPE_FP32)
+    cp._core.set_compute_type(np.float32, compute_type)

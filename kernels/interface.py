@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,13 @@ def address(array: Array) -> int:
     """Address of an array's first item, on the host or on the device."""
     on_host = type(array) is np.ndarray
     return int(array.__array_interface__["data"][0] if on_host else array.data.ptr)
+
+
+class MathMode(Enum):
+    """How a GPU multiplies float32 numbers; sums are float32 in both modes."""
+
+    FP32 = "fp32"  #: in full precision
+    TF32 = "tf32"  #: rounded to TensorFloat-32 (10 bits of fraction), on tensor cores
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import check, facts
+from comparison import CHOOSERS, check, facts
 
 from hpcpar.calibrate.link_probe import Steps
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import world
 from hpcpar.kernels import backend
+from hpcpar.plan.boxes import local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
+from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.nonfinite import NonfiniteDetector
+from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Algorithm, Kind
 from tests.strategies import one_pass
 
@@ -39,10 +43,11 @@ def gpu_communicator(request: pytest.FixtureRequest, gpu: Any) -> Communicator:
     return Communicator(world(), gpu, request.param)
 
 
-def plan_of(name: str, strategy: str, overlap: str) -> Any:
+def plan_of(name: str, strategy: str, overlap: str, dtype: str = "float64") -> Any:
     network = facts(name).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    return make_plan(spec, strategy, P, facts(name).batch, dtype="float64", overlap=overlap)
+    return make_plan(spec, strategy, P, facts(name).batch, dtype=dtype, overlap=overlap,
+                     network=network)
 
 
 @pytest.mark.parametrize("collectives", ["ring, 3 segments", "halving", "mpi"])
@@ -63,3 +68,44 @@ def test_links_are_measured_as_runs_use_them(gpu_communicator: Communicator) -> 
         assert (type(transfer.buffers.wire) is np.ndarray) is staged
         gpu_communicator.start(transfer)
         gpu_communicator.wait(transfer)
+
+
+def _losses(gpu_or_cpu: Any, strategy: str, transport: Transport) -> list[float]:
+    """Losses of three iterations in float32."""
+    given = facts("lenet5")
+    network, plan = given.network, plan_of("lenet5", strategy, "full", "float32")
+    executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]),
+                        Communicator(world(), gpu_or_cpu, transport), gpu_or_cpu, 5)
+    pixels = local(executor.image_box, whole_box(network.image_shape))
+    return [executor.iterate(given.images[i][(executor.image_rows, *pixels)], given.targets[i], i,
+                             0.01, 0.9, 0.0)[0] for i in range(3)]
+
+
+@pytest.mark.parametrize("strategy", ["data", "filter", "spatial"])
+def test_float32_by_cudnn(strategy: str, gpu: Any) -> None:
+    """Its convolutions are cuDNN's there, with the halos' uneven pads."""
+    assert gpu.convolutions == "cudnn"
+    expected = _losses(backend("cpu"), strategy, Transport.STAGED)
+    assert _losses(gpu, strategy, Transport.NCCL) == pytest.approx(expected, rel=1e-4)
+    assert gpu.unsupported_convolutions == []
+
+
+def test_the_host_runs_ahead(gpu: Any) -> None:
+    """In an iteration the host waits for the device to give it images and labels, to see whether
+    the gradient is finite, and to read the loss: however many steps there are.
+    """
+    from cupy.cuda import runtime
+
+    waits = []
+    for name in ("lenet5", "vgg"):
+        network = facts(name).network
+        plan = plan_of(name, "data", "full", "float32")
+        executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]),
+                            Communicator(world(), gpu, Transport.NCCL), gpu, 5)
+        NonfiniteDetector(executor)
+        images = facts(name).images[0][executor.image_rows]
+        for _ in range(2):
+            before = runtime.host_waits
+            executor.iterate(images, facts(name).targets[0], 0, 0.01, 0.9, 0.0)
+        waits.append(runtime.host_waits - before)
+    assert waits[0] == waits[1] <= 6, waits

@@ -45,7 +45,7 @@ def test_a_room_imports_from_rooms_above(path: Path) -> None:
             assert parts[1] in above, f"{path.name} ({room}) imports {name}"
         if parts[0] == "mpi4py":
             assert room == "comm", f"{path.name} imports {name}: only comm talks to MPI"
-        if parts[0] in ("cupy", "cupyx", "cupy_backends"):
+        if parts[0] in ("cupy", "cupyx", "cupy_backends", "cudnn"):
             assert room == "kernels" and path.name.startswith(
                 "cupy_"), f"{path.name} imports {name}: only the CuPy backend may"
 
@@ -87,7 +87,7 @@ PLANNING = """
 import sys
 from hpcpar.cli.main import main
 status = main({argv!r})
-heavy = sorted({{"mpi4py", "cupy", "h5py", "matplotlib", "torch"}} & set(sys.modules))
+heavy = sorted({{"mpi4py", "cupy", "cudnn", "h5py", "matplotlib", "torch"}} & set(sys.modules))
 assert status == 0 and not heavy, (status, heavy)
 """
 

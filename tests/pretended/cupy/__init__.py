@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from . import cuda
+from . import _core, cuda
 from .cuda import current_stream, runtime
 from .raw_module import RawModule
 
-__all__ = ["RawModule", "asarray", "ascontiguousarray", "asnumpy", "cuda", "ndarray"]
+__all__ = ["RawModule", "_core", "asarray", "ascontiguousarray", "asnumpy", "cuda", "ndarray"]
 __version__ = "14.0 (pretended)"
 
 

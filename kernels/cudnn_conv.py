@@ -1,0 +1,220 @@
+"""Convolution on a GPU by cuDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcpar.kernels.cudnn_graphs import (
+    ALIGNMENT_BYTES,
+    BIAS_UID,
+    WEIGHT_UID,
+    X_UID,
+    Y_UID,
+    ConvOperation,
+    ConvProblem,
+    StridedShape,
+    build_graph,
+    joined_segments,
+    read_box,
+)
+from hpcpar.kernels.interface import Array, ConvSpec, MathMode, Tick, address
+
+if TYPE_CHECKING:
+    from hpcpar.kernels.cupy_conv import CupyConv
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A graph with its arrays by identifier; one of them is written."""
+
+    graph: Any
+    arrays: dict[int, Array]
+    written: Array
+    #: The view that `written` is copied to afterwards, unless it is the view.
+    result: Array
+
+
+#: The tensor that each operation writes.
+_WRITTEN_UIDS = {
+    ConvOperation.FORWARD: Y_UID,
+    ConvOperation.DATA: X_UID,
+    ConvOperation.WEIGHT: WEIGHT_UID,
+}
+
+
+class CudnnConv:
+    """The convolution kernels, one cuDNN graph per shape; all on one stream.
+
+    An array that starts at no multiple of `ALIGNMENT_BYTES` (a box inside a larger one) travels
+    through an aligned copy.
+
+    Parameters
+    ----------
+    cudnn
+        The module ``cudnn`` of nvidia-cudnn-frontend.
+    xp
+        The array module: cupy.
+    fallback
+        Computes the types and the shapes that cuDNN does not support.
+    math
+        Precision of the products.
+    workspace_limit_bytes
+        Limit of the workspace of a graph.
+
+    Attributes
+    ----------
+    unsupported
+        The convolutions that `fallback` computes because cuDNN has no engine for them.
+    """
+
+    def __init__(self, cudnn: Any, xp: Any, fallback: CupyConv, math: MathMode,
+                 workspace_limit_bytes: int) -> None:
+        self.fallback = fallback
+        self.math = math
+        self.workspace_limit_bytes = workspace_limit_bytes
+        self.unsupported: list[ConvProblem] = []
+        self._cudnn = cudnn
+        self._xp = xp
+        self._handle = cudnn.create_handle()
+        self._stream: int | None = None
+        #: None where cuDNN has no engine.
+        self._graphs: dict[ConvProblem, Any] = {}
+        self._workspace = xp.empty(0, np.uint8)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory for the workspace: the need of the largest graph so far."""
+        return int(self._workspace.size)
+
+    def accepts(self, dtype: Any) -> bool:
+        """Whether cuDNN computes a type; it does not do float64."""
+        return np.dtype(dtype) == np.float32
+
+    def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
+                tick: Tick | None = None) -> None:
+        """See `Backend.conv_forward`."""
+        if out.size == 0:
+            return
+        launches = self._launches(ConvOperation.FORWARD, x, w, out, spec, bias)
+        if launches is None:
+            self.fallback.forward(x, w, bias, spec, out, tick)
+            return
+        if sum(launch.result.size for launch in launches) < out.size:
+            out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
+        self._run(launches, tick)
+
+    def backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
+                      tick: Tick | None = None) -> None:
+        """See `Backend.conv_backward_data`."""
+        if dx.size == 0:
+            return
+        launches = self._launches(ConvOperation.DATA, dx, w, dy, spec)
+        if launches is None:
+            self.fallback.backward_data(dy, w, spec, dx, tick)
+            return
+        if sum(launch.result.size for launch in launches) < dx.size:
+            dx.fill(0)
+        self._run(launches, tick)
+
+    def backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None,
+                        tick: Tick | None = None) -> None:
+        """See `Backend.conv_backward_weight`."""
+        launches = self._launches(ConvOperation.WEIGHT, x, dw, dy, spec)
+        if launches is None:
+            self.fallback.backward_weight(x, dy, spec, dw, dbias, tick)
+            return
+        if dbias is not None:
+            dbias[...] = dy.sum(axis=(0, *range(2, dy.ndim))) if dy.size else 0
+        if sum(launch.result.size for launch in launches) < dw.size:
+            dw.fill(0)
+        self._run(launches, tick)
+
+    def _launches(self, operation: ConvOperation, x: Array, w: Array, y: Array, spec: ConvSpec,
+                  bias: Array | None = None) -> list[_Launch] | None:
+        """The graphs of a convolution with their arrays.
+
+        The caller sets the part of the result that no graph writes: there the sums are empty.
+
+        Returns
+        -------
+        list or None
+            None if the type, or one of the shapes, is not supported.
+        """
+        if not self.accepts(x.dtype):
+            return None
+        read = read_box(x, w.shape[2:], y, spec) if y.size else None
+        if read is None:
+            return []
+        box, pads = read
+        written = _WRITTEN_UIDS[operation]
+        launches = []
+        for s in joined_segments(spec.segments):
+            inputs = (slice(None), slice(s.in_start, s.in_stop), *box)
+            outputs = slice(s.out_start, s.out_stop)
+            views = {
+                X_UID: x[inputs],
+                WEIGHT_UID: w[outputs],
+                Y_UID: y[:, outputs],
+            }
+            arrays = {uid: self._aligned(view, uid != written) for uid, view in views.items()}
+            if bias is not None:
+                part = self._xp.ascontiguousarray(bias[outputs])
+                arrays[BIAS_UID] = self._aligned(part, True)
+            shapes = {uid: StridedShape.of(arrays[uid]) for uid in views}
+            problem = ConvProblem(operation, shapes[X_UID], shapes[WEIGHT_UID], shapes[Y_UID], pads,
+                                  spec.stride, spec.dilation, np.dtype(x.dtype).name,
+                                  bias is not None)
+            graph = self._graph(problem)
+            if graph is None:
+                return None
+            launches.append(_Launch(graph, arrays, arrays[written], views[written]))
+        return launches
+
+    def _aligned(self, view: Array, is_input: bool) -> Array:
+        """The view, or a contiguous array in its place if it is not aligned."""
+        if address(view) % ALIGNMENT_BYTES == 0:
+            return view
+        return view.copy() if is_input else self._xp.empty(view.shape, view.dtype)
+
+    def _graph(self, problem: ConvProblem) -> Any:
+        """The graph of a convolution, built at its first use; None if there is no engine."""
+        if problem not in self._graphs:
+            self._graphs[problem] = self._built(problem)
+        return self._graphs[problem]
+
+    def _built(self, problem: ConvProblem) -> Any:
+        try:
+            graph = build_graph(self._cudnn, problem, self.math, self.workspace_limit_bytes,
+                                handle=self._handle)
+        except self._cudnn.cudnnGraphNotSupportedError:
+            self.unsupported.append(problem)
+            return None
+        need_bytes = graph.get_workspace_size()
+        if need_bytes > self.workspace_bytes:
+            # Kernels may still use the old buffer. CuPy hands its memory only to later work of the
+            # same stream.
+            self._workspace = self._xp.empty(need_bytes, np.uint8)
+        return graph
+
+    def _run(self, launches: Sequence[_Launch], tick: Tick | None) -> None:
+        """Execute graphs one after the other."""
+        stream = int(self._xp.cuda.get_current_stream().ptr)
+        if self._stream is None:
+            self._stream = stream
+            self._cudnn.set_stream(handle=self._handle, stream=stream)
+        if stream != self._stream:
+            raise RuntimeError("the convolutions of a backend share their workspace: they run on "
+                               "one stream")
+        for launch in launches:
+            pointers = {uid: address(array) for uid, array in launch.arrays.items()}
+            launch.graph.execute(pointers, address(self._workspace), handle=self._handle)
+            if launch.written is not launch.result:
+                launch.result[...] = launch.written
+            if tick is not None:
+                tick()
+        if tick is not None and not launches:
+            tick()

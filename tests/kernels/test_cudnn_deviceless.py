@@ -1,0 +1,188 @@
+"""cuDNN plans every convolution of the networks for a GPU that is only described.
+
+Nothing is executed, so no GPU is needed; nvidia-cudnn-frontend and cuDNN are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+pytest.register_assert_rewrite("kernel_conv_cases", "kernel_support")
+
+from cudnn_support import REFUSED  # noqa: E402
+from kernel_conv_cases import ConvCase, conv_cases  # noqa: E402
+from kernel_support import FEW, extents, place  # noqa: E402
+
+from hpcpar.kernels.cudnn_conv import CudnnConv  # noqa: E402
+from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
+    ConvOperation,
+    ConvProblem,
+    build_graph,
+)
+from hpcpar.kernels.interface import ConvSpec, MathMode, Segment  # noqa: E402
+from hpcpar.network.builtin import built_in  # noqa: E402
+from hpcpar.network.layers import Conv  # noqa: E402
+
+cudnn: Any = pytest.importorskip("cudnn", reason="nvidia-cudnn-frontend is not installed",
+                                 exc_type=ImportError)
+
+IMAGES = 32
+LIMIT_BYTES = 2**28
+MODES = pytest.mark.parametrize("mode", MathMode, ids=lambda mode: mode.value)
+
+
+class DescribedGpu:
+    """The library, whose graphs are for a GPU that is described in a file."""
+
+    def __init__(self) -> None:
+        text = Path(__file__).with_name("cudnn_h200.json").read_text(encoding="utf-8")
+        self.device = cudnn.create_device_properties(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cudnn, name)
+
+    def create_handle(self) -> None:
+        return None
+
+    def pygraph(self, *, handle: None, **options: Any) -> Any:
+        return cudnn.pygraph(device_property=self.device, sm_version=90, sm_count=132, **options)
+
+
+@pytest.fixture(scope="module")
+def gpu() -> DescribedGpu:
+    try:
+        return DescribedGpu()
+    except RuntimeError as err:
+        # Some releases of cuDNN need the driver's library even to plan.
+        pytest.skip(f"this cuDNN does not plan without a GPU: {err}")
+
+
+def plan(gpu: DescribedGpu, mode: MathMode, x: np.ndarray, w: np.ndarray, y: np.ndarray,
+         spec: ConvSpec) -> Iterator[tuple[ConvOperation, Any]]:
+    """The graphs of a convolution: forward with and without a bias, and backward."""
+    conv = CudnnConv(gpu, np, SimpleNamespace(), mode, LIMIT_BYTES)
+    bias = np.zeros(len(w), np.float32)
+    for operation, added in ((ConvOperation.FORWARD, None), (ConvOperation.FORWARD, bias),
+                             (ConvOperation.DATA, None), (ConvOperation.WEIGHT, None)):
+        launches = conv._launches(operation, x, w, y, spec, added)
+        assert launches is not None, f"no engine: {conv.unsupported}"
+        for launch in launches:
+            assert launch.graph.get_workspace_size() <= conv.workspace_bytes <= LIMIT_BYTES
+            yield operation, launch.graph
+
+
+def empty(*shape: int) -> np.ndarray:
+    """Reserved memory, never touched."""
+    return np.empty(shape, np.float32)
+
+
+@MODES
+@pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet50"])
+def test_networks(gpu: DescribedGpu, name: str, mode: MathMode) -> None:
+    network = built_in(name)
+    convs = [layer for layer in network.layers if isinstance(layer, Conv)]
+    assert convs
+    seen = set()
+    for layer in convs:
+        channels, *image = network.input_shape(layer)
+        outputs, *out_image = network.shapes[layer.name]
+        pads = tuple((p, p) for p in layer.padding)
+        per_in, per_out = channels // layer.groups, outputs // layer.groups
+        segments = tuple(Segment(g * per_in, (g + 1) * per_in, g * per_out, (g + 1) * per_out)
+                         for g in range(layer.groups))
+        spec = ConvSpec(layer.stride, layer.dilation, pads, segments)
+        shapes = ((IMAGES, channels, *image), (outputs, per_in, *layer.kernel),
+                  (IMAGES, outputs, *out_image))
+        if (shapes, spec) not in seen:
+            seen.add((shapes, spec))
+            assert len(list(plan(gpu, mode, *(empty(*shape) for shape in shapes), spec))) >= 4
+
+
+# pads, segments, x, w, y
+CASES = {
+    "first block of rows": (((1, 0), (1, 1)), (), (8, 64, 29, 56), (64, 64, 3, 3), (28, 56)),
+    "inner block of rows": (((0, 0), (1, 1)), (), (8, 64, 30, 56), (64, 64, 3, 3), (28, 56)),
+    "last block of rows": (((0, 1), (1, 0)), (), (8, 64, 29, 29), (64, 64, 3, 3), (28, 28)),
+    "outputs of padding only": (((4, 4), (4, 4)), (), (2, 4, 2, 2), (3, 4, 2, 2), (9, 9)),
+    "unequal groups": (((2, 2), (2, 2)), (Segment(0, 48, 0, 100), Segment(48, 96, 100, 256)),
+                       (8, 96, 27, 27), (256, 48, 5, 5), (27, 27)),
+    "depthwise": (((1, 1), (1, 1)), tuple(Segment(c, c + 1, c, c + 1) for c in range(32)),
+                  (8, 32, 28, 28), (32, 1, 3, 3), (28, 28)),
+    "one channel": (((1, 1), (1, 1)), (), (8, 1, 28, 28), (1, 1, 3, 3), (28, 28)),
+    "odd channels": (((1, 1), (1, 1)), (), (3, 7, 13, 11), (5, 7, 3, 3), (13, 11)),
+    "one pixel": (((0, 0), (0, 0)), (), (8, 256, 1, 1), (64, 256, 1, 1), (1, 1)),
+    "volume": (((1, 0), (1, 1), (1, 1)), (), (2, 16, 17, 32, 32), (32, 16, 3, 3, 3), (16, 32, 32)),
+    "volume in two groups": (((1, 1),) * 3, (Segment(0, 8, 0, 16), Segment(8, 16, 16, 32)),
+                             (2, 16, 16, 16, 16), (32, 8, 3, 3, 3), (16, 16, 16)),
+}
+
+
+@MODES
+@pytest.mark.parametrize("is_box", [False, True], ids=["whole", "box"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_blocks(gpu: DescribedGpu, case: tuple[Any, ...], is_box: bool, mode: MathMode) -> None:
+    """Blocks with halos, as arrays of their own and as aligned boxes of larger arrays."""
+    pads, segments, x_shape, w_shape, out_image = case
+    axes = len(pads)
+    spec = ConvSpec((1,) * axes, (1,) * axes, pads,
+                    segments or (Segment(0, x_shape[1], 0, w_shape[0]),))
+    arrays = []
+    for shape in (x_shape, (x_shape[0], w_shape[0], *out_image)):
+        larger = empty(*shape[:2], *(extent + 4 * is_box for extent in shape[2:]))
+        arrays.append(larger[tuple(slice(extent) for extent in shape)])
+    x, y = arrays
+    assert list(plan(gpu, mode, x, empty(*w_shape), y, spec))
+
+
+@MODES
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("stride", [2, 3])
+def test_strides_and_dilation(gpu: DescribedGpu, stride: int, dilation: int,
+                              mode: MathMode) -> None:
+    spec = ConvSpec((stride,) * 2, (dilation,) * 2, ((1, 1), (0, 1)), (Segment(0, 16, 0, 32),))
+    image = extents((40, 40), (3, 3), spec.stride, spec.dilation, spec.pads)
+    arrays = empty(4, 16, 40, 40), empty(32, 16, 3, 3), empty(4, 32, *image)
+    assert list(plan(gpu, mode, *arrays, spec))
+
+
+@MODES
+@given(case=conv_cases())
+@FEW
+def test_every_geometry(gpu: DescribedGpu, mode: MathMode, case: ConvCase) -> None:
+    """The cases of all backends, with gaps between items and with axes in any order."""
+    host = SimpleNamespace(xp=np)
+    x, y = (place(host, np.zeros(shape, np.float32), style)
+            for shape, style in ((case.x, case.styles[0]), (case.out, case.styles[1])))
+    list(plan(gpu, mode, x, empty(*case.w), y, case.spec))
+
+
+def test_full_precision_bars_tensor_cores(gpu: DescribedGpu) -> None:
+    """The engine that ranks first uses them, where there are many channels."""
+    spec = ConvSpec((1, 1), (1, 1), ((1, 1), (1, 1)), (Segment(0, 64, 0, 64),))
+    x, w = empty(IMAGES, 64, 56, 56), empty(64, 64, 3, 3)
+    for _, graph in plan(gpu, MathMode.TF32, x, w, x, spec):
+        graph.build_plan_at_index(0)
+    for _, graph in plan(gpu, MathMode.FP32, x, w, x, spec):
+        with pytest.raises(cudnn.cudnnGraphNotSupportedError):
+            graph.build_plan_at_index(0)
+
+
+@pytest.mark.parametrize("operation", ConvOperation, ids=lambda operation: operation.value)
+@pytest.mark.parametrize("problem", REFUSED.values(), ids=REFUSED)
+def test_wrong_problems_are_no_missing_engines(gpu: DescribedGpu, problem: ConvProblem,
+                                               operation: ConvOperation) -> None:
+    """Such an error is a bug, so it is not hidden by the fallback."""
+    with pytest.raises(RuntimeError):
+        build_graph(gpu, replace(problem, operation=operation), MathMode.FP32, LIMIT_BYTES,
+                    handle=None)
