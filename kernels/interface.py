@@ -46,11 +46,13 @@ def address(array: Array) -> int:
     return int(array.__array_interface__["data"][0] if on_host else array.data.ptr)
 
 
-class MathMode(Enum):
+class MathMode(str, Enum):
     """How a GPU multiplies float32 numbers; sums are float32 in both modes."""
 
     FP32 = "fp32"  #: in full precision
     TF32 = "tf32"  #: rounded to TensorFloat-32 (10 bits of fraction), on tensor cores
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, TypeVar
 
+from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError, unknown
+from hpcpar.kernels.interface import MathMode
 from hpcpar.network.layers import Shape
 
 T = TypeVar("T")
@@ -167,14 +169,16 @@ def by_name(check: Callable[[Any], T], value: str | Mapping[str, float]) -> dict
 loads, factors = partial(by_name, part), partial(by_name, amount)
 
 
-def check_direct(device: str, direct: bool) -> None:
-    """Checks that GPU buffers which MPI is handed exist.
+def check_gpu_options(device: str, transport: str, math_mode: str) -> None:
+    """Checks that options of GPUs are given with GPUs only.
 
     Raises
     ------
     InputError
-        `direct` without the device ``gpu``.
+        Another device than ``gpu``.
     """
-    if direct and device != "gpu":
-        raise InputError(f"--direct is about GPU buffers, --device is {device}; give --device gpu, "
-                         "or leave --direct out")
+    given = [("--transport", transport, Transport.STAGED), ("--math", math_mode, MathMode.FP32)]
+    for option, value, default in given:
+        if device != "gpu" and value != default:
+            raise InputError(f"{option} {value} is of GPUs, --device is {device}; give --device "
+                             f"gpu, or leave {option} out")

@@ -13,7 +13,7 @@ from hpcpar.api.checks import (
     DEVICES,
     OneOf,
     argument,
-    check_direct,
+    check_gpu_options,
     names,
     optional,
     positive,
@@ -23,10 +23,12 @@ from hpcpar.api.checks import (
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
+from hpcpar.comm.transport import Transport
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
+from hpcpar.kernels.interface import MathMode
 from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
@@ -109,7 +111,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
           batch: float | Fraction | str, out: str, machine: MachineLike = "local",
           strategies: str | Iterable[str] = "auto,data", *,
           input: Shape | str | None = None, classes: int | None = None, steps: int | None = None,
-          epochs: int | None = None, data: str = "", device: str = "cpu", direct: bool = False,
+          epochs: int | None = None, data: str = "", device: str = "cpu",
+          transport: str = "staged", math: str = "fp32",
           retry: bool = False, dry_run: bool = False, launcher: str = "local", mpiexec: str = "",
           simulate: int | str | Iterable[int] | None = None, no_wait: bool = False,
           one_allocation: bool = False, slurm: str = "",
@@ -138,7 +141,9 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     InputError
         An argument is not possible, or the folder is of another study.
     """
-    check_direct(argument("device", OneOf(DEVICES), device), direct)
+    check_gpu_options(argument("device", OneOf(DEVICES), device),
+                      argument("transport", OneOf(Transport), transport),
+                      argument("math", OneOf(MathMode), math))
     for name in options:
         if name not in (*_SLURM, *_PLANNING):
             raise unknown("option", name, (*_SLURM, *_PLANNING))
@@ -166,7 +171,7 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
             StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
                          bucket_bytes=chosen["bucket_bytes"]),
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
-            optional("epochs", positive, epochs) or 1, device, out, direct)
+            optional("epochs", positive, epochs) or 1, device, out, transport, math)
         asked = asked.on(study.machine)
         study = replace(study, nodes={str(p): 1 if here else asked.nodes_for(p) or p
                                       for p in (*sizes, *simulated)}, simulated=simulated)

@@ -21,6 +21,7 @@ from hpcpar.calibrate.samples import Samples, together
 from hpcpar.calibrate.timer import Timer, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
 from hpcpar.cost.compute.step_time import kinds
 from hpcpar.cost.price_plan import price
@@ -81,17 +82,17 @@ class Calibration:
     ----------
     tell : callable
         Called with the progress in words.
-    direct : bool
-        As in `hpcpar.comm.communicator.Communicator`.
+    transport : Transport
+        The way of messages between GPUs.
     """
 
     def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None],
-                 direct: bool = False) -> None:
+                 transport: Transport = Transport.STAGED) -> None:
         self.world, self.backend, self.name, self._tell = world, backend, name, tell
         self.begin = time.perf_counter()
         local = self.local = ranks_per_node(world)
         nodes = self.nodes = world.size // local
-        steps, config = Steps(Communicator(world, backend, direct)), Config(n=nodes, c=local)
+        steps, config = Steps(Communicator(world, backend, transport)), Config(n=nodes, c=local)
         tell("setting up: rates of a device")
         self._rates = DeviceProbe(world, backend, world.rank % local == 0)
         self._node = fullest_node(world, backend.name)
@@ -249,10 +250,10 @@ def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
 
 def calibrate(
     world: World, backend: Backend, plans: Sequence[Plan], name: str,
-    tell: Callable[[str], None], direct: bool = False,
+    tell: Callable[[str], None], transport: Transport = Transport.STAGED,
 ) -> Machine:
     """Measures this job's ranks: levels, device rates, and the compute steps of `plans`.
 
     All ranks get the same machine.
     """
-    return Calibration(world, backend, name, tell, direct).of(plans)
+    return Calibration(world, backend, name, tell, transport).of(plans)

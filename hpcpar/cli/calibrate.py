@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from hpcpar.api.checks import check_direct
+from hpcpar.api.checks import check_gpu_options
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import Calibration
@@ -18,6 +18,7 @@ from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_choice, show_machine
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
@@ -57,20 +58,20 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="strategies to measure, with --network (default: every named one)")
     p.add_argument("--dtype", default="float32", **options.one_of(DTYPES),
                    help="type of activations and weights, with --network (default float32)")
-    options.add_direct(p)
+    options.add_gpu(p)
     options.add_output(p)
 
 
 def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
     """The plans whose compute steps are to be measured."""
-    check_direct(args.device, args.direct)
+    check_gpu_options(args.device, args.transport, args.math)
     if args.budget and AUTO not in args.plans:
         raise InputError("--budget is of --for auto; give both, or none")
     if AUTO in args.plans:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
                              "itself: leave out plan files and --strategy")
-        return [], backend(args.device)
+        return [], backend(args.device, args.math)
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -88,7 +89,7 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
                                           machine=files.to_dict(local)))
     for plan in chosen:
         require(plan.network.build(), plan)
-    return chosen, backend(args.device)
+    return chosen, backend(args.device, args.math)
 
 
 def _search(args: argparse.Namespace, ranks: int) -> Search:
@@ -149,7 +150,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
         for line in slowdowns(node.ranks):
             say(f"note: {line}")
     calibration = Calibration(w, kernels, Path(args.out).stem,
-                              lambda what: lines.say(f"calibrating: {what}"), args.direct)
+                              lambda what: lines.say(f"calibrating: {what}"),
+                              Transport(args.transport))
     choice = None
     if AUTO in args.plans:
         search = w.agree(lambda: _search(args, w.size))

@@ -16,8 +16,10 @@ from hpcpar.api import checks
 from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import flat
 from hpcpar.api.sources import machine_of_plan
+from hpcpar.comm.transport import Transport
 from hpcpar.data.augment import Augmentation
 from hpcpar.errors import InputError, visible
+from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import NETWORKS
@@ -119,11 +121,14 @@ def add_device(parser: argparse.ArgumentParser, emulates: bool = False) -> None:
                         **one_of((*checks.DEVICES, checks.EMULATE) if emulates else checks.DEVICES))
 
 
-def add_direct(parser: argparse.ArgumentParser, emulates: bool = False) -> None:
-    """Adds --device and --direct."""
+def add_gpu(parser: argparse.ArgumentParser, emulates: bool = False) -> None:
+    """Adds --device, --transport and --math."""
     add_device(parser, emulates)
-    parser.add_argument("--direct", action="store_true",
-                        help="hand GPU buffers to MPI (needs a GPU-aware library)")
+    parser.add_argument("--transport", default=Transport.STAGED.value, help="messages between GPUs "
+                        "go by MPI, staged through the host (default); by MPI, direct (needs a "
+                        "GPU-aware library); or by nccl", **one_of(Transport))
+    parser.add_argument("--math", default=MathMode.FP32.value, help="float32 products on GPUs: "
+                        "fp32 (default), or tf32 on tensor cores", **one_of(MathMode))
 
 
 def add_types(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from hpcpar.errors import InputError
 #: Sections of the help, and the options that stand in them in any command.
 SECTIONS = {
     "network and data": "network input classes data samples test-samples targets",
-    "machine": "machine load device direct launcher mpiexec",
+    "machine": "machine load device transport math launcher mpiexec",
     "plan": "plan ranks batch batch-per-rank strategy strategies gather overlap dtype collectives "
             "synchronisation optimizer microbatches order bucket recompute batch-norm robust",
     "training": "epochs steps forward-only resume rate schedule warmup base-batch "

@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from hpcpar.api.checks import EMULATE, OneOf, check_direct
+from hpcpar.api.checks import EMULATE, OneOf, check_gpu_options
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
 from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.diagnose.processor import slowdowns
@@ -103,7 +104,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--machine", default="",
                    help="machine that the prediction in the record is for (default: the plan's)")
     options.add_external(p)
-    options.add_direct(p, emulates=True)
+    options.add_gpu(p, emulates=True)
     options.add_output(p)
 
 
@@ -244,7 +245,7 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
 
 def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
     """Reads and checks everything that needs no communication."""
-    check_direct(args.device, args.direct)
+    check_gpu_options(args.device, args.transport, args.math)
     length, update = ({name: getattr(args, name) for name in names
                        if getattr(args, name) is not None} for names in (LENGTH, UPDATE))
     given = length | update
@@ -267,9 +268,10 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)
     length.pop("time_limit", None)
-    return plan, machine, backend("cpu" if args.device == EMULATE else args.device), JobOptions(
+    kernels = backend("cpu" if args.device == EMULATE else args.device, args.math)
+    return plan, machine, kernels, JobOptions(
         args.data, resume=args.resume, partial=args.partial, seed=args.seed, sgd=sgd,
-        direct=args.direct, augment=args.augment, **length)
+        transport=Transport(args.transport), augment=args.augment, **length)
 
 
 def _number(value: float) -> float | None:

@@ -53,7 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
             "--data", metavar="FILE.h5",
             help=f"data file (default: synthetic, {BATCHES} of the largest mini-batches)",
         )
-        options.add_direct(p)
+        options.add_gpu(p)
         p.add_argument("--out", required=True, metavar="FOLDER",
                        help="folder of the sweep: the same command goes on where it stopped")
         p.add_argument("--retry", action="store_true", help="also run again what has failed")

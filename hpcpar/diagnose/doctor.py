@@ -195,11 +195,12 @@ def _devices(job: JobEnvironment, gpu: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("GPU sharing", WARNING, f"{most} ranks of a node share {len(devices)} GPU(s)",
                       "start one rank a GPU")
     if gpu["direct"]:
-        yield Finding("GPU buffers", OK, "MPI took a device buffer: run --direct may be tried")
+        yield Finding("GPU buffers", OK, "MPI took a device buffer: run --transport direct "
+                                         "may be tried")
     else:
         why = gpu["fault"] or "wrong values came back"
-        yield Finding("GPU buffers", OK, f"MPI took no device buffer ({why}): run without "
-                                         "--direct, buffers are staged through host memory")
+        yield Finding("GPU buffers", OK, f"MPI took no device buffer ({why}): messages are "
+                                         "staged through host memory (--transport staged)")
 
 
 def _files(job: JobEnvironment) -> Iterator[Finding]:

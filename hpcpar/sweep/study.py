@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
 
 from msgspec import Meta
 
+from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
+from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import DTYPES, NetworkSpec, Overlap
@@ -80,8 +82,9 @@ class Study:
     device: Annotated[str, one_of("cpu", "gpu")]
     #: The folder of the sweep, as an absolute path.
     out: str
-    #: Whether GPU buffers are handed to MPI.
-    direct: bool = False
+    #: The way of messages between GPUs, and the precision of their float32 products.
+    transport: Annotated[str, one_of(*Transport)] = "staged"
+    math: Annotated[str, one_of(*MathMode)] = "fp32"
     #: Nodes by number of ranks (as text: keys of JSON).
     nodes: dict[str, Extent] = field(default_factory=dict)
     #: Further numbers of ranks, which are simulated.
@@ -128,7 +131,8 @@ class Study:
             "data": self.data,
             "steps": self.steps,
             "epochs": self.epochs,
-            "device": f"{self.device}, buffers handed to MPI" if self.direct else self.device,
+            "device": self.device,
+            **({"transport": self.transport, "math": self.math} if self.device == "gpu" else {}),
             **({"simulated": True} if self.simulates(case) else {}),
         }
 

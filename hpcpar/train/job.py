@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.data import dataset
@@ -72,7 +73,7 @@ class JobOptions:
     partial: bool = False
     seed: int = 0
     sgd: SGD = field(default_factory=SGD)
-    direct: bool = False
+    transport: Transport = Transport.STAGED
     augment: tuple[Augmentation, ...] = ()
 
 
@@ -163,7 +164,7 @@ class Job:
         self.world, self.network, self.plan, self.options = world, network, plan, options
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
         self.schedule = world.agree(lambda: schedule_for(network, plan)) if training else forward
-        self.communicator = Communicator(world, backend, options.direct)
+        self.communicator = Communicator(world, backend, options.transport)
         self.executor = Executor(network, plan, self.schedule if training else None,
                                  self.communicator, backend, options.seed, forward)
         self.detector = NonfiniteDetector(self.executor)

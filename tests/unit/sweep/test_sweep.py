@@ -305,8 +305,8 @@ def test_a_plan_that_does_not_fit_is_listed(sweep: Sweep, launcher: Launcher,
 
 
 def test_gpu_buffers_without_a_gpu(sweep: Sweep) -> None:
-    assert sweep("--direct")[0] == 2
-    assert "--direct is about GPU buffers, --device is cpu" in sweep.said  # type: ignore[attr-defined]
+    assert sweep("--transport", "direct")[0] == 2
+    assert "--transport direct is of GPUs, --device is cpu" in sweep.said  # type: ignore[attr-defined]
 
 
 def test_the_report_of_a_folder_is_drawn_again(sweep: Sweep, launcher: Launcher, tmp_path: Path,
@@ -331,7 +331,7 @@ def test_weak_studies_with_parts_of_samples_are_kept(tmp_path: Path) -> None:
     spec = plans.NetworkSpec("lenet5", (1, 8, 8), 10)
     for batch in (Fraction(1, 4), 8):
         given = study.Study("weak", spec, files.load("p100x4x4"), (4, 8), ("data",), batch,
-                            PLANNING, "d.h5", 64, 3, 1, "gpu", str(tmp_path), True,
+                            PLANNING, "d.h5", 64, 3, 1, "gpu", str(tmp_path), "nccl", "tf32",
                             {"4": 1, "8": 2})
         study.save(given)
         assert study.load(str(tmp_path)) == given

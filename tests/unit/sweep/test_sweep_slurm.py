@@ -62,7 +62,8 @@ def options(tmp_path: Path, text: str, **given: Any) -> Slurm:
 ])
 def test_scripts_are_as_they_were(tmp_path: Path, name: str, device: str, toml: str,
                                   one: bool) -> None:
-    asked, study = options(tmp_path, toml), replace(STUDY, device=device, direct=device == "gpu")
+    asked, study = options(tmp_path, toml), replace(
+        STUDY, device=device, transport="direct" if device == "gpu" else "staged")
     job = scripts.jobs(SMALL + LARGE, one)[-1]
     text = scripts.script(study, asked, job, "/home/me/project")
     path = GOLDEN / f"{name}.sbatch"
