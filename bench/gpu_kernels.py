@@ -1,62 +1,45 @@
-"""Time the GPU's convolutions on AlexNet's layers against PyTorch and bare matrix products.
+"""Convolutions of networks on a GPU, by this project and by PyTorch on the same card.
 
-Usage: python bench/gpu_kernels.py [--images N] [--repeats N]
-
-All kernels run in float32 without TF32. The matrix product has the flops of the convolution, so the
-difference is the cost of im2col. Times are medians between GPU events in milliseconds. The exit
-status is 2 without a GPU.
+Run: ``python bench/gpu_kernels.py [--networks alexnet,resnet50] [--images N] [--math fp32|tf32]``.
+Every distinct convolution of a network once, each with its three passes. Times are medians between
+events of the stream, in milliseconds. The exit status is 2 without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcpar.errors import InputError
-from hpcpar.kernels import backend as make_backend
-from hpcpar.kernels.interface import ConvSpec, Segment
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
-#: name, input channels, input side, outputs, kernel, stride, pad (AlexNet in one tower)
-LAYERS = (
-    ("conv1", 3, 224, 64, 11, 4, 2),
-    ("conv2", 64, 27, 192, 5, 1, 2),
-    ("conv3", 192, 13, 384, 3, 1, 1),
-    ("conv4", 384, 13, 256, 3, 1, 1),
-    ("conv5", 256, 13, 256, 3, 1, 1),
-)
-PASSES = ("forward", "backward data", "backward weight")
+from hpcpar.errors import InputError  # noqa: E402
+from hpcpar.kernels import backend as make_backend  # noqa: E402
+from hpcpar.kernels.interface import ConvSpec, Segment  # noqa: E402
+from hpcpar.network.builtin import network  # noqa: E402
+from hpcpar.network.layers import Conv2d  # noqa: E402
 
 
-def median_ms(call: Callable[[], Any], repeats: int, event: Callable[[], Any],
-              elapsed: Callable[[Any, Any], float]) -> float:
-    """Median time of a call in ms between two events of the stream, after three warm-up calls."""
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(repeats):
-        start, stop = event(), event()
-        start.record()
-        call()
-        stop.record()
-        stop.synchronize()
-        times.append(elapsed(start, stop))
-    return statistics.median(times)
-
-
-def sides(layer: tuple[Any, ...], images: int) -> tuple[tuple[int, ...], tuple[int, ...],
-                                                        tuple[int, ...]]:
-    """The shapes of a layer's input, weights and output."""
-    _, channels, side, outputs, kernel, stride, pad = layer
-    out_side = (side + 2 * pad - kernel) // stride + 1
-    return ((images, channels, side, side), (outputs, channels, kernel, kernel),
-            (images, outputs, out_side, out_side))
+def convolutions(name: str) -> Iterator[tuple[Conv2d, tuple[int, ...]]]:
+    """The distinct convolutions of a network, with the shape of their input."""
+    net, seen = network(name), set()
+    for layer in net.layers:
+        if isinstance(layer, Conv2d):
+            shape = net.input_shape(layer)
+            key = (shape, layer.out_channels, layer.kernel, layer.stride, layer.padding,
+                   layer.groups)
+            if key not in seen:
+                seen.add(key)
+                yield layer, shape
 
 
 def random_array(xp: Any, *shape: int) -> Any:
@@ -66,14 +49,16 @@ def random_array(xp: Any, *shape: int) -> Any:
     return xp.tile(numbers, count // numbers.size + 1)[:count].reshape(shape)
 
 
-def own_calls(gpu: Any, layer: tuple[Any, ...], images: int) -> dict[str, Callable[[], Any]]:
-    """The passes of this project's backend."""
-    stride, pad = layer[5:]
-    x, w, dy = (random_array(gpu.xp, *shape) for shape in sides(layer, images))
-    bias = random_array(gpu.xp, w.shape[0])
-    spec = ConvSpec((stride, stride), (1, 1), ((pad, pad), (pad, pad)),
-                    (Segment(0, w.shape[1], 0, w.shape[0]),))
-    out, dx, dw, dbias = (gpu.xp.empty_like(array) for array in (dy, x, w, bias))
+def own_calls(gpu: Any, layer: Conv2d, shape: tuple[int, ...],
+              images: int) -> dict[str, Callable[[], Any]]:
+    """The passes by this project's backend."""
+    ins, outs = shape[0] // layer.groups, layer.out_channels // layer.groups
+    segments = tuple(Segment(g * ins, (g + 1) * ins, g * outs, (g + 1) * outs)
+                     for g in range(layer.groups))
+    spec = ConvSpec(layer.stride, layer.dilation, tuple((p, p) for p in layer.padding), segments)
+    x, dy = (random_array(gpu.xp, images, *s) for s in (shape, layer.output_shape(shape)))
+    w, bias = (random_array(gpu.xp, *s) for s in (layer.weight_shape(shape), (len(dy[0]),)))
+    out, dx, dw, dbias = (gpu.empty(a.shape, a.dtype) for a in (dy, x, w, bias))
     return {
         "forward": lambda: gpu.conv_forward(x, w, bias, spec, out),
         "backward data": lambda: gpu.conv_backward_data(dy, w, spec, dx),
@@ -81,16 +66,8 @@ def own_calls(gpu: Any, layer: tuple[Any, ...], images: int) -> dict[str, Callab
     }
 
 
-def product_call(gpu: Any, layer: tuple[Any, ...], images: int) -> Callable[[], Any]:
-    """One matrix product with the flops of a pass."""
-    _, w, out = sides(layer, images)
-    inner, columns = math.prod(w[1:]), out[0] * out[2] * out[3]
-    a, b, c = (random_array(gpu.xp, w[0], inner), random_array(gpu.xp, inner, columns),
-               gpu.empty((w[0], columns), np.float32))
-    return lambda: gpu.xp.matmul(a, b, out=c)
-
-
-def torch_calls(device: int, layer: tuple[Any, ...], images: int) -> dict[str, Callable[[], Any]]:
+def torch_calls(device: int, layer: Conv2d, shape: tuple[int, ...], images: int,
+                math_mode: str) -> dict[str, Callable[[], Any]]:
     """The same passes in PyTorch on the same GPU; empty without PyTorch or its CUDA."""
     try:
         import torch
@@ -100,59 +77,85 @@ def torch_calls(device: int, layer: tuple[Any, ...], images: int) -> dict[str, C
     if not torch.cuda.is_available():
         return {}
     torch.cuda.set_device(device)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = math_mode == "tf32"
     torch.backends.cudnn.benchmark = True
-    stride, pad = layer[5:]
-    x, w, dy = (torch.randn(shape, device="cuda") for shape in sides(layer, images))
-    bias = torch.randn(w.shape[0], device="cuda")
+    x, dy = (torch.randn(images, *s, device="cuda") for s in (shape, layer.output_shape(shape)))
+    w = torch.randn(layer.weight_shape(shape), device="cuda")
+    bias = torch.randn(layer.out_channels, device="cuda")
+    geometry = (layer.stride, layer.padding, layer.dilation, layer.groups)
     return {
-        "forward": lambda: torch.nn.functional.conv2d(x, w, bias, stride, pad),
-        "backward data": lambda: grad.conv2d_input(x.shape, w, dy, stride, pad),
-        "backward weight": lambda: (grad.conv2d_weight(x, w.shape, dy, stride, pad),
+        "forward": lambda: torch.nn.functional.conv2d(x, w, bias, *geometry),
+        "backward data": lambda: grad.conv2d_input(x.shape, w, dy, *geometry),
+        "backward weight": lambda: (grad.conv2d_weight(x, w.shape, dy, *geometry),
                                     dy.sum((0, 2, 3))),
     }
 
 
-def time_torch(call: Callable[[], Any], repeats: int) -> float:
+def own_ms(gpu: Any, call: Callable[[], Any], repeats: int) -> float:
+    """Median time of a call between two marks of the stream, after three warm-up calls."""
+    for _ in range(3):
+        call()
+    marks = [gpu.mark()]
+    for _ in range(repeats):
+        call()
+        marks.append(gpu.mark())
+    return 1e3 * statistics.median(np.diff(gpu.times_s(marks)).tolist())
+
+
+def torch_ms(call: Callable[[], Any], repeats: int) -> float:
+    """The same for a call of PyTorch."""
     import torch
 
-    return median_ms(call, repeats, lambda: torch.cuda.Event(enable_timing=True), lambda start,
-                     stop: start.elapsed_time(stop))
+    for _ in range(3):
+        call()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    events[0].record()
+    for event in events[1:]:
+        call()
+        event.record()
+    events[-1].synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(events))
+
+
+def compare(gpu: Any, name: str, images: int, repeats: int,
+            math_mode: str) -> list[dict[str, Any]]:
+    """A row for every pass of every convolution of a network."""
+    rows = []
+    for layer, shape in convolutions(name):
+        own = own_calls(gpu, layer, shape, images)
+        peer = torch_calls(gpu.device, layer, shape, images, math_mode)
+        flops = 2 * images * math.prod(layer.weight_shape(shape)) * math.prod(
+            layer.output_shape(shape)[1:])
+        for step, call in own.items():
+            took_ms = own_ms(gpu, call, repeats)
+            row: dict[str, Any] = {"network": name, "layer": layer.name, "images": images,
+                                   "math": math_mode, "pass": step, "ms": took_ms,
+                                   "Tflop/s": 1e-9 * flops / took_ms}
+            if peer:
+                peer_ms = torch_ms(peer[step], repeats)
+                row |= {"PyTorch ms": peer_ms, "PyTorch/hpcpar": peer_ms / took_ms}
+            rows.append(row)
+    return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", default="alexnet")
     parser.add_argument("--images", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--math", default="fp32")
     options = parser.parse_args()
     try:
-        gpu = make_backend("gpu")
+        gpu = make_backend("gpu", options.math)
     except InputError as err:
         print(f"gpu_kernels: {err}", file=sys.stderr)
         return 2
-    cuda = gpu.xp.cuda
-    device = cuda.Device().id
-    name = cuda.runtime.getDeviceProperties(device)["name"].decode()
-    print(f"{name}, CuPy {gpu.xp.__version__}, {datetime.date.today().isoformat()}, "
-          f"{options.images} images, float32, medians in ms")
-    print(f"{'layer':6} {'pass':16} {'hpcpar':>9} {'product':>9} {'PyTorch':>9} {'TFLOP/s':>9}")
-    for layer in LAYERS:
-        _, w, out = sides(layer, options.images)
-        product = median_ms(product_call(gpu, layer, options.images), options.repeats, cuda.Event,
-                            cuda.get_elapsed_time)
-        own, reference = (own_calls(gpu, layer, options.images),
-                          torch_calls(device, layer, options.images))
-        for step in PASSES:
-            time = median_ms(own[step], options.repeats, cuda.Event, cuda.get_elapsed_time)
-            other = (
-                f"{time_torch(reference[step], options.repeats):9.3f}"
-                if step in reference
-                else f"{'-':>9}"
-            )
-            rate = 2e-9 * math.prod(w) * out[0] * out[2] * out[3] / time
-            print(f"{layer[0]:6} {step:16} {time:9.3f} {product:9.3f} {other} {rate:9.1f}",
-                  flush=True)
+    card = gpu.xp.cuda.runtime.getDeviceProperties(gpu.device)["name"].decode()
+    print(f"{card}, convolutions by {gpu.convolutions}, {datetime.date.today().isoformat()}")
+    for name in options.networks.split(","):
+        for row in compare(gpu, name, options.images, options.repeats, options.math):
+            print("  ".join(f"{value:8.3f}" if isinstance(value, float) else f"{value:>8}"
+                            for value in row.values()), flush=True)
     return 0
 
 

@@ -18,7 +18,7 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import select_device, set_matmul_math
+from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library
 from hpcpar.kernels.interface import (
@@ -66,9 +66,8 @@ class CupyBackend(Backend):
                  math: MathMode = MathMode.FP32) -> None:
         self.device = select_device(os.environ if environ is None else environ)
         self.card = cp.cuda.Device(self.device).pci_bus_id
-        # neither waits for the default stream, which waits for all others
-        compute, self._communication = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
-        compute.use()
+        use_compute_stream()
+        self._communication = cp.cuda.Stream(non_blocking=True)
         set_matmul_math(math)
         self._set_up(Launcher(), scratch_bytes)
         try:

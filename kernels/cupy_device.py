@@ -61,6 +61,12 @@ def select_device(environ: Mapping[str, str]) -> int:
     return device
 
 
+def use_compute_stream() -> None:
+    """Leave the default stream, which waits for all others, for the thread's compute stream."""
+    if cp.cuda.get_current_stream().ptr == cp.cuda.Stream.null.ptr:
+        cp.cuda.Stream(non_blocking=True).use()
+
+
 def set_matmul_math(math: MathMode) -> None:
     """Set the precision of float32 matrix products in this process.
 

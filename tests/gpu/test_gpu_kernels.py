@@ -211,7 +211,7 @@ RUNS: dict[str, Run] = {
 
 def on_host(backend: Any, arrays: list[Any]) -> Iterator[np.ndarray]:
     for array in arrays:
-        if isinstance(array, np.ndarray):
+        if type(array) is np.ndarray:
             yield array
         else:
             host = np.empty(array.shape, array.dtype)

@@ -13,6 +13,8 @@ from . import runtime
 class Stream:
     """A queue of work."""
 
+    null: Stream
+
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self._work: deque[Callable[[], Any]] = deque()
         self.ptr = len(_streams)
@@ -101,3 +103,4 @@ def get_elapsed_time(start: Event, end: Event) -> float:
 _streams: list[Stream] = []
 #: The last one is current.
 _current = [Stream()]
+Stream.null = _current[0]

@@ -1,0 +1,87 @@
+"""Streams, NCCL and whole iterations on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.transport import Transport
+from hpcpar.comm.world import world
+from hpcpar.errors import InputError
+from hpcpar.kernels.numpy_backend import NumpyBackend
+from hpcpar.network.builtin import network
+from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.runtime.executor import Executor
+from hpcpar.schedule.lower import lower
+
+#: Networks, their images and batches.
+NETWORKS = {"lenet5": ((1, 28, 28), 8), "alexnet": ((3, 99, 99), 4), "resnet50": ((3, 64, 64), 4)}
+
+
+def losses(name: str, backend: Any, dtype: str,
+           transport: Transport = Transport.STAGED) -> list[float]:
+    """Losses of three iterations on this rank alone."""
+    image, batch = NETWORKS[name]
+    net = network(name, image, 10)
+    plan = make_plan(NetworkSpec(name, image, 10), "data", 1, batch, dtype=dtype)
+    executor = Executor(net, plan, lower(net, plan, lambda step: ("ring", 1)),
+                        Communicator(world().alone(), backend, transport), backend, 0)
+    rng = np.random.default_rng(1)
+    images = rng.standard_normal((batch, *image)).astype(dtype)
+    labels = rng.integers(0, 10, batch)
+    return [executor.iterate(images, labels, i, 0.001, 0.9, 0.0)[0] for i in range(3)]
+
+
+@pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-10), ("float32", 1e-3)])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_training_is_the_cpus(name: str, dtype: str, within: float, gpu: Any) -> None:
+    expected = losses(name, NumpyBackend(), dtype)
+    assert losses(name, gpu, dtype) == pytest.approx(expected, rel=within)
+
+
+def test_two_trainings_give_the_same_bits(gpu: Any) -> None:
+    assert losses("alexnet", gpu, "float32") == losses("alexnet", gpu, "float32")
+
+
+def test_nccl_alone(gpu: Any) -> None:
+    try:
+        gpu.require_groups()
+    except InputError as err:
+        pytest.skip(str(err))
+    assert losses("lenet5", gpu, "float32", Transport.NCCL) == losses("lenet5", gpu, "float32")
+    group = gpu.group(1, 0, lambda mine: mine)
+    numbers = gpu.xp.arange(12, dtype=np.float32)
+    group.allreduce(numbers)
+    group.allgather([numbers])
+    group.reduce_scatter([numbers])
+    assert group.fault() == ""
+    host = np.empty(12, np.float32)
+    gpu.to_host(numbers, host)
+    assert host.tolist() == list(range(12))
+
+
+def test_one_stream_waits_for_the_other(gpu: Any) -> None:
+    """A copy on the communication stream comes after the work that it follows, and before the work
+    that follows it.
+    """
+    items = 1 << 20
+    numbers, host = gpu.zeros((items,), np.float32), gpu.host_buffer(items, np.float32)
+    for round_ in range(20):
+        gpu.xp.add(numbers, 1, out=numbers)
+        made = gpu.mark()
+        with gpu.communication_stream():
+            gpu.follow(made)
+            gpu.enqueue_to_host(numbers, host)
+            copied = gpu.mark()
+        gpu.follow(copied)
+        gpu.xp.add(numbers, 1, out=numbers)
+        gpu.enqueue_to_device(host, numbers)
+        last = gpu.mark()
+        while not gpu.reached(last):
+            pass
+        assert (host == round_ + 1).all()
+        first_s, second_s = gpu.times_s([made, last])
+        assert first_s <= second_s

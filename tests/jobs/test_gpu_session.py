@@ -1,0 +1,39 @@
+"""The session for a first GPU runs from end to end on the pretended one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.gpu_parts import PARTS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.timeout(200)
+def test_every_part_is_done(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / "gpu_session.py", "--pretended", "--out", tmp_path],
+        capture_output=True, text=True, timeout=190)
+    assert done.returncode == 0, done.stdout + (tmp_path / "session.md").read_text()
+    parts = json.loads((tmp_path / "session.json").read_text())["parts"]
+    assert list(parts) == list(PARTS) and not any("fault" in part for part in parts.values())
+    assert all(row["losses off"] < 1e-5 for row in parts["ranks"]["rows"])
+    page = (tmp_path / "session.md").read_text()
+    assert "On a pretended GPU" in page and "conv2 | 4 | tf32 | backward weight" in page
+
+
+def test_a_part_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed (extra 'cuda-check')")
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / "gpu_session.py", "--out", tmp_path, "--parts",
+         "costs,versions"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    parts = json.loads((tmp_path / "session.json").read_text())["parts"]
+    assert parts["costs"]["fault"] == "exit status 1"
+    assert "no GPU is visible" in "".join(parts["costs"]["log"])
+    assert "fault" not in parts["versions"] and parts["versions"]["facts"]["devices"] == []
