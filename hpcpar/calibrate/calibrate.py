@@ -103,8 +103,8 @@ class Calibration:
             would wait for what the others compute, which counts as computing already.
             """
             if self._node.shared:
-                return Timer(world, action, lasts_s=SHARED_S)
-            return Timer(world, action, before)
+                return Timer(world, backend, action, lasts_s=SHARED_S)
+            return Timer(world, backend, action, before)
 
         self._levels: list[LevelProbe] = []
         self._exchanges: list[P2pProbe] = []

@@ -10,8 +10,11 @@ from hpcpar.calibrate.timer import Timer
 from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 
-#: Edge of the square matrices, and bytes of the vectors.
-_EDGE, _LONG_BYTES, _PIECE_BYTES = 768, 8 << 20, 1 << 20
+#: Edge of the square matrices, and bytes of the vectors: they double, up to the second number,
+#: until an operation takes `_LEAST_S`. Shorter ones do not fill a GPU.
+_EDGES, _VECTOR_BYTES, _LEAST_S = (768, 12_288), (8 << 20, 1 << 30), 1e-3
+#: Bytes of what is added to, over those of a vector.
+_PIECE = 8
 
 
 class DeviceProbe:
@@ -24,30 +27,46 @@ class DeviceProbe:
     """
 
     def __init__(self, world: World, backend: Backend, first: bool) -> None:
-        rng = np.random.default_rng(0)
-        a, b, c = (backend.empty((_EDGE, _EDGE), "float32") for _ in range(3))
-        for matrix in (a, b):
-            backend.to_device(rng.standard_normal((_EDGE, _EDGE)).astype("float32"), matrix)
-        x, y = (backend.zeros((_LONG_BYTES // 4,), "float32") for _ in range(2))
+        self._world, self._backend = world, backend
         small = backend.zeros((8,), "float32")
         half = backend.zeros((16, 32, 32, 32), "float32")[:, :16]
         flat = backend.zeros((half.size,), "float32")
-        piece = backend.zeros((_PIECE_BYTES // 4,), "float32")
         self._packed_bytes = int(half.size) * 4
+        self._edge, self._product = self._filling(_EDGES, self._matrices)
+        self._long_bytes, self._copy = self._filling(_VECTOR_BYTES, self._vectors)
+        x, y = (backend.zeros((self._long_bytes // 4,), "float32") for _ in range(2))
+        piece = y[: y.size // _PIECE]
+        self._piece_bytes = int(piece.size) * 4
+        self._alone = self._timer((lambda: backend.unpack(x, y)) if first else (lambda: None))
+        self._launch = self._timer(lambda: backend.scale(small, 1.0))
+        self._pack = self._timer(lambda: backend.pack(half, flat))
+        self._add = self._timer(lambda: backend.unpack_add(piece, x[: piece.size]))
 
-        def timer(action: Callable[[], None]) -> Timer:
-            def run() -> None:
-                action()
-                backend.synchronize()
+    def _timer(self, action: Callable[[], None]) -> Timer:
+        return Timer(self._world, self._backend, action)
 
-            return Timer(world, run)
+    def _filling(self, sizes: tuple[int, int],
+                 make: Callable[[int], Callable[[], None]]) -> tuple[int, Timer]:
+        """The first size whose operation takes long enough, on all ranks, and its timer."""
+        size, most = sizes
+        timer = self._timer(make(size))
+        while timer.once_s < _LEAST_S and size < most:
+            size *= 2
+            timer = self._timer(make(size))
+        return size, timer
 
-        self._product = timer(lambda: backend.gemm(a, b, c))
-        self._copy = timer(lambda: backend.unpack(x, y))
-        self._alone = timer((lambda: backend.unpack(x, y)) if first else (lambda: None))
-        self._launch = timer(lambda: backend.scale(small, 1.0))
-        self._pack = timer(lambda: backend.pack(half, flat))
-        self._add = timer(lambda: backend.unpack_add(piece, x[: piece.size]))
+    def _matrices(self, edge: int) -> Callable[[], None]:
+        """A product of matrices of random numbers."""
+        rng = np.random.default_rng(0)
+        a, b, c = (self._backend.empty((edge, edge), "float32") for _ in range(3))
+        for matrix in (a, b):
+            self._backend.to_device(rng.standard_normal((edge, edge), np.float32), matrix)
+        return lambda: self._backend.gemm(a, b, c)
+
+    def _vectors(self, size_bytes: int) -> Callable[[], None]:
+        """A copy of a vector."""
+        x, y = (self._backend.zeros((size_bytes // 4,), "float32") for _ in range(2))
+        return lambda: self._backend.unpack(x, y)
 
     @property
     def timers(self) -> list[Timer]:
@@ -55,17 +74,17 @@ class DeviceProbe:
 
     @property
     def flops_per_s(self) -> float:
-        return 2.0 * _EDGE**3 / self._product.seconds
+        return 2.0 * self._edge**3 / self._product.seconds
 
     @property
     def copy_bytes_per_s(self) -> float:
         """Read and written, with all ranks of a node copying."""
-        return 2.0 * _LONG_BYTES / self._copy.seconds
+        return 2.0 * self._long_bytes / self._copy.seconds
 
     @property
     def alone_bytes_per_s(self) -> float:
         """Read and written, with one rank of a node copying."""
-        return 2.0 * _LONG_BYTES / self._alone.seconds
+        return 2.0 * self._long_bytes / self._alone.seconds
 
     @property
     def launch_s(self) -> float:
@@ -77,4 +96,4 @@ class DeviceProbe:
 
     @property
     def add_s_per_byte(self) -> float:
-        return self._add.seconds / _PIECE_BYTES
+        return self._add.seconds / self._piece_bytes

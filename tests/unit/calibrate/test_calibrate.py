@@ -12,6 +12,7 @@ from hpcpar.calibrate import timer as timers
 from hpcpar.calibrate.calibrate import cores_per_unit
 from hpcpar.calibrate.samples import of_all_ranks
 from hpcpar.calibrate.timer import Timer, bootstrap, outliers
+from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine.cores import NodeCores
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -73,7 +74,7 @@ class Alone:
 def test_gauge_repeats_short_actions() -> None:
     calls: list[int] = []
     world: Any = Alone()
-    timer = Timer(world, lambda: calls.append(1))
+    timer = Timer(world, NumpyBackend(), lambda: calls.append(1))
     assert len(calls) == 2 and timer.seconds == timer.once_s
     timer.take()
     assert len(calls) > 50 and len(timer.samples) == 1 and timer.seconds == timer.samples[0]
@@ -82,13 +83,16 @@ def test_gauge_repeats_short_actions() -> None:
 def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now, done = [0.0], []
     monkeypatch.setattr(timers.time, "perf_counter", lambda: now[0])
+    backend = NumpyBackend()
+    monkeypatch.setattr(backend, "mark", lambda: now[0])
 
     def takes(what: str, seconds: float) -> None:
         done.append(what)
         now[0] += seconds
 
     world: Any = Alone()
-    timer = Timer(world, lambda: takes("message", 1e-5), lambda: takes("computing", 1e-3))
+    timer = Timer(world, backend, lambda: takes("message", 1e-5),
+                  lambda: takes("computing", 1e-3))
     done.clear()
     timer.take()
     assert timer.seconds == pytest.approx(1e-5) and timer.sample_s == pytest.approx(0.02, rel=0.1)
@@ -100,13 +104,15 @@ def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.M
 def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now, done = [0.0], [0]
     monkeypatch.setattr(timers.time, "perf_counter", lambda: now[0])
+    backend = NumpyBackend()
+    monkeypatch.setattr(backend, "mark", lambda: now[0])
 
     def acts() -> None:
         now[0] += 1e-5
         done[0] += 1
 
     world: Any = Alone()
-    timer = Timer(world, acts, lasts_s=0.05)
+    timer = Timer(world, backend, acts, lasts_s=0.05)
     done[0] = 0
     timer.take()
     assert done[0] == pytest.approx(5000,
