@@ -20,7 +20,7 @@ from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
-from hpcpar.kernels.cupy_nccl import NcclGroup, library
+from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.interface import (
     ACTIVATIONS,
     Array,
@@ -50,8 +50,8 @@ class CupyBackend(Backend):
     Attributes
     ----------
     convolutions
-        What computes convolutions: ``cudnn``, or ``im2col`` where nvidia-cudnn-frontend or cuDNN
-        is not installed.
+        What computes convolutions: ``cudnn`` and its version, or ``im2col`` where
+        nvidia-cudnn-frontend or cuDNN is not installed.
 
     Raises
     ------
@@ -68,6 +68,7 @@ class CupyBackend(Backend):
         self.card = cp.cuda.Device(self.device).pci_bus_id
         use_compute_stream()
         self._communication = cp.cuda.Stream(non_blocking=True)
+        self.math = math
         set_matmul_math(math)
         self._set_up(Launcher(), scratch_bytes)
         try:
@@ -94,7 +95,19 @@ class CupyBackend(Backend):
             reason = " ".join(str(err).split())
             raise InputError(f"--device gpu: cuDNN cannot be used ({reason}); fix its "
                              "installation, or uninstall nvidia-cudnn-frontend") from err
-        self.convolutions = "cudnn"
+        self.convolutions = f"cudnn {cudnn.backend_version()}"
+
+    @property
+    def versions(self) -> dict[str, str]:
+        runtime = cp.cuda.runtime
+        return {
+            "gpu": runtime.getDeviceProperties(self.device)["name"].decode(),
+            "cuda": f"{runtime.runtimeGetVersion()}, driver {runtime.driverGetVersion()}",
+            "cupy": cp.__version__,
+            "nccl": nccl_version() or "none",
+            "convolutions": self.convolutions,
+            "math": str(self.math),
+        }
 
     @property
     def unsupported_convolutions(self) -> list[ConvProblem]:

@@ -6,16 +6,12 @@ from typing import Any
 
 import cupy as cp
 
+from hpcpar.kernels.cupy_nccl import nccl_version
+
 
 def environment() -> dict[str, Any]:
     """Version of CuPy, names of the visible GPUs, and version of NCCL (empty if missing)."""
     runtime = cp.cuda.runtime
     count = runtime.getDeviceCount() if cp.cuda.is_available() else 0
     names = [runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
-    try:
-        from cupy.cuda import nccl
-
-        version = str(nccl.get_version())
-    except (ImportError, AttributeError, RuntimeError):
-        version = ""
-    return {"cupy": cp.__version__, "devices": names, "nccl": version}
+    return {"cupy": cp.__version__, "devices": names, "nccl": nccl_version()}

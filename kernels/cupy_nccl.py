@@ -35,6 +35,14 @@ def library() -> Any:
     return nccl
 
 
+def nccl_version() -> str:
+    """Version of NCCL; empty where it is missing."""
+    try:
+        return str(library().get_version())
+    except InputError:
+        return ""
+
+
 class NcclGroup(DeviceGroup):
     """A communicator of NCCL; see `Backend.group`."""
 

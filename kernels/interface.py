@@ -139,6 +139,11 @@ class Backend(ABC):
     #: Array module: numpy or cupy.
     xp: Any
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """What this backend computes with, for records: hardware, software, precision."""
+        return {}
+
     # -- arrays ------------------------------------------------------------------------------------
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return self.xp.empty(shape, dtype)

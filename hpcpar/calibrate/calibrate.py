@@ -180,6 +180,7 @@ class Calibration:
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = (f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, "
                  f"{threads} BLAS thread(s) a rank")
+        notes += "".join(f", {name} {value}" for name, value in self.backend.versions.items())
         if world.size == 1:
             notes += "; links not measured, they are the preset 'local'"
         quality = {

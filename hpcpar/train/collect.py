@@ -45,6 +45,7 @@ class Recorder:
         versions = {
             "python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
             "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
+            **job.executor.backend.versions,
         }
         self._about = about | {"versions": versions, "samples": job.measured.samples,
                                "node_ranks": node.ranks, "node_cores": node.cores}

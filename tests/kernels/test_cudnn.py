@@ -47,7 +47,9 @@ class OneStream(NumpyAsCupy):
 
     def __init__(self) -> None:
         self.stream = SimpleNamespace(ptr=5)
-        self.cuda = SimpleNamespace(get_current_stream=lambda: self.stream)
+        self.cuda = SimpleNamespace(
+            get_current_stream=lambda: self.stream, Stream=lambda non_blocking: None,
+            Device=lambda number: SimpleNamespace(pci_bus_id="0000:00:00.0"))
 
 
 class Fallback:
@@ -300,6 +302,7 @@ def test_the_backend_says_what_convolves(library: ModuleType,
     monkeypatch.setattr(cupy_backend, "cp", OneStream())
     monkeypatch.setattr(cupy_backend, "select_device", lambda environ: 0)
     monkeypatch.setattr(cupy_backend, "set_matmul_math", lambda math: None)
+    monkeypatch.setattr(cupy_backend, "use_compute_stream", lambda: None)
     # The module cannot be imported.
     monkeypatch.setitem(sys.modules, "cudnn", None)
     assert cupy_backend.CupyBackend().convolutions == "im2col"
@@ -318,7 +321,7 @@ def test_the_backend_says_what_convolves(library: ModuleType,
 
     monkeypatch.setitem(sys.modules, "cudnn", library)
     gpu = cupy_backend.CupyBackend(math=MathMode.TF32)
-    assert gpu.convolutions == "cudnn" and gpu.unsupported_convolutions == []
+    assert gpu.convolutions.startswith("cudnn ") and gpu.unsupported_convolutions == []
     case = plain_conv(2, 4, 3, 9, 3, 1, 1)
     x, w = random(0, case.x, np.float32), random(1, case.w, np.float32)
     out, want = np.empty((2, *case.out), np.float32)
