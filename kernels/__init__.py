@@ -9,7 +9,7 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.kernels.interface import Backend, MathMode
 
 
-def backend(device: str, math: str = "fp32") -> Backend:
+def backend(device: str, math: str = "fp32", local_rank: int = 0) -> Backend:
     """The backend of a device.
 
     Parameters
@@ -18,6 +18,8 @@ def backend(device: str, math: str = "fp32") -> Backend:
         ``cpu`` or ``gpu``.
     math
         Precision of float32 products: ``fp32``, or ``tf32`` on a GPU.
+    local_rank
+        Rank of this process on its node: it selects the GPU.
 
     Raises
     ------
@@ -39,5 +41,5 @@ def backend(device: str, math: str = "fp32") -> Backend:
         except ImportError as err:
             raise InputError(f"--device gpu needs CuPy ({err}); install it with: pip install "
                              "'hpcpar[gpu]', or use --device cpu") from err
-        return CupyBackend(math=modes[math])
+        return CupyBackend(local_rank=local_rank, math=modes[math])
     raise unknown("device", device, ("cpu", "gpu"))

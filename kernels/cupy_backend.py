@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -42,8 +41,8 @@ class CupyBackend(Backend):
     ----------
     scratch_bytes
         Limit of the memory for the im2col matrices of a convolution, or for cuDNN's workspace.
-    environ
-        Environment variables with the rank on the node; those of the process by default.
+    local_rank
+        Rank of this process on its node: it selects the GPU.
     math
         Precision of products of float32 numbers, in convolutions and matrix products.
 
@@ -62,10 +61,10 @@ class CupyBackend(Backend):
     name = "gpu"
 
     def __init__(self, scratch_bytes: int = 256 * 2**20,
-                 environ: Mapping[str, str] | None = None,
-                 math: MathMode = MathMode.FP32) -> None:
-        self.device = select_device(os.environ if environ is None else environ)
+                 local_rank: int = 0, math: MathMode = MathMode.FP32) -> None:
+        self.device = select_device(local_rank)
         self.card = cp.cuda.Device(self.device).pci_bus_id
+        self.memory_bytes = int(cp.cuda.runtime.memGetInfo()[0])
         use_compute_stream()
         self._communication = cp.cuda.Stream(non_blocking=True)
         self.math = math

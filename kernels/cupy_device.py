@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import cupy as cp
 import numpy as np
 from cupy._core import _routines_linalg
@@ -11,28 +9,8 @@ from cupy._core import _routines_linalg
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import MathMode
 
-#: Environment variables with the rank of a process on its node. Those of mpirun come first: within
-#: a Slurm job its processes also see SLURM_LOCALID of the batch script, which is 0 for all.
-LOCAL_RANK_VARIABLES = (
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "PALS_LOCAL_RANKID",
-    "PMI_LOCAL_RANK",
-    "SLURM_LOCALID",
-)
 
-
-def local_rank(environ: Mapping[str, str]) -> int:
-    """Rank of this process on its node according to its launcher, 0 without a launcher."""
-    for name in LOCAL_RANK_VARIABLES:
-        value = environ.get(name, "")
-        if value.isdecimal():
-            return int(value)
-    return 0
-
-
-def select_device(environ: Mapping[str, str]) -> int:
+def select_device(local_rank: int) -> int:
     """Select a visible GPU by the rank on the node, check the CUDA libraries, return its number.
 
     Raises
@@ -47,7 +25,7 @@ def select_device(environ: Mapping[str, str]) -> int:
     if count == 0:
         raise InputError("--device gpu: no GPU is visible to this process; run on a node with a "
                          "GPU, or use --device cpu")
-    device = local_rank(environ) % count
+    device = local_rank % count
     try:
         cp.cuda.Device(device).use()
         # The first use loads the compiler and cuBLAS: errors should surface here, before the run.

@@ -138,6 +138,8 @@ class Backend(ABC):
     name: str
     #: Array module: numpy or cupy.
     xp: Any
+    #: Memory of the device that is free at the start; 0: its memory is the host's.
+    memory_bytes = 0
 
     @property
     def versions(self) -> dict[str, str]:

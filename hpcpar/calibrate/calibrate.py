@@ -175,7 +175,8 @@ class Calibration:
         world, rates = self.world, self._rates
         found = [level.found() for level in self._levels]
         levels = tuple(f.level for f in found) or files.load("local").levels
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // self.local
+        host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = self.backend.memory_bytes or host_bytes // self.local
         device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = (f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, "

@@ -17,6 +17,7 @@ from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_choice, show_machine
 from hpcpar.cli.output_files import OutputFile
+from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
@@ -62,8 +63,9 @@ def add(p: argparse.ArgumentParser) -> None:
     options.add_output(p)
 
 
-def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backend]:
+def _read(args: argparse.Namespace, w: World) -> tuple[list[plans.Plan], Backend]:
     """The plans whose compute steps are to be measured."""
+    ranks = w.size
     check_gpu_options(args.device, args.transport, args.math)
     if args.budget and AUTO not in args.plans:
         raise InputError("--budget is of --for auto; give both, or none")
@@ -71,7 +73,7 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
                              "itself: leave out plan files and --strategy")
-        return [], backend(args.device, args.math)
+        return [], backend(args.device, args.math, w.local_rank)
     chosen = [plans.load(path) for path in args.plans]
     for path, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -89,7 +91,7 @@ def _read(args: argparse.Namespace, ranks: int) -> tuple[list[plans.Plan], Backe
                                           machine=files.to_dict(local)))
     for plan in chosen:
         require(plan.network.build(), plan)
-    return chosen, backend(args.device, args.math)
+    return chosen, backend(args.device, args.math, w.local_rank)
 
 
 def _search(args: argparse.Namespace, ranks: int) -> Search:
@@ -141,7 +143,7 @@ def _refine(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, w: World) -> int:
-    chosen, kernels = w.agree(lambda: _read(args, w.size))
+    chosen, kernels = w.agree(lambda: _read(args, w))
     begin = time.perf_counter()
 
     lines = ProgressBar(w.rank)
@@ -149,6 +151,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
     if w.rank == 0 and args.device == "cpu":
         for line in slowdowns(node.ranks):
             say(f"note: {line}")
+    for line in cards.shared(w, kernels.card):
+        lines.say(f"note: {line}")
     calibration = Calibration(w, kernels, Path(args.out).stem,
                               lambda what: lines.say(f"calibrating: {what}"),
                               Transport(args.transport))

@@ -15,6 +15,7 @@ from typing import Any
 from hpcpar.api.checks import EMULATE, OneOf, check_gpu_options
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
+from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
@@ -151,7 +152,7 @@ def _check_files(args: argparse.Namespace, w: World) -> None:
 
 def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     w.agree(lambda: _check_files(args, w))
-    plan, machine, kernels, job_options = w.agree(lambda: _read(args))
+    plan, machine, kernels, job_options = w.agree(lambda: _read(args, w))
     network = plan.network.build()
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
@@ -171,6 +172,7 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     notes = [f"not restored: {fault}" for fault in job.not_restored]
     notes += [str(node)] if node.shared else []
     notes += ["computing is emulated: loss and accuracy mean nothing"] * (args.device == EMULATE)
+    notes += cards.shared(w, kernels.card)
     notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
     for note in notes:
         lines.say(f"note: {note}")
@@ -243,7 +245,8 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
     }
 
 
-def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
+def _read(args: argparse.Namespace,
+          w: World) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
     """Reads and checks everything that needs no communication."""
     check_gpu_options(args.device, args.transport, args.math)
     length, update = ({name: getattr(args, name) for name in names
@@ -268,7 +271,8 @@ def _read(args: argparse.Namespace) -> tuple[plans.Plan, Machine, Backend, JobOp
     require(plan.network.build(), plan)
     machine = options.machine_of(args.machine, plan, args.plan)
     length.pop("time_limit", None)
-    kernels = backend("cpu" if args.device == EMULATE else args.device, args.math)
+    kernels = backend("cpu" if args.device == EMULATE else args.device, args.math,
+                      w.local_rank)
     return plan, machine, kernels, JobOptions(
         args.data, resume=args.resume, partial=args.partial, seed=args.seed, sgd=sgd,
         transport=Transport(args.transport), augment=args.augment, **length)

@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, w: World) -> int:
     w.agree(lambda: _check_data(args, w))
-    given, kernels, verify_options = w.agree(lambda: _read(args))
+    given, kernels, verify_options = w.agree(lambda: _read(args, w))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
     lines = ProgressBar(w.rank)
@@ -107,11 +107,13 @@ def _check_data(args: argparse.Namespace, w: World) -> None:
         check([args.data], "data file", REMEDY, args.allow_external)
 
 
-def _read(args: argparse.Namespace) -> tuple[plans.Plan, Backend, VerifyOptions]:
+def _read(args: argparse.Namespace,
+          w: World) -> tuple[plans.Plan, Backend, VerifyOptions]:
     """Reads and checks everything that needs no communication."""
     if args.augment and not args.data:
         raise InputError("--augment changes the images of a file; give one with --data")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    return plan, backend(args.device), VerifyOptions(args.data, args.steps, args.seed,
-                                                     SGD(args.rate), args.tolerance, args.augment)
+    kernels = backend(args.device, local_rank=w.local_rank)
+    return plan, kernels, VerifyOptions(args.data, args.steps, args.seed, SGD(args.rate),
+                                        args.tolerance, args.augment)

@@ -6,7 +6,7 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError, on_all_ranks
 
 
-def sharing(world: World, card: str) -> list[tuple[int, ...]]:
+def _sharing(world: World, card: str) -> list[tuple[int, ...]]:
     """The groups of ranks that share a GPU. Every rank must call it.
 
     Parameters
@@ -21,6 +21,12 @@ def sharing(world: World, card: str) -> list[tuple[int, ...]]:
     return [tuple(each) for each in ranks.values() if len(each) > 1]
 
 
+def shared(world: World, card: str) -> list[str]:
+    """A line for each GPU that several ranks share. Every rank must call it."""
+    return [f"ranks {', '.join(map(str, ranks))} share a GPU: their times are those of sharing it"
+            for ranks in _sharing(world, card)]
+
+
 def require_own_card(world: World, card: str) -> None:
     """Check that no two ranks share a GPU, as NCCL refuses that. Every rank must call it.
 
@@ -29,10 +35,10 @@ def require_own_card(world: World, card: str) -> None:
     InputError
         On every rank alike, naming the ranks.
     """
-    shared = sharing(world, card)
-    if shared:
-        names = " and ".join(map(str, shared[0][:2]))
+    groups = _sharing(world, card)
+    if groups:
+        names = " and ".join(map(str, groups[0][:2]))
         raise on_all_ranks(InputError(
-            f"--transport nccl needs a GPU for each rank, but ranks {names} share {card}; start "
-            "fewer ranks a node (--gpus-per-task=1), or use --transport staged"
+            f"--transport nccl needs a GPU for each rank, but ranks {names} share GPU {card}; "
+            "start fewer ranks a node (--gpus-per-task=1), or use --transport staged"
         ))

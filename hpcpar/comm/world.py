@@ -50,6 +50,10 @@ class World:
         self.comm: Any = MPI.COMM_WORLD
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
+        node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        #: Rank among those of this node.
+        self.local_rank: int = node.Get_rank()
+        node.Free()
         self.version: str = mpi4py.__version__
         self.library: str = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0 ").split())
 

@@ -292,6 +292,6 @@ def test_local_rank_selects_the_card(gpu: Any) -> None:
     try:
         for rank in range(count + 1):
             assert type(gpu)(
-                environ={"SLURM_LOCALID": str(rank)}).device == rank % count == cuda.Device().id
+                local_rank=rank).device == rank % count == cuda.Device().id
     finally:
         cuda.Device(current).use()

@@ -84,16 +84,6 @@ def test_places(libraries: dict[str, ctypes.CDLL], index: int) -> None:
 # -- choosing the GPU ------------------------------------------------------------------------------
 
 
-def test_local_rank() -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    from hpcpar.kernels.cupy_device import local_rank
-
-    assert local_rank({}) == 0
-    assert local_rank({"SLURM_LOCALID": "3"}) == 3
-    assert local_rank({"SLURM_LOCALID": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}) == 2
-    assert local_rank({"MPI_LOCALRANKID": "", "PMI_LOCAL_RANK": "1"}) == 1
-
-
 def test_no_gpu_is_one_clear_line() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     if cupy.cuda.is_available():

@@ -49,6 +49,7 @@ class OneStream(NumpyAsCupy):
         self.stream = SimpleNamespace(ptr=5)
         self.cuda = SimpleNamespace(
             get_current_stream=lambda: self.stream, Stream=lambda non_blocking: None,
+            runtime=SimpleNamespace(memGetInfo=lambda: (1 << 30, 1 << 30)),
             Device=lambda number: SimpleNamespace(pci_bus_id="0000:00:00.0"))
 
 
@@ -300,7 +301,7 @@ def test_the_backend_says_what_convolves(library: ModuleType,
     from hpcpar.kernels import cupy_backend
 
     monkeypatch.setattr(cupy_backend, "cp", OneStream())
-    monkeypatch.setattr(cupy_backend, "select_device", lambda environ: 0)
+    monkeypatch.setattr(cupy_backend, "select_device", lambda local_rank: 0)
     monkeypatch.setattr(cupy_backend, "set_matmul_math", lambda math: None)
     monkeypatch.setattr(cupy_backend, "use_compute_stream", lambda: None)
     # The module cannot be imported.

@@ -18,6 +18,7 @@ from hpcpar.calibrate.link_probe import Steps
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import world
+from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.plan.boxes import local, whole_box
 from hpcpar.plan.config import Config
@@ -36,7 +37,7 @@ P = world().size
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
-    return backend("gpu")
+    return backend("gpu", local_rank=world().local_rank)
 
 
 @pytest.fixture(params=list(Transport))
@@ -67,6 +68,12 @@ def test_several_passes(gpu_communicator: Communicator) -> None:
         name = f"lenet5@{P * P}"
         check(name, plan_of(name, strategy, "full"), "ring", gpu_communicator,
               f"{strategy} on a GPU", steps=2)
+
+
+@pytest.mark.skipif(P == 1, reason="a rank alone shares nothing")
+def test_ranks_that_share_a_card_cannot_use_nccl() -> None:
+    with pytest.raises(InputError, match="ranks 0 and 1 share GPU"):
+        Communicator(world(), backend("gpu"), Transport.NCCL)
 
 
 def test_links_are_measured_as_runs_use_them(gpu_communicator: Communicator) -> None:
