@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cupy as cp
@@ -17,7 +17,7 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
+from hpcpar.kernels.cupy_device import compute_stream, select_device, set_matmul_math
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.interface import (
@@ -65,7 +65,7 @@ class CupyBackend(Backend):
         self.device = select_device(local_rank)
         self.card = cp.cuda.Device(self.device).pci_bus_id
         self.memory_bytes = int(cp.cuda.runtime.memGetInfo()[0])
-        use_compute_stream()
+        self._compute = compute_stream()
         self._communication = cp.cuda.Stream(non_blocking=True)
         self.math = math
         set_matmul_math(math)
@@ -149,9 +149,14 @@ class CupyBackend(Backend):
             out.data.copy_from_host_async(address(host), host.nbytes)
 
     # -- order of work -----------------------------------------------------------------------------
-    def communication_stream(self) -> AbstractContextManager[Any]:
-        stream: AbstractContextManager[Any] = self._communication
-        return stream
+    @contextmanager
+    def communication_stream(self) -> Iterator[None]:
+        # leaving CuPy's own context manager would lead to the default stream
+        self._communication.use()
+        try:
+            yield
+        finally:
+            self._compute.use()
 
     def mark(self) -> Mark:
         event = cp.cuda.Event()

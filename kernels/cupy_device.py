@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cupy as cp
 import numpy as np
 from cupy._core import _routines_linalg
@@ -39,10 +41,12 @@ def select_device(local_rank: int) -> int:
     return device
 
 
-def use_compute_stream() -> None:
-    """Leave the default stream, which waits for all others, for the thread's compute stream."""
-    if cp.cuda.get_current_stream().ptr == cp.cuda.Stream.null.ptr:
-        cp.cuda.Stream(non_blocking=True).use()
+def compute_stream() -> Any:
+    """The current stream; a new one, made current, in place of the default stream, which waits for
+    all others.
+    """
+    current = cp.cuda.get_current_stream()
+    return cp.cuda.Stream(non_blocking=True).use() if current == cp.cuda.Stream.null else current
 
 
 def set_matmul_math(math: MathMode) -> None:

@@ -67,6 +67,8 @@ def test_one_stream_waits_for_the_other(gpu: Any) -> None:
     """A copy on the communication stream comes after the work that it follows, and before the work
     that follows it.
     """
+    compute = gpu.xp.cuda.get_current_stream()
+    assert compute != gpu.xp.cuda.Stream.null
     items = 1 << 20
     numbers, host = gpu.zeros((items,), np.float32), gpu.host_buffer(items, np.float32)
     for round_ in range(20):
@@ -76,6 +78,7 @@ def test_one_stream_waits_for_the_other(gpu: Any) -> None:
             gpu.follow(made)
             gpu.enqueue_to_host(numbers, host)
             copied = gpu.mark()
+        assert gpu.xp.cuda.get_current_stream() == compute
         gpu.follow(copied)
         gpu.xp.add(numbers, 1, out=numbers)
         gpu.enqueue_to_device(host, numbers)

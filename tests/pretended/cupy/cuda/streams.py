@@ -21,15 +21,18 @@ class Stream:
         _streams.append(self)
 
     def use(self) -> Stream:
-        _current[-1] = self
+        global _current
+        _current = self
         return self
 
     def __enter__(self) -> Stream:
-        _current.append(self)
-        return self
+        _entered.append(self)
+        return self.use()
 
     def __exit__(self, *error: object) -> None:
-        _current.pop()
+        """As in CuPy, back to the stream entered before, not to one in use before."""
+        _entered.pop()
+        _entered[-1].use()
 
     def submit(self, work: Callable[[], Any]) -> None:
         self._work.append(work)
@@ -91,7 +94,7 @@ def stream_of(ptr: int) -> Stream:
 
 
 def current_stream() -> Stream:
-    return _current[-1]
+    return _current
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:
@@ -101,6 +104,5 @@ def get_elapsed_time(start: Event, end: Event) -> float:
 
 
 _streams: list[Stream] = []
-#: The last one is current.
-_current = [Stream()]
-Stream.null = _current[0]
+_current = Stream.null = Stream()
+_entered = [_current]
