@@ -156,19 +156,25 @@ class Communicator:
 
         A job in which nothing at all advances for long is ended: a rank is stuck, or lost.
         """
-        self._until(lambda: transfer not in self._active, lambda: self._stuck(transfer))
+        # what may advance in every poll without telling needs many
+        tells = all(t.tells for t in self._active)
+        self._until(lambda: transfer not in self._active, lambda: self._stuck(transfer), tells)
         transfer.finish()
 
     def complete(self) -> None:
         """Return when all work submitted to the device is done."""
         mark = self.backend.mark()
-        self._until(lambda: self.backend.reached(mark), self._device_stuck)
+        self._until(lambda: self.backend.reached(mark), self._device_stuck, tells=False)
 
-    def _until(self, done: Callable[[], bool], stuck: Callable[[], None]) -> None:
-        """Poll until something is done; call `stuck` after a long time without any progress."""
+    def _until(self, done: Callable[[], bool], stuck: Callable[[], None], tells: bool) -> None:
+        """Poll until something is done; call `stuck` after a long time without any progress.
+
+        Parameters
+        ----------
+        tells : bool
+            Progress shows before the end: without any, polls become rare.
+        """
         polls, seen, since, idle_s = 0, (-1, -1), 0.0, 0.0
-        # what may advance in every poll without telling needs many
-        tells = all(t.tells for t in self._active)
         while True:
             self.progress()
             if done():
@@ -198,6 +204,8 @@ class Communicator:
     def _stuck(self, transfer: Transfer) -> None:
         step = transfer.step
         peers = [peer for peer in transfer.awaited() if peer != self.world.rank]
+        if not peers:
+            self._device_stuck()
         who = f"rank {peers[0]}" if len(peers) == 1 else f"ranks {', '.join(map(str, peers))}"
         lost.note(f"{who} did not answer for {self._stall_s:g} s")
         self.world.abort(

@@ -25,6 +25,7 @@ class MpiTransfer(Transfer):
     def __init__(self, buffers: Buffers, world: World, comm: Any, tag: int, trace: Trace) -> None:
         super().__init__(buffers, trace)
         self._mpi = world.mpi
+        self.tells = buffers.on_host  # a device does not
         self._rounds = bind_rounds(buffers)
         self._requests = [
             [*(comm.Recv_init(array, source=rank, tag=tag) for array, rank in r.receives),

@@ -14,7 +14,7 @@ from hpcpar.schedule.collective_algorithms import Message
 class Transfer(ABC):
     """A step in flight: started once an iteration, and driven by whoever calls `progress`."""
 
-    #: False: `advanced` does not show its progress.
+    #: False: `advanced` does not show all of its progress.
     tells = True
 
     def __init__(self, buffers: Buffers, trace: Trace) -> None:

@@ -128,3 +128,40 @@ def test_the_host_runs_ahead(gpu: Any) -> None:
         if len(images):
             waits.append(runtime.host_waits - before)
     assert len(set(waits)) <= 1 and max(waits, default=0) <= 6, waits
+
+
+class Stuck(Exception):
+    """In place of the end of the job."""
+
+
+def _ended(monkeypatch: pytest.MonkeyPatch, communicator: Communicator) -> str:
+    """The message with which a wait for the device ends the job."""
+    said: list[str] = []
+
+    def abort(message: str) -> None:
+        said.append(message)
+        raise Stuck
+
+    monkeypatch.setattr(communicator.world, "abort", abort)
+    monkeypatch.setattr(communicator.backend, "reached", lambda mark: False)
+    with pytest.raises(Stuck):
+        communicator.complete()
+    return said[0]
+
+
+def test_a_stuck_device_ends_the_job(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCPAR_STALL_S", "0.2")
+    assert "the device has not done its work for 0.2 s" in _ended(
+        monkeypatch, Communicator(world(), gpu))
+
+
+def test_a_fault_of_nccl_ends_the_job(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cupy.cuda import nccl
+
+    communicator = Communicator(world(), gpu, Transport.NCCL)
+
+    def fails(self: Any) -> None:
+        raise nccl.NcclError("unhandled system error")
+
+    monkeypatch.setattr(nccl.NcclCommunicator, "check_async_error", fails)
+    assert _ended(monkeypatch, communicator) == "NCCL says: unhandled system error"
