@@ -152,9 +152,17 @@ class Buffers:
 
         A convolution reads the latter for its interior before the halo arrives.
         """
-        made = self.backend.mark()
+        if self.on_host:
+            for view, p in self._packs:
+                self.backend.pack(view, self.wire[p.start:p.stop])
+        else:
+            self._submit_packing()
         if not self.accumulates and not self.step.between:
             self._copy_own()
+
+    def _submit_packing(self) -> None:
+        """Pack a device's arrays on the communication stream, behind the work that made them."""
+        made = self.backend.mark()
         with self.submitting():
             self.backend.follow(made)
             if self.step.kind is Kind.ALLREDUCE and self.staged:
@@ -187,7 +195,7 @@ class Buffers:
 
     def ready(self) -> bool:
         """True where everything is done that was submitted to the communication stream."""
-        return self.backend.reached(self._mark)
+        return self.on_host or self.backend.reached(self._mark)
 
     def _copy_own(self) -> None:
         """Copy the parts that stay on this rank."""
@@ -197,7 +205,8 @@ class Buffers:
 
     def unpack(self) -> None:
         """Copy or add what was received into the wanted array."""
-        self.backend.follow(self._mark)
+        if not self.on_host:
+            self.backend.follow(self._mark)
         if self.step.kind is Kind.ALLREDUCE:
             if self.staged:
                 self.backend.enqueue_to_device(self.wire, self._flat)

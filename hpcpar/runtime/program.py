@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
@@ -12,20 +15,41 @@ from hpcpar.kernels.interface import Array, Mark
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 
 
+class _Span(Enum):
+    """What a program did between two marks."""
+
+    WORK = "work"
+    WAIT = "wait"
+    BETWEEN = "between"
+
+
+class StepTimes(NamedTuple):
+    """Times of the steps of a run, [steps] each, in seconds.
+
+    On a GPU these are times of its compute stream: the host runs ahead of it.
+
+    Attributes
+    ----------
+    seconds
+        A compute step's duration, a communication step's exposed time (pack, post, wait, unpack).
+    started_s, ended_s
+        When each began, and when a communication was complete, on the clock of
+        `time.perf_counter`; NaN where this rank takes no part.
+    waited_s
+        How long the program stood still at a communication's end; NaN likewise.
+    """
+
+    seconds: NDArray[np.float64]
+    started_s: NDArray[np.float64]
+    ended_s: NDArray[np.float64]
+    waited_s: NDArray[np.float64]
+
+
 class Program:
     """A rank's part of a schedule, bound to what it does at each step.
 
     Attributes
     ----------
-    seconds : numpy.ndarray
-        [steps] of the last run: a compute step's duration, a communication step's exposed time
-        (pack, post, wait, unpack).
-    started_s, ended_s : numpy.ndarray
-        [steps] when each began, and when a communication was complete, on the clock of
-        `time.perf_counter`; NaN where this rank takes no part. On a GPU these are times of its
-        compute stream: the host runs ahead of it.
-    waited_s : numpy.ndarray
-        [steps] how long the program stood still at a communication's end.
     actions, transfers : dict
         The function of a compute step, and the transfer of a communication step.
     before : dict
@@ -40,13 +64,13 @@ class Program:
                  clears: dict[int, list[Array]]) -> None:
         self.steps, self.schedule, self.communicator = steps, steps.schedule, communicator
         n = len(steps.schedule.steps)
-        self.seconds = np.zeros(n)
-        self.started_s, self.ended_s, self.waited_s = np.full((3, n), np.nan)
         self.actions: dict[int, Callable[[], None]] = {}
         self.transfers: dict[int, Transfer] = {}
         self.before: dict[int, Callable[[], None]] = {}
         self.clears = clears
         self.watch: Callable[[int], None] | None = None
+        self._marks: list[Mark] = []
+        self._spans: list[tuple[int, _Span]] = []
         waits: dict[int, list[int]] = {}
         for i, until in steps.until.items():
             waits.setdefault(until, []).append(i)
@@ -56,20 +80,17 @@ class Program:
         """Do every step of the list once, in order; returns when all of it is done."""
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
         mark = communicator.backend.mark
-        worked: list[int] = []
-        waited: list[int] = []
-        #: beginning and end of the work, and of the wait, of these steps
-        work_marks: list[Mark] = []
-        wait_marks: list[Mark] = []
+        #: Each span ends with a mark, and begins with the one before.
+        marks, spans = [mark()], list[tuple[int, _Span]]()
         for i, waits in self._order:
             for w in waits:
-                begin = mark()
                 communicator.wait(transfers[w])
-                waited.append(w)
-                wait_marks += begin, mark()
+                spans.append((w, _Span.WAIT))
+                marks.append(mark())
             if i in self.before:
                 self.before[i]()
-            begin = mark()
+                spans.append((i, _Span.BETWEEN))
+                marks.append(mark())
             for array in self.clears.get(i, ()):
                 array[...] = 0
             if self.watch is not None:
@@ -81,19 +102,22 @@ class Program:
                 actions[i]()
             else:
                 continue
-            worked.append(i)
-            work_marks += begin, mark()
+            spans.append((i, _Span.WORK))
+            marks.append(mark())
         communicator.complete()
-        self._note(worked, work_marks, waited, wait_marks)
+        self._marks, self._spans = marks, spans
 
-    def _note(self, worked: list[int], work_marks: list[Mark], waited: list[int],
-              wait_marks: list[Mark]) -> None:
-        """Turn the marks of a run into seconds."""
-        times_s = self.communicator.backend.times_s([*work_marks, *wait_marks])
-        work_s, wait_s = np.split(times_s.reshape(-1, 2), [len(worked)])
-        self.seconds[:] = 0
-        self.started_s[worked] = work_s[:, 0]
-        self.seconds[worked] = work_s[:, 1] - work_s[:, 0]
-        self.ended_s[waited] = wait_s[:, 1]
-        self.waited_s[waited] = wait_s[:, 1] - wait_s[:, 0]
-        self.seconds[waited] += self.waited_s[waited]
+    def times(self) -> StepTimes:
+        """When the steps of the last run were done."""
+        n = len(self.schedule.steps)
+        out = StepTimes(np.zeros(n), *np.full((3, n), np.nan))
+        times_s = self.communicator.backend.times_s(self._marks).tolist()
+        for (i, span), begin_s, end_s in zip(self._spans, times_s, times_s[1:], strict=False):
+            if span is _Span.BETWEEN:
+                continue
+            out.seconds[i] += end_s - begin_s
+            if span is _Span.WORK:
+                out.started_s[i] = begin_s
+            else:
+                out.ended_s[i], out.waited_s[i] = end_s, end_s - begin_s
+        return out

@@ -52,8 +52,8 @@ class Stamps:
         """Keeps what an iteration's program, begun at `begin_s`, has noted, where it is its turn.
         """
         if self.kept.takes(number):
-            times = (program.seconds, program.started_s - begin_s, program.ended_s - begin_s,
-                     program.waited_s)
+            done = program.times()
+            times = (done.seconds, done.started_s - begin_s, done.ended_s - begin_s, done.waited_s)
             self.kept.add(number, (begin_s, np.array(times, np.float32)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:

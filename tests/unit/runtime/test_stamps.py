@@ -12,6 +12,7 @@ import pytest
 
 from hpcpar.comm.clock_sync import common
 from hpcpar.runtime import stamps
+from hpcpar.runtime.program import StepTimes
 from hpcpar.runtime.reservoir import TOGETHER, Reservoir
 from hpcpar.runtime.stamps import Stamps
 
@@ -26,10 +27,12 @@ class Program:
     """Three steps; of the last nothing is done here."""
 
     def __init__(self, at: float) -> None:
-        self.seconds = np.array([1e-3, 2e-3, 0.0])
-        self.started_s = np.array([at + 1e-3, at + 2e-3, np.nan])
-        self.ended_s = np.array([np.nan, at + 4e-3, np.nan])
-        self.waited_s = np.array([np.nan, 1e-3, np.nan])
+        self.at = at
+
+    def times(self) -> StepTimes:
+        return StepTimes(
+            np.array([1e-3, 2e-3, 0.0]), np.array([self.at + 1e-3, self.at + 2e-3, np.nan]),
+            np.array([np.nan, self.at + 4e-3, np.nan]), np.array([np.nan, 1e-3, np.nan]))
 
 
 def stamped(iterations: int, steps: int = 3) -> Stamps:
