@@ -115,7 +115,8 @@ class Silent:
 
 def allocated(plan: Plan, schedule: Schedule, rank: int,
               network: Network | None = None) -> dict[str, int]:
-    """Bytes of one rank's executor by use; its labels, which no plan changes much, aside."""
+    """Bytes of one rank's executor by use; its labels and losses, which no plan changes much, aside.
+    """
     backend = Recorder()
     communicator = Silent(rank, backend)
     network = NETWORKS[plan.network.name] if network is None else network
@@ -128,10 +129,11 @@ def allocated(plan: Plan, schedule: Schedule, rank: int,
                    if all(g is not p.grad for p in made.parameters.values()))
     state = sum(array.nbytes for p in made.parameters.values() for array in p.state)
     labels = sum(p.labels.nbytes for p in made.fc_passes or made.passes)
+    losses = made._sums.nbytes + sum(p.sums.nbytes for p in made._passes.all)
     m = made.memory
     unused = m.blocks_bytes - m.alive_bytes
     return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state
-            - labels - unused, "wire": m.flying_bytes,
+            - labels - losses - unused, "wire": m.flying_bytes,
             "unused": unused + m.messages_bytes - m.flying_bytes}
 
 
