@@ -23,16 +23,22 @@ DEVICE REAL act_value(int function, REAL a, REAL b, REAL x) {
 
 // k is x of SILU and GELU, else f(x).
 DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
-    const REAL one = 1, s = act_sigmoid(k), t = act_tanh_of_gelu(k);
+    const REAL one = 1;
     switch (function) {
         case RELU: return k > (REAL)0 ? dy : (REAL)0;
         case LEAKY_RELU: return k > (REAL)0 ? dy : a * dy;
         case CLIP: return k > a && k < b ? dy : (REAL)0;
         case SIGMOID: return dy * k * (one - k);
         case TANH: return dy * (one - k * k);
-        case SILU: return dy * s * (one + k * (one - s));
+        case SILU: {
+            const REAL s = act_sigmoid(k);
+            return dy * s * (one + k * (one - s));
+        }
         case GELU:
-            if (a > (REAL)0) return dy * (one + t + k * (one - t * t) * (REAL)0.79788456080286535588 * (one + (REAL)0.134145 * k * k)) / (REAL)2;
+            if (a > (REAL)0) {
+                const REAL t = act_tanh_of_gelu(k);
+                return dy * (one + t + k * (one - t * t) * (REAL)0.79788456080286535588 * (one + (REAL)0.134145 * k * k)) / (REAL)2;
+            }
             return dy * (act_normal(k) + k * exp(-k * k / (REAL)2) * (REAL)0.39894228040143267794);
         default: return a * dy;
     }
@@ -40,16 +46,14 @@ DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
 
 // out may be x, and dx dy: every element is read before it is written, by the same thread.
 KERNEL activation_forward(const REAL *x, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(out), double function, double a, double b) {
-    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
-        const Place5 p = place5(item, d1, d2, d3, d4);
-        out[OFFSET5(out, p)] = act_value((int)function, (REAL)a, (REAL)b, x[OFFSET5(x, p)]);
-    }
+    const auto formula = [=](const REAL &x, REAL &out) { out = act_value((int)function, (REAL)a, (REAL)b, x); };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(REAL, out));
 }
 
 KERNEL activation_backward(
     const REAL *kept, const REAL *dy, REAL *dx, SHAPE5, STRIDES5(kept), STRIDES5(dy), STRIDES5(dx), double function, double a, double b) {
-    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
-        const Place5 p = place5(item, d1, d2, d3, d4);
-        dx[OFFSET5(dx, p)] = act_gradient((int)function, (REAL)a, (REAL)b, kept[OFFSET5(kept, p)], dy[OFFSET5(dy, p)]);
-    }
+    const auto formula = [=](const REAL &kept, const REAL &dy, REAL &dx) {
+        dx = act_gradient((int)function, (REAL)a, (REAL)b, kept, dy);
+    };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, kept), BOX5(const REAL, dy), BOX5(REAL, dx));
 }

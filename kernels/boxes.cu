@@ -2,24 +2,18 @@
 #include "common.cuh"
 
 KERNEL pack(const REAL *box, SHAPE5, STRIDES5(box), REAL *flat) {
-    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
-        const Place5 p = place5(item, d1, d2, d3, d4);
-        flat[item] = box[OFFSET5(box, p)];
-    }
+    const auto formula = [](const REAL &box, REAL &flat) { flat = box; };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, box), FLAT5(REAL, flat));
 }
 
 KERNEL unpack(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
-    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
-        const Place5 p = place5(item, d1, d2, d3, d4);
-        box[OFFSET5(box, p)] = flat[item];
-    }
+    const auto formula = [](const REAL &flat, REAL &box) { box = flat; };
+    for_each(d0, d1, d2, d3, d4, formula, FLAT5(const REAL, flat), BOX5(REAL, box));
 }
 
 KERNEL unpack_add(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
-    GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
-        const Place5 p = place5(item, d1, d2, d3, d4);
-        box[OFFSET5(box, p)] += flat[item];
-    }
+    const auto formula = [](const REAL &flat, REAL &box) { box += flat; };
+    for_each(d0, d1, d2, d3, d4, formula, FLAT5(const REAL, flat), BOX5(REAL, box));
 }
 
 // The element at global index g is kept when the top 53 bits of splitmix64's g-th output from `key`, as a number in [0, 1), are >= rate.

@@ -2,7 +2,7 @@
 //
 // Every kernel loops with the grid's stride, so that any launch shape is right, and sums in a fixed order without atomics,
 // so that two runs give the same bits. Integers arrive as 64 bits and reals as double whatever REAL is, because these are what
-// Python's int and float become; strides are in elements. Only plain CUDA C: the same text also compiles as C++ for the tests.
+// Python's int and float become; strides are in elements. The same text also compiles as C++17 for the tests.
 #ifndef HPCPAR_COMMON_CUH
 #define HPCPAR_COMMON_CUH
 
@@ -69,6 +69,62 @@ DEVICE Place5 place5(i64 index, i64 d1, i64 d2, i64 d3, i64 d4) {
         p.i0 = index / d1;
     }
     return p;
+}
+
+// A strided array over a box as an argument of for_each, and a contiguous one in row-major order.
+#define BOX5(TYPE, a) Box5<TYPE>{a, a##_0, a##_1, a##_2, a##_3, a##_4}
+#define FLAT5(TYPE, a) Box5<TYPE>{a, d1 * d2 * d3 * d4, d2 * d3 * d4, d3 * d4, d4, 1}
+
+// Members are named for OFFSET5.
+template <class T>
+struct Box5 {
+    T *a;
+    i64 a_0, a_1, a_2, a_3, a_4;
+};
+
+// What one thread loads or stores at once: the widest access of the hardware.
+struct alignas(16) Vector {
+    REAL at[16 / sizeof(REAL)];
+};
+#define WIDTH ((i64)(16 / sizeof(REAL)))
+
+// The vector that an array holds at an address, to be changed and stored back.
+template <class T>
+struct Loaded {
+    T *address;
+    Vector vector;
+};
+
+DEVICE bool aligned(const REAL *a) { return (u64)a % sizeof(Vector) == 0; }
+DEVICE void store(const Loaded<REAL> &loaded) { *(Vector *)loaded.address = loaded.vector; }
+DEVICE void store(const Loaded<const REAL> &) {}
+
+// Applies a formula to the elements of one vector of each array. All vectors are read before one is written, so arrays may coincide.
+// The compiler drops the load of an array that the formula only writes.
+template <class Formula, class... T>
+DEVICE void apply_to_loaded(const Formula &formula, Loaded<T>... loaded) {
+    for (int k = 0; k < WIDTH; k++) formula(loaded.vector.at[k]...);
+    (store(loaded), ...);
+}
+template <class Formula, class... T>
+DEVICE void apply_to_vectors(const Formula &formula, T *...arrays) {
+    apply_to_loaded(formula, Loaded<T>{arrays, *(const Vector *)arrays}...);
+}
+
+// Applies a formula to every element of a box, given the same element of each array. Contiguous boxes, which merge_dims makes one
+// dimension, need no division, and vectors where every array is aligned.
+template <class Formula, class... T>
+DEVICE void for_each(SHAPE5, const Formula &formula, Box5<T>... boxes) {
+    if (d0 * d1 * d2 * d3 == 1 && (... && (boxes.a_4 == 1))) {
+        const i64 vectors = (... && aligned(boxes.a)) ? d4 / WIDTH : 0, rest = d4 - vectors * WIDTH;
+        GRID_STRIDE(vector, vectors) apply_to_vectors(formula, boxes.a + vector * WIDTH...);
+        GRID_STRIDE(item, rest) formula(boxes.a[vectors * WIDTH + item]...);
+    } else {
+        GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
+            const Place5 p = place5(item, d1, d2, d3, d4);
+            formula(boxes.a[OFFSET5(boxes.a, p)]...);
+        }
+    }
 }
 
 // The place of a row-major index in an array [.., channels, depth, height, width] whose extents fit in 32 bits.

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 TESTS = Path(__file__).resolve().parent
-_OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
-            "-pthread", f"-I{TESTS}")
+#: Options of g++. A misaligned access, which is an error on a GPU but not on most CPUs, ends the
+#: process by a signal.
+OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
+           "-pthread", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error", f"-I{TESTS}")
 
 
 @cache
@@ -33,7 +35,7 @@ def library(code: str, real: str) -> ctypes.CDLL:
     text = "\n".join(['#include "cuda_cpu.h"', code,
                       *(f"CUDA_CPU_ENTRY({name})" for name in names)])
     header = (TESTS / "cuda_cpu.h").read_text(encoding="utf-8")
-    key = hashlib.sha256("\0".join((text, header, real, *_OPTIONS)).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\0".join((text, header, real, *OPTIONS)).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"hpcpar-cuda-cpu-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     path, source = folder / f"{key}.so", folder / f"{key}.cpp"
@@ -42,7 +44,7 @@ def library(code: str, real: str) -> ctypes.CDLL:
         if not path.exists():
             source.write_text(text)
             made = path.with_suffix(".part")
-            done = subprocess.run(["g++", *_OPTIONS, f"-DREAL={real}", str(source), "-o", made],
+            done = subprocess.run(["g++", *OPTIONS, f"-DREAL={real}", str(source), "-o", made],
                                   capture_output=True, text=True)
             if done.returncode or "warning" in done.stderr:
                 raise RuntimeError(done.stderr)

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_cpu import OPTIONS
 
 from hpcpar.kernels import cupy_sources
 
-TESTS = Path(__file__).resolve().parent
 DTYPES = ("float32", "float64")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
@@ -49,14 +49,12 @@ def compiled() -> dict[str, ctypes.CDLL] | str:
         return "no g++"
     names = [*cupy_sources.kernels(), "probe_place", "probe_place5"]
     parts = ['#include "cuda_cpu.h"', *map(cupy_sources.source, cupy_sources.SUBJECTS), PROBES]
-    options = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
-               "-pthread", f"-I{TESTS}"]
     jobs, libs = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "all.cpp"
         source.write_text("\n".join([*parts, *(f"CUDA_CPU_ENTRY({name})" for name in names)]))
         for dtype, real in cupy_sources.REALS.items():
-            command = [compiler, *options, f"-DREAL={real}", str(source), "-o",
+            command = [compiler, *OPTIONS, f"-DREAL={real}", str(source), "-o",
                        f"{folder}/{real}.so"]
             jobs[dtype] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         logs = {dtype: job.communicate()[1] for dtype, job in jobs.items()}
@@ -173,6 +171,25 @@ def check(view: np.ndarray, expected: np.ndarray, exact: bool = False) -> None:
                       for n, b, v in zip(view.shape, view.strides, base.strides, strict=True))
         base[steps] = SENTINEL
         assert (base == SENTINEL).all()
+
+
+def make_row(values: np.ndarray, offset: int) -> np.ndarray:
+    """A contiguous copy of a row, `offset` elements behind a multiple of 16 bytes, inside a larger
+    array that is SENTINEL everywhere.
+    """
+    base = np.full(len(values) + 10, SENTINEL, values.dtype)
+    first = 2 + -base[2:].ctypes.data % 16 // base.itemsize + offset
+    row = base[first : first + len(values)]
+    row[...] = values
+    return row
+
+
+def check_row(row: np.ndarray, expected: np.ndarray) -> None:
+    """The very same values, and that nothing around the row was written."""
+    np.testing.assert_array_equal(row, expected)
+    base = row.base
+    assert base is not None
+    assert (base == SENTINEL).sum() == len(base) - len(row)
 
 
 def output_extent(extent: int, kernel: int, stride: int, dilation: int,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -35,7 +37,8 @@ def nvrtc() -> Any:
     return module
 
 
-def compile_nvrtc(nvrtc: Any, text: str, name: str, arch: str, real: str) -> None:
+def compile_nvrtc(nvrtc: Any, text: str, name: str, arch: str, real: str) -> str:
+    """Compile a source without a warning; returns the PTX."""
     program = nvrtc.createProgram(text, name, (), ())
     try:
         nvrtc.compileProgram(program,
@@ -45,7 +48,9 @@ def compile_nvrtc(nvrtc: Any, text: str, name: str, arch: str, real: str) -> Non
     log = nvrtc.getProgramLog(program).strip("\0 \n")
     assert not log, log
     assert len(nvrtc.getCUBIN(program)) > 1000
+    ptx: bytes = nvrtc.getPTX(program)
     nvrtc.destroyProgram(program)
+    return ptx.decode()
 
 
 @pytest.mark.parametrize("real", cupy_sources.REALS.values())
@@ -60,6 +65,26 @@ def test_each_source_compiles(nvrtc: Any, subject: str, arch: str, real: str) ->
 def test_all_sources_compile_for_other_cards(nvrtc: Any, arch: str, real: str) -> None:
     compile_nvrtc(nvrtc, "\n".join(map(cupy_sources.source, cupy_sources.SUBJECTS)), "all.cu", arch,
                   real)
+
+
+#: Arrays that a kernel reads and arrays that it writes.
+STREAMS = {"activation_forward": (1, 1), "activation_backward": (2, 1), "pack": (1, 1),
+           "unpack": (1, 1), "unpack_add": (2, 1), "sgd_update": (3, 2), "plain_update": (2, 1),
+           "adam_update": (4, 3)}
+
+
+@pytest.mark.parametrize("real", cupy_sources.REALS.values())
+@pytest.mark.parametrize("kernel", STREAMS)
+def test_contiguous_arrays_move_by_16_bytes(nvrtc: Any, kernel: str, real: str) -> None:
+    source = cupy_sources.source(cupy_sources.kernels()[kernel])
+    ptx = compile_nvrtc(nvrtc, source, kernel, "sm_90", real)
+    body = re.search(rf"\.entry {kernel}\(.*?\n\}}", ptx, re.DOTALL)
+    assert body
+    loads, stores = (len(re.findall(rf"\b{access}\.global\S*\.v[24]\.", body[0]))
+                     for access in ("ld", "st"))
+    # A compiler that unrolls the loop repeats all accesses equally often.
+    reads, writes = STREAMS[kernel]
+    assert stores >= writes and loads * writes == stores * reads
 
 
 def test_every_source_is_listed() -> None:
@@ -79,6 +104,25 @@ def test_places(libraries: dict[str, ctypes.CDLL], index: int) -> None:
     for shape in ((2**40, 5, 7, 3, 9), (1, 1, 1, 1, 2**40), (3, 2**33, 1, 2, 5)):
         call_on_cpu(libraries["float32"], "probe_place5", (1,), (1,), (index, *shape[1:], to))
         assert tuple(to) == tuple(np.unravel_index(index, shape))
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_misaligned_vector_ends_the_process(libraries: dict[str, ctypes.CDLL],
+                                              offset: int) -> None:
+    kernel = """
+KERNEL touch_vector(REAL *a) { apply_to_vectors([](REAL &element) { element += 1; }, a); }
+"""
+    code = (Path(cupy_sources.__file__).parent / "common.cuh").read_text(encoding="utf-8") + kernel
+    script = f"""
+import cuda_cpu, numpy as np
+base = np.zeros(16, np.float32)
+first = -base.ctypes.data % 16 // 4 + {offset}
+cuda_cpu.launch(cuda_cpu.library({code!r}, "float"), "touch_vector", (1,), (1,), (base[first:],))
+assert base.sum() == 4
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[1],
+                          capture_output=True, text=True)
+    assert done.returncode == 0 if offset == 0 else done.returncode < 0, done.stderr
 
 
 # -- choosing the GPU ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 pytest.register_assert_rewrite("cuda_support")
 
 from cuda_support import *  # noqa: E402, F403
-from cuda_support import DTYPES, check, make  # noqa: E402
+from cuda_support import DTYPES, check, check_row, make, make_row  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int64"])
@@ -139,3 +140,53 @@ def test_matrices_and_update(backend: Any, dtype: str) -> None:
     assert not backend.all_finite(w)
 
 
+#: Elementwise kernels on arrays that need not be distinct, and how many they take.
+ELEMENTWISE: dict[str, tuple[int, Callable[..., None]]] = {
+    "forward": (2, lambda b, x, out: b.activation_forward("clip", (0.2, 0.6), x, out)),
+    "forward in place": (1, lambda b, x: b.activation_forward("gelu", (1.0, 0.0), x, x)),
+    "backward": (3, lambda b, kept, dy, dx: b.activation_backward("silu", (0.0, 0.0), kept, dy,
+                                                                  dx)),
+    "backward in place": (2, lambda b, kept, dy: b.activation_backward("gelu", (1.0, 0.0), kept, dy,
+                                                                       dy)),
+    "momentum": (3, lambda b, w, grad, velocity: b.sgd_update(w, grad, velocity, 0.1, 0.9, 0.01)),
+    "no momentum": (2, lambda b, w, grad: b.sgd_update(w, grad, None, 0.1, 0.0, 0.01)),
+    "adam": (4, lambda b, w, grad, first, second: b.adam_update(w, grad, first, second, 0.1, 0.9,
+                                                                0.99, 1e-8, 3, 0.01)),
+}
+#: Sizes below, at and off multiples of a vector; the last ones make every thread loop.
+SIZES = [0, 1, 3, 4, 66, 131]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("items", SIZES)
+@pytest.mark.parametrize("kernel", ELEMENTWISE)
+def test_contiguous_arrays_get_what_strided_ones_get(backend: Any, kernel: str, items: int,
+                                                     dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    count, apply = ELEMENTWISE[kernel]
+    expected = [rng.random(2 * items).astype(dtype)[::2] for _ in range(count)]
+    # All arrays aligned, none, or all but the last.
+    for offsets in ([0] * count, [1] * count, [0] * (count - 1) + [1]):
+        rows = [make_row(values, offset)
+                for values, offset in zip(expected, offsets, strict=True)]
+        strided = [np.repeat(values, 2)[::2] for values in expected]
+        apply(backend, *strided)
+        apply(backend, *rows)
+        for row, values in zip(rows, strided, strict=True):
+            check_row(row, values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("items", SIZES)
+@pytest.mark.parametrize("offsets", [(0, 0), (1, 1), (0, 1), (1, 0)])
+def test_messages_of_contiguous_boxes(backend: Any, offsets: tuple[int, int], items: int,
+                                      dtype: str) -> None:
+    values, more = np.random.default_rng(7).random((2, items)).astype(dtype)
+    box, flat = make_row(values, offsets[0]), make_row(more, offsets[1])
+    backend.unpack_add(flat, box)
+    check_row(box, values + more)
+    backend.pack(box, flat)
+    check_row(flat, values + more)
+    flat[...] = more
+    backend.unpack(flat, box)
+    check_row(box, more)
