@@ -115,8 +115,7 @@ class Silent:
 
 def allocated(plan: Plan, schedule: Schedule, rank: int,
               network: Network | None = None) -> dict[str, int]:
-    """Bytes of one rank's executor by use; its labels and losses, which no plan changes much, aside.
-    """
+    """Bytes of one rank's executor by use; labels and losses, which no plan changes much, aside."""
     backend = Recorder()
     communicator = Silent(rank, backend)
     network = NETWORKS[plan.network.name] if network is None else network
