@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -20,6 +21,16 @@ TESTS = Path(__file__).resolve().parent
 #: process by a signal.
 OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
            "-pthread", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error", f"-I{TESTS}")
+
+
+@cache
+def missing() -> str:
+    """Why kernels cannot be compiled here; empty where they can."""
+    if shutil.which("g++") is None:
+        return "no g++"
+    known = subprocess.run(["g++", "-std=c++20", "-fsyntax-only", "-include", "barrier", "-xc++",
+                            "/dev/null"], capture_output=True)
+    return "g++ knows no C++20" if known.returncode else ""
 
 
 @cache

@@ -9,17 +9,14 @@ import *``, which brings the fixtures ``libraries`` and ``backend``.
 from __future__ import annotations
 
 import ctypes
-import functools
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import cuda_cpu
 import numpy as np
 import pytest
-from cuda_cpu import OPTIONS
+from cuda_cpu import launch as call_on_cpu
 
 from hpcpar.kernels import cupy_sources
 
@@ -39,61 +36,15 @@ KERNEL probe_place5(i64 index, i64 d1, i64 d2, i64 d3, i64 d4, i64 *to) {
 """
 
 
-@functools.cache
-def compiled() -> dict[str, ctypes.CDLL] | str:
-    """The kernels as loadable libraries, by the type of REAL; or why there are none. Once per
-    process: modules share them.
-    """
-    compiler = shutil.which("g++")
-    if compiler is None:
-        return "no g++"
-    names = [*cupy_sources.kernels(), "probe_place", "probe_place5"]
-    parts = ['#include "cuda_cpu.h"', *map(cupy_sources.source, cupy_sources.SUBJECTS), PROBES]
-    jobs, libs = {}, {}
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "all.cpp"
-        source.write_text("\n".join([*parts, *(f"CUDA_CPU_ENTRY({name})" for name in names)]))
-        for dtype, real in cupy_sources.REALS.items():
-            command = [compiler, *OPTIONS, f"-DREAL={real}", str(source), "-o",
-                       f"{folder}/{real}.so"]
-            jobs[dtype] = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        logs = {dtype: job.communicate()[1] for dtype, job in jobs.items()}
-        for dtype, log in logs.items():
-            if "barrier: No such file" in log or "unrecognized command-line option" in log:
-                return "g++ knows no C++20"
-            assert jobs[dtype].returncode == 0 and "warning" not in log, log
-            libs[dtype] = ctypes.CDLL(f"{folder}/{cupy_sources.REALS[dtype]}.so")
-    return libs
-
-
 @pytest.fixture(scope="module")
 def libraries() -> dict[str, ctypes.CDLL]:
     """The kernels as loadable libraries, by the type of REAL."""
-    libs = compiled()
-    if isinstance(libs, str):
-        pytest.skip(libs)
-    return libs
-
-
-def call_on_cpu(library: ctypes.CDLL, name: str, grid: tuple[int, ...], block: tuple[int, ...],
-                args: tuple[Any, ...]) -> None:
-    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double, NumPy
-    scalars as they are.
-    """
-    values: list[Any] = []
-    for arg in args:
-        if isinstance(arg, np.ndarray):
-            values.append(ctypes.c_void_p(arg.ctypes.data))
-        elif isinstance(arg, np.uint64):
-            values.append(ctypes.c_uint64(int(arg)))
-        elif isinstance(arg, float):
-            values.append(ctypes.c_double(arg))
-        else:
-            assert isinstance(arg, int | np.int64), type(arg)
-            values.append(ctypes.c_int64(int(arg)))
-    addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    shapes = [(ctypes.c_uint * 3)(*(*shape, 1, 1)[:3]) for shape in (grid, block)]
-    getattr(library, f"cuda_cpu_{name}")(*shapes, addresses)
+    if cuda_cpu.missing():
+        pytest.skip(cuda_cpu.missing())
+    code = "\n".join([*map(cupy_sources.source, cupy_sources.SUBJECTS), PROBES])
+    with ThreadPoolExecutor() as pool:  # the compiler runs once for each type
+        made = pool.map(lambda real: cuda_cpu.library(code, real), cupy_sources.REALS.values())
+        return dict(zip(cupy_sources.REALS, made, strict=True))
 
 
 class NumpyAsCupy:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench.gpu_parts import PARTS
+from tests import cuda_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.skipif(bool(cuda_cpu.missing()), reason=cuda_cpu.missing())
 @pytest.mark.timeout(200)
 def test_every_part_is_done(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -28,6 +28,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Algorithm, Kind
+from tests import cuda_cpu
 from tests.strategies import one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
@@ -37,6 +38,8 @@ P = world().size
 
 @pytest.fixture(scope="module")
 def gpu() -> Any:
+    if cuda_cpu.missing():
+        pytest.skip(cuda_cpu.missing())
     return backend("gpu", local_rank=world().local_rank)
 
 
