@@ -1,26 +1,79 @@
 // Batch normalisation by channel: sums and statistics in double whatever REAL is.
 #include "common.cuh"
 
-#define EXTENTS i64 images, i64 channels, i64 depth, i64 height, i64 width
+#define EXTENTS i64 images, i64 channels, i64 depth, i64 height, i64 width, i64 parts
 
-// A block of threads sums one of `parts` shares of a channel's items: blocks along x take shares, along y channels. The caller adds
-// up out[c][part]: (sum of x, sum of x * x), and below (sum of dy, sum of dy * (x - mean) * inv_std).
+// A block of threads takes one of `parts` shares of a channel's items: blocks along x take shares, along y channels.
 #define FOR_SHARES \
-    const i64 items = images * depth * height * width; \
     for (i64 c = blockIdx.y; c < channels; c += gridDim.y) \
         for (i64 part = blockIdx.x; part < parts; part += gridDim.x)
+#define FOR_SHARE(...) for_share(c, part, parts, images, depth, height, width, __VA_ARGS__)
 
-KERNEL channel_moments(VIEW5(const REAL, x), double *out, EXTENTS, i64 parts) {
+// A SHARED5 as an argument of FOR_SHARE. Members are named for AT5.
+#define ARRAY5(TYPE, a) Array5<TYPE>{a, a##_n, a##_c, a##_d, a##_h, a##_w}
+template <class T>
+struct Array5 {
+    T *a;
+    i64 a_n, a_c, a_d, a_h, a_w;
+};
+
+template <class T>
+DEVICE bool aligned_lines(const Array5<T> &x) { return aligned(x.a) && x.a_n % WIDTH == 0 && x.a_c % WIDTH == 0; }
+
+// The places (n, w) of a thread's items in lines of `width` items. They move by a constant, so that no item needs a division.
+struct Walk {
+    const i64 width, n_step, w_step;
+    i64 item, n, w;
+
+    DEVICE Walk(i64 first, i64 width)
+        : width(width), n_step(blockDim.x / width), w_step(blockDim.x % width), item(first), n(first / width), w(first % width) {}
+    DEVICE void next() {
+        item += blockDim.x;
+        n += n_step;
+        w += w_step;
+        if (w >= width) {
+            w -= width;
+            n++;
+        }
+    }
+};
+
+// Applies a formula to every element of a share, given the same element of each array. The caller merges contiguous pixels to lines.
+// The order follows from extents and strides, not from alignment: sums are the same wherever the arrays lie.
+template <class Formula, class... T>
+DEVICE void for_share(
+    i64 c, i64 part, i64 parts, i64 images, i64 depth, i64 height, i64 width, const Formula &formula, Array5<T>... arrays) {
+    const bool lines = depth * height == 1, whole = lines && width % WIDTH == 0 && (... && (arrays.a_w == 1));
+    const i64 unit = whole ? WIDTH : 1, items = images * depth * height * (width / unit);
+    const i64 first = part * items / parts + threadIdx.x, end = (part + 1) * items / parts;
+    if (whole && (... && aligned_lines(arrays))) {
+        // Strides in vectors: with those in elements the compiler loses the alignment and splits the stores.
+        for (Walk at(first, width / WIDTH); at.item < end; at.next())
+            apply_to_vectors(formula, arrays.a + (at.n * (arrays.a_n / WIDTH) + c * (arrays.a_c / WIDTH) + at.w) * WIDTH...);
+    } else if (lines) {
+        for (Walk at(first, width / unit); at.item < end; at.next())
+            for (i64 w = at.w * unit; w < (at.w + 1) * unit; w++)
+                formula(arrays.a[at.n * arrays.a_n + c * arrays.a_c + w * arrays.a_w]...);
+    } else {
+        for (i64 item = first; item < end; item += blockDim.x) {
+            Place p = place(item, 1, depth, height, width);
+            p.c = (int)c;
+            formula(AT5(arrays.a, p)...);
+        }
+    }
+}
+
+// The caller adds up out[c][part]: (sum of x, sum of x * x), and below (sum of dy, sum of dy * (x - mean) * inv_std).
+KERNEL channel_moments(SHARED5(const REAL, x), double *out, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
         double sum = 0, squares = 0;
-        for (i64 item = part * items / parts + threadIdx.x; item < (part + 1) * items / parts; item += blockDim.x) {
-            Place p = place(item, 1, depth, height, width);
-            p.c = (int)c;
-            const double value = (double)AT5(x, p);
+        const auto formula = [&](const REAL &x) {
+            const double value = (double)x;
             sum += value;
             squares += value * value;
-        }
+        };
+        FOR_SHARE(formula, ARRAY5(const REAL, x));
         sum = block_sum(sum, shared);
         squares = block_sum(squares, shared);
         if (threadIdx.x == 0) {
@@ -31,17 +84,17 @@ KERNEL channel_moments(VIEW5(const REAL, x), double *out, EXTENTS, i64 parts) {
 }
 
 KERNEL channel_moments_backward(
-    VIEW5(const REAL, x), VIEW5(const REAL, dy), const double *mean, const double *inv_std, double *out, EXTENTS, i64 parts) {
+    SHARED5(const REAL, x), SHARED5(const REAL, dy), const double *mean, const double *inv_std, double *out, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
+        const double centre = mean[c];
         double sum = 0, products = 0;
-        for (i64 item = part * items / parts + threadIdx.x; item < (part + 1) * items / parts; item += blockDim.x) {
-            Place p = place(item, 1, depth, height, width);
-            p.c = (int)c;
-            const double gradient = (double)AT5(dy, p);
+        const auto formula = [&](const REAL &x, const REAL &dy) {
+            const double gradient = (double)dy;
             sum += gradient;
-            products += gradient * ((double)AT5(x, p) - mean[c]);
-        }
+            products += gradient * ((double)x - centre);
+        };
+        FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy));
         sum = block_sum(sum, shared);
         products = block_sum(products, shared);
         if (threadIdx.x == 0) {
@@ -77,25 +130,29 @@ KERNEL batchnorm_running(VIEW2(const REAL, running), double *mean, double *inv_s
 }
 
 KERNEL batchnorm_forward(
-    SHARED5(const REAL, x), const double *mean, const double *inv_std, const REAL *w, const REAL *b, SHARED5(REAL, out), EXTENTS) {
-    GRID_STRIDE(item, images * channels * depth * height * width) {
-        const Place p = place(item, channels, depth, height, width);
-        const double factor = inv_std[p.c] * (double)w[p.c];
-        AT5(out, p) = AT5(x, p) * (REAL)factor + (REAL)((double)b[p.c] - mean[p.c] * factor);
+    SHARED5(const REAL, x), SHARED5(REAL, out), const double *mean, const double *inv_std, const REAL *w, const REAL *b, EXTENTS) {
+    FOR_SHARES {
+        const double of_x = inv_std[c] * (double)w[c];
+        const REAL factor = (REAL)of_x, addend = (REAL)((double)b[c] - mean[c] * of_x);
+        const auto formula = [=](const REAL &x, REAL &out) { out = x * factor + addend; };
+        FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(REAL, out));
     }
 }
 
 KERNEL batchnorm_backward(
-    SHARED5(const REAL, x), SHARED5(const REAL, dy), const double *mean, const double *inv_std, const REAL *w, VIEW2(const double, sums),
-    SHARED5(REAL, dx), EXTENTS, double count) {
-    GRID_STRIDE(item, images * channels * depth * height * width) {
-        const Place p = place(item, channels, depth, height, width);
+    SHARED5(const REAL, x), SHARED5(const REAL, dy), SHARED5(REAL, dx), const double *mean, const double *inv_std, const REAL *w,
+    VIEW2(const double, sums), double count, EXTENTS) {
+    FOR_SHARES {
         // dx = of_dy * dy + of_x * x + addend
-        const double of_dy = inv_std[p.c] * (double)w[p.c], of_x = -inv_std[p.c] * inv_std[p.c] * AT2(sums, p.c, 1) / count;
-        const REAL addend = (REAL)(-inv_std[p.c] * AT2(sums, p.c, 0) / count - of_x * mean[p.c]);
-        AT5(dx, p) = (REAL)of_dy * AT5(dy, p) + ((REAL)of_x * AT5(x, p) + addend);
+        const double slope = -inv_std[c] * inv_std[c] * AT2(sums, c, 1) / count;
+        const REAL of_dy = (REAL)(inv_std[c] * (double)w[c]), of_x = (REAL)slope;
+        const REAL addend = (REAL)(-inv_std[c] * AT2(sums, c, 0) / count - slope * mean[c]);
+        const auto formula = [=](const REAL &x, const REAL &dy, REAL &dx) { dx = of_dy * dy + (of_x * x + addend); };
+        FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy), ARRAY5(REAL, dx));
     }
 }
 
 #undef EXTENTS
 #undef FOR_SHARES
+#undef FOR_SHARE
+#undef ARRAY5

@@ -2,7 +2,7 @@
 //
 // Every kernel loops with the grid's stride, so that any launch shape is right, and sums in a fixed order without atomics,
 // so that two runs give the same bits. Integers arrive as 64 bits and reals as double whatever REAL is, because these are what
-// Python's int and float become; strides are in elements. The same text also compiles as C++17 for the tests.
+// Python's int and float become; strides are in elements. The same text also compiles as C++ for the tests.
 #ifndef HPCPAR_COMMON_CUH
 #define HPCPAR_COMMON_CUH
 
@@ -97,7 +97,7 @@ struct Loaded {
 
 DEVICE bool aligned(const REAL *a) { return (u64)a % sizeof(Vector) == 0; }
 DEVICE void store(const Loaded<REAL> &loaded) { *(Vector *)loaded.address = loaded.vector; }
-DEVICE void store(const Loaded<const REAL> &) {}
+DEVICE void store(const Loaded<const REAL> &) {}  // the formula only reads this array
 
 // Applies a formula to the elements of one vector of each array. All vectors are read before one is written, so arrays may coincide.
 // The compiler drops the load of an array that the formula only writes.

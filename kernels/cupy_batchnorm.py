@@ -8,28 +8,40 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from hpcpar.kernels.cupy_launch import Launcher, contiguous, view, volume
+from hpcpar.kernels.cupy_launch import Launcher, contiguous, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.interface import Array
 
-#: Number of thread blocks per reduction, given enough items: a few per multiprocessor of a large
-#: GPU.
+#: Number of thread blocks of a kernel, given enough items: a few per multiprocessor of a large GPU.
 _BLOCKS = 1024
+
+
+def _parts(x: Array) -> int:
+    """Number of shares, one per thread block, that a channel's items are divided into."""
+    if x.size == 0:
+        return 0
+    channels = x.shape[1]
+    return max(1, min(math.ceil(_BLOCKS / channels), x.size // channels // THREADS))
+
+
+def _for_shares(launch: Launcher, kernel: str, arrays: tuple[Array, ...],
+                more: tuple[Any, ...]) -> None:
+    """Launch a kernel on the shares of every channel of arrays of one shape."""
+    volumes = [volume(array) for array in arrays]
+    images, channels, *pixels = volumes[0].shape
+    extents, steps = merge_dims(pixels, *(strides(array)[2:] for array in volumes))
+    views = (item for array, step in zip(volumes, steps, strict=True)
+             for item in (array, *strides(array)[:2], *step[2:]))
+    parts = _parts(arrays[0])
+    launch(kernel, arrays[0].dtype, parts * THREADS,
+           (*views, *more, images, channels, *extents[2:], parts), rows=channels)
 
 
 def _sum(launch: Launcher, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
          out: Array) -> None:
     """Sums [C, 2] over samples and image, deterministic: partial sums, then their sum in order."""
-    images, channels, *image = extents = volume(arrays[0]).shape
-    items = images * math.prod(image)
-    if channels == 0 or items == 0:
-        out.fill(0)
-        return
-    parts = max(1, min(math.ceil(_BLOCKS / channels), items // THREADS))
-    sums = cp.empty((channels, parts, 2), np.float64)
-    views = (item for array in arrays for item in view(volume(array)))
-    launch(kernel, arrays[0].dtype, parts * THREADS, (*views, *more, sums, *extents, parts),
-           rows=channels)
+    sums = cp.empty((arrays[0].shape[1], _parts(arrays[0]), 2), np.float64)
+    _for_shares(launch, kernel, arrays, (*more, sums))
     out[...] = sums.sum(axis=1)
 
 
@@ -65,14 +77,11 @@ def batchnorm_forward(launch: Launcher, x: Array, mean: Array, inv_std: Array, w
                       out: Array) -> None:
     """See `Backend.batchnorm_forward`."""
     weights = (contiguous(w, x.dtype), contiguous(b, x.dtype))
-    launch("batchnorm_forward", x.dtype, x.size,
-           (*view(volume(x)), mean, inv_std, *weights, *view(volume(out)), *volume(x).shape))
+    _for_shares(launch, "batchnorm_forward", (x, out), (mean, inv_std, *weights))
 
 
 def batchnorm_backward(launch: Launcher, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
     """See `Backend.batchnorm_backward`."""
-    inputs = (*view(volume(x)), *view(volume(dy)), mean, inv_std, contiguous(w, x.dtype),
-              *view(sums))
-    launch("batchnorm_backward", x.dtype, x.size,
-           (*inputs, *view(volume(dx)), *volume(x).shape, float(count)))
+    more = (mean, inv_std, contiguous(w, x.dtype), *view(sums), float(count))
+    _for_shares(launch, "batchnorm_backward", (x, dy, dx), more)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 pytest.register_assert_rewrite("cuda_support")
 
 from cuda_support import *  # noqa: E402, F403
-from cuda_support import DTYPES, check, make  # noqa: E402
+from cuda_support import DTYPES, check, check_row, make, make_row  # noqa: E402
 
 from hpcpar.network.layers import GroupNorm, LayerNorm, SampleNorm  # noqa: E402
 
@@ -59,6 +59,50 @@ def test_lrn(backend: Any, channels: int, offset: int, outputs: int, size: int, 
         expected[place] = (sides[0] - sides[1]) / (2 * step)
     np.testing.assert_allclose(dx, expected, rtol=1e-4, atol=1e-5 if dtype == "float32" else 1e-8)
     check(dx, dx)
+
+
+def batch_norm(backend: Any, x: np.ndarray, dy: np.ndarray, out: np.ndarray,
+               dx: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both passes of a batch normalisation; returns the sums over channels that they take."""
+    channels = x.shape[1]
+    w, b = np.random.default_rng(8).random((2, channels)).astype(x.dtype)
+    mean, inv_std = np.linspace(0.1, 0.5, channels), np.linspace(1, 2, channels)
+    moments, sums = np.empty((2, channels, 2))
+    backend.channel_moments(x, moments)
+    backend.channel_moments_backward(x, dy, mean, inv_std, sums)
+    backend.batchnorm_forward(x, mean, inv_std, w, b, out)
+    backend.batchnorm_backward(x, dy, mean, inv_std, w, sums.round(9), 9, dx)
+    return moments, sums
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("shape", [(3, 2, 20, 20), (4, 3, 7, 7), (9, 2, 1, 4), (3, 2, 2, 3, 2),
+                                   (2, 3, 300, 1), (40, 3), (0, 3, 4, 4)])
+def test_batch_norm_of_contiguous_arrays(backend: Any, shape: tuple[int, ...], in_place: bool,
+                                         dtype: str) -> None:
+    rng = np.random.default_rng(9)
+    strided = [make(shape, dtype, rng) for _ in range(4)]
+    values = [array.copy() for array in strided]
+    expected_sums = batch_norm(backend, *strided)
+    all_sums = []
+    # All arrays aligned, none, or the inputs only.
+    for offsets in ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1)):
+        rows = [make_row(array.ravel(), offset)
+                for array, offset in zip(values, offsets, strict=True)]
+        x, dy, out, dx = (row.reshape(shape) for row in rows)
+        if in_place:
+            all_sums.append(batch_norm(backend, x, dy, out, dy))
+            check_row(rows[1], strided[3].ravel())
+            x[...] = values[0]
+            batch_norm(backend, x, dy, x, dx)
+            check_row(rows[0], strided[2].ravel())
+        else:
+            all_sums.append(batch_norm(backend, x, dy, out, dx))
+            check_row(rows[2], strided[2].ravel())
+            check_row(rows[3], strided[3].ravel())
+    np.testing.assert_array_equal(all_sums, [all_sums[0]] * 3)
+    np.testing.assert_allclose(all_sums[0], expected_sums, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("layer", [GroupNorm("g", groups=2), LayerNorm("l"),
