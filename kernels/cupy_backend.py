@@ -113,6 +113,15 @@ class CupyBackend(Backend):
         """Convolutions so far that im2col computes because cuDNN has no engine for them."""
         return self._conv.unsupported if isinstance(self._conv, CudnnConv) else []
 
+    @property
+    def cautions(self) -> list[str]:
+        if self.convolutions == "im2col":
+            return ["cuDNN is not installed: convolutions are slower, by im2col; install it with: "
+                    "pip install 'hpcpar[gpu]'"]
+        count = len(self.unsupported_convolutions)
+        return [f"{count} shapes of convolutions are slower, by im2col: cuDNN has no engine for "
+                "them"] * (count > 0)
+
     # -- arrays ------------------------------------------------------------------------------------
     def to_device(self, host: np.ndarray, out: Array) -> None:
         if out.size == 0:

@@ -146,6 +146,11 @@ class Backend(ABC):
         """What this backend computes with, for records: hardware, software, precision."""
         return {}
 
+    @property
+    def cautions(self) -> list[str]:
+        """Lines on what has been computed in a slower way than it could be."""
+        return []
+
     # -- arrays ------------------------------------------------------------------------------------
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return self.xp.empty(shape, dtype)

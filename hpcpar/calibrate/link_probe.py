@@ -165,12 +165,13 @@ class LevelProbe:
         last = self.messages[-1].once_s / (self.p * self.pieces[-1])
         long = LONG_BUFFER * last <= LONG_BUFFER_S
         self.buffers = (*BUFFERS, LONG_BUFFER) if long else BUFFERS
+        library = [Algorithm.MPI] if steps.communicator.library_collectives else []
         self.collectives = {
             (kind, algorithm): [
                 timer(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers
             ]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-            for algorithm in (*ALGORITHMS[kind], Algorithm.MPI)
+            for algorithm in (*ALGORITHMS[kind], *library)
         }
 
     @property

@@ -187,6 +187,8 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
         else:
             job.run(progress.inference)
     job.close()
+    for caution in kernels.cautions:
+        lines.say(f"note: {caution}")
     run = recorder.collect()
     if run is not None:
         if args.out and isinstance(job, Inference):

@@ -22,7 +22,7 @@ from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import Transfer
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Array, Backend, DeviceGroup
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule
@@ -85,8 +85,23 @@ class Communicator:
         ------
         RunError
             On every rank alike, naming who differs from the others, and where.
+        InputError
+            On every rank alike: the library must not do the schedule's collectives.
         """
         agree(self.world, schedule)
+        if not self.library_collectives and any(s.algorithm is Algorithm.MPI
+                                                for s in schedule.comms):
+            raise on_all_ranks(InputError(
+                "--collectives mpi with --transport direct: Open MPI's non-blocking collectives "
+                "crash on GPU memory; plan with other --collectives, or use --transport staged"))
+
+    @property
+    def library_collectives(self) -> bool:
+        """False where the library's own collectives crash: Open MPI's non-blocking ones on device
+        memory (its issues 9845 and 12045).
+        """
+        direct = self.transport is Transport.DIRECT
+        return not (direct and self.world.library.startswith("Open MPI"))
 
     def prepare(self, step: Comm, held: Array, wanted: Array) -> Buffers:
         """Check a step's arrays against it, and find out what memory its messages need.

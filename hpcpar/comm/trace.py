@@ -11,7 +11,7 @@ from hpcpar.schedule.steps import Schedule
 
 @dataclass
 class Trace:
-    """Messages and bytes that this rank handed to MPI, by step, since the last `clear`."""
+    """Messages and bytes that this rank handed to MPI or NCCL, by step, since the last `clear`."""
 
     messages: dict[int, int] = field(default_factory=dict)
     sent_bytes: dict[int, int] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 
 
 class _Span(Enum):
-    """What a program did between two marks."""
+    """Work of a program between two marks."""
 
     WORK = "work"
     WAIT = "wait"

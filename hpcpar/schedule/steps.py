@@ -42,8 +42,8 @@ class Kind(str, Enum):
 
 
 class Algorithm(str, Enum):
-    """Algorithm of a communication step: point to point, three of collectives, or the MPI library's
-    own.
+    """Algorithm of a communication step: point to point, three of collectives, or the library's own
+    (MPI's; NCCL's, where that moves the messages).
     """
 
     DIRECT = "direct"

@@ -306,7 +306,8 @@ def test_the_backend_says_what_convolves(library: ModuleType,
     monkeypatch.setattr(cupy_backend, "compute_stream", lambda: None)
     # The module cannot be imported.
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    assert cupy_backend.CupyBackend().convolutions == "im2col"
+    without = cupy_backend.CupyBackend()
+    assert without.convolutions == "im2col" and "cuDNN is not installed" in without.cautions[0]
 
     def fail() -> None:
         raise RuntimeError("Unable to find symbol\ncudnnGetVersion")
@@ -322,7 +323,8 @@ def test_the_backend_says_what_convolves(library: ModuleType,
 
     monkeypatch.setitem(sys.modules, "cudnn", library)
     gpu = cupy_backend.CupyBackend(math=MathMode.TF32)
-    assert gpu.convolutions.startswith("cudnn ") and gpu.unsupported_convolutions == []
+    assert gpu.convolutions.startswith("cudnn ")
+    assert gpu.unsupported_convolutions == [] and gpu.cautions == []
     case = plain_conv(2, 4, 3, 9, 3, 1, 1)
     x, w = random(0, case.x, np.float32), random(1, case.w, np.float32)
     out, want = np.empty((2, *case.out), np.float32)

@@ -79,6 +79,18 @@ def test_ranks_that_share_a_card_cannot_use_nccl() -> None:
         Communicator(world(), backend("gpu"), Transport.NCCL)
 
 
+def test_open_mpi_is_given_no_collectives_of_device_memory(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world(), "library", "Open MPI v5.0.11")
+    communicator = Communicator(world(), gpu, Transport.DIRECT)
+    network, plan = facts("lenet5").network, plan_of("lenet5", "data", "full")
+    communicator.agree(lower(network, plan, CHOOSERS["ring"]))
+    if P > 1:
+        with pytest.raises(InputError, match="Open MPI's non-blocking collectives crash"):
+            communicator.agree(lower(network, plan, CHOOSERS["mpi"]))
+
+
 def test_links_are_measured_as_runs_use_them(gpu_communicator: Communicator) -> None:
     """A calibration's buffers are the device's: staged, or handed to MPI."""
     steps = Steps(gpu_communicator)
