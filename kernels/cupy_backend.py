@@ -339,7 +339,7 @@ class CupyBackend(Backend):
                      extent: tuple[int, ...], rate: float, out: Array) -> None:
         if out.size == 0:
             return
-        global_strides = [math.prod(extent[axis + 1 :]) for axis in range(len(extent))]
+        global_strides = tuple(math.prod(extent[axis + 1 :]) for axis in range(len(extent)))
         if tuple(out.shape) != tuple(shape):
             # `out` is the flattened block: the same elements in row-major order.
             if out.flags.c_contiguous:
@@ -351,7 +351,7 @@ class CupyBackend(Backend):
             return
         first = sum(map(operator.mul, start, global_strides))
         keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
-        box, (out_steps, steps) = merge_dims(shape, strides(out), global_strides)
+        box, (out_steps, steps) = merge_dims(tuple(shape), strides(out), global_strides)
         args = (out, *box, *out_steps, *steps, first, np.uint64(key), float(rate), keep)
         self._launch("dropout_mask", out.dtype, out.size, args)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from hpcpar.kernels.interface import Array
 #: loop over further work.
 _MAX_BLOCKS = 65535
 _MAX_DIMS = 5
+#: C type that REAL stands for, by NumPy's type, whose name is slow to look up.
+_REALS = {np.dtype(name): real for name, real in cupy_sources.REALS.items()}
 
 
 def strides(array: Array) -> tuple[int, ...]:
@@ -45,8 +48,10 @@ def three(numbers: Sequence[int], fill: int) -> tuple[int, ...]:
     return (fill,) * (3 - len(numbers)) + tuple(numbers)
 
 
-def merge_dims(shape: Sequence[int],
-               *all_strides: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+@functools.lru_cache(maxsize=4096)
+def merge_dims(
+    shape: tuple[int, ...], *all_strides: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """Merge the dimensions of a box to five.
 
     Neighbouring dimensions that are contiguous in every array become one. Dimensions of extent 1
@@ -86,30 +91,30 @@ def merge_dims(shape: Sequence[int],
     missing = _MAX_DIMS - len(extents)
     if missing < 0:
         raise ValueError(f"a box has more than {_MAX_DIMS} dimensions: {tuple(shape)}")
-    return (1,) * missing + tuple(extents), [(0,) * missing + tuple(step) for step in steps]
+    return (1,) * missing + tuple(extents), tuple((0,) * missing + tuple(step) for step in steps)
 
 
 class Launcher:
     """The kernels on the current GPU, compiled at first use, once per source file and type."""
 
     def __init__(self) -> None:
-        self._modules: dict[tuple[str, str], Any] = {}
-        self._functions: dict[tuple[str, str], Any] = {}
+        self._modules: dict[tuple[str, np.dtype], Any] = {}
+        self._functions: dict[tuple[str, np.dtype], Any] = {}
 
     def supports(self, dtype: Any) -> bool:
         """Whether the kernels support a type."""
-        return np.dtype(dtype).name in cupy_sources.REALS
+        return np.dtype(dtype) in _REALS
 
-    def _function(self, name: str, dtype_name: str) -> Any:
-        function = self._functions.get((name, dtype_name))
+    def _function(self, name: str, dtype: np.dtype) -> Any:
+        function = self._functions.get((name, dtype))
         if function is None:
             subject = cupy_sources.kernels()[name]
-            module = self._modules.get((subject, dtype_name))
+            module = self._modules.get((subject, dtype))
             if module is None:
-                options = (f"-DREAL={cupy_sources.REALS[dtype_name]}", "--std=c++17")
+                options = (f"-DREAL={_REALS[dtype]}", "--std=c++17")
                 module = cp.RawModule(code=cupy_sources.source(subject), options=options)
-                self._modules[subject, dtype_name] = module
-            function = self._functions[name, dtype_name] = module.get_function(name)
+                self._modules[subject, dtype] = module
+            function = self._functions[name, dtype] = module.get_function(name)
         return function
 
     def __call__(self, name: str, dtype: Any, items: int, args: tuple[Any, ...], *,
@@ -132,5 +137,5 @@ class Launcher:
         if items <= 0 or rows <= 0:
             return
         blocks = min(math.ceil(items / cupy_sources.THREADS), _MAX_BLOCKS)
-        self._function(name, np.dtype(dtype).name)((blocks, min(rows, _MAX_BLOCKS)),
-                                                   (cupy_sources.THREADS,), args)
+        function = self._function(name, np.dtype(dtype))
+        function((blocks, min(rows, _MAX_BLOCKS)), (cupy_sources.THREADS,), args)

@@ -77,11 +77,11 @@ def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
     )
 
     class CpuLauncher(cupy_launch.Launcher):
-        def _function(self, name: str, dtype_name: str) -> Callable[..., None]:
+        def _function(self, name: str, dtype: np.dtype) -> Callable[..., None]:
             def function(grid: tuple[int, int], block: tuple[int], args: tuple[Any, ...]) -> None:
                 # Threads are dear here: two blocks of 8 in each dimension, fewer than the work, so
                 # that the kernels must loop.
-                call_on_cpu(libraries[dtype_name], name, (min(grid[0], 2), min(grid[1], 2)), (8,),
+                call_on_cpu(libraries[dtype.name], name, (min(grid[0], 2), min(grid[1], 2)), (8,),
                             args)
 
             return function

@@ -42,13 +42,13 @@ def test_merge_dims() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from hpcpar.kernels.cupy_launch import merge_dims
 
-    assert merge_dims((2, 3, 4), (12, 4, 1)) == ((1, 1, 1, 1, 24), [(0, 0, 0, 0, 1)])
-    assert merge_dims((2, 3, 4), (24, 4, 1)) == ((1, 1, 1, 2, 12), [(0, 0, 0, 24, 1)])
+    assert merge_dims((2, 3, 4), (12, 4, 1)) == ((1, 1, 1, 1, 24), ((0, 0, 0, 0, 1),))
+    assert merge_dims((2, 3, 4), (24, 4, 1)) == ((1, 1, 1, 2, 12), ((0, 0, 0, 24, 1),))
     assert merge_dims((2, 1, 4), (4, 99, 1), (8, 0, 2)) == ((1, 1, 1, 1, 8),
-                                                            [(0, 0, 0, 0, 1), (0, 0, 0, 0, 2)])
+                                                            ((0, 0, 0, 0, 1), (0, 0, 0, 0, 2)))
     assert merge_dims((2, 4), (4, 1), (5, 1)) == ((1, 1, 1, 2, 4),
-                                                  [(0, 0, 0, 4, 1), (0, 0, 0, 5, 1)])
-    assert merge_dims((), ()) == ((1,) * 5, [(0,) * 5])
+                                                  ((0, 0, 0, 4, 1), (0, 0, 0, 5, 1)))
+    assert merge_dims((), ()) == ((1,) * 5, ((0,) * 5,))
     with pytest.raises(ValueError, match="more than 5"):
         merge_dims((2,) * 6, (729, 243, 81, 27, 9, 3))
 
