@@ -29,7 +29,7 @@ def _for_shares(launch: Launcher, kernel: str, arrays: tuple[Array, ...],
     """Launch a kernel on the shares of every channel of arrays of one shape."""
     volumes = [volume(array) for array in arrays]
     images, channels, *pixels = volumes[0].shape
-    extents, steps = merge_dims(pixels, *(strides(array)[2:] for array in volumes))
+    extents, steps = merge_dims(tuple(pixels), *(strides(array)[2:] for array in volumes))
     views = (item for array, step in zip(volumes, steps, strict=True)
              for item in (array, *strides(array)[:2], *step[2:]))
     parts = _parts(arrays[0])
