@@ -2,7 +2,8 @@
 
 An image is a volume of one plane. The matrix of a block has shape [channels * kd * kh * kw,
 images * od * oh * ow], so one product covers all images of the block. The weight gradient needs no
-sum over images.
+sum over images. A 1 x 1 convolution of large images needs no such matrix: forward and backward to
+the data it is a product per image.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from hpcpar.kernels.interface import Array, ConvSpec, Segment, Tick
 
 #: The im2col kernels index the columns of a block with 32 bits.
 _MAX_COLUMNS = 2**31 - 1
+#: Pixels from which on a matrix product per image fills cuBLAS's tiles, which are up to 128 wide.
+_IMAGE_PRODUCT_PIXELS = 128
 
 
 def covers(intervals: list[tuple[int, int]], extent: int) -> bool:
@@ -33,6 +36,12 @@ def _matrix(w: Array, segment: Segment) -> Array:
     """View of a group's weights as a matrix [outputs, channels * kernel size]."""
     rows = segment.out_stop - segment.out_start
     return w[segment.out_start : segment.out_stop].reshape(rows, math.prod(w.shape[1:]))
+
+
+def _matmul_pixels(matrix: Array, x: Array) -> Array:
+    """matrix @ x[n, :, pixel] for every image and pixel of x [N, C, D, H, W]."""
+    y = cp.matmul(matrix, x.reshape(*x.shape[:2], math.prod(x.shape[2:])))
+    return y.reshape(len(x), len(matrix), *x.shape[2:])
 
 
 class CupyConv:
@@ -79,6 +88,13 @@ class CupyConv:
         pixels = y.shape[0] * math.prod(y.shape[2:])
         return cp.ascontiguousarray(y.swapaxes(0, 1)).reshape(y.shape[1], pixels)
 
+    @staticmethod
+    def _is_pointwise(x: Array, y: Array, kernel: tuple[int, ...], spec: ConvSpec) -> bool:
+        """Whether pixels of y read the same pixel of x alone, and the images are large."""
+        return (math.prod(kernel) == math.prod(spec.stride) == 1 and x.shape[2:] == y.shape[2:]
+                and not any(before for before, _ in spec.pads)
+                and math.prod(y.shape[2:]) >= _IMAGE_PRODUCT_PIXELS)
+
     def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
                 tick: Tick | None = None) -> None:
         """See `Backend.conv_forward`."""
@@ -89,6 +105,7 @@ class CupyConv:
             out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
         x, out = volume(x), volume(out)
         kernel = three(w.shape[2:], 1)
+        pointwise = self._is_pointwise(x, out, kernel, spec)
         for s in spec.segments:
             weights = _matrix(w, s)
             group_out = out[:, s.out_start : s.out_stop]
@@ -96,9 +113,12 @@ class CupyConv:
                 continue
             for block in self._blocks(out, sum(weights.shape)):
                 to = group_out[block]
-                cols = self._im2col(x[block, s.in_start : s.in_stop], to, kernel, spec)
-                y = cp.matmul(weights, cols)
-                y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).swapaxes(0, 1)
+                part = x[block, s.in_start : s.in_stop]
+                if pointwise:
+                    y = _matmul_pixels(weights, part)
+                else:
+                    y = cp.matmul(weights, self._im2col(part, to, kernel, spec))
+                    y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).swapaxes(0, 1)
                 if bias is None:
                     to[...] = y
                 else:
@@ -121,16 +141,20 @@ class CupyConv:
             return
         dy, dx = volume(dy), volume(dx)
         kernel = three(w.shape[2:], 1)
+        pointwise = not add and self._is_pointwise(dx, dy, kernel, spec)
         for s in spec.segments:
             weights = _matrix(w, s)
             if weights.size == 0:
                 continue
             for block in self._blocks(dy, sum(weights.shape)):
                 part, to = dy[block, s.out_start : s.out_stop], dx[block, s.in_start : s.in_stop]
-                cols = cp.matmul(weights.T, self._channels_first(part))
-                items = to.shape[0] * math.prod(to.shape[2:])
-                args = (cols, *view(to), int(add), *self._geometry(to, part, kernel, spec))
-                self.launch("col2im", dx.dtype, items, args, rows=to.shape[1])
+                if pointwise:
+                    to[...] = _matmul_pixels(weights.T, part)
+                else:
+                    cols = cp.matmul(weights.T, self._channels_first(part))
+                    items = to.shape[0] * math.prod(to.shape[2:])
+                    args = (cols, *view(to), int(add), *self._geometry(to, part, kernel, spec))
+                    self.launch("col2im", dx.dtype, items, args, rows=to.shape[1])
                 if tick is not None:
                     tick()
 
