@@ -95,6 +95,7 @@ def sanitizer(session: Session) -> None:
     if program is None:
         session.facts["compute-sanitizer"] = "not installed"
         return
+    failed = False
     for tool in ("memcheck", "racecheck"):
         done = subprocess.run(
             [program, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "pytest",
@@ -104,6 +105,9 @@ def sanitizer(session: Session) -> None:
         session.facts[tool] = next((line for line in reversed(done.stdout.splitlines())
                                     if "SUMMARY" in line), f"exit status {done.returncode}")
         session.keep()
+        failed = failed or done.returncode != 0
+    if failed:
+        raise SystemExit(1)
 
 
 def kernels(session: Session) -> None:

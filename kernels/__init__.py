@@ -26,11 +26,10 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0) -> Backend:
     InputError
         Unknown device or precision, or no usable GPU (with what to do).
     """
-    modes = {mode.value: mode for mode in MathMode}
-    if math not in modes:
-        raise unknown("math mode", math, modes)
+    if math not in list(MathMode):
+        raise unknown("math mode", math, MathMode)
     if device == "cpu":
-        if modes[math] is not MathMode.FP32:
+        if math != MathMode.FP32:
             raise InputError(f"math mode '{math}' needs a GPU; use fp32, or --device gpu")
         from hpcpar.kernels.numpy_backend import NumpyBackend
 
@@ -41,5 +40,5 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0) -> Backend:
         except ImportError as err:
             raise InputError(f"--device gpu needs CuPy ({err}); install it with: pip install "
                              "'hpcpar[gpu]', or use --device cpu") from err
-        return CupyBackend(local_rank=local_rank, math=modes[math])
+        return CupyBackend(local_rank=local_rank, math=MathMode(math))
     raise unknown("device", device, ("cpu", "gpu"))

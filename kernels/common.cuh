@@ -82,7 +82,7 @@ struct Box5 {
     i64 a_0, a_1, a_2, a_3, a_4;
 };
 
-// What one thread loads or stores at once: the widest access of the hardware.
+// The widest access of the hardware, by one thread.
 struct alignas(16) Vector {
     REAL at[16 / sizeof(REAL)];
 };

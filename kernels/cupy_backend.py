@@ -20,12 +20,12 @@ from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import compute_stream, select_device, set_matmul_math
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
+from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.interface import (
     ACTIVATIONS,
     Array,
     Backend,
     ConvSpec,
-    DeviceGroup,
     Mark,
     MathMode,
     PoolSpec,
@@ -49,8 +49,8 @@ class CupyBackend(Backend):
     Attributes
     ----------
     convolutions
-        What computes convolutions: ``cudnn`` and its version, or ``im2col`` where
-        nvidia-cudnn-frontend or cuDNN is not installed.
+        ``cudnn`` and its version, or ``im2col`` where nvidia-cudnn-frontend or cuDNN is not
+        installed.
 
     Raises
     ------

@@ -12,7 +12,8 @@ import cupy as cp
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.kernels.interface import Array, DeviceGroup, address
+from hpcpar.kernels.device_group import DeviceGroup
+from hpcpar.kernels.interface import Array, address
 
 #: One algorithm at any size, so that two runs add in the same order.
 _ALGORITHM = ("NCCL_ALGO", "Ring")

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.kernels.device_group import DeviceGroup
 
 Array = Any  #: numpy.ndarray or cupy.ndarray
 #: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
@@ -94,39 +95,6 @@ class PoolSpec:
     pads: Pads
 
 
-class DeviceGroup(ABC):
-    """Ranks whose GPUs exchange messages by themselves, in the order of the current stream.
-
-    Every member submits the same operations in the same order. Arrays are contiguous, on the
-    device, and used in place.
-    """
-
-    size: int
-    #: This process's place in the group.
-    rank: int
-
-    @abstractmethod
-    def exchange(self, sends: Sequence[tuple[Array, int]],
-                 receives: Sequence[tuple[Array, int]]) -> None:
-        """(array, member) of messages that travel together."""
-
-    @abstractmethod
-    def allreduce(self, array: Array) -> None:
-        """array = its sum over the members."""
-
-    @abstractmethod
-    def allgather(self, blocks: Sequence[Array]) -> None:
-        """blocks[k] = that of member k. They lie one after the other, and may differ in size."""
-
-    @abstractmethod
-    def reduce_scatter(self, blocks: Sequence[Array]) -> None:
-        """blocks[rank] = its sum over the members; the others are left undefined."""
-
-    @abstractmethod
-    def fault(self) -> str:
-        """What went wrong in an operation so far; empty where all is well."""
-
-
 class Backend(ABC):
     """Compute kernels on one kind of device.
 
@@ -143,7 +111,7 @@ class Backend(ABC):
 
     @property
     def versions(self) -> dict[str, str]:
-        """What this backend computes with, for records: hardware, software, precision."""
+        """Hardware, software and precision of this backend, for records."""
         return {}
 
     @property

@@ -6,8 +6,8 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError, on_all_ranks
 
 
-def _sharing(world: World, card: str) -> list[tuple[int, ...]]:
-    """The groups of ranks that share a GPU. Every rank must call it.
+def _sharing(world: World, card: str) -> list[tuple[str, list[int]]]:
+    """The GPUs that several ranks share, each with its ranks. Every rank must call it.
 
     Parameters
     ----------
@@ -18,13 +18,13 @@ def _sharing(world: World, card: str) -> list[tuple[int, ...]]:
     for rank, (node, name) in enumerate(world.comm.allgather((world.boot_id, card))):
         if name:
             ranks.setdefault((node, name), []).append(rank)
-    return [tuple(each) for each in ranks.values() if len(each) > 1]
+    return [(name, each) for (_, name), each in ranks.items() if len(each) > 1]
 
 
 def shared(world: World, card: str) -> list[str]:
     """A line for each GPU that several ranks share. Every rank must call it."""
     return [f"ranks {', '.join(map(str, ranks))} share a GPU: their times are those of sharing it"
-            for ranks in _sharing(world, card)]
+            for _, ranks in _sharing(world, card)]
 
 
 def require_own_card(world: World, card: str) -> None:
@@ -35,10 +35,9 @@ def require_own_card(world: World, card: str) -> None:
     InputError
         On every rank alike, naming the ranks.
     """
-    groups = _sharing(world, card)
-    if groups:
-        names = " and ".join(map(str, groups[0][:2]))
+    for name, ranks in _sharing(world, card):
+        both = " and ".join(map(str, ranks[:2]))
         raise on_all_ranks(InputError(
-            f"--transport nccl needs a GPU for each rank, but ranks {names} share GPU {card}; "
+            f"--transport nccl needs a GPU for each rank, but ranks {both} share GPU {name}; "
             "start fewer ranks a node (--gpus-per-task=1), or use --transport staged"
         ))

@@ -23,7 +23,8 @@ from hpcpar.comm.transfer import Transfer
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, on_all_ranks
-from hpcpar.kernels.interface import Array, Backend, DeviceGroup
+from hpcpar.kernels.device_group import DeviceGroup
+from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import Transfer, bind_rounds
-from hpcpar.kernels.interface import DeviceGroup
+from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.schedule.exchange import Piece
 from hpcpar.schedule.steps import Kind
 
