@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcpar.calibrate.timer import Timer
+from hpcpar.calibrate.timer import Timer, long_enough
 from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 
 #: Edge of the square matrices, and bytes of the vectors: they double, up to the second number,
-#: until an operation takes `_LEAST_S`. Shorter ones do not fill a GPU.
-_EDGES, _VECTOR_BYTES, _LEAST_S = (768, 12_288), (8 << 20, 1 << 30), 1e-3
+#: until an operation takes so long (s). Shorter ones do not fill a GPU.
+_EDGES, _PRODUCT_S = (768, 12_288), 5e-3
+_VECTOR_BYTES, _COPY_S = (8 << 20, 1 << 30), 1e-3
 #: Bytes of what is added to, over those of a vector.
 _PIECE = 8
 
@@ -32,8 +33,8 @@ class DeviceProbe:
         half = backend.zeros((16, 32, 32, 32), "float32")[:, :16]
         flat = backend.zeros((half.size,), "float32")
         self._packed_bytes = int(half.size) * 4
-        self._edge, self._product = self._filling(_EDGES, self._matrices)
-        self._long_bytes, self._copy = self._filling(_VECTOR_BYTES, self._vectors)
+        self._edge, self._product = long_enough(_EDGES, _PRODUCT_S, self._matrices)
+        self._long_bytes, self._copy = long_enough(_VECTOR_BYTES, _COPY_S, self._vectors)
         x, y = (backend.zeros((self._long_bytes // 4,), "float32") for _ in range(2))
         piece = y[: y.size // _PIECE]
         self._piece_bytes = int(piece.size) * 4
@@ -45,28 +46,18 @@ class DeviceProbe:
     def _timer(self, action: Callable[[], None]) -> Timer:
         return Timer(self._world, self._backend, action)
 
-    def _filling(self, sizes: tuple[int, int],
-                 make: Callable[[int], Callable[[], None]]) -> tuple[int, Timer]:
-        """The first size whose operation takes long enough, on all ranks, and its timer."""
-        size, most = sizes
-        timer = self._timer(make(size))
-        while timer.once_s < _LEAST_S and size < most:
-            size *= 2
-            timer = self._timer(make(size))
-        return size, timer
-
-    def _matrices(self, edge: int) -> Callable[[], None]:
+    def _matrices(self, edge: int) -> Timer:
         """A product of matrices of random numbers."""
         rng = np.random.default_rng(0)
         a, b, c = (self._backend.empty((edge, edge), "float32") for _ in range(3))
         for matrix in (a, b):
             self._backend.to_device(rng.standard_normal((edge, edge), np.float32), matrix)
-        return lambda: self._backend.gemm(a, b, c)
+        return self._timer(lambda: self._backend.gemm(a, b, c))
 
-    def _vectors(self, size_bytes: int) -> Callable[[], None]:
+    def _vectors(self, size_bytes: int) -> Timer:
         """A copy of a vector."""
         x, y = (self._backend.zeros((size_bytes // 4,), "float32") for _ in range(2))
-        return lambda: self._backend.unpack(x, y)
+        return self._timer(lambda: self._backend.unpack(x, y))
 
     @property
     def timers(self) -> list[Timer]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.calibrate import alpha_beta_fit, held_out
-from hpcpar.calibrate.timer import Timer, bootstrap, outliers
+from hpcpar.calibrate.timer import Timer, bootstrap, long_enough, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
 from hpcpar.cost.network.collectives import collective_s
@@ -32,11 +32,15 @@ PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 MOST_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
 BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
-#: Bytes of a long buffer, which is measured where a ring of the longest messages passes as many
-#: bytes on in so many seconds.
-LONG_BUFFER, LONG_BUFFER_S = 16 << 20, 0.1
-#: A gradient worth hiding.
-LONG_BYTES = 8 << 20
+#: Bytes of long buffers, each measured where a ring of the longest messages passes as many bytes on
+#: in so many seconds: the longest between GPUs only.
+LONG_BUFFERS_S = {16 << 20: 0.1, 64 << 20: 0.01, 256 << 20: 0.01}
+#: A gradient worth hiding: its bytes double, up to the second number, until an allreduce takes so
+#: long (s).
+LONG_BYTES, LONG_S = (8 << 20, 256 << 20), 1e-3
+#: Edge of the square matrices that are multiplied beside it: it doubles, up to the second number,
+#: until a product takes so long (s). Shorter ones do not fill a GPU.
+EDGES, PRODUCT_S = (256, 2048), 30e-6
 #: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so
 #: little that all of the computing can be.
 MUCH, LITTLE = 1.5, 0.25
@@ -163,8 +167,8 @@ class LevelProbe:
         self.messages = [ring(piece) for piece in self.pieces]
         self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
         last = self.messages[-1].once_s / (self.p * self.pieces[-1])
-        long = LONG_BUFFER * last <= LONG_BUFFER_S
-        self.buffers = (*BUFFERS, LONG_BUFFER) if long else BUFFERS
+        long = [n for n, most_s in LONG_BUFFERS_S.items() if n * last <= most_s]
+        self.buffers = (*BUFFERS, *long)
         library = [Algorithm.MPI] if steps.communicator.library_collectives else []
         self.collectives = {
             (kind, algorithm): [
@@ -221,6 +225,18 @@ class LevelProbe:
         return out
 
 
+def _product(backend: Backend, communicator: Communicator, edge: int) -> Callable[[], None]:
+    """A product of square matrices, then progress of communication as between blocks of a kernel.
+    """
+    a, b, c = (backend.zeros((edge, edge), "float32") for _ in range(3))
+
+    def product() -> None:
+        backend.gemm(a, b, c)
+        communicator.progress()
+
+    return product
+
+
 class Hiding:
     """The part of a long allreduce that computing hides.
 
@@ -231,17 +247,20 @@ class Hiding:
     def __init__(self, steps: Steps, backend: Backend, timer: MakeTimer) -> None:
         communicator = steps.communicator
         world = communicator.world
-        transfer = steps.bind(Kind.ALLREDUCE, Algorithm.RING, Config(n=world.size), "n", LONG_BYTES)
-        a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
+        transfers: dict[int, Transfer] = {}
 
-        def product() -> None:
-            backend.gemm(a, b, c)
-            communicator.progress()
+        def allreduce(n_bytes: int) -> Timer:
+            transfers[n_bytes] = steps.bind(Kind.ALLREDUCE, Algorithm.RING, Config(n=world.size),
+                                            "n", n_bytes)
+            return timer(steps.whole(transfers[n_bytes]))
 
-        self._comm = timer(steps.whole(transfer))
+        long_bytes, self._comm = long_enough(LONG_BYTES, LONG_S, allreduce)
         self._comm.take()
-        one = Timer(world, backend, product)
+        transfer = transfers[long_bytes]
+        _, one = long_enough(EDGES, PRODUCT_S, lambda edge: Timer(
+            world, backend, _product(backend, communicator, edge)))
         one.take()
+        product = one.action
 
         def pair(ratio: float) -> tuple[Timer, Timer]:
             """Computing that takes so many times as long as the allreduce, alone and with it."""

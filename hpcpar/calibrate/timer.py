@@ -43,7 +43,7 @@ class Timer:
         before: Callable[[], None] | None = None, lasts_s: float | None = None,
     ) -> None:
         self._world, self._backend = world, backend
-        self._action, self._before = action, before
+        self.action, self._before = action, before
         self.samples: list[float] = []
         action()
         begin = time.perf_counter()
@@ -75,7 +75,7 @@ class Timer:
         self.samples.append(self._sample(self._count))
 
     def _sample(self, count: int) -> float:
-        action, before, mark = self._action, self._before, self._backend.mark
+        action, before, mark = self.action, self._before, self._backend.mark
         self._world.barrier()
         if before is None:
             marks = [mark()]
@@ -96,6 +96,19 @@ class Timer:
     def seconds(self) -> float:
         """The median; before the first sample the estimate."""
         return float(np.median(self.samples)) if self.samples else self.once_s
+
+
+def long_enough(sizes: tuple[int, int], least_s: float,
+                make: Callable[[int], Timer]) -> tuple[int, Timer]:
+    """The first size that takes `least_s` on the slowest rank, and its timer: it doubles from the
+    first of `sizes` up to the last.
+    """
+    size, last = sizes
+    timer = make(size)
+    while timer.once_s < least_s and size < last:
+        size *= 2
+        timer = make(size)
+    return size, timer
 
 
 def outliers(samples: Sequence[float] | NDArray[np.float64]) -> int:

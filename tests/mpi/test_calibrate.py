@@ -117,7 +117,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "ROUNDS", 2)
     monkeypatch.setattr(probe, "VISIT_S", 0.01)
     for name, sizes in (("PIECES", (512, 4096, 65536)), ("BUFFERS", (4096, 65536)),
-                        ("LONG_BYTES", 1 << 18)):
+                        ("LONG_BYTES", (1 << 18, 1 << 18))):
         monkeypatch.setattr(links, name, sizes)
     monkeypatch.setattr(calibrate, "SHARED_S", 0.005)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hpcpar.calibrate import alpha_beta_fit as fit
 from hpcpar.calibrate import timer as timers
 from hpcpar.calibrate.calibrate import cores_per_unit
 from hpcpar.calibrate.samples import of_all_ranks
-from hpcpar.calibrate.timer import Timer, bootstrap, outliers
+from hpcpar.calibrate.timer import Timer, bootstrap, long_enough, outliers
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine.cores import NodeCores
 
@@ -24,6 +25,18 @@ def messages() -> np.ndarray:
     so the middle of both.
     """
     return np.array([(SMALL_S if n < 4096 else ALPHA_S) + BETA_S * n for n in SIZES])
+
+
+@pytest.mark.parametrize(("least_s", "size"), [(1.0, 8), (8.0, 8), (9.0, 16), (100.0, 32)])
+def test_sizes_double_until_they_take_long_enough(least_s: float, size: int) -> None:
+    made = list[int]()
+
+    def make(n: int) -> Any:
+        made.append(n)
+        return SimpleNamespace(once_s=float(n))
+
+    found, timer = long_enough((8, 32), least_s, make)
+    assert found == timer.once_s == made[-1] == size
 
 
 def test_fit_finds_what_made_the_times() -> None:
