@@ -151,7 +151,7 @@ def _run(args: argparse.Namespace, w: World) -> int:
     if w.rank == 0 and args.device == "cpu":
         for line in slowdowns(node.ranks):
             say(f"note: {line}")
-    for line in cards.shared(w, kernels.card):
+    for line in (*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)):
         lines.say(f"note: {line}")
     calibration = Calibration(w, kernels, Path(args.out).stem,
                               lambda what: lines.say(f"calibrating: {what}"),

@@ -172,7 +172,7 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     notes = [f"not restored: {fault}" for fault in job.not_restored]
     notes += [str(node)] if node.shared else []
     notes += ["computing is emulated: loss and accuracy mean nothing"] * (args.device == EMULATE)
-    notes += cards.shared(w, kernels.card)
+    notes += [*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)]
     notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
     for note in notes:
         lines.say(f"note: {note}")

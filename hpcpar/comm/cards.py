@@ -1,6 +1,8 @@
-"""The GPUs of the ranks: which ranks share one."""
+"""The GPUs of the ranks: which ranks share one, and whether all are alike."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, on_all_ranks
@@ -25,6 +27,26 @@ def shared(world: World, card: str) -> list[str]:
     """A line for each GPU that several ranks share. Every rank must call it."""
     return [f"ranks {', '.join(map(str, ranks))} share a GPU: their times are those of sharing it"
             for _, ranks in _sharing(world, card)]
+
+
+def differences(world: World, versions: Mapping[str, str]) -> list[str]:
+    """A line for each property of the ranks' devices that differs. Every rank must call it.
+
+    Replicas on devices that differ may round differently.
+
+    Parameters
+    ----------
+    versions : mapping
+        This rank's hardware, software and precision (`Backend.versions`).
+    """
+    ranks = world.comm.allgather(dict(versions))
+    lines = []
+    for name, first in ranks[0].items():
+        other = next((i for i, each in enumerate(ranks) if each.get(name) != first), None)
+        if other is not None:
+            lines.append(f"ranks differ in {name}: rank 0 has {first}, rank {other} has "
+                         f"{ranks[other].get(name)}; replicas may round differently")
+    return lines
 
 
 def require_own_card(world: World, card: str) -> None:

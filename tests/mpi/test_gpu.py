@@ -15,9 +15,10 @@ import pytest
 from comparison import CHOOSERS, check, facts
 
 from hpcpar.calibrate.link_probe import Steps
+from hpcpar.comm import cards
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transport import Transport
-from hpcpar.comm.world import world
+from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.plan.boxes import local, whole_box
@@ -121,6 +122,14 @@ def test_float32_by_cudnn(strategy: str, gpu: Any) -> None:
     expected = _losses(backend("cpu"), strategy, Transport.STAGED)
     assert _losses(gpu, strategy, Transport.NCCL) == pytest.approx(expected, rel=1e-4)
     assert gpu.unsupported_convolutions == []
+
+
+def test_ranks_whose_gpus_differ_are_told_so_on_every_rank(ranks: World) -> None:
+    versions = {"gpu": "A100" if ranks.rank else "H100", "math": "fp32"}
+    expected = ["ranks differ in gpu: rank 0 has H100, rank 1 has A100; replicas may round "
+                "differently"]
+    assert cards.differences(ranks, versions) == expected * (ranks.size > 1)
+    assert cards.differences(ranks, {}) == []
 
 
 def test_the_host_runs_ahead(gpu: Any) -> None:
