@@ -6,7 +6,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import cupy as cp
@@ -17,7 +17,7 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import compute_stream, select_device, set_matmul_math
+from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.device_group import DeviceGroup
@@ -32,6 +32,19 @@ from hpcpar.kernels.interface import (
     Tick,
     address,
 )
+
+
+@contextmanager
+def _using(stream: Any) -> Iterator[None]:
+    """Makes a stream current, and after it the one before; CuPy's own way leads to the stream
+    entered before, not to the one in use.
+    """
+    before = cp.cuda.get_current_stream()
+    stream.use()
+    try:
+        yield
+    finally:
+        before.use()
 
 
 class CupyBackend(Backend):
@@ -64,9 +77,11 @@ class CupyBackend(Backend):
                  local_rank: int = 0, math: MathMode = MathMode.FP32) -> None:
         self.device = select_device(local_rank)
         self.card = cp.cuda.Device(self.device).pci_bus_id
-        self.memory_bytes = int(cp.cuda.runtime.memGetInfo()[0])
-        self._compute = compute_stream()
+        # im2col's matrices and cuDNN's workspace have the same limit
+        self.memory_bytes = max(0, int(cp.cuda.runtime.memGetInfo()[0]) - 2 * scratch_bytes)
+        use_compute_stream()
         self._communication = cp.cuda.Stream(non_blocking=True)
+        self._uploads = cp.cuda.Stream(non_blocking=True)
         self.math = math
         set_matmul_math(math)
         self._set_up(Launcher(), scratch_bytes)
@@ -123,6 +138,15 @@ class CupyBackend(Backend):
                 "them"] * (count > 0)
 
     # -- arrays ------------------------------------------------------------------------------------
+    def upload(self, host: Array) -> Array:
+        if isinstance(host, cp.ndarray):
+            return host
+        # another thread has another current device and stream
+        with cp.cuda.Device(self.device), _using(self._uploads):
+            device = cp.asarray(host)
+            self._uploads.synchronize()
+        return device
+
     def to_device(self, host: np.ndarray, out: Array) -> None:
         if out.size == 0:
             return
@@ -158,14 +182,8 @@ class CupyBackend(Backend):
             out.data.copy_from_host_async(address(host), host.nbytes)
 
     # -- order of work -----------------------------------------------------------------------------
-    @contextmanager
-    def communication_stream(self) -> Iterator[None]:
-        # leaving CuPy's own context manager would lead to the default stream
-        self._communication.use()
-        try:
-            yield
-        finally:
-            self._compute.use()
+    def communication_stream(self) -> AbstractContextManager[None]:
+        return _using(self._communication)
 
     def mark(self) -> Mark:
         event = cp.cuda.Event()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cupy as cp
 import numpy as np
 from cupy._core import _routines_linalg
@@ -41,12 +39,10 @@ def select_device(local_rank: int) -> int:
     return device
 
 
-def compute_stream() -> Any:
-    """The current stream; a new one, made current, in place of the default stream, which waits for
-    all others.
-    """
-    current = cp.cuda.get_current_stream()
-    return cp.cuda.Stream(non_blocking=True).use() if current == cp.cuda.Stream.null else current
+def use_compute_stream() -> None:
+    """Make a new stream current in place of the default stream, which waits for all others."""
+    if cp.cuda.get_current_stream() == cp.cuda.Stream.null:
+        cp.cuda.Stream(non_blocking=True).use()
 
 
 def set_matmul_math(math: MathMode) -> None:

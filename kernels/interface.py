@@ -106,7 +106,8 @@ class Backend(ABC):
     name: str
     #: Array module: numpy or cupy.
     xp: Any
-    #: Memory of the device that is free at the start; 0: its memory is the host's.
+    #: Memory of the device that is free for arrays at the start, without the kernels' work memory;
+    #: 0: its memory is the host's.
     memory_bytes = 0
 
     @property
@@ -125,6 +126,13 @@ class Backend(ABC):
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return self.xp.zeros(shape, dtype)
+
+    @abstractmethod
+    def upload(self, host: Array) -> Array:
+        """A copy on the device, complete on return; an array that is there already is returned.
+
+        Any thread may call it: work of the compute stream goes on meanwhile.
+        """
 
     @abstractmethod
     def to_device(self, host: np.ndarray, out: Array) -> None:
@@ -414,6 +422,14 @@ class Backend(ABC):
     @abstractmethod
     def scale(self, x: Array, factor: float) -> None:
         """x *= factor."""
+
+    def normalise(self, x: Array, mean: Array | float, scale: Array | float, out: Array) -> None:
+        """out = (x - mean) * scale, in the type of out; x [N, C, ...] of any type.
+
+        mean and scale are numbers, or arrays of the type of out that broadcast along x.
+        """
+        self.xp.subtract(x, mean, out=out, dtype=out.dtype, casting="unsafe")
+        self.xp.multiply(out, scale, out=out)
 
     @abstractmethod
     def multiply(self, a: Array, b: Array, out: Array) -> None:

@@ -35,6 +35,9 @@ class NumpyBackend(Scratch, Backend):
     xp: Any = np
 
     # -- arrays ------------------------------------------------------------------------------------
+    def upload(self, host: Array) -> Array:
+        return host
+
     def to_device(self, host: np.ndarray, out: Array) -> None:
         out[...] = host
 

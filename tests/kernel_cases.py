@@ -364,6 +364,22 @@ def test_boxes_empty(backend: Backend) -> None:
     backend.unpack_add(flat, box)
 
 
+@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("stored", [np.uint8, np.float32, np.float64])
+def test_images_are_normalised(backend: Backend, stored: type, style: int) -> None:
+    """An image of any type, in the type of the result."""
+    for dtype in DTYPES:
+        for shape in ((2, 3, 4, 5), (2, 3, 2, 4, 5), (2, 0, 4, 5)):
+            images = (100 * abs(random(0, shape, np.float64))).astype(stored)
+            channels = (shape[1], *(1,) * (len(shape) - 2))
+            mean, scale = (random(seed, channels, dtype) for seed in (1, 2))
+            out = blank(backend, shape, dtype, style)
+            backend.normalise(*map(backend.upload, (images, mean, scale)), out)
+            np.testing.assert_array_equal(fetch(out), (images.astype(dtype) - mean) * scale)
+        backend.normalise(backend.upload(images), 0.0, 1.0, out)
+        np.testing.assert_array_equal(fetch(out), images.astype(dtype))
+
+
 def test_transfers(backend: Backend) -> None:
     staged = backend.host_buffer(6, np.float32)
     staged[...] = np.arange(6)

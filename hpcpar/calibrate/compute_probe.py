@@ -15,7 +15,6 @@ from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.data.loader import normalise
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
@@ -76,12 +75,12 @@ def _silent(
     program = executor.training
     assert program is not None
     rng = np.random.default_rng(world.rank)
-    images = np.empty((len(executor.image_rows), *shape(executor.image_box)), plan.dtype)
-    raw = rng.integers(0, 256, images.shape, np.uint8)
-    order = rng.permutation(len(raw))
-    per_channel = (images.shape[1], *[1] * (images.ndim - 2))
-    mean = np.full(per_channel, 127.5, plan.dtype)
-    scale = np.full(per_channel, 1 / 64, plan.dtype)
+    image_shape = shape(executor.image_box)
+    images = rng.integers(0, 256, (len(executor.image_rows), *image_shape), np.uint8)
+    per_channel = (image_shape[0], *[1] * (len(image_shape) - 1))
+    executor.normalise_by(np.full(per_channel, 127.5, plan.dtype),
+                          np.full(per_channel, 1 / 64, plan.dtype))
+    order = rng.permutation(len(images))
     stamps, numbers = Stamps(world, len(schedule.steps)), itertools.count()
     count = int(plan.batch)
     truth_shape = (count, *shape(executor.truth_box))
@@ -90,9 +89,9 @@ def _silent(
         truth = rng.standard_normal(truth_shape).astype(plan.dtype)
 
     def iterate() -> None:
-        normalise(raw[order], mean, scale, images)
+        chosen = backend.upload(images[order])
         begin = time.perf_counter()
-        executor.iterate(images, truth, 0, 0.0, 0.9, 0.0)
+        executor.iterate(chosen, truth, 0, 0.0, 0.9, 0.0)
         stamps.add(next(numbers), program, begin)
 
     return iterate, program

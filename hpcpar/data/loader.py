@@ -52,7 +52,7 @@ class Loader:
     batch : int
         Mini-batch size B over all ranks.
     dtype : dtype
-        Type of the returned images.
+        Type of normalised images, and of targets.
     split : {'train', 'test', 'all'}
         'all' iterates over the training split like a test split: each sample once, in the order of
         the file.
@@ -67,6 +67,13 @@ class Loader:
     augment : collection of Augmentation
         Changes of the training images, and of what is told of their pixels; the other splits get
         the centre of larger images.
+
+    Attributes
+    ----------
+    stored_dtype : dtype
+        Type of the file's images, in this machine's order of bytes.
+    mean, scale : array
+        For each of the rank's channels, [c, 1, 1] or [c, 1, 1, 1].
 
     Raises
     ------
@@ -131,8 +138,9 @@ class Loader:
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
         self._images = CropReader(self.path, found.images, self._box, RESIDENT_BYTES, crops)
-        self._mean, self._scale = (self._per_channel(name, getattr(known, name), sample)
-                                   for name in ("mean", "scale"))
+        self.stored_dtype = found.images.dtype.newbyteorder("=")
+        self.mean, self.scale = (self._per_channel(name, getattr(known, name), sample)
+                                 for name in ("mean", "scale"))
 
     def _fits(self, stored: tuple[int, ...], sample: tuple[int, ...], crop: bool) -> None:
         """Check the images' shape against the network's."""
@@ -196,7 +204,8 @@ class Loader:
         return self._order[1]
 
     def batch(self, epoch: int, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The rank's images [n, c, ...] and labels [n, ...], or targets [n, outputs, ...].
+        """The rank's images [n, c, ...] as the file has them (see `normalised`), and its labels
+        [n, ...] or targets [n, outputs, ...].
 
         Raises
         ------
@@ -213,12 +222,17 @@ class Loader:
         missing, kind = (NO_TARGET, self.dtype) if self._targets else (NO_LABEL, np.int64)
         labels = np.full(shape_of(self._truth_box), missing, kind)
         labels[: len(known)] = known
-        images = np.zeros((len(self._rows), *shape_of(self._box)), self.dtype)
+        images = np.zeros((len(self._rows), *shape_of(self._box)), self.stored_dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
-            raw = self._images.of(chosen, epoch)
-            normalise(raw, self._mean, self._scale, images[: len(chosen)])
+            images[: len(chosen)] = self._images.of(chosen, epoch)
         return images, labels
+
+    def normalised(self, images: NDArray[Any]) -> NDArray[Any]:
+        """(images - mean) * scale: what the network takes, in `dtype`."""
+        out = np.subtract(images, self.mean, dtype=self.dtype, casting="unsafe")
+        out *= self.scale
+        return out
 
     @property
     def resident(self) -> bool:
@@ -235,13 +249,6 @@ class Loader:
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
-
-
-def normalise(raw: NDArray[Any], mean: NDArray[Any], scale: NDArray[Any],
-              out: NDArray[Any]) -> None:
-    """out = (raw - mean) * scale for images [n, c, ...], with mean and scale per channel."""
-    np.subtract(raw, mean, out=out, dtype=out.dtype, casting="unsafe")
-    out *= scale
 
 
 def _inside(box: Box, shape: tuple[int, ...]) -> bool:

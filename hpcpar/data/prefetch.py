@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hpcpar.data.loader import Loader
+from hpcpar.kernels.interface import Array
 
 #: Batches that are read ahead.
 AHEAD = 2
@@ -24,19 +25,19 @@ class Batch:
     Attributes
     ----------
     images : array
-        Normalised images [n, c, ...].
+        Images [n, c, ...] as the file has them, where `prefetch` was told to put them.
     labels : array
         Labels [n], int64, or targets [n, outputs].
     """
 
     epoch: int
     index: int
-    images: NDArray[Any]
+    images: Array
     labels: NDArray[Any]
 
 
-def prefetch(loader: Loader, epoch: int = 0, index: int = 0,
-             count: int | None = None) -> Generator[Batch, None, None]:
+def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Array], epoch: int = 0,
+             index: int = 0, count: int | None = None) -> Generator[Batch, None, None]:
     """Batches of a loader from (epoch, index) on; to be closed before the loader.
 
     A thread reads `AHEAD` batches ahead, unless the loader has all images in memory. Its exceptions
@@ -44,6 +45,8 @@ def prefetch(loader: Loader, epoch: int = 0, index: int = 0,
 
     Parameters
     ----------
+    upload : callable
+        Copies images to where they are computed with, in the thread: `Backend.upload`.
     count : int, optional
         Number of batches, across epochs; by default up to the end of this epoch.
     """
@@ -53,7 +56,8 @@ def prefetch(loader: Loader, epoch: int = 0, index: int = 0,
 
     def read(number: int) -> Batch:
         place = divmod(number, per_epoch)
-        return Batch(*place, *loader.batch(*place))
+        images, labels = loader.batch(*place)
+        return Batch(*place, upload(images), labels)
 
     if loader.resident:
         yield from map(read, range(first, stop))

@@ -104,7 +104,9 @@ class Executor:
         network, plan, backend = self.network, self.plan, self.backend
         self.rule = Rule(plan.optimizer)
         self._sums = backend.zeros((2,), np.float64)
-        self._images: NDArray[np.generic] = np.zeros(0)
+        self._images: Array = np.zeros(0)
+        self._mean: Array | float = 0.0
+        self._scale: Array | float = 1.0
         self._buckets: dict[int, Array] = {}
         self.parameters = self._make_parameters(schedule, seed)
         self._arena = Arena(backend, self.planned)
@@ -215,9 +217,10 @@ class Executor:
         return (whole, own) if is_gradient else (own, whole)
 
     def _load(self, part: int) -> None:
-        """Put a micro-batch's images in place."""
+        """Put a micro-batch's images in place, normalised."""
         target = self.passes[part].blocks[self.network.layers[0].name].out
-        self.backend.to_device(self._images[self._image_rows_of[part]], target)
+        images = self._images[self._image_rows_of[part]]
+        self.backend.normalise(images, self._mean, self._scale, target)
 
     # -- looking -----------------------------------------------------------------------------------
     @property
@@ -250,14 +253,19 @@ class Executor:
         return lives(self.plan, layer, self.rank)
 
     # -- running -----------------------------------------------------------------------------------
-    def iterate(self, images: NDArray[np.generic], labels: NDArray[np.generic], step: int,
+    def normalise_by(self, mean: NDArray[np.generic], scale: NDArray[np.generic]) -> None:
+        """From now on the network takes (images - mean) * scale, [c, 1, 1] or [c, 1, 1, 1]."""
+        self._mean, self._scale = self.backend.upload(mean), self.backend.upload(scale)
+
+    def iterate(self, images: Array, labels: NDArray[np.generic], step: int,
                 rate: float, momentum: float, decay: float) -> tuple[float, float]:
         """One iteration of SGD on this rank's part of a batch.
 
         Parameters
         ----------
         images : numpy.ndarray
-            [len(image_rows), ...] the box `image_box` of those samples, on the host.
+            [len(image_rows), ...] the box `image_box` of those samples, of any type, on the host
+            or on the device.
         labels : numpy.ndarray
             [batch, ...] of the whole mini-batch, the part `truth_box` of each sample's.
         step : int
@@ -275,17 +283,16 @@ class Executor:
         self._actions.step, self._actions.training = step, True
         return self.run(self.training, images, labels)
 
-    def evaluate(self, images: NDArray[np.generic],
-                 labels: NDArray[np.generic]) -> tuple[float, float]:
+    def evaluate(self, images: Array, labels: NDArray[np.generic]) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels of -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
         return self.run(self.evaluation, images, labels)
 
-    def run(self, program: Program, images: NDArray[np.generic],
+    def run(self, program: Program, images: Array,
             labels: NDArray[np.generic]) -> tuple[float, float]:
         """Loss and correct samples of a batch, after every step of a program."""
-        self._images = images
+        self._images = self.backend.upload(images)
         self._sums[:] = 0
         if self.fc_passes:
             self._load(0)

@@ -53,7 +53,7 @@ class Inference(Job):
         sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
         program = self.executor.evaluation
         assert program is not None
-        with closing(prefetch(self.loader)) as batches:
+        with closing(prefetch(self.loader, self.executor.backend.upload)) as batches:
             for i, now in enumerate(batches):
                 self.communicator.trace.clear()
                 begin = perf_counter()

@@ -180,9 +180,11 @@ class Job:
         return "test_images" in dataset.info(self.options.data)
 
     def open(self, split: str) -> Loader:
-        """This rank's view of a part of the data file."""
-        return open_data(self.executor, self.options.data, self.options.seed, split,
-                         self.options.augment)
+        """This rank's view of a part of the data file, whose images the executor normalises."""
+        loader = open_data(self.executor, self.options.data, self.options.seed, split,
+                           self.options.augment)
+        self.executor.normalise_by(loader.mean, loader.scale)
+        return loader
 
     def restore(self) -> int:
         """Loads this rank's rows from a checkpoint of any plan; returns the iterations already

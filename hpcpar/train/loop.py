@@ -100,8 +100,8 @@ class Training(Job):
         saver = Saver(self.world, self.options.every, stop or StopRequest(), save, record)
         per_epoch, sums = self.loader.batches_per_epoch, self.sums()
         epochs = math.ceil(self.steps / per_epoch)
-        with closing(prefetch(self.loader, *divmod(self.start, per_epoch),
-                              self.steps - self.start)) as batches:
+        with closing(prefetch(self.loader, self.executor.backend.upload,
+                              *divmod(self.start, per_epoch), self.steps - self.start)) as batches:
             for batch in batches:
                 loss, right = self._iterate(batch)
                 sums.add(loss, right)

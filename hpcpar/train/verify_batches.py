@@ -45,6 +45,7 @@ class Data:
         """Images of the executor's rows and box, and labels or targets of the whole mini-batch."""
         if self._loader is not None:
             images, labels = self._loader.batch(*divmod(step, self._loader.batches_per_epoch))
+            images = self._loader.normalised(images)
             whole = len(images) == len(self.order)
             return images[self.order] if whole else images, labels[self.order]
         e, first = self.executor, step * len(self.order)

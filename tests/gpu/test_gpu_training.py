@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,21 @@ def test_nccl_alone(gpu: Any) -> None:
     host = np.empty(12, np.float32)
     gpu.to_host(numbers, host)
     assert host.tolist() == list(range(12))
+
+
+def test_a_thread_uploads_while_the_device_computes(gpu: Any) -> None:
+    """What the thread makes is complete, and streams of other threads stay as they are."""
+    compute = gpu.xp.cuda.get_current_stream()
+    batches = [np.full((4, 3, 8, 8), i, np.uint8) for i in range(20)]
+    sums = gpu.zeros((4, 3, 8, 8), np.float32)
+    with ThreadPoolExecutor(1) as pool:
+        for images in pool.map(gpu.upload, batches):
+            assert isinstance(images, gpu.xp.ndarray) and images.dtype == np.uint8
+            gpu.xp.add(sums, images, out=sums)
+    assert gpu.upload(sums) is sums and gpu.xp.cuda.get_current_stream() == compute
+    host = np.empty(sums.shape, np.float32)
+    gpu.to_host(sums, host)
+    assert (host == sum(range(20))).all()
 
 
 def test_one_stream_waits_for_the_other(gpu: Any) -> None:

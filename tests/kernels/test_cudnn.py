@@ -303,7 +303,7 @@ def test_the_backend_says_what_convolves(library: ModuleType,
     monkeypatch.setattr(cupy_backend, "cp", OneStream())
     monkeypatch.setattr(cupy_backend, "select_device", lambda local_rank: 0)
     monkeypatch.setattr(cupy_backend, "set_matmul_math", lambda math: None)
-    monkeypatch.setattr(cupy_backend, "compute_stream", lambda: None)
+    monkeypatch.setattr(cupy_backend, "use_compute_stream", lambda: None)
     # The module cannot be imported.
     monkeypatch.setitem(sys.modules, "cudnn", None)
     without = cupy_backend.CupyBackend()

@@ -29,8 +29,9 @@ MPI_BYTES = 19_000_000
 SET_UP_BYTES = 20_000_000
 #: Work arrays of the CPU kernels, at most.
 KERNELS_BYTES = 18 << 20
-#: Batches of images that a rank holds: the one in use, two that wait, and one that is being read.
-BATCHES = 4
+#: Batches of images that a rank holds: the one in use, two that wait, and one that is being read,
+#: which is there twice.
+BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class ProcessMemory:
     kernels_bytes : int
         Work arrays of the kernels.
     read_ahead_bytes : int
-        Batches of images, read ahead and normalised.
+        Batches of images, read ahead, of numbers as long as the plan's at most (bytes are
+        shorter).
     """
 
     interpreter_bytes: int
@@ -66,6 +68,5 @@ def process_memory(network: Network, plan: Plan) -> ProcessMemory:
     """The memory of the process that reads most images."""
     images = network.layers[0]
     box = owned(network, images, plan.configs[images.name], plan.batch)
-    stored = 1  # byte of an image's value in the data file
-    read_ahead = int(box.largest_items) * (BATCHES * plan.item_bytes + stored)
+    read_ahead = int(box.largest_items) * BATCHES * plan.item_bytes
     return ProcessMemory(INTERPRETER_BYTES, MPI_BYTES, SET_UP_BYTES, KERNELS_BYTES, read_ahead)

@@ -26,6 +26,12 @@ class Device:
     def use(self) -> None:
         Device._current = self.id
 
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Work runs on the same device everywhere."""
+
     @property
     def pci_bus_id(self) -> str:
         return runtime.deviceGetPCIBusId(self.id)

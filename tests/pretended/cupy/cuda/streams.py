@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,8 +22,7 @@ class Stream:
         _streams.append(self)
 
     def use(self) -> Stream:
-        global _current
-        _current = self
+        _thread.current = self
         return self
 
     def __enter__(self) -> Stream:
@@ -94,7 +94,7 @@ def stream_of(ptr: int) -> Stream:
 
 
 def current_stream() -> Stream:
-    return _current
+    return getattr(_thread, "current", Stream.null)
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:
@@ -104,5 +104,7 @@ def get_elapsed_time(start: Event, end: Event) -> float:
 
 
 _streams: list[Stream] = []
-_current = Stream.null = Stream()
-_entered = [_current]
+Stream.null = Stream()
+#: Every thread has a current stream of its own.
+_thread = threading.local()
+_entered = [Stream.null]
