@@ -7,19 +7,20 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from numpy.typing import NDArray
 
 from hpcpar.data.loader import Loader
-from hpcpar.kernels.interface import Array
 
 #: Batches that are read ahead.
 AHEAD = 2
+#: Images of a batch, on the host or on a device.
+Images = TypeVar("Images")
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Generic[Images]):
     """One rank's part of a mini-batch.
 
     Attributes
@@ -32,12 +33,12 @@ class Batch:
 
     epoch: int
     index: int
-    images: Array
+    images: Images
     labels: NDArray[Any]
 
 
-def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Array], epoch: int = 0,
-             index: int = 0, count: int | None = None) -> Generator[Batch, None, None]:
+def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Images], epoch: int = 0,
+             index: int = 0, count: int | None = None) -> Generator[Batch[Images], None, None]:
     """Batches of a loader from (epoch, index) on; to be closed before the loader.
 
     A thread reads `AHEAD` batches ahead, unless the loader has all images in memory. Its exceptions
@@ -54,7 +55,7 @@ def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Array], epoch: int
     first = epoch * per_epoch + index
     stop = first + (per_epoch - index if count is None else count)
 
-    def read(number: int) -> Batch:
+    def read(number: int) -> Batch[Images]:
         place = divmod(number, per_epoch)
         images, labels = loader.batch(*place)
         return Batch(*place, upload(images), labels)

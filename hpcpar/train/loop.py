@@ -13,7 +13,7 @@ from hpcpar.comm import trace
 from hpcpar.comm.world import World
 from hpcpar.data.prefetch import Batch, prefetch
 from hpcpar.errors import InputError, on_all_ranks
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.train import checkpoint, global_tensors
@@ -124,7 +124,7 @@ class Training(Job):
         saver.finish(self.step)
         return saver.reason if self.step < self.steps else ""
 
-    def _iterate(self, batch: Batch) -> tuple[float, float]:
+    def _iterate(self, batch: Batch[Array]) -> tuple[float, float]:
         """The loss of the next iteration, and the samples that it got right."""
         program, sgd = self.executor.training, self.options.sgd
         assert program is not None
