@@ -216,7 +216,8 @@ class Calibration:
         samples = [together(visits) for visits in self._samples.values()]
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "0")
         hosts = world.comm.allgather(world.hostname)
-        origin = Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name)
+        origin = Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name,
+                           self.backend.versions)
         quality: dict[str, Any] = {
             "rounds": ROUNDS, "seconds": round(time.perf_counter() - self.begin, 1),
             "origin": asdict(origin), **machine.quality,

@@ -1,8 +1,8 @@
 """Section ``[quality]`` of a calibrated machine file: where and how its numbers were measured.
 
 =========== ======================================================================================
-``origin``   node names without their numbers, BLAS threads a rank and kind of device: a record
-             must share them
+``origin``   node names without their numbers, BLAS threads a rank, kind of device, and of a GPU its
+             name, convolutions and math mode: a record must share them
 ``links``    per level: 90% confidence intervals of latency and inverse bandwidth (over rounds),
              root mean square of the fit's relative errors, inverse bandwidth of one flow alone,
              outliers among the samples
@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.schema import Count, convert
+
+_TIMES_DEPEND_ON = ("gpu", "convolutions", "math")
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,26 @@ class Origin:
     threads: Count
     #: ``cpu`` or ``gpu``.
     device: str
+    #: Of `Backend.versions`, what times depend on; empty on CPUs, and in files of earlier versions.
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, hosts: Iterable[str], threads: int, device: str) -> Origin:
+    def of(cls, hosts: Iterable[str], threads: int, device: str,
+           versions: Mapping[str, str]) -> Origin:
         names = sorted({re.sub(r"\d+", "#", host.partition(".")[0]) for host in hosts})
-        return cls(", ".join(names), threads, device)
+        known = {name: versions[name] for name in _TIMES_DEPEND_ON if name in versions}
+        return cls(", ".join(names), threads, device, known)
+
+    def notes(self, versions: Mapping[str, str]) -> list[str]:
+        """A line for each difference of a run's device, of which no record could refine this."""
+        return [f"the plan's machine was measured with {name} {mine}, this run has {theirs}: "
+                "predictions are those of the former"
+                for name, mine, theirs in self._differences(versions)]
+
+    def _differences(self, versions: Mapping[str, str]) -> list[tuple[str, str, str]]:
+        """Names of what differs, here and there; what one side does not know does not differ."""
+        return [(name, mine, versions[name]) for name, mine in self.versions.items()
+                if versions.get(name, mine) != mine]
 
     def require(self, other: Origin, what: str, machine: str) -> None:
         """Check that `what`, measured on `other`, fits the machine file that was measured here.
@@ -52,12 +69,14 @@ class Origin:
             Naming what differs.
         """
         remedy = "refine with records of the same setting, or calibrate a machine file for this one"
-        pairs = (
+        settings = (
             ("ran on", self.nodes, other.nodes),
             ("ran with BLAS threads a rank:", self.threads, other.threads),
             ("ran on device", self.device, other.device),
+            *((f"ran with {name}", mine, theirs)
+              for name, mine, theirs in self._differences(other.versions)),
         )
-        for text, mine, theirs in pairs:
+        for text, mine, theirs in settings:
             if mine != theirs:
                 raise InputError(
                     f"{what} {text} {theirs}, but {machine} was measured with {mine}; {remedy}")

@@ -74,7 +74,8 @@ class _Measured(NamedTuple):
 
 def _origin(record: RunRecord) -> Origin:
     ranks = record.ranks
-    return Origin.of((r.hostname for r in ranks), ranks[0].threads, ranks[0].device)
+    return Origin.of((r.hostname for r in ranks), ranks[0].threads, ranks[0].device,
+                     record.versions)
 
 
 def _check(record: RunRecord, plan: Plan, machine: Machine, where: str, origin: Origin) -> None:

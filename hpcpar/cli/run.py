@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from hpcpar.api.checks import EMULATE, OneOf, check_gpu_options
+from hpcpar.calibrate import provenance
 from hpcpar.cli import options
 from hpcpar.cli.output_files import OutputFile
 from hpcpar.comm import cards
@@ -173,6 +174,8 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     notes += [str(node)] if node.shared else []
     notes += ["computing is emulated: loss and accuracy mean nothing"] * (args.device == EMULATE)
     notes += [*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)]
+    measured = provenance.origin(machine.quality, f"the plan's machine {machine.name}")
+    notes += measured.notes(kernels.versions) if measured is not None else []
     notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
     for note in notes:
         lines.say(f"note: {note}")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcpar.calibrate import provenance
 from hpcpar.calibrate.refine import refine
 from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.network.algorithm_choice import schedule_for
@@ -250,3 +251,19 @@ def test_a_record_of_one_plan_predicts_another(pair: tuple[str, str], slower: fl
                             for m in (MACHINE, found, true))
     assert abs(after - truth) < abs(before - truth)
     assert after == pytest.approx(truth, rel=0.35)
+
+
+def test_times_of_another_math_mode_are_neither_taken_nor_passed_over() -> None:
+    """A record of a GPU says how it multiplied; older records say nothing, and are taken."""
+    fp32 = replace(record(), versions={"gpu": "H100", "math": "fp32", "cuda": "13"})
+    refined = refine(MACHINE, "m", [fp32]).machine
+    origin = provenance.origin(files.from_dict(files.to_dict(refined)).quality, "m")
+    assert origin is not None and origin.versions == {"gpu": "H100", "math": "fp32"}
+    for versions in ({"gpu": "H100", "math": "fp32", "cuda": "14"}, {}):
+        refine(refined, "m", [replace(record(), versions=versions)])
+        assert origin.notes(versions) == []
+    tf32 = {"gpu": "H100", "math": "tf32"}
+    with pytest.raises(InputError, match="ran with math tf32, but m was measured with fp32"):
+        refine(refined, "m", [replace(record(), versions=tf32)])
+    assert origin.notes(tf32) == ["the plan's machine was measured with math fp32, this run has "
+                                  "tf32: predictions are those of the former"]
