@@ -26,6 +26,7 @@ from typing import Any
 from hpcpar.errors import InputError
 from hpcpar.schema import Count, convert
 
+#: Names among `Backend.versions`.
 _TIMES_DEPEND_ON = ("gpu", "convolutions", "math")
 
 
@@ -50,7 +51,7 @@ class Origin:
         return cls(", ".join(names), threads, device, known)
 
     def notes(self, versions: Mapping[str, str]) -> list[str]:
-        """A line for each difference of a run's device, of which no record could refine this."""
+        """A line for each property in which a run's device differs from the measured one."""
         return [f"the plan's machine was measured with {name} {mine}, this run has {theirs}: "
                 "predictions are those of the former"
                 for name, mine, theirs in self._differences(versions)]
