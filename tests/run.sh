@@ -77,9 +77,9 @@ part "unit tests" 420 python -m pytest tests/unit $workers --ignore $recorded
 beside "fuzz" 300 python -m pytest tests/fuzz -p no:hypothesispytest -p no:xdist
 part "recorded" 180 python -m pytest $recorded $workers
 part "kernels" 180 python -m pytest tests/kernels $workers
-together
 # most jobs wait for one process; a file keeps to a worker, as its tests share what they have trained
 part "whole jobs" 420 python -m pytest tests/jobs -n 2 --dist loadfile
+together
 for ranks in 2 3 4 6 8; do
   mpi $ranks
   part "mpi $ranks ranks" 240 "${command[@]}"

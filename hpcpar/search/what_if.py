@@ -38,6 +38,8 @@ class WhatIf:
 #: Options that may help: description, option of `Plan`, value.
 _OPTIONS = (
     ("overlap communication with computing (--overlap full)", "overlap", Overlap.FULL),
+    ("compute convolutions whole, without hiding halos (--overlap gradient)", "overlap",
+     Overlap.GRADIENT),
     ("let the cost model choose collectives (--collectives auto)", "collectives",
      Collectives.AUTO),
     ("shard the weight update (--synchronisation sharded)", "synchronisation",

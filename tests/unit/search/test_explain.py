@@ -19,9 +19,11 @@ from hpcpar.search import auto
 from hpcpar.search import explain as module
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.explain import Explanation, Limitation, explain
+from hpcpar.search.what_if import what_ifs
 from tests.unit.search import test_tables
 
 OPTIONS: dict[str, dict[str, Any]] = {"--overlap full": {"overlap": "full"},
+                                      "--overlap gradient": {"overlap": "gradient"},
                                       "--collectives auto": {"collectives": "auto"},
                                       "--synchronisation sharded": {"synchronisation": "sharded"},
                                       "--batch-norm local": {"batch_norm": "local"}}
@@ -280,3 +282,16 @@ def test_the_bottleneck_is_the_largest_exposed_term() -> None:
     assert document["bottleneck"] == found.bottleneck
     assert [t["name"] for t in document["terms"]] == [t.name for t in found.terms]
     assert [c["what"] for c in document["changes"]] == [c.what for c in found.what_ifs]
+
+
+def test_whole_convolutions_are_proposed_where_launches_cost_more_than_halos() -> None:
+    """A part of a convolution beside its halo is one kernel more."""
+    found = candidate("lenet5", "domain:2x2", 4, 64, "p100x4x4", overlap="full")
+    proposed = "compute convolutions whole, without hiding halos (--overlap gradient)"
+    assert proposed not in {change.what for change in what_ifs(found.task.network, found)}
+    slow = replace(found.task.machine,
+                   device=replace(found.task.machine.device, launch_s=1e-2))
+    costly = auto.price_named(found.task.network, found.task.spec, "domain:2x2", 4, 64, slow,
+                              overlap="full")
+    change = next(c for c in what_ifs(found.task.network, costly) if c.what == proposed)
+    assert change.iteration_s < costly.iteration_s
