@@ -53,7 +53,7 @@ class Origin:
     def notes(self, versions: Mapping[str, str]) -> list[str]:
         """A line for each property in which a run's device differs from the measured one."""
         return [f"the plan's machine was measured with {name} {mine}, this run has {theirs}: "
-                "predictions are those of the former"
+                "calibrate again for a prediction of this run"
                 for name, mine, theirs in self._differences(versions)]
 
     def _differences(self, versions: Mapping[str, str]) -> list[tuple[str, str, str]]:

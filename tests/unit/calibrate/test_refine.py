@@ -266,4 +266,4 @@ def test_times_of_another_math_mode_are_neither_taken_nor_passed_over() -> None:
     with pytest.raises(InputError, match="ran with math tf32, but m was measured with fp32"):
         refine(refined, "m", [replace(record(), versions=tf32)])
     assert origin.notes(tf32) == ["the plan's machine was measured with math fp32, this run has "
-                                  "tf32: predictions are those of the former"]
+                                  "tf32: calibrate again for a prediction of this run"]
