@@ -5,7 +5,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extras=${HPCPAR_EXTRAS-torch,cuda-check}
-printf 'every test: about 18 minutes on 2 cores%s\n' "${extras:+, with $extras}"
+printf 'every test: about 19 minutes on 2 cores%s\n' "${extras:+, with $extras}"
 bash jobs/setup-venv.sh "mpi,plot,digits,images,test${extras:+,$extras}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 unset PYTHONDONTWRITEBYTECODE # sources are compiled once, not in each of some hundred processes
