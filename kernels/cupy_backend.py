@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import cupy as cp
@@ -17,7 +17,12 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
+from hpcpar.kernels.cupy_device import (
+    select_device,
+    set_matmul_math,
+    use_compute_stream,
+    using,
+)
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.device_group import DeviceGroup
@@ -32,19 +37,6 @@ from hpcpar.kernels.interface import (
     Tick,
     address,
 )
-
-
-@contextmanager
-def _using(stream: Any) -> Iterator[None]:
-    """Makes a stream current, and after it the one before; CuPy's own way leads to the stream
-    entered before, not to the one in use.
-    """
-    before = cp.cuda.get_current_stream()
-    stream.use()
-    try:
-        yield
-    finally:
-        before.use()
 
 
 class CupyBackend(Backend):
@@ -142,7 +134,7 @@ class CupyBackend(Backend):
         if isinstance(host, cp.ndarray):
             return host
         # another thread has another current device and stream
-        with cp.cuda.Device(self.device), _using(self._uploads):
+        with cp.cuda.Device(self.device), using(self._uploads):
             device = cp.asarray(host)
             self._uploads.synchronize()
         return device
@@ -183,7 +175,7 @@ class CupyBackend(Backend):
 
     # -- order of work -----------------------------------------------------------------------------
     def communication_stream(self) -> AbstractContextManager[None]:
-        return _using(self._communication)
+        return using(self._communication)
 
     def mark(self) -> Mark:
         event = cp.cuda.Event()

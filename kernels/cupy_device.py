@@ -1,6 +1,10 @@
-"""Selection of the GPU of a process."""
+"""The GPU and the current stream of a process."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import cupy as cp
 import numpy as np
@@ -43,6 +47,19 @@ def use_compute_stream() -> None:
     """Make a new stream current in place of the default stream, which waits for all others."""
     if cp.cuda.get_current_stream() == cp.cuda.Stream.null:
         cp.cuda.Stream(non_blocking=True).use()
+
+
+@contextmanager
+def using(stream: Any) -> Iterator[None]:
+    """Makes a stream current, and after it the one before; CuPy's own way leads to the stream
+    entered before, not to the one in use.
+    """
+    before = cp.cuda.get_current_stream()
+    stream.use()
+    try:
+        yield
+    finally:
+        before.use()
 
 
 def set_matmul_math(math: MathMode) -> None:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Every test, from nothing: makes .venv, then style, types, the MPI tests on one rank and those of a GPU side by side; then unit tests,
-# kernels, whole jobs, and the MPI tests on 2 to 8 ranks.
+# kernels beside the fuzzer, whole jobs, and the MPI tests on 2 to 8 ranks.
 #   HPCPAR_EXTRAS= bash tests/run.sh   leaves out what needs PyTorch and the CUDA compiler: they are large
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extras=${HPCPAR_EXTRAS-torch,cuda-check}
-printf 'every test: about 19 minutes on 2 cores%s\n' "${extras:+, with $extras}"
+printf 'every test: about 20 minutes on 2 cores%s\n' "${extras:+, with $extras}"
 bash jobs/setup-venv.sh "mpi,plot,digits,images,test${extras:+,$extras}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 unset PYTHONDONTWRITEBYTECODE # sources are compiled once, not in each of some hundred processes
@@ -75,11 +75,11 @@ recorded=tests/unit/test_recorded_predictions.py
 part "unit tests" 420 python -m pytest tests/unit $workers --ignore $recorded
 # the fuzzer has one process
 beside "fuzz" 300 python -m pytest tests/fuzz -p no:hypothesispytest -p no:xdist
-part "recorded" 180 python -m pytest $recorded $workers
-part "kernels" 180 python -m pytest tests/kernels $workers
+part "recorded" 120 python -m pytest $recorded $workers
+part "kernels" 120 python -m pytest tests/kernels $workers
+together
 # most jobs wait for one process; a file keeps to a worker, as its tests share what they have trained
 part "whole jobs" 420 python -m pytest tests/jobs -n 2 --dist loadfile
-together
 for ranks in 2 3 4 6 8; do
   mpi $ranks
   part "mpi $ranks ranks" 240 "${command[@]}"

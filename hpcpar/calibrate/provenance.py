@@ -26,7 +26,7 @@ from typing import Any
 from hpcpar.errors import InputError
 from hpcpar.schema import Count, convert
 
-#: Names among `Backend.versions`.
+#: Names of those entries of `Backend.versions`.
 _TIMES_DEPEND_ON = ("gpu", "convolutions", "math")
 
 
@@ -40,7 +40,7 @@ class Origin:
     threads: Count
     #: ``cpu`` or ``gpu``.
     device: str
-    #: Of `Backend.versions`, what times depend on; empty on CPUs, and in files of earlier versions.
+    #: Entries of `Backend.versions` on which times depend; none on CPUs, and in older files.
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -52,7 +52,7 @@ class Loader:
     batch : int
         Mini-batch size B over all ranks.
     dtype : dtype
-        Type of normalised images, and of targets.
+        Type of normalised images: of mean, scale and targets.
     split : {'train', 'test', 'all'}
         'all' iterates over the training split like a test split: each sample once, in the order of
         the file.
@@ -70,10 +70,9 @@ class Loader:
 
     Attributes
     ----------
-    stored_dtype : dtype
-        Type of the file's images, in this machine's order of bytes.
     mean, scale : array
-        For each of the rank's channels, [c, 1, 1] or [c, 1, 1, 1].
+        For each of the rank's channels, [c, 1, 1] or [c, 1, 1, 1]: the network takes
+        (images - mean) * scale (`Backend.normalise`).
 
     Raises
     ------
@@ -138,7 +137,8 @@ class Loader:
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
         self._images = CropReader(self.path, found.images, self._box, RESIDENT_BYTES, crops)
-        self.stored_dtype = found.images.dtype.newbyteorder("=")
+        #: In this machine's order of bytes.
+        self._stored_dtype = found.images.dtype.newbyteorder("=")
         self.mean, self.scale = (self._per_channel(name, getattr(known, name), sample)
                                  for name in ("mean", "scale"))
 
@@ -204,8 +204,8 @@ class Loader:
         return self._order[1]
 
     def batch(self, epoch: int, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The rank's images [n, c, ...] as the file has them (see `normalised`), and its labels
-        [n, ...] or targets [n, outputs, ...].
+        """The rank's images [n, c, ...] as the file has them, and its labels [n, ...] or targets
+        [n, outputs, ...].
 
         Raises
         ------
@@ -222,17 +222,11 @@ class Loader:
         missing, kind = (NO_TARGET, self.dtype) if self._targets else (NO_LABEL, np.int64)
         labels = np.full(shape_of(self._truth_box), missing, kind)
         labels[: len(known)] = known
-        images = np.zeros((len(self._rows), *shape_of(self._box)), self.stored_dtype)
+        images = np.zeros((len(self._rows), *shape_of(self._box)), self._stored_dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
             images[: len(chosen)] = self._images.of(chosen, epoch)
         return images, labels
-
-    def normalised(self, images: NDArray[Any]) -> NDArray[Any]:
-        """(images - mean) * scale: what the network takes, in `dtype`."""
-        out = np.subtract(images, self.mean, dtype=self.dtype, casting="unsafe")
-        out *= self.scale
-        return out
 
     @property
     def resident(self) -> bool:

@@ -263,7 +263,7 @@ class Executor:
 
         Parameters
         ----------
-        images : numpy.ndarray
+        images : array
             [len(image_rows), ...] the box `image_box` of those samples, of any type, on the host
             or on the device.
         labels : numpy.ndarray

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.data.augment import Augmentation
+from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import MeanSquaredError
 from hpcpar.plan.boxes import local, shape, whole_box
@@ -45,9 +46,10 @@ class Data:
         """Images of the executor's rows and box, and labels or targets of the whole mini-batch."""
         if self._loader is not None:
             images, labels = self._loader.batch(*divmod(step, self._loader.batches_per_epoch))
-            images = self._loader.normalised(images)
-            whole = len(images) == len(self.order)
-            return images[self.order] if whole else images, labels[self.order]
+            normalised = np.empty(images.shape, self._loader.dtype)
+            NumpyBackend().normalise(images, self._loader.mean, self._loader.scale, normalised)
+            whole = len(normalised) == len(self.order)
+            return normalised[self.order] if whole else normalised, labels[self.order]
         e, first = self.executor, step * len(self.order)
         box = e.image_box
         images = np.empty((len(e.image_rows), *shape(box)), e.plan.dtype)

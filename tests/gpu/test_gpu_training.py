@@ -17,6 +17,7 @@ from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
+from tests.kernel_support import fetch
 
 #: Networks, their images and batches.
 NETWORKS = {"lenet5": ((1, 28, 28), 8), "alexnet": ((3, 99, 99), 4), "resnet50": ((3, 64, 64), 4)}
@@ -65,7 +66,7 @@ def test_nccl_alone(gpu: Any) -> None:
 
 
 def test_a_thread_uploads_while_the_device_computes(gpu: Any) -> None:
-    """What the thread makes is complete, and streams of other threads stay as they are."""
+    """Its copies are complete, and the compute stream stays the current one."""
     compute = gpu.xp.cuda.get_current_stream()
     batches = [np.full((4, 3, 8, 8), i, np.uint8) for i in range(20)]
     sums = gpu.zeros((4, 3, 8, 8), np.float32)
@@ -73,7 +74,8 @@ def test_a_thread_uploads_while_the_device_computes(gpu: Any) -> None:
         for images in pool.map(gpu.upload, batches):
             assert isinstance(images, gpu.xp.ndarray) and images.dtype == np.uint8
             gpu.xp.add(sums, images, out=sums)
-    assert gpu.upload(sums) is sums and gpu.xp.cuda.get_current_stream() == compute
+    assert (fetch(gpu.upload(batches[1])) == 1).all() and gpu.upload(sums) is sums
+    assert gpu.xp.cuda.get_current_stream() == compute
     host = np.empty(sums.shape, np.float32)
     gpu.to_host(sums, host)
     assert (host == sum(range(20))).all()

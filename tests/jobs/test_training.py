@@ -17,9 +17,9 @@ import pytest
 from tests.jobs.conftest import Run, clean_environment, summary
 
 Make = Callable[..., Path]
-#: Batch, model and domain parallelism, and one weird trick; that every strategy trains as one rank
-#: does is shown in tests/mpi.
-STRATEGIES = ["data", "owt", "grid-fc:2x2", "domain:2x2"]
+#: Every kind of strategy on 4 ranks.
+STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2",
+              "domain:4x1", "ds:2x2", "df:2x2"]
 TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--schedule", "owt", "--seed", 5)
 
 

@@ -9,8 +9,8 @@ growth of the resident set (pages of shared libraries count in full for each pro
   13 MB (HDF5, and rows that stay in memory), and the clocks' messages another 3 MB.
 * The CPU kernels' work arrays are limited by `kernels.numpy_conv` to 6 + 12 MiB.
 
-Whole runs held 92 MB (lenet5) and 145 MB (alexnet on 67 x 67) beside their arrays; predicted are
-107 and 122 MB.
+Whole runs held 92 MB (lenet5) and 145 MB (alexnet on 67 x 67) beside their arrays while images were
+read ahead as float32; predicted are 107 and 124 MB.
 """
 
 from __future__ import annotations

@@ -135,10 +135,14 @@ for _name in ("item", "tolist", "tobytes", "__float__", "__int__", "__bool__"):
 
 
 def asarray(array: Any, dtype: Any = None) -> ndarray:
-    """A device array, copied if it is the host's or of another type."""
+    """A device array, copied if it is the host's (in the order of the stream) or of another type.
+    """
     if isinstance(array, ndarray):
         return array if dtype in (None, array.dtype) else array.astype(dtype)
-    return np.array(array, dtype).view(ndarray)
+    staged = np.array(array, dtype)
+    made = np.zeros_like(staged)
+    current_stream().submit(lambda: np.copyto(made, staged))
+    return made.view(ndarray)
 
 
 def ascontiguousarray(array: Any, dtype: Any = None) -> ndarray:

@@ -63,10 +63,6 @@ class Recorder(NumpyBackend):
         """
         return self.empty(shape, dtype)
 
-    def upload(self, host: Any) -> Any:
-        """Contents do not matter."""
-        return host
-
     def to_device(self, host: np.ndarray, array: Any) -> None:
         """Contents do not matter."""
 

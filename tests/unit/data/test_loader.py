@@ -18,6 +18,7 @@ from hpcpar.data import loader as loaders
 from hpcpar.data.loader import NO_LABEL, NO_TARGET, Loader
 from hpcpar.data.prefetch import prefetch
 from hpcpar.errors import InputError
+from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Conv2d,
@@ -77,6 +78,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make(tmp_path_factory.mktemp("data") / "d.h5")
 
 
+def normalised(loader: Loader, images: np.ndarray) -> np.ndarray:
+    """The images as the network takes them."""
+    out = np.empty(images.shape, loader.dtype)
+    NumpyBackend().normalise(images, loader.mean, loader.scale, out)
+    return out
+
+
 def expected(path: str, chosen: np.ndarray, dtype: str = "float64",
              prefix: str = "") -> tuple[np.ndarray, np.ndarray]:
     with h5py.File(path) as f:
@@ -107,20 +115,21 @@ def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int,
         chosen = order[index * batch : (index + 1) * batch]
         want, labels = expected(path, chosen, dtype, "test_" if split == "test" else "")
     made, marks = np.full((batch, *SHAPE), np.nan, dtype), np.full(batch, -7)
+    padded = np.full(made.shape, np.nan)
     # ranks with the same part are equal
     for box in sorted({layout.box(rank) for rank in range(config.ranks)}):
         with Loader(path, box, box[0], batch, dtype, seed, split=split, shape=SHAPE,
                     classes=CLASSES) as loader:
             stored, y = loader.batch(epoch, index)
-            x = loader.normalised(stored)
+            x = normalised(loader, stored)
         assert stored.dtype == np.uint8 and x.dtype == dtype and y.dtype == np.int64
         assert x.shape == stored.shape == tuple(b - a for a, b in box)
-        assert not stored[max(0, len(chosen) - box[0][0]):].any()
+        padded[tuple(slice(*b) for b in box)] = stored
         made[tuple(slice(*b) for b in box)] = x
         marks[slice(*box[0])] = y
     assert np.array_equal(made[: len(chosen)], want) and np.array_equal(
         marks[: len(chosen)], labels)
-    assert np.all(marks[len(chosen) :] == NO_LABEL)
+    assert not padded[len(chosen) :].any() and np.all(marks[len(chosen) :] == NO_LABEL)
 
 
 VOLUME, OUTPUTS = (2, 6, 5, 4), 3
@@ -151,6 +160,7 @@ def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, 
     images, targets = (owned(net, layer, config, batch)
                        for layer in (net.layers[0], net.layers[-1]))
     made, wanted = np.full((batch, *VOLUME), np.inf), np.full((batch, OUTPUTS), np.inf)
+    padded = np.full(made.shape, np.inf)
     order: Any = None
     parts = {(images.box(rank), targets.box(rank), rank >= config.first)
              for rank in range(config.first + config.ranks)}
@@ -159,19 +169,21 @@ def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, 
                     classes=OUTPUTS) as loader:
             index = loader.batches_per_epoch - 1
             stored, y = loader.batch(2, index)
-            x = loader.normalised(stored)
+            x = normalised(loader, stored)
             assert order is None or np.array_equal(loader.order(2), order)
             order = loader.order(2)
         assert x.dtype == y.dtype == np.float64
         assert x.shape == tuple(b - a for a, b in box) and y.shape == tuple(b - a for a, b in goal)
         assert lives or x.size == y.size == 0
         made[tuple(slice(*b) for b in box)], wanted[tuple(slice(*b) for b in goal)] = x, y
+        padded[tuple(slice(*b) for b in box)] = stored
     chosen, prefix = order[index * batch :][:batch], "test_" if split == "test" else ""
+    padding = padded[len(chosen):]
     with h5py.File(volumes) as f:
         shape = (2, 1, 1, 1)
         x = (f[f"{prefix}images"][...][chosen].astype(float)
              - f.attrs["mean"].reshape(shape)) * f.attrs["scale"].reshape(shape)
-        assert np.array_equal(made[: len(chosen)], x)
+        assert np.array_equal(made[: len(chosen)], x) and not padding.any()
         assert np.array_equal(wanted[: len(chosen)], f[f"{prefix}targets"][...][chosen])
     assert np.isnan(NO_TARGET) and np.isnan(wanted[len(chosen) :]).all()
 
@@ -244,7 +256,7 @@ def test_an_epoch_has_each_sample_once_over_changes_of_the_ranks(path: str) -> N
         for rank in range(ranks):
             rows = block(4, ranks, rank)
             with Loader(path, (rows, *whole(4)[1:]), rows, 4, np.float64, seed=7) as loader:
-                for image in loader.normalised(loader.batch(2, i)[0]):
+                for image in normalised(loader, loader.batch(2, i)[0]):
                     counts += [np.array_equal(image, each) for each in images]
     assert counts.tolist().count(1) == 20 and counts.tolist().count(0) == SAMPLES % 4
 
