@@ -1,11 +1,17 @@
-"""What all tests share: no site defaults, and how often Python looks for garbage in cycles."""
+"""What all tests share: no site defaults, the cases that this run draws, and how often Python looks
+for garbage in cycles.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
+import zlib
+from collections import defaultdict
 
 import pytest
+
+from tests.limits import DRAWN, THIRDS
 
 #: No test reads the site defaults of whoever runs it.
 os.environ["HPCPAR_CONFIG"] = ""
@@ -14,6 +20,28 @@ os.environ.pop("COLUMNS", None)
 
 #: New objects, and younger collections, before a generation is looked through.
 THRESHOLDS = (20_000, 20, 20)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps a third of the cases of each parametrized test, at least one, where a third is drawn.
+
+    Three seeds in a row draw every case. Cases are shuffled by a checksum, lest a third is always
+    the same value of one parameter.
+    """
+    if DRAWN is None:
+        return
+    cases = defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = []
+    for group in cases.values():
+        group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        kept = set(range(DRAWN % THIRDS, len(group), THIRDS)) or {DRAWN % len(group)}
+        left_out += [item for k, item in enumerate(group) if k not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(map(id, left_out))
+    items[:] = [item for item in items if id(item) not in gone]
 
 
 @pytest.hookimpl(trylast=True)

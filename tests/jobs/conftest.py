@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hpcpar.cli.main import main
+from tests.limits import LIMIT_S
 
 #: Of the repository: some jobs train networks of the tests.
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def mpiexec() -> str:
 def hpcpar(mpiexec: str) -> Run:
     """``hpcpar(ranks, *arguments)``: the finished job; ranks 0 runs it without a launcher."""
 
-    def run(ranks: int, *arguments: Any, timeout: float = 90,
+    def run(ranks: int, *arguments: Any, timeout: float = LIMIT_S,
             **env: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hpcpar", *map(str, arguments)]
         if ranks:

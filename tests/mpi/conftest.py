@@ -35,12 +35,13 @@ from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.runtime import parameters  # noqa: E402
+from tests import limits  # noqa: E402
 
 #: A test that takes longer is stuck. Below pytest-timeout's limit, which would end the test on one
 #: rank only.
-LIMIT_S = float(os.environ.get("HPCPAR_TEST_LIMIT_S", "100"))
+LIMIT_S = float(os.environ.get("HPCPAR_TEST_LIMIT_S", 0.9 * limits.LIMIT_S))
 #: How long a rank that failed waits for the others before it concludes that they wait for it.
-GRACE_S = float(os.environ.get("HPCPAR_TEST_GRACE_S", "20"))
+GRACE_S = float(os.environ.get("HPCPAR_TEST_GRACE_S", 0.2 * limits.LIMIT_S))
 
 
 class Lockstep:

@@ -1,0 +1,12 @@
+"""How long a test may take, and which cases a run draws; ``tests/run.sh`` says both."""
+
+from __future__ import annotations
+
+import os
+
+#: A command or a test that takes longer (s) is stuck, not slow, on a machine of any speed.
+LIMIT_S = 300 * max(1.0, float(os.environ.get("HPCPAR_TEST_SLOWNESS", "1")))
+#: A run draws one of so many parts of the combinations.
+THIRDS = 3
+#: The seed of the part; None for every case.
+DRAWN = int(os.environ["HPCPAR_TEST_SEED"]) if os.environ.get("HPCPAR_TEST_SEED") else None

@@ -1,0 +1,43 @@
+"""How many times slower this machine is than the one that the stated times come from.
+
+Run: ``python tests/speed.py``. It prints one number, at least 1: the geometric mean over a Python
+loop and a matrix product on one core. Limits of time and the time to expect scale with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+#: Seconds on the fast machine: a loop of 10^7 additions, a float32 product of 1,024 x 1,024.
+LOOP_S, PRODUCT_S = 0.22, 0.017
+
+
+def best_s(work: Callable[[], object]) -> float:
+    """The shortest of three runs."""
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def loop() -> int:
+    """10^7 additions."""
+    total = 0
+    for i in range(10**7):
+        total += i
+    return total
+
+
+def slowness() -> float:
+    """Times slower than the fast machine."""
+    a = np.ones((1024, 1024), np.float32)
+    return max(1.0, (best_s(loop) / LOOP_S * (best_s(lambda: a @ a) / PRODUCT_S)) ** 0.5)
+
+
+if __name__ == "__main__":
+    print(f"{slowness():.1f}")
