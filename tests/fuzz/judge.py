@@ -20,9 +20,10 @@ from typing import Any, NoReturn
 
 from hpcpar import hdf5
 from hpcpar.cli.main import main
+from tests.limits import SOON_S
 
 #: No command may take longer.
-LIMIT_S = 20
+LIMIT_S = round(3 * SOON_S)
 #: Within that, a damaged HDF5 file has to be found.
 CHECK_S = 5.0
 #: Memory that a case may allocate beyond what the process has.

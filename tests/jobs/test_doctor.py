@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.conftest import Run, clean_environment
+from tests.limits import LIMIT_S
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -45,7 +46,7 @@ def test_without_mpi4py(tmp_path: Path) -> None:
     env = clean_environment()
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
     done = subprocess.run([sys.executable, "-m", "hpcpar", "doctor", "--json"], capture_output=True,
-                          text=True, timeout=60, env=env)
+                          text=True, timeout=LIMIT_S, env=env)
     assert done.returncode == 2, done.stderr
     assert "pip install 'hpcpar[mpi]'" in findings(done)["MPI"]["remedy"]
 

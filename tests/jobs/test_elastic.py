@@ -18,12 +18,11 @@ from hpcpar.train import record
 from hpcpar.train.stop import STATUS
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.jobs.test_interrupted import WORDS, parent, ranks
+from tests.limits import LIMIT_S
 
 Make = Callable[..., Path]
 #: A small rate: a larger one amplifies rounding, which differs from plan to plan.
 TRAINING = (*WORDS, "--rate", 1e-4)
-#: Seconds that anything of the test may take.
-LIMIT_S = 60
 
 
 class Elastic:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.jobs.conftest import Run, clean_environment
+from tests.limits import LIMIT_S
 
 Make = Callable[..., Path]
 
@@ -100,7 +101,7 @@ def test_no_mpi(plan: Make, digits: Path, tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "hpcpar", "run", "--plan", str(plan(1, "data")), "--data",
                str(digits)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=env)
     said(done, 2, "no usable MPI", "pip install 'hpcpar[mpi]'")
 
 
@@ -153,5 +154,6 @@ def test_a_rank_with_another_plan(mpiexec: str, plan: Make, digits: Path) -> Non
         job += [] if len(job) == 1 else [":"]
         job += ["-n", str(count), sys.executable, "-m", "hpcpar", "run", "--plan",
                 str(plan(3, strategy)), "--data", str(digits)]
-    done = subprocess.run(job, capture_output=True, text=True, timeout=60, env=clean_environment())
+    done = subprocess.run(job, capture_output=True, text=True, timeout=LIMIT_S,
+                          env=clean_environment())
     said(done, 1, "schedules differ", "rank 2 has step", "conv", "same plan file")

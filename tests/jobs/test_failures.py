@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import clean_environment
+from tests.limits import LIMIT_S
 
 MPI_TESTS = Path(__file__).resolve().parents[1] / "mpi"
 
 
-def run(command: list[str], limit_s: float, **variables: str) -> tuple[int, str, float]:
+def run(command: list[str], **variables: str) -> tuple[int, str, float]:
     """(exit status, all text, seconds); a job that outlives the limit fails the test."""
     started, env = time.monotonic(), clean_environment(**variables)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit_s,
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S,
                           check=False)
     return done.returncode, done.stdout + done.stderr, time.monotonic() - started
 
@@ -42,7 +43,7 @@ def test_one_rank_that_raises_ends_the_job(mpiexec: str, tmp_path: Path) -> None
             w.barrier()  # the others wait for rank 1
         print("went on")
     """)
-    status, text, _ = run([mpiexec, "-n", "3", sys.executable, path], 30)
+    status, text, _ = run([mpiexec, "-n", "3", sys.executable, path])
     assert status != 0
     assert "rank 1 on" in text and "ValueError: row 17 has no label" in text
     assert "Traceback" in text  # a bug keeps its traceback
@@ -64,7 +65,7 @@ def test_an_error_of_the_user_on_one_rank_is_raised_on_all(mpiexec: str, tmp_pat
         except InputError as err:
             sys.stdout.write(f"rank {w.rank}: {err}\\n")
     """)
-    status, text, _ = run([mpiexec, "-n", "3", sys.executable, path], 30)
+    status, text, _ = run([mpiexec, "-n", "3", sys.executable, path])
     assert status == 0, text
     assert sorted(line for line in text.splitlines()
                   if line) == [f"rank {r}: no such file on this node" for r in range(3)]
@@ -80,7 +81,7 @@ def test_a_launcher_of_another_library_is_refused(mpiexec: str, name: str, told:
         "from hpcpar.comm.world import world\nfrom hpcpar.errors import InputError\n"
         "try:\n    world()\nexcept InputError as err:\n    print('refused:', err)"
     )
-    status, text, _ = run([sys.executable, "-c", code], 30)
+    status, text, _ = run([sys.executable, "-c", code])
     assert status == 0, text
     assert (
         f"refused: the launcher started {told} processes ({name}) but MPI sees separate worlds of 1"
@@ -129,7 +130,7 @@ def suite(tmp_path: Path) -> Path:
 def start(mpiexec: str, folder: Path, *arguments: str) -> tuple[int, str, float]:
     command = [mpiexec, "-n", "3", sys.executable, "-m", "pytest", "--rootdir",
                str(folder.parents[1]), str(folder), *arguments]
-    return run(command, 60, HPCPAR_TEST_LIMIT_S="4", HPCPAR_TEST_GRACE_S="2")
+    return run(command, HPCPAR_TEST_LIMIT_S="4", HPCPAR_TEST_GRACE_S="2")
 
 
 def test_harness_shares_a_failure(mpiexec: str, suite: Path) -> None:

@@ -11,16 +11,16 @@ import pytest
 
 from bench.gpu_parts import PARTS
 from tests import cuda_cpu
+from tests.limits import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.skipif(bool(cuda_cpu.missing()), reason=cuda_cpu.missing())
-@pytest.mark.timeout(200)
 def test_every_part_is_done(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "bench" / "gpu_session.py", "--pretended", "--out", tmp_path],
-        capture_output=True, text=True, timeout=190)
+        capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stdout + (tmp_path / "session.md").read_text()
     parts = json.loads((tmp_path / "session.json").read_text())["parts"]
     assert list(parts) == list(PARTS) and not any("fault" in part for part in parts.values())
@@ -33,7 +33,7 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None
     pytest.importorskip("cupy", reason="CuPy is not installed (extra 'cuda-check')")
     done = subprocess.run(
         [sys.executable, ROOT / "bench" / "gpu_session.py", "--out", tmp_path, "--parts",
-         "costs,versions"], capture_output=True, text=True, timeout=100)
+         "costs,versions"], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 1
     parts = json.loads((tmp_path / "session.json").read_text())["parts"]
     assert parts["costs"]["fault"] == "exit status 1"

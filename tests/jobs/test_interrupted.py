@@ -22,6 +22,7 @@ import pytest
 from hpcpar.train import checkpoint, record
 from hpcpar.train.stop import STATUS
 from tests.jobs.conftest import Run, clean_environment, summary
+from tests.limits import LIMIT_S, SLOWNESS, SOON_S
 
 Make = Callable[..., Path]
 WORDS = ("--rate", 0.04, "--seed", 3, "--schedule", "constant", "--json")
@@ -37,7 +38,7 @@ def job(mpiexec: str, digits: Path, plan: Make,
     command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", "run", *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env=clean_environment()) as started:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while not (tmp_path / "c.h5").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         yield started
@@ -72,8 +73,8 @@ def test_a_signal_to_a_rank_ends_the_job_in_good_order(
     """All ranks write a checkpoint and the record; what goes on from them is one training."""
     begin_s = time.monotonic()
     os.kill(ranks(tmp_path)[-1], getattr(signal, name))
-    out, err = job.communicate(timeout=30)
-    assert job.returncode == STATUS and time.monotonic() - begin_s < 10, err
+    out, err = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == STATUS and time.monotonic() - begin_s < SOON_S, err
     assert f"stopped by {name} on rank" in err and "--resume" in err and "Traceback" not in err
     done = json.loads(out)["steps"]
     with h5py.File(tmp_path / "c.h5") as f:
@@ -94,7 +95,7 @@ def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
         job: subprocess.Popen[str], hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     for rank in ranks(tmp_path):
         os.kill(rank, signal.SIGKILL)
-    job.communicate(timeout=30)
+    job.communicate(timeout=LIMIT_S)
     assert job.returncode not in (0, STATUS)
     left = record.read(str(tmp_path / "run.h5"))
     assert left.iterations >= 1
@@ -112,10 +113,10 @@ def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
 
 def test_a_limit_of_time_ends_the_job_before_it(hpcpar: Run, plan: Make, digits: Path,
                                                 tmp_path: Path) -> None:
-    begin_s = time.monotonic()
+    begin_s, limit_s = time.monotonic(), round(10 + 4 * SLOWNESS)
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--epochs", 10**6,
-                  "--checkpoint", tmp_path / "c.h5", "--time-limit", "14s")
-    assert done.returncode == STATUS and time.monotonic() - begin_s < 14, done.stderr
+                  "--checkpoint", tmp_path / "c.h5", "--time-limit", f"{limit_s}s")
+    assert done.returncode == STATUS and time.monotonic() - begin_s < limit_s, done.stderr
     assert "stopped by its limit of time after step" in done.stderr and (tmp_path / "c.h5").exists()
 
 
@@ -151,8 +152,8 @@ def test_a_rank_that_dies_is_named_with_its_host_and_signal(
     child = next(pid for watcher, pid in watched.items() if watcher in watched.values())
     begin_s = time.monotonic()
     os.kill(child, getattr(signal, name))
-    _, err = job.communicate(timeout=30)
-    assert time.monotonic() - begin_s < 2 and job.returncode not in (0, STATUS)
+    _, err = job.communicate(timeout=LIMIT_S)
+    assert time.monotonic() - begin_s < SOON_S and job.returncode not in (0, STATUS)
     lines = [line for line in err.splitlines() if line.startswith("hpcpar: ")]
     assert len(lines) == 1 and "Traceback" not in err, err
     assert re.match(rf"hpcpar: rank [01] on {socket.gethostname()} was killed by {name}", lines[0])

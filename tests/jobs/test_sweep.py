@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import ROOT, Run, clean_environment
+from tests.limits import LIMIT_S
 
 
 def words(digits: Path, out: Path, ranks: str, *more: str) -> list[str]:
@@ -81,7 +82,7 @@ def test_an_interrupt_ends_the_ranks_and_can_be_resumed(
             break
         time.sleep(0.1)
     begun.send_signal(sign)
-    _, said = begun.communicate(timeout=30)
+    _, said = begun.communicate(timeout=LIMIT_S)
     assert begun.returncode == 130 and said.splitlines()[-1] == "hpcpar: interrupted"
     own = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _mentions(p, str(tmp_path))]
     assert not own, "ranks were left running"
@@ -102,7 +103,7 @@ def test_the_script_for_plain_mpiexec(plan: Callable[..., Path], digits: Path,
         pytest.skip("the script activates .venv of the checkout, which is not there")
     command = ["bash", str(ROOT / "jobs" / "mpirun.sh"), "2", str(plan(2, "data")), str(digits)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path,
-                          env=clean_environment(), timeout=60, check=False)
+                          env=clean_environment(), timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert ((tmp_path / "run.h5").exists()
             and (tmp_path / "weights.h5").exists()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.jobs.conftest import Run, clean_environment, summary
+from tests.limits import LIMIT_S
 
 Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
@@ -112,7 +113,7 @@ def test_the_defaults_train(network: str, shape: str, hpcpar: Run, tmp_path: Pat
     assert not hpcpar(0, "plan", "--network", network, "--input", shape, "--classes", 10,
                       "--ranks", 2, "--batch", 16, "-o", made).returncode
     done = summary(hpcpar(2, "run", "--plan", made, "--data", data, "--epochs", 3, "--json",
-                          timeout=200))
+                          timeout=LIMIT_S))
     assert done["test_accuracy"] > 0.6
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import ROOT, clean_environment
+from tests.limits import LIMIT_S
 
 PAGE = ROOT / "docs" / "tutorial.ipynb"
 
 
-@pytest.mark.timeout(900)
 def test_the_tutorial_runs(mpiexec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("ipykernel", "matplotlib", "pandas", "sklearn"):
         pytest.importorskip(package)
@@ -23,7 +23,7 @@ def test_the_tutorial_runs(mpiexec: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert shown.count("image/png") == 2 and shown.count("text/html") >= 4
     for name, value in clean_environment().items():
         monkeypatch.setenv(name, value)
-    client.NotebookClient(notebook, timeout=600, kernel_name="python3",
+    client.NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3",
                           resources={"metadata": {"path": str(tmp_path)}}).execute()
     texts = [output.data["text/plain"] for cell in notebook.cells if cell.cell_type == "code"
              for output in cell.outputs if "data" in output]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import Run, clean_environment
+from tests.limits import LIMIT_S
 
 Make = Callable[..., Path]
 NETWORK = "tests.jobs.networks:residual"
@@ -36,7 +37,7 @@ def job(mpiexec: str, what: str, ranks: int, *words: object,
         **env: str) -> subprocess.CompletedProcess[str]:
     command = [mpiexec, "-n", str(ranks), sys.executable, "-c", SCRIPT.format(what=what),
                *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90,
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S,
                           env=clean_environment(**env))
 
 

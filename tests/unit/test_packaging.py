@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcpar.cli.main import COMMANDS
+from tests.limits import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +41,7 @@ def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet",
                "-w", str(tmp_path), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("hpcpar-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import hpcpar
+from tests.limits import LIMIT_S
 
 ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
@@ -99,5 +100,5 @@ assert status == 0 and not heavy, (status, heavy)
 ], ids=lambda argv: str(argv[0]))
 def test_planning_needs_no_mpi_and_no_gpu(argv: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", PLANNING.format(argv=argv)], capture_output=True,
-                          text=True, timeout=60)
+                          text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr

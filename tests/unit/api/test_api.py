@@ -19,6 +19,7 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
+from tests.limits import LIMIT_S, SLOWNESS
 
 ROOT = Path(hpcpar.__file__).parents[1]
 WORDS = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
@@ -228,9 +229,9 @@ def test_a_module_of_pytorch_is_priced() -> None:
 
 LIGHT = """
 import sys, time
-begin = time.perf_counter()
+begin = time.process_time()
 import hpcpar
-took = time.perf_counter() - begin
+took = time.process_time() - begin
 heavy = {"numpy", "mpi4py", "matplotlib", "h5py", "torch", "pandas", "cupy"} & set(sys.modules)
 assert not heavy, heavy
 loaded = sorted(m for m in sys.modules if m.startswith("hpcpar."))
@@ -249,9 +250,10 @@ except AttributeError:
 
 
 def test_importing_is_fast_and_functions_are_not_hidden_by_packages() -> None:
-    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True,
+                          timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.5  # 5 ms on an idle machine
+    assert float(done.stdout) < 0.5 * SLOWNESS  # 5 ms on an idle machine
 
 
 def test_the_examples_of_the_reference_are_right(tmp_path: Path,

@@ -16,6 +16,7 @@ import pytest
 from hpcpar.cli.main import COMMANDS, main
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.plan.plan import load
+from tests.limits import LIMIT_S
 
 LENET = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
 
@@ -227,7 +228,7 @@ def test_a_closed_pipe_is_quiet(form: str) -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "hpcpar", "networks", "alexnet", form]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=LIMIT_S)
     os.close(write)
     assert done.returncode == 0 and done.stderr == b""
 

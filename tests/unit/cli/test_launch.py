@@ -14,6 +14,7 @@ import pytest
 from hpcpar.cli import launch
 from hpcpar.errors import InputError
 from hpcpar.sweep import local
+from tests.limits import LIMIT_S
 
 MPIEXEC = """#!/bin/sh
 printf '%s ' "$@"
@@ -49,7 +50,7 @@ def begin(env: dict[str, str], tmp_path: Path, *words: str) -> subprocess.Popen[
 def test_words_and_status_are_passed_on(env: dict[str, str], tmp_path: Path, words: str) -> None:
     """The ranks choose their own number of threads."""
     job = begin(env, tmp_path, *words.split())
-    out, err = job.communicate(timeout=60)
+    out, err = job.communicate(timeout=LIMIT_S)
     rest = " ".join(w for w in words.replace("-n3", "").replace("-n 3", "").split())
     assert out == f"-n 3 {tmp_path}/python -m hpcpar {rest} threads=\n", err
     assert job.returncode == 7
@@ -62,14 +63,14 @@ def test_signals_reach_mpiexec(env: dict[str, str], tmp_path: Path) -> None:
     assert "threads=" in job.stdout.readline() and job.stdout.readline() == "waiting\n"
     time.sleep(0.1)
     job.send_signal(signal.SIGTERM)
-    out, _ = job.communicate(timeout=60)
+    out, _ = job.communicate(timeout=LIMIT_S)
     assert (out, job.returncode) == ("ended\n", 9)
 
 
 @pytest.mark.parametrize("variable", launch._JOB)
 def test_a_rank_starts_no_job(env: dict[str, str], tmp_path: Path, variable: str) -> None:
     job = begin(env | {variable: "0"}, tmp_path, "verify", "-n", "2", "--plan", "p.json")
-    out, err = job.communicate(timeout=60)
+    out, err = job.communicate(timeout=LIMIT_S)
     assert (out, job.returncode) == ("", 2) and "leave -n out" in err and err.count("\n") == 1
 
 

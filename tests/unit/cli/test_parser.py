@@ -11,6 +11,7 @@ import pytest
 
 from hpcpar.cli.main import COMMANDS, main, parsers
 from hpcpar.cli.parser import SECTIONS
+from tests.limits import LIMIT_S
 
 
 def shown_help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -62,7 +63,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("shtab")
     path = tmp_path_factory.mktemp("completion") / "hpcpar.bash"
     done = subprocess.run([sys.executable, "-m", "hpcpar", "--print-completion", "bash"],
-                          capture_output=True, text=True, timeout=60, check=True)
+                          capture_output=True, text=True, timeout=LIMIT_S, check=True)
     path.write_text(done.stdout)
     return path
 
@@ -77,7 +78,7 @@ def test_bash_completes(words: str, found: list[str], script: Path, tmp_path: Pa
         COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
         _shtab_hpcpar hpcpar "${{COMP_WORDS[-1]}}" "${{COMP_WORDS[-2]}}"
         printf '%s\\n' "${{COMPREPLY[@]}}" """
-    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=20,
+    done = subprocess.run(["bash", "-c", lines], capture_output=True, text=True, timeout=LIMIT_S,
                           cwd=tmp_path, check=False)
     assert done.stdout.split() == found, done.stderr
 

@@ -12,6 +12,7 @@ import pytest
 
 import hpcpar
 from hpcpar.report.progress import ProgressBar
+from tests.limits import LIMIT_S
 
 ROOT = Path(hpcpar.__file__).parents[1]
 
@@ -20,7 +21,7 @@ def synthetic(path: Path, stderr: int) -> str:
     """The results of a command that writes long enough for a bar."""
     words = ("data", "synthetic", path.name, "--input", "3x64x64", "--samples", "1500")
     done = subprocess.run([sys.executable, "-m", "hpcpar", *words], stdout=subprocess.PIPE,
-                          stderr=stderr, text=True, timeout=60, check=True, cwd=path.parent,
+                          stderr=stderr, text=True, timeout=LIMIT_S, check=True, cwd=path.parent,
                           env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)})
     return done.stdout
 

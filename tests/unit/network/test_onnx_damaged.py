@@ -14,6 +14,7 @@ from hpcpar.network.builtin import network
 
 onnx = pytest.importorskip("onnx")
 
+from tests.limits import SOON_S  # noqa: E402
 from tests.unit.network.onnx_nodes import HEAD, Spec, write  # noqa: E402
 
 WEIGHTS: dict[str, Any] = {"w": (192, 4), "k": (4, 3, 3, 3), "v": (3,), "to": np.array([], int),
@@ -72,8 +73,8 @@ def test_constants_that_double_with_every_node_end_in_time(tmp_path: Path,
                      for i in range(60)]
     weights = WEIGHTS | {"c0": np.array([1.0]), "d0": np.array([1.0])}
     monkeypatch.setattr("hpcpar.network.importer.MOST_VALUES", 1 << 12)
-    begin = time.perf_counter()
+    begin = time.process_time()
     nodes = [*ladder, *growing, ("Mul", ("x", "c60"), "h"), ("Mul", ("h", "d60"), "g"),
              ("Flatten", "g", "f"), ("Gemm", ("f", "w"), "y")]
     assert "it has 8192 values" in refusal(write(tmp_path / "big.onnx", nodes, weights=weights))
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < SOON_S
