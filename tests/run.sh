@@ -4,7 +4,8 @@
 #   bash tests/run.sh             draws a third of the cases of each parametrized test, by a seed that it prints
 #   bash tests/run.sh --seed 7    the third of that seed; three seeds in a row draw every case
 #   bash tests/run.sh --all       every case
-#   HPCPAR_EXTRAS= bash tests/run.sh   leaves out what needs PyTorch and the CUDA compiler: they are large
+#   HPCPAR_EXTRAS= bash tests/run.sh                    leaves out what needs PyTorch
+#   HPCPAR_EXTRAS=oracle,cuda-check bash tests/run.sh   compiles CUDA sources and plans of cuDNN, too
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case "$*" in
@@ -13,7 +14,7 @@ case "$*" in
   --all) seed='' minutes=20 ;;
   *) printf 'usage: bash tests/run.sh [--all | --seed NUMBER]\n' >&2; exit 2 ;;
 esac
-extras=${HPCPAR_EXTRAS-torch,cuda-check}
+extras=${HPCPAR_EXTRAS-oracle}
 bash jobs/setup-venv.sh "mpi,plot,digits,images,test${extras:+,$extras}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 # no part has a limit of time: a slow or busy machine makes tests slow, not red; a single test that is stuck ends at a limit that scales

@@ -89,7 +89,7 @@ def truth(name: str, plan: Plan, steps: int) -> Truth:
     PyTorch takes long to load.
     """
     if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed (extra 'torch')")
+        pytest.skip("PyTorch is not installed (extra 'oracle')")
     norms = tuple((n, plan.configs[n].key) for n in sorted(plan.configs)
                   if isinstance(facts(name).network.by_name[n], BatchNorm))
     fc_passes = (plan.fc_passes, plan.switch,

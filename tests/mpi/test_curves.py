@@ -109,7 +109,7 @@ def serial(fc_passes: int, switch: str) -> list[float]:
 @pytest.mark.skipif(importlib.util.find_spec("sklearn") is None,
                     reason="scikit-learn is not installed (extra 'digits')")
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None,
-                    reason="PyTorch is not installed (extra 'torch')")
+                    reason="PyTorch is not installed (extra 'oracle')")
 @pytest.mark.parametrize("name", list(plans())[:: 1 if P <= 4 else 3])
 def test_curve(name: str, communicator: Communicator) -> None:
     plan, net = plans()[name], network()

@@ -53,7 +53,7 @@ from hpcpar.schedule.lower import lower
 
 P = world().size
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
-                                reason="PyTorch is not installed (extra 'torch')")
+                                reason="PyTorch is not installed (extra 'oracle')")
 #: Random graphs on this number of ranks.
 COUNT = {1: 6, 2: 8, 3: 5, 4: 3}.get(P, 2)
 GRAPHS = [f"graph-{seed}" for seed in graph_seeds(100 * P + 40, COUNT)]

@@ -12,7 +12,7 @@ from hpcpar.comm.world import world
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("torch") is None,
-                       reason="PyTorch is not installed (extra 'torch')"),
+                       reason="PyTorch is not installed (extra 'oracle')"),
     pytest.mark.filterwarnings("ignore:Using padding='same'"),
 ]
 #: Some on every number of ranks, others on each.
