@@ -40,7 +40,7 @@ from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, alone
 from hpcpar.search.explain import Explanation
 from hpcpar.search.explain import explain as limitations
-from hpcpar.search.scaling import Scale, best_ranks, node_ranks, scaling, weak_batch
+from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 
 #: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]
@@ -214,7 +214,7 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
                          "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
     serial_s = alone(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
-    return scaling(candidates, task.samples or 0, epochs, node_ranks(task.machine), serial_s)
+    return scaling(candidates, task.samples or 0, epochs, serial_s)
 
 
 def _price_plan(given: str | Plan | PlanResult, machine: MachineLike | None,

@@ -37,7 +37,7 @@ from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
 from hpcpar.report.sweep_table import conclusion
-from hpcpar.search.scaling import weak_batch
+from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep import study as studies
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
@@ -173,8 +173,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
             optional("epochs", positive, epochs) or 1, device, out, transport, math)
         asked = asked.on(study.machine)
-        study = replace(study, nodes={str(p): 1 if here else asked.nodes_for(p) or p
-                                      for p in (*sizes, *simulated)}, simulated=simulated)
+        count = {str(p): asked.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)}
+        study = replace(study, nodes=count, simulated=simulated)
         studies.save(study)
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")

@@ -60,7 +60,7 @@ class Scale:
                 "run_s": self.run_s, "node_hours": self.node_hours}
 
 
-def scaling(candidates: list[Candidate], samples: int, epochs: float, node_ranks: int,
+def scaling(candidates: list[Candidate], samples: int, epochs: float,
             serial_s_per_sample: float) -> list[Scale]:
     """Efficiency, time and cost of every candidate.
 
@@ -68,8 +68,6 @@ def scaling(candidates: list[Candidate], samples: int, epochs: float, node_ranks
     ----------
     samples : int
         Samples of an epoch.
-    node_ranks : int
-        Ranks of a node.
     serial_s_per_sample : float
         Time of one rank for a sample.
     """
@@ -78,8 +76,8 @@ def scaling(candidates: list[Candidate], samples: int, epochs: float, node_ranks
         ranks, batch = c.task.ranks, c.task.batch
         run_s = c.iteration_s * samples / batch * epochs
         efficiency = serial_s_per_sample * batch / (ranks * c.iteration_s)
-        nodes = math.ceil(ranks / node_ranks)
-        scales.append(Scale(c, ranks, batch, efficiency, run_s, nodes * run_s / 3600))
+        node_hours = nodes(c.task.machine, ranks) * run_s / 3600
+        scales.append(Scale(c, ranks, batch, efficiency, run_s, node_hours))
     return scales
 
 
@@ -112,8 +110,17 @@ def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
 
 
 def node_ranks(machine: Machine) -> int:
-    """Ranks of the level named ``node``; 1 where the machine has no such level."""
+    """Ranks of the level named ``node``; 0 where one node holds any number.
+
+    Without such a level a rank is a node where the machine's processor says so, and else all ranks
+    are in one node.
+    """
     for level in machine.levels:
-        if level.name == "node" and level.ranks:
+        if level.name == "node":
             return level.ranks
-    return 1
+    return int(machine.processor == "node")
+
+
+def nodes(machine: Machine, ranks: int) -> int:
+    """Number of nodes that this many ranks take."""
+    return math.ceil(ranks / (node_ranks(machine) or ranks))

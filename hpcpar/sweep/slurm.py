@@ -63,7 +63,7 @@ class Slurm:
 
     def on(self, machine: Machine) -> Slurm:
         """With as many ranks a node as the machine has, where no option says how many."""
-        if self.nodes or self.ranks_per_node or "node" not in {x.name for x in machine.levels}:
+        if self.nodes or self.ranks_per_node:
             return self
         return replace(self, ranks_per_node=node_ranks(machine))
 

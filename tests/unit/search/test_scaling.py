@@ -8,19 +8,20 @@ from dataclasses import replace
 import pytest
 
 from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.network.small import lenet5
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, PlanningTask
-from hpcpar.search.scaling import Scale, best_ranks, node_ranks, scaling
+from hpcpar.search.scaling import Scale, best_ranks, node_ranks, nodes, scaling
 
 LOCAL = files.load("local")
 FITS, TOO_LARGE = 1, LOCAL.device.memory_bytes + 1
 
 
-def task(ranks: int, batch: int) -> PlanningTask:
+def task(ranks: int, batch: int, machine: Machine = LOCAL) -> PlanningTask:
     return PlanningTask(lenet5((1, 28, 28), 10), NetworkSpec("lenet5", (1, 28, 28), 10), ranks,
-                        batch, LOCAL, "late", 60_000, {})
+                        batch, machine, "late", 60_000, {})
 
 
 def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
@@ -67,9 +68,10 @@ def test_nothing_fits() -> None:
 def test_efficiency_time_and_node_hours() -> None:
     """Strong and weak scaling by hand: 4 ranks a node, 0.01 s a sample on one rank."""
     cases = ((1, 64, 0.64), (6, 64, 0.16), (8, 512, 0.8))
-    made = [Candidate(task(ranks, batch), "data", seconds, FITS, ranks)
+    machine = files.load("p100x4x4")
+    made = [Candidate(task(ranks, batch, machine), "data", seconds, FITS, ranks)
             for ranks, batch, seconds in cases]
-    one, strong, weak = scaling(made, 6400, 2.0, 4, 0.01)
+    one, strong, weak = scaling(made, 6400, 2.0, 0.01)
     assert (one.efficiency, one.run_s) == (pytest.approx(1.0), pytest.approx(2 * 100 * 0.64))
     assert one.node_hours == pytest.approx(one.run_s / 3600)
     assert strong.efficiency == pytest.approx(0.64 / (6 * 0.16)) and strong.run_s == pytest.approx(
@@ -87,7 +89,7 @@ def test_efficiency_time_and_node_hours() -> None:
 def test_a_single_rank_is_fully_efficient() -> None:
     wanted = task(1, 32)
     alone = auto.alone(wanted, "data")
-    (found,) = scaling([alone], 32, 1.0, 1, alone.iteration_s / 32)
+    (found,) = scaling([alone], 32, 1.0, alone.iteration_s / 32)
     assert found.efficiency == pytest.approx(1.0) and found.run_s == pytest.approx(
         alone.iteration_s)
     assert math.isclose(found.node_hours, found.run_s / 3600)
@@ -95,6 +97,8 @@ def test_a_single_rank_is_fully_efficient() -> None:
 
 def test_ranks_of_a_node() -> None:
     assert node_ranks(files.load("abci-v100")) == node_ranks(files.load("p100x4x4")) == 4
-    assert node_ranks(LOCAL) == 1
+    assert node_ranks(files.load("cori-knl")) == 1
     node = replace(LOCAL.levels[0], name="node", ranks=0)
-    assert node_ranks(replace(LOCAL, levels=(node,))) == 1
+    for machine in (LOCAL, replace(LOCAL, levels=(node,)), files.load("k20x8")):
+        assert node_ranks(machine) == 0 and nodes(machine, 8) == 1
+    assert nodes(files.load("abci-v100"), 6) == 2

@@ -216,6 +216,16 @@ def test_weak_scaling_keeps_each_rank_s_batch(sweep: Sweep, launcher: Launcher) 
             and two["measured"]["efficiency"] == pytest.approx(2))
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--simulate", "4,8,64")])
+def test_nodes_are_counted_as_predict_does(sweep: Sweep, more: tuple[str, ...]) -> None:
+    """Also without Slurm, without a run, and for simulated sizes."""
+    _, document = sweep("--machine", "p100x4x4", "--device", "gpu", *more,
+                        ranks="1" if "--simulate" in more else "1,4,8,64")
+    assert {p["ranks"]: p["nodes"] for p in document["points"]} == {1: 1, 4: 1, 8: 2, 64: 16}
+    assert len({p["predicted"]["node_hours"] / p["nodes"] / p["predicted"]["epoch_s"]
+                for p in document["points"] if p["predicted"]}) == 1
+
+
 def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
     status, document = sweep("--dry-run", ranks="2")
     assert status == 0 and launcher.ran == []
