@@ -22,6 +22,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report import answer, prediction_bars
 from hpcpar.report.prediction_tables import schedule_rows
+from hpcpar.report.progress import SearchProgress
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
@@ -173,13 +174,14 @@ def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "l
     if jitter is not None:
         require_size(ranks)
     begin = time.perf_counter()
-    candidates, search = _candidates(net, spec, strategy, ranks, batch, where,
-                                     **chosen.planning(spec))
     ranking: list[Robust] = []
-    if jitter is not None:
-        ranking = by_robustness(candidates, jitter)
-        near = [each.candidate for each in ranking]
-        candidates = near + [c for c in candidates if c not in near]
+    with SearchProgress() as progress:
+        candidates, search = _candidates(net, spec, strategy, ranks, batch, where,
+                                         tell=progress.tell, **chosen.planning(spec))
+        if jitter is not None:
+            ranking = by_robustness(candidates, jitter)
+    near = [each.candidate for each in ranking]
+    candidates = near + [c for c in candidates if c not in near]
     return PlanResult(tuple(candidates), search, time.perf_counter() - begin, chosen.epochs,
                       tuple(ranking))
 

@@ -36,6 +36,7 @@ from hpcpar.network.layers import Shape
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report import answer, perfetto, prediction_bars, timeline_plot
+from hpcpar.report.progress import SearchProgress
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, alone
 from hpcpar.search.explain import Explanation
@@ -185,9 +186,10 @@ def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int]
     each = whole or argument("batch_per_rank", share, batch_per_rank)
     sizes = {p: whole or weak_batch(each, p) for p in argument("ranks", several_ranks, ranks)}
     spec, net = network_of(network, input, classes)
-    candidates, skipped = _price(
-        net, spec, sizes, strategies, chosen.on(machine_of(machine or "local")),
-        training=not forward_only, **chosen.planning(spec))
+    with SearchProgress() as progress:
+        candidates, skipped = _price(
+            net, spec, sizes, strategies, chosen.on(machine_of(machine or "local")),
+            tell=progress.tell, training=not forward_only, **chosen.planning(spec))
     scales = _scales(candidates, math.ceil(each), chosen.epochs) if asked else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),

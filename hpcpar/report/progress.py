@@ -6,7 +6,14 @@ import sys
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from hpcpar.errors import visible
 from hpcpar.train.inference import Seen
@@ -52,6 +59,20 @@ class ProgressBar(Progress):
         else:
             self.update(self._task, completed=done, total=total, description="  ".join(parts))
             self.refresh()
+
+
+class SearchProgress(Progress):
+    """What a search for plans does, and for how long it has run; only a terminal shows it."""
+
+    def __init__(self) -> None:
+        super().__init__(TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
+                         console=Console(stderr=True, highlight=False), transient=True,
+                         redirect_stdout=False, disable=not sys.stderr.isatty())
+        self._task = self.add_task("planning")
+
+    def tell(self, what: str) -> None:
+        """Changes the words."""
+        self.update(self._task, description=visible(what))
 
 
 class RunProgress:

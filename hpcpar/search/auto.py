@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -99,9 +100,10 @@ def expand(pattern: str, ranks: int) -> list[str]:
 
 
 def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *,
-         gather: str = "lazy", samples: int | None = None, **options: Any) -> PlanningTask:
+         gather: str = "lazy", samples: int | None = None,
+         tell: Callable[[str], None] = lambda _: None, **options: Any) -> PlanningTask:
     """A planning problem; `options` are those of `Plan` and of `price`."""
-    return PlanningTask(network, spec, ranks, batch, machine, gather, samples, options)
+    return PlanningTask(network, spec, ranks, batch, machine, gather, samples, options, tell)
 
 
 def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,

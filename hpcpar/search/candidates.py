@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -50,6 +50,8 @@ class PlanningTask:
     options : dict
         Those of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` takes the fastest
         size of every plan.
+    tell : callable
+        Is called with words for what the search does next.
     """
 
     network: Network
@@ -60,6 +62,7 @@ class PlanningTask:
     gather: str
     samples: int | None
     options: dict[str, Any]
+    tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     @property
     def plan_options(self) -> dict[str, Any]:
@@ -119,6 +122,7 @@ class Candidate:
         t, limit = self.task, self.task.machine.device.memory_bytes
         if self.bound_bytes <= limit:
             return True
+        t.tell(f"memory of {self.strategy}")
         least = memory_floor(t.network, self.plan, training=t.options.get("training", True))
         least = least.scaled(t.options.get("gamma", 1.0))
         return bool(least.total_bytes <= limit) and all(
@@ -203,6 +207,7 @@ def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
 
 def _apart(task: PlanningTask, strategy: str) -> Candidate:
     """A strategy whose number of steps depends on its grid."""
+    task.tell(f"pricing {strategy}")
     return (best_pipeline if parse(strategy)[0] == "pipeline" else alone)(task, strategy)
 
 
@@ -233,6 +238,7 @@ def _families(task: PlanningTask, strategies: list[str]) -> list[Candidate]:
     found: dict[int, Candidate] = {}
     for members in families.values():
         names = [strategies[i] for i in members]
+        task.tell(f"pricing {', '.join(names[:3])}{' ...' * (len(names) > 3)}")
         priced_members = _family(task, names, together([each[i] for i in members]))
         found |= zip(members, priced_members, strict=True)
     return [found[i] for i in range(len(strategies))]

@@ -24,6 +24,7 @@ def made_to_fit(chosen: Candidate) -> Candidate | None:
     fixed stay.
     """
     plan, fixed = chosen.plan, chosen.task.plan_options
+    chosen.task.tell(f"making {chosen.strategy} fit in memory")
     segments = () if plan.recompute else SEGMENTS
     doublings = 1 if "microbatches" in fixed else int(plan.batch).bit_length()
     numbers = [plan.microbatches << i for i in range(doublings)]

@@ -48,6 +48,7 @@ def plan_layerwise(task: PlanningTask) -> LayerwisePlan:
         Accounting or inference that the tables do not cover.
     """
     _check(task)
+    task.tell("layer by layer: cost tables")
     search = _search(task)
     result = search.best()
     if search.plan.overlap is Overlap.NONE:
@@ -80,6 +81,7 @@ def _fastest_with_hidden(task: PlanningTask, search: Search, result: SearchResul
         plan = search.best(hidden=HIDDEN[eighths]).plan if eighths else result.plan
         key = tuple(config.key for config in plan.configs.values())
         if key not in by_configs:
+            task.tell(f"layer by layer: plan {len(by_configs) + 1} under the timeline")
             by_configs[key] = of_plan(task, plan)
         return by_configs[key]
 

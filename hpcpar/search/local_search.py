@@ -47,7 +47,8 @@ def improve(search: Search, start: Candidate) -> Candidate:
     A plan that is not in the search's tables is returned unchanged.
     """
     best = start
-    for _ in range(ROUNDS):
+    for turn in range(ROUNDS):
+        best.task.tell(f"layer by layer: local search, round {turn + 1} of {ROUNDS} at most")
         rows = _rows_of(search, best)
         moves = [] if rows is None else _cheapest_moves(search, rows)
         if rows is None or not moves:

@@ -31,6 +31,7 @@ def by_robustness(candidates: Sequence[Candidate], jitter: float) -> list[Robust
             if c.fits == best.fits and c.iteration_s <= NEAR * best.iteration_s]
     found = []
     for each in near:
+        each.task.tell(f"simulating {each.strategy}")
         simulator = Simulator(each.task.network, each.plan, each.task.machine)
         played = simulator.play(Noise(jitter), _REPEATS)
         found.append(Robust(each, float(np.percentile(played.iteration_s, 95))))
