@@ -27,7 +27,6 @@ def plot(of: SimulationReport, path: str | None = None) -> Any:
     left.axvline(1e3 * of.predicted_s, color="black", linestyle="--", label="predicted")
     left.axvline(1e3 * of.played.mean_s, color="#D55E00", label="simulated, mean")
     left.set(xlabel="time of an iteration (ms)", ylabel="iterations")
-    left.legend(fontsize=8, frameon=False)
     each = of.played
     order = np.argsort(each.compute_s, kind="stable")
     below = np.zeros(len(order))
@@ -39,8 +38,9 @@ def plot(of: SimulationReport, path: str | None = None) -> Any:
                            linewidth=0)
         below = upto
     right.set(xlabel="ranks, by their computing", ylabel="time (ms)", xlim=(0, len(order)))
-    right.legend(fontsize=8, frameon=False, loc="lower right")
-    for axes in (left, right):
+    for axes, entries in ((left, 2), (right, len(_PARTS))):
+        axes.legend(fontsize=8, frameon=False, loc="lower center", ncols=entries,
+                    bbox_to_anchor=(0.5, 1.0))
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(told(of), fontsize=9)
     return finish(plt, figure, path, 130)

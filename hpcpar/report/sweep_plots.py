@@ -108,9 +108,12 @@ def _time(axes: Any, points: Sequence[Point], weak: bool) -> None:
         axes.plot(ranks, [first * (1 if weak else over.ranks / r) for r in ranks], color="black",
                   linestyle="--", linewidth=1, zorder=0)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 10 * low:  # decades would leave the axis without numbers
+        axes.yaxis.set_major_locator(pyplot().MaxNLocator(7, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_minor_locator(pyplot().NullLocator())
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
     axes.yaxis.set_minor_formatter(lambda v, _: f"{v:g}" if f"{v:e}"[0] in "25" else "")
-    axes.tick_params(axis="y", which="minor", labelsize=8)
     axes.set_ylabel("one iteration (ms)")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,15 @@ def test_every_package_is_listed() -> None:
              for p in (ROOT / "hpcpar").rglob("__init__.py")} | {"hpcpar.kernels"}
     assert listed == found
     assert len(names) == len(listed), "a package is listed twice"
+
+
+def test_pages_that_are_named_exist() -> None:
+    named = {(page, path.name) for top in ("hpcpar", "kernels", "jobs", "docs")
+             for path in (ROOT / top).rglob("*") if path.is_file()
+             for page in re.findall(r"\bdocs/[\w/-]+\.(?:md|ipynb)",
+                                    path.read_text(encoding="utf-8", errors="ignore"))}
+    assert len(named) > 5
+    assert [(page, by) for page, by in named if not (ROOT / page).is_file()] == []
 
 
 def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:

@@ -97,6 +97,14 @@ def test_a_plot_is_written(plan: str, tmp_path: Path) -> None:
     assert path.stat().st_size > 10_000
 
 
+def test_the_legends_of_a_plot_are_beside_what_is_drawn(plan: str) -> None:
+    pytest.importorskip("matplotlib")
+    figure = hpcpar.simulate(plan, jitter=0.1).plot()
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert not axes.get_legend().get_window_extent().overlaps(axes.get_window_extent())
+
+
 @pytest.mark.parametrize(("words", "told"), [
     (("--slow", "node9=2"), "no unit of this job"),
     (("--slow", "node0"), "not a number greater than 0"),

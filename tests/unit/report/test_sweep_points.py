@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hpcpar.report.sweep_points import (
     mean_accuracy,
     speedup,
 )
+from hpcpar.report.sweep_plots import figures
 from hpcpar.report.sweep_table import conclusion
 
 
@@ -44,3 +46,18 @@ def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
         "Fastest, as measured: data on 8 ranks, 1 s an iteration of 64 samples, 2.00 times the "
         "speed of 2 at 50.0% parallel efficiency. Predictions are right to 62.5%.")
     assert conclusion([]) == "Nothing can run."
+
+
+@pytest.mark.parametrize("slowest_s", [0.056, 0.1, 0.3, 0.9, 40.0])
+def test_the_time_axis_has_numbers_over_its_whole_length(slowest_s: float) -> None:
+    pytest.importorskip("matplotlib")
+    shown = [point(ranks, 64, time_s, time_s, low_s=time_s, high_s=time_s)
+             for ranks, time_s in ((1, slowest_s), (2, 0.052))]
+    figure = figures(shown, "title", True)["time"]
+    figure.draw_without_rendering()
+    axis = figure.axes[0].yaxis
+    low, high = figure.axes[0].get_ylim()
+    at = sorted(y for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+                if tick.label1.get_text() and low <= (y := tick.get_loc()) <= high)
+    assert len(at) >= 3
+    assert max(b / a for a, b in pairwise([low, *at, high])) < (high / low) ** 0.5
