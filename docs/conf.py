@@ -18,8 +18,11 @@ html_theme = "furo"
 html_title = "hpcpar"
 # headings are link targets
 myst_heading_anchors = 3
-# the notebook holds the outputs of its last run; a test runs it again
-nb_execution_mode = "off"
+# the notebook is kept without outputs: every build runs it, and fails where a cell fails
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
 
 
 def command_help() -> str:

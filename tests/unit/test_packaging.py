@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import shutil
 import subprocess
@@ -36,6 +37,12 @@ def test_pages_that_are_named_exist() -> None:
                                     path.read_text(encoding="utf-8", errors="ignore"))}
     assert len(named) > 5
     assert [(page, by) for page, by in named if not (ROOT / page).is_file()] == []
+
+
+def test_the_tutorial_is_kept_without_outputs() -> None:
+    """The build of the documentation runs it."""
+    cells = json.loads((ROOT / "docs/tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert [cell["outputs"] for cell in cells if cell.get("outputs")] == []
 
 
 def test_wheel_holds_sources_presets_and_jobs(tmp_path: Path) -> None:
