@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +36,10 @@ from rich.table import Table
 PLAIN_WIDTH = 170
 
 Value = float | str | None
+#: Parts of a published number: what its printed digits leave open, and what counts as near.
+PRINTED, NEAR = 0.025, 0.2
+#: A published bound or range, as in "> 2x", "up to 4x" (it is reached) and "10 to 30%".
+_BOUNDS = re.compile(r"(?:([<>]|up to) )?([\d.]+)(?: to ([\d.]+))?\D*")
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class Claim:
         What differs, and why.
     also : mapping
         Further columns: our value counted in other ways.
+    because : str
+        Why ours is not what is published, where that is known.
+    judged : str
+        The verdict, where numbers do not give it.
     """
 
     what: str
@@ -58,6 +68,8 @@ class Claim:
     unit: str = ""
     note: str = ""
     also: Mapping[str, Value] = field(default_factory=dict)
+    because: str = ""
+    judged: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -68,6 +80,31 @@ class Claim:
             if isinstance(ours, int | float) and isinstance(published, int | float) and published
             else None
         )
+
+    @property
+    def verdict(self) -> str:
+        """The comparison in words; empty where nothing is published."""
+        if self.judged or self.published is None:
+            return self.judged
+        off = self._off
+        if off <= PRINTED:
+            return "reproduced"
+        if off <= NEAR:
+            return f"within {math.ceil(100 * off)}%"
+        return f"not reproduced because {self.because}" if self.because else "not understood"
+
+    @property
+    def _off(self) -> float:
+        """Distance from what is published, as a part of it; infinity where it is not a number."""
+        if self.ratio is not None:
+            return abs(self.ratio - 1)
+        bounds = _BOUNDS.fullmatch(self.published) if isinstance(self.published, str) else None
+        if bounds is None or not isinstance(self.ours, int | float):
+            return 0.0 if self.ours == self.published else math.inf
+        sign, low, high = bounds[1], float(bounds[2]), float(bounds[3] or bounds[2])
+        least = -math.inf if sign == "<" else low
+        most = math.inf if sign == ">" else high
+        return 0.0 if least <= self.ours <= most else math.inf
 
 
 @dataclass(frozen=True)
@@ -102,13 +139,13 @@ class Section:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and rows as text, without columns that are empty."""
         others = dict.fromkeys(name for c in self.claims for name in c.also)
-        heads = ["", "published", self.ours, "ratio", *others, "note"]
+        heads = ["", "published", self.ours, "ratio", *others, "verdict", "note"]
         rows = []
         for c in self.claims:
             ratio = "-" if c.ratio is None else f"{c.ratio:.2f}"
             also = [text(c.also[name], c.unit) if name in c.also else "" for name in others]
             rows.append([c.what, text(c.published, c.unit), text(c.ours, c.unit), ratio, *also,
-                         c.note])
+                         c.verdict, c.note])
         kept = [i for i in range(len(heads)) if any(row[i] not in ("", "-") for row in rows)]
         return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
@@ -135,6 +172,14 @@ class Report:
     @property
     def claims(self) -> list[Claim]:
         return [claim for section in self.sections for claim in section.claims]
+
+    @property
+    def counts(self) -> str:
+        """How many rows have each verdict."""
+        kinds = ("reproduced", "within", "not reproduced", "not understood")
+        found = {kind: sum(c.verdict.startswith(kind) for c in self.claims) for kind in kinds}
+        found[f"within {NEAR:.0%}"] = found.pop("within")
+        return ", ".join(f"{count} {kind}" for kind, count in found.items() if count)
 
 
 def listed(values: Mapping[str, float], form: str = ".3g", unit: str = "") -> str:
@@ -184,7 +229,8 @@ def _print(report: Report, bars: bool) -> None:
     out.print(report.title)
     for section in report.sections:
         heads, rows = section.table()
-        _table(section.title, [(head, head in ("", "note")) for head in heads], rows, out)
+        words = ("", "verdict", "note")
+        _table(section.title, [(head, head in words) for head in heads], rows, out)
     for panel in report.panels:
         if bars:
             parts = list(next(iter(panel.bars.values())))
@@ -205,7 +251,7 @@ def _print(report: Report, bars: bool) -> None:
 def _plain(report: Report) -> dict[str, Any]:
     claims = [
         {"what": c.what, "published": c.published, "ours": c.ours, "ratio": c.ratio,
-         "unit": c.unit.strip(), "note": c.note, "also": dict(c.also)}
+         "unit": c.unit.strip(), "verdict": c.verdict, "note": c.note, "also": dict(c.also)}
         for c in report.claims
     ]
     panels = [

@@ -29,6 +29,9 @@ is the paper's own formula (`hpcpar/papers/`), *schedule* is what hpcpar would e
 the machine preset. Most of the papers' figures are drawings without numbers: compared is what their
 text prints. Nothing is measured here. Presets and their sources:
 [machines](../reference/machines.md).
+
+Every row with a published figure has a verdict: *reproduced* (to the digits that are printed),
+*within x%* (up to 20), *not reproduced because* of what is known to differ, or *not understood*.
 """
 
 
@@ -56,9 +59,10 @@ def part(name: str, doc: str, report: Report) -> str:
 
 def summary(reports: list[Report]) -> str:
     """The table of what is reproduced and what is not."""
-    rows = [f"| {r.title} | {r.reproduced} | {r.missing or 'nothing'} |" for r in reports
-            if r.reproduced]
-    return "\n".join(["| paper | reproduced | not reproduced |", "| --- | --- | --- |", *rows, ""])
+    rows = [f"| {r.title} | {r.reproduced} | {r.missing or 'nothing'} | {r.counts} |"
+            for r in reports]
+    return "\n".join(["| paper | reproduced | not reproduced | rows |",
+                      "| --- | --- | --- | --- |", *rows, ""])
 
 
 def page() -> str:

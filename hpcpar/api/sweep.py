@@ -173,8 +173,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
             optional("epochs", positive, epochs) or 1, device, out, transport, math)
         asked = asked.on(study.machine)
-        count = {str(p): asked.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)}
-        study = replace(study, nodes=count, simulated=simulated)
+        study = replace(study, simulated=simulated, nodes={
+            str(p): asked.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
         studies.save(study)
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hpcpar.report.sweep_plots import figures
 from hpcpar.report.sweep_points import (
     IterationParts,
     Point,
@@ -15,7 +16,6 @@ from hpcpar.report.sweep_points import (
     mean_accuracy,
     speedup,
 )
-from hpcpar.report.sweep_plots import figures
 from hpcpar.report.sweep_table import conclusion
 
 
