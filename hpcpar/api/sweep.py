@@ -108,7 +108,7 @@ class SweepResult(TableResult):
 
 
 def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
-          batch: float | Fraction | str, out: str, machine: MachineLike = "local",
+          batch: float | Fraction | str, out: str, machine: MachineLike | None = None,
           strategies: str | Iterable[str] = "auto,data", *,
           input: Shape | str | None = None, classes: int | None = None, steps: int | None = None,
           epochs: int | None = None, data: str = "", device: str = "cpu",
@@ -128,7 +128,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     batch : int, float, Fraction or str
         In a weak study below 1 where ranks share a sample, as in ``1/4``.
     network, machine
-        As in `hpcpar.plan`.
+        As in `hpcpar.plan`. Without `machine` it is ``machine.toml`` in the folder `out`; without
+        that file a local sweep measures it, others take ``local``.
     simulate : int, str or list, optional
         Further numbers of ranks, which are simulated instead of run.
     site : (path, mapping)
@@ -163,11 +164,14 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
     out = os.path.abspath(out)
     folder.make(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
+        beside = os.path.join(out, folder.MACHINE)
+        if machine is None and os.path.exists(beside):
+            machine = beside
         largest = weak_batch(each, sizes[-1] if kind == "weak" else 1)
         path, samples = _data(net, data, out, BATCHES * largest, dry_run, tell)
         study = Study(
             argument("kind", OneOf(KINDS), kind), spec,
-            planning_options.on(_machine(machine, device)), sizes, wanted, each,
+            planning_options.on(_machine(machine or "local", device)), sizes, wanted, each,
             StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
                          bucket_bytes=chosen["bucket_bytes"]),
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
@@ -175,6 +179,10 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         asked = asked.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
             str(p): asked.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
+        if here and machine is None and not dry_run:
+            tell.say("calibrating this machine for the plans of the study")
+            first = planning.prepare(replace(study, simulated=()), tell.planning)
+            study = replace(study, machine=local.calibrate(study, first, _launcher(mpiexec)))
         studies.save(study)
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")
@@ -186,7 +194,7 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         if not (here or dry_run):
             _run_here(study, states, played, [], asked, tell)
             todo = [case for case in todo if case not in played]
-        launch = (shlex.split(mpiexec) or [local.mpiexec()]) if here and todo else []
+        launch = _launcher(mpiexec) if here and todo else []
         scripts = {} if here else remote.write(study, asked, todo, one_allocation, os.getcwd())
         if here and not dry_run:
             _run_here(study, states, todo, launch, asked, tell)
@@ -197,6 +205,10 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
         dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
     return _result(study, states, dry)
+
+
+def _launcher(given: str) -> list[str]:
+    return shlex.split(given) or [local.mpiexec()]
 
 
 def sweep_report(out: str) -> SweepResult:

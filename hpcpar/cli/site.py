@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from hpcpar.report.tables import say
 from hpcpar.schema import Line, read_toml
+from hpcpar.sweep.folder import MACHINE
 
 #: Names another file of site defaults; empty for none.
 VARIABLE = "HPCPAR_CONFIG"
-#: The machine of a sweep whose folder holds one.
-BESIDE = "machine.toml"
 
 
 @dataclass(frozen=True)
@@ -60,18 +59,18 @@ def read() -> Site:
 def fill(args: argparse.Namespace) -> None:
     """Fills in the machine where --machine is not given, and says where it comes from.
 
-    The machine in a sweep's folder wins over the site's, which wins over ``local``. A plan file
-    keeps its own machine, and so does a record.
+    The machine in a sweep's folder wins over the site's, which wins over ``local``; without both
+    the sweep decides. A plan file keeps its own machine, and so does a record.
     """
     known = getattr(args, "machine", "") is not None or getattr(args, "plan", None)
     if known or args.command == "trace":
         return
-    beside = os.path.join(args.out, BESIDE) if args.command == "sweep" else ""
+    beside = os.path.join(args.out, MACHINE) if args.command == "sweep" else ""
     if os.path.exists(beside):
         args.machine = beside
         say(f"note: machine {beside}, of this sweep's folder")
         return
     site = read()
-    args.machine = site.machine or "local"
+    args.machine = site.machine or (None if args.command == "sweep" else "local")
     if site.machine:
         say(f"note: machine {site.machine}, from {site.path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -16,8 +17,10 @@ from rich.progress import (
 )
 
 from hpcpar.errors import visible
-from hpcpar.train.inference import Seen
-from hpcpar.train.loop import Progress as Trained
+
+if TYPE_CHECKING:
+    from hpcpar.train.inference import Seen
+    from hpcpar.train.loop import Progress as Trained
 
 #: Seconds between two drawings of a bar: drawing takes time from the run.
 _DRAWN_S = 0.2

@@ -31,6 +31,8 @@ AGAIN = "delete its folder to run the case again"
 
 PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "run.h5", "log",
                                                "exit", "status.json")
+#: The machine of a sweep, in the sweep's own folder.
+MACHINE = "machine.toml"
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.sweep import folder
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import PLANNED, RUNNING, Status
-from hpcpar.sweep.scripts import program, run_options
+from hpcpar.sweep.scripts import device_options, program, run_options
 from hpcpar.sweep.study import Case, Study
 
 #: Seconds that ranks have to end after each signal.
@@ -42,10 +44,39 @@ def mpiexec() -> str:
 def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
     """The command line that runs, or simulates, a case."""
     path = study.folder(case)
-    files = ["--plan", os.path.join(path, folder.PLAN), "--out", os.path.join(path, folder.RECORD)]
+    named = ["--plan", os.path.join(path, folder.PLAN), "--out", os.path.join(path, folder.RECORD)]
     if study.simulates(case):
-        return [*program(), "simulate", *files]
-    return [*launcher, "-n", str(case.ranks), *program(), "run", *files, *run_options(study)]
+        return [*program(), "simulate", *named]
+    return [*launcher, "-n", str(case.ranks), *program(), "run", *named, *run_options(study)]
+
+
+def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[str]) -> Machine:
+    """Measures this machine on every number of ranks, for the plans of the cases that can run.
+
+    Links are those of the largest size, computing that of all. The machine is saved in the sweep's
+    folder.
+
+    Raises
+    ------
+    InputError
+        A calibration fails.
+    """
+    path, log = (os.path.join(study.out, name) for name in (folder.MACHINE, "calibration.log"))
+    machine, compute = study.machine, dict[str, float]()
+    for ranks in study.ranks:
+        made = [os.path.join(study.folder(case), folder.PLAN) for case, status in states.items()
+                if case.ranks == ranks and status.state == PLANNED]
+        if made:
+            words = [*launcher, "-n", str(ranks), *program(), "calibrate", "-o", path, "--for",
+                     *made, *device_options(study)]
+            if _wait(words, log, None):
+                raise InputError(f"calibration on {ranks} ranks: {folder.last_line(log)}; "
+                                 "--machine names a machine that needs none (local: a guess)")
+            machine = files.load(path)
+            compute |= machine.compute
+    machine = replace(machine, name="this machine", compute=compute)
+    files.save(machine, path)
+    return machine
 
 
 def run(study: Study, case: Case, status: Status, launcher: Sequence[str],

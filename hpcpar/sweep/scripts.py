@@ -70,8 +70,13 @@ def program() -> list[str]:
 def run_options(study: Study) -> list[str]:
     """The options of ``hpcpar run`` that all cases share."""
     length = ["--steps", str(study.steps)] if study.steps else ["--epochs", str(study.epochs)]
+    return ["--data", study.data, *length, *device_options(study)]
+
+
+def device_options(study: Study) -> list[str]:
+    """The options that say what ranks compute on."""
     gpu = ["--transport", study.transport, "--math", study.math] if study.device == "gpu" else []
-    return ["--data", study.data, *length, "--device", study.device, *gpu]
+    return ["--device", study.device, *gpu]
 
 
 def quoted(words: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.papers import page
-from bench.papers.common import Claim, Report, Section
+from bench.papers.common import Claim, Report, Section, Value
 
 #: Benches that take a few seconds at most; ``page.py --check`` compares all.
 FAST = ("integrated", "deepa_tables", "owt")
@@ -27,10 +27,34 @@ def test_every_bench_has_its_section() -> None:
 def test_a_table_has_the_columns_that_are_filled() -> None:
     claims = [Claim("a|b", 2.0, 1.0, "x", also={"other way": 3.0}), Claim("c", None, "text")]
     assert page.table(Section("Title", claims, "searched")) == "\n".join((
-        "Title:", "", "|  | published | searched | ratio | other way |",
-        "| --- | --- | --- | --- | --- |", "| a/b | 2x | 1x | 0.50 | 3x |",
-        "| c | - | text | - |  |", ""))
+        "Title:", "", "|  | published | searched | ratio | other way | verdict |",
+        "| --- | --- | --- | --- | --- | --- |", "| a/b | 2x | 1x | 0.50 | 3x | not understood |",
+        "| c | - | text | - |  |  |", ""))
     text = page.part("owt", "One line.\n\n    command\n\nSettings\nof it.\n",
                      Report("Paper", [Section("Title", claims)], remarks=["Why."]))
     assert text.startswith("## Paper\n\n```sh\npython bench/papers/owt.py\n```\n\nSettings\nof it.")
     assert text.endswith("\n* Why.\n")
+
+
+@pytest.mark.parametrize(("published", "ours", "verdict"), [
+    (12.0, 12.25, "reproduced"), (0.0, 0.0, "reproduced"), (64.0, 52.07, "within 19%"),
+    (5.0, 2.2, "not understood"), (None, 3.0, ""), ("> 2x", 2.1, "reproduced"),
+    ("> 2x", 1.9, "not understood"), ("< 16 GB", 5.4, "reproduced"),
+    ("10 to 30%", 20.0, "reproduced"), ("10 to 30%", 4.8, "not understood"),
+    ("up to 4x", 1.35, "not understood"), ("data < ds", "data < ds", "reproduced"),
+    ("data < ds", "ds < data", "not understood"), (96.1, None, "not understood"),
+])
+def test_a_verdict_in_words(published: Value, ours: Value, verdict: str) -> None:
+    assert Claim("a", published, ours).verdict == verdict
+    known = Claim("a", published, ours, because="it rains").verdict
+    assert known == verdict.replace("not understood", "not reproduced because it rains")
+
+
+def test_every_published_figure_of_the_page_has_a_verdict() -> None:
+    words = ("reproduced", "within ", "not reproduced because ", "not understood")
+    kept = page.PAGE.read_text(encoding="utf-8").split("\n\n")
+    for table in [t.splitlines() for t in kept if t.startswith("|  | published")]:
+        heads = [cell.strip() for cell in table[0].split("|")[1:-1]]
+        for line in table[2:]:
+            row = dict(zip(heads, (cell.strip() for cell in line.split("|")[1:-1]), strict=True))
+            assert row["published"] == "-" or row["verdict"].startswith(words), line

@@ -50,7 +50,7 @@ def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
 
 @pytest.mark.parametrize("slowest_s", [0.056, 0.1, 0.3, 0.9, 40.0])
 def test_the_time_axis_has_numbers_over_its_whole_length(slowest_s: float) -> None:
-    pytest.importorskip("matplotlib")
+    plt = pytest.importorskip("matplotlib.pyplot")
     shown = [point(ranks, 64, time_s, time_s, low_s=time_s, high_s=time_s)
              for ranks, time_s in ((1, slowest_s), (2, 0.052))]
     figure = figures(shown, "title", True)["time"]
@@ -61,3 +61,4 @@ def test_the_time_axis_has_numbers_over_its_whole_length(slowest_s: float) -> No
                 if tick.label1.get_text() and low <= (y := tick.get_loc()) <= high)
     assert len(at) >= 3
     assert max(b / a for a, b in pairwise([low, *at, high])) < (high / low) ** 0.5
+    plt.close("all")

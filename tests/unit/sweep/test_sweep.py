@@ -102,11 +102,13 @@ def sweep(tmp_path: Path, launcher: Launcher, capsys: pytest.CaptureFixture[str]
     data = tmp_path / "data.h5"
     synthetic(str(data), (1, 8, 8), 10, 640)
 
-    def run(*more: str, kind: str = "strong", ranks: str = "1,2") -> tuple[int, dict[str, Any]]:
+    def run(*more: str, kind: str = "strong", ranks: str = "1,2",
+            machine: str = "local") -> tuple[int, dict[str, Any]]:
         status = cli.main(
             ["sweep", kind, "--network", "lenet5", "--input", "1x8x8", "--batch", "64", "--ranks",
              ranks, "--strategies", "data,filter", "--data", str(data), "--mpiexec", "pretended",
-             "--out", str(tmp_path / "out"), "--json", *more]
+             "--out", str(tmp_path / "out"), "--json",
+             *(["--machine", machine] if machine else []), *more]
         )
         text = capsys.readouterr()
         run.said = text.err  # type: ignore[attr-defined]
@@ -360,6 +362,44 @@ def test_a_machine_of_another_device_is_refused(sweep: Sweep, tmp_path: Path, ki
         assert sweep("--machine", "p100x4x4")[0] == 2  # presets say it as well
 
 
+def test_a_local_sweep_calibrates_unless_it_is_told_not_to(
+        sweep: Sweep, launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every number of ranks, for its plans, once."""
+    measured: list[list[str]] = []
+
+    def calibrated(words: list[str], log: str, limit_s: float | None) -> int | None:
+        if "calibrate" not in words:
+            return launcher(words, log, limit_s)
+        measured.append(words)
+        ranks = int(words[words.index("-n") + 1])
+        made = replace(files.load("local"), compute={f"conv2d.forward x={ranks}": 0.1 * ranks})
+        files.save(made, words[words.index("-o") + 1])
+        return 0
+
+    monkeypatch.setattr(local, "_wait", calibrated)
+    for _ in range(2):
+        status, document = sweep(machine="")
+        assert status == 0 and set(states(document).values()) == {"done"}
+        assert "not calibrated" not in sweep.said  # type: ignore[attr-defined]
+    assert [words[1:3] for words in measured] == [["-n", "1"], ["-n", "2"]]
+    assert [Path(word).parent.name for word in measured[1] if word.endswith("plan.json")] == [
+        "data-p2-b64", "filter-p2-b64"]
+    found = files.load(str(tmp_path / "out" / "machine.toml"))
+    assert dict(found.compute) == {"conv2d.forward x=1": 0.1, "conv2d.forward x=2": 0.2}
+
+
+def test_a_calibration_that_fails_says_why(sweep: Sweep, launcher: Launcher,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(words: list[str], log: str, limit_s: float | None) -> int | None:
+        Path(log).write_text("hpcpar: no memory\n")
+        return 1
+
+    monkeypatch.setattr(local, "_wait", failing)
+    assert sweep(machine="")[0] == 2
+    said = sweep.said  # type: ignore[attr-defined]
+    assert "calibration on 1 ranks: no memory; --machine names" in said
+
+
 def test_the_machine_in_the_folder_is_the_default_and_guesses_are_said(
         sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
     _, document = sweep(ranks="1")
@@ -368,7 +408,7 @@ def test_the_machine_in_the_folder_is_the_default_and_guesses_are_said(
     (tmp_path / "other").mkdir()
     machine = replace(files.load("local"), name="mine", compute={"conv2d.forward x=1": 0.5})
     files.save(machine, str(tmp_path / "other" / "machine.toml"))
-    _, document = sweep("--out", str(tmp_path / "other"), ranks="1")
+    _, document = sweep("--out", str(tmp_path / "other"), ranks="1", machine="")
     assert "on mine," in document["title"]
     assert "not calibrated" not in sweep.said  # type: ignore[attr-defined]
 
