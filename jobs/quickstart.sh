@@ -30,7 +30,7 @@ for turn in 1 2 3; do
   run hpcpar plan "${lenet[@]}" --ranks "$ranks" --machine $out/machine.toml --samples 1438 \
     -o $out/plan.json
   run mpiexec -n "$ranks" hpcpar run --plan $out/plan.json --data $out/digits.h5 \
-    --epochs $((8 * ranks)) --rate 0.02 --decay 0.01 --schedule cosine --seed 3 \
+    --epochs $((8 * ranks)) --rate 0.012 --decay 0.01 --schedule cosine --seed 3 \
     --out $out/run.h5 --checkpoint $out/weights.h5 --json >$out/run.json
   run hpcpar compare $out/run.h5 --plot $out/compare.png >$out/compare.txt
   head -n 4 $out/compare.txt
@@ -52,9 +52,11 @@ PYTHON
   fi
 done
 
-python - $out/run.json <<'PYTHON'
+python - $out/run.json $out/run.h5 <<'PYTHON'
 import json
 import sys
+
+import h5py
 
 run = json.load(open(sys.argv[1]))
 print(f"\nquickstart: {run['test_accuracy']:.1%} of the held-out digits are read right; "
@@ -62,5 +64,9 @@ print(f"\nquickstart: {run['test_accuracy']:.1%} of the held-out digits are read
       f"predicted {run['predicted_iteration_s'] * 1e3:.1f} ms", file=sys.stderr)
 if run["test_accuracy"] < 0.97:
     sys.exit("quickstart: this training should reach 97%: something is wrong")
+with h5py.File(sys.argv[2]) as record:
+    loss = record["loss"][:]
+if loss.max() > 1.1 * loss[0]:
+    sys.exit(f"quickstart: the loss jumps to {loss.max():.2f} at iteration {loss.argmax()}")
 PYTHON
 printf 'quickstart: see %s/compare.png\n' "$out" >&2

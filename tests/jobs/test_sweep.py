@@ -21,7 +21,7 @@ def words(digits: Path, out: Path, ranks: str, *more: str) -> list[str]:
     """The options of a sweep of LeNet-5."""
     return ["sweep", "strong", "--network", "lenet5", "--input", "1x8x8", "--batch", "16",
             "--ranks", ranks, "--strategies", "data,filter", "--data", str(digits), "--out",
-            str(out), *more]
+            str(out), "--machine", "local", *more]
 
 
 def test_cases_run_and_are_reported(hpcpar: Run, digits: Path, tmp_path: Path) -> None:
