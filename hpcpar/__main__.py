@@ -1,10 +1,14 @@
-"""``python -m hpcpar``."""
+"""``python -m hpcpar``, and the script ``hpcpar``."""
 
 from __future__ import annotations
 
 import sys
 
-from hpcpar.cli.main import main
+from hpcpar.signals import hold
+
+hold()  # before the rest is loaded, which takes time
+
+from hpcpar.cli.main import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

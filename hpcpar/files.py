@@ -66,7 +66,7 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
             return
         target = os.path.realpath(path)
         remove_temporaries(target)
-        temporary = _temporary(target)
+        temporary = temporary_of(target)
         try:
             yield temporary
             _replace(temporary, target)
@@ -98,7 +98,7 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
         foreign = [each for each in present if not re.fullmatch(names, each)]
         if foreign:
             raise InputError(f"folder {path} has other files, too ({foreign[0]}); choose another")
-        temporary = _temporary(target)
+        temporary = temporary_of(target)
         os.mkdir(temporary)
         try:
             yield temporary
@@ -113,8 +113,8 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
                          "and that you may write, with room") from err
 
 
-def _temporary(target: str) -> str:
-    """The name of what is written in place of a file or folder by this process."""
+def temporary_of(target: str) -> str:
+    """The name of what this process writes in place of a file or folder, or beside it."""
     return f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}"
 
 
@@ -173,6 +173,7 @@ def lock(path: str, what: str) -> Iterator[None]:
         try:
             yield
         finally:
+            remove_temporaries(target)  # of who has started this program, and is gone
             os.unlink(holder.name)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -20,11 +22,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.child import command
 from hpcpar.errors import InputError
 from hpcpar.files import atomic_path, reason
+from hpcpar.signals import SIGNALS
 
-#: Seconds after which a file counts as damaged; most objects of a file, and bytes of an array.
-CHECK_S, MOST_OBJECTS, MOST_BYTES = 20.0, 100_000, 1 << 34
+#: Processor time (s) after which a file counts as damaged; most objects of a file, and bytes of an
+#: array.
+CHECK_S, MOST_OBJECTS, MOST_BYTES = 20, 100_000, 1 << 34
 
 
 def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = False) -> None:
@@ -38,12 +43,14 @@ def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = F
     InputError
         A file is damaged, or has data in other files and may not.
     """
-    # imports as this process does: not from the folder in which it happens to run
-    code = (f"import sys; sys.path[:] = {sys.path!r}; from hpcpar.hdf5 import tell; "
-            f"tell({CHECK_S})")
-    done = subprocess.run([sys.executable, "-I", "-c", code, *paths], capture_output=True,
-                          check=False)
-    if done.returncode == -signal.SIGALRM:
+    # in its own session: signals to this one's group, as of a terminal, do not reach it
+    done = subprocess.run([*command(__name__), str(CHECK_S), *paths], capture_output=True,
+                          check=False, start_new_session=True)
+    if -done.returncode in SIGNALS:  # somebody asks all processes of the job to stop
+        os.kill(os.getpid(), -done.returncode)
+        check(paths, what, remedy, allow_external)
+        return
+    if done.returncode == -signal.SIGXCPU:
         fault = [paths[0], "is damaged (reading its structure takes for ever)"]
     elif done.returncode != 0:  # mostly a signal
         fault = [paths[0], "is damaged (the HDF5 library crashes on it)"]
@@ -97,14 +104,14 @@ def _bytes(found: h5py.Dataset) -> int:
     return math.prod(found.shape) * found.dtype.itemsize
 
 
-def tell(limit_s: float) -> None:
-    """Prints the first file of the command line that has a fault, and the fault; else null.
+def tell(limit_s: int, paths: Sequence[str]) -> None:
+    """Prints the first of the files that has a fault, and the fault; else null.
 
-    SIGALRM ends this process after the limit, also where the one that waits for it is gone.
+    SIGXCPU ends this process after the limit, also where the one that waits for it is gone.
     """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    for path in sys.argv[1:]:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+    for path in paths:
         try:
             fault = _fault(path)
         except Exception as err:  # whatever h5py raises on a damaged file
@@ -253,3 +260,7 @@ def replacing(path: str, what: str) -> Iterator[h5py.File]:
         finally:
             if sink.error is not None:
                 raise sink.error
+
+
+if __name__ == "__main__":
+    tell(int(sys.argv[1]), sys.argv[2:])

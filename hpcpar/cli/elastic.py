@@ -15,23 +15,26 @@ import argparse
 import os
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 
+from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
-from hpcpar.cli.launch import job_environment
+from hpcpar.cli.launch import die_with, job_environment
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
+from hpcpar.files import lock, temporary_of
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report.answer import plural
 from hpcpar.report.tables import say
 from hpcpar.schedule.runnable import require
+from hpcpar.signals import STATUS, handle
 from hpcpar.sweep.local import mpiexec
 from hpcpar.sweep.slurm import usual_mpi
 
@@ -39,8 +42,8 @@ from hpcpar.sweep.slurm import usual_mpi
 MOST_FAILURES = 3
 #: Seconds between two looks at the job.
 _POLL_S = 0.05
-#: Exit status of a run that has stopped on request; see `hpcpar.train.stop`.
-_STOPPED = 75
+#: Seconds that ranks have to save their work, whose supervisor is gone.
+_SAVING_S = 10.0
 #: Options that the supervisor gives each job anew.
 _OWN = {"-n": 1, "--plan": 1, "--resume": 1, "--elastic-return": 1, "--elastic": 0}
 
@@ -121,25 +124,28 @@ class _Supervisor:
     return_s: float
     #: When lost slots count as back.
     back_s: list[float] = field(default_factory=list)
-    #: The signal that asked this program to stop.
-    asked: int = 0
-    job: subprocess.Popen[bytes] | None = None
+    #: The signals that asked this program to stop.
+    asked: list[int] = field(default_factory=list)
     #: True where the job was asked to stop, for lost ranks that are back.
     told: bool = False
 
     def run(self) -> int:
         """All jobs, one after the other."""
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-            signal.signal(number, self._pass_on)
+        handle(self._note, (signal.SIGHUP,))
+        self._wait_for_others()
         first, failures = self._stamp(), 0
         while True:
+            if self.asked:
+                say(f"elastic: stopped by {signal.Signals(self.asked[0]).name}")
+                return STATUS
             plan = plan_for(self.given, int(self.given.ranks) - len(self.back_s))
             before = self._stamp()
             status, gone = self._one_job(plan, self.checkpoint if before != first else self.resume)
             stopped = self.told and not gone
-            if status in (0, 2) or self.asked or (
-                    status in (1, _STOPPED) and not gone and not stopped):
+            if status in (0, 2) or (status in (1, STATUS) and not gone and not stopped):
                 return status
+            if self.asked:  # while the launcher or a lost rank was about to end
+                continue
             if not stopped:
                 failures = failures + 1 if self._stamp() == before else 1
                 if failures == MOST_FAILURES:
@@ -152,6 +158,14 @@ class _Supervisor:
                 say(f"elastic: {what}: going on with {plural(self._left(), 'rank')}")
             self.back_s = [s for s in self.back_s if s > time.monotonic()]
 
+    def _wait_for_others(self) -> None:
+        """Waits while ranks save their work whose supervisor is gone."""
+        deadline = time.monotonic() + _SAVING_S
+        while time.monotonic() < deadline and not self.asked:
+            with suppress(InputError), lock(self.checkpoint, "checkpoint"):
+                return
+            time.sleep(_POLL_S)
+
     def _left(self) -> int:
         return int(self.given.ranks) - len(self.back_s)
 
@@ -162,10 +176,9 @@ class _Supervisor:
         """Tells one checkpoint from the next; 0 where there is none."""
         return os.stat(self.checkpoint).st_mtime_ns if os.path.exists(self.checkpoint) else 0
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self.asked = number
-        if self.job is not None:
-            self.job.send_signal(number)
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        # launchers do not pass on SIGHUP
+        self.asked.append(signal.SIGTERM if number == signal.SIGHUP else number)
 
     def _one_job(self, plan: Plan, resume: str) -> tuple[int, list[str]]:
         """The exit status of a job, and word of the ranks that were lost."""
@@ -173,24 +186,30 @@ class _Supervisor:
         if plan is not self.given:
             path = f"{os.path.splitext(self.checkpoint)[0]}.p{plan.ranks}.plan.json"
             plans.save(plan, path)
-        command = [*launcher(), "-n", str(plan.ranks), sys.executable, "-m", "hpcpar", *self.words,
+        command = [*launcher(), "-n", str(plan.ranks), *child.command(), *self.words,
                    "--plan", path, *(["--resume", resume] if resume else [])]
         say(f"elastic: {plural(int(plan.ranks), 'rank')}, {plan.strategy}"
             f"{f', from {resume}' if resume else ''}")
-        folder = os.path.dirname(os.path.abspath(self.checkpoint))  # all nodes can write there
-        with tempfile.NamedTemporaryFile("r", dir=folder, prefix=".hpcpar-lost-") as word:
-            # in its own session: signals of the terminal come to it through here, once
-            self.job = subprocess.Popen(command, start_new_session=True,
-                                        env=job_environment() | {lost.VARIABLE: word.name})
+        # where all nodes can write
+        name = temporary_of(os.path.realpath(self.checkpoint))
+        with open(name, "w+", encoding="utf-8") as word:
             try:
-                status, lines = self._wait(self.job), word.read().splitlines()
-                return status, [line for line in lines if lost.KILLED in line] or lines[:1]
+                # in its own session: signals of the terminal come to it through here, once; when
+                # this program is gone, the launcher is asked to stop
+                job = subprocess.Popen(command, start_new_session=True,
+                                       preexec_fn=partial(die_with, os.getpid(), signal.SIGTERM),
+                                       env=job_environment() | {lost.VARIABLE: name})
+                status, lines = self._wait(job), word.read().splitlines()
             finally:
-                self.job = None
+                os.unlink(name)
+        return status, [line for line in lines if lost.KILLED in line] or lines[:1]
 
     def _wait(self, job: subprocess.Popen[bytes]) -> int:
-        self.told = False
+        self.told, passed_on = False, 0
         while job.poll() is None:
+            for number in self.asked[passed_on:]:
+                job.send_signal(number)
+                passed_on += 1
             if self._is_back() and not self.told:
                 say("elastic: lost ranks are back")
                 job.send_signal(signal.SIGTERM)

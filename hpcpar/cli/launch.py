@@ -10,8 +10,10 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
+from hpcpar import child, signals
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 
@@ -72,7 +74,11 @@ def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
     words = list(argv)
     place = next(i for i, word in enumerate(words) if re.fullmatch(r"-n\d*", word))
     del words[place:place + (2 if words[place] == "-n" else 1)]
-    program = [mpiexec, "-n", str(ranks), sys.executable, "-m", "hpcpar", *words]
+    program = [mpiexec, "-n", str(ranks), *child.command(), *words]
+    for number in signals.held():
+        print(f"hpcpar: stopped by {signal.Signals(number).name} before the job started",
+              file=sys.stderr)
+        sys.exit(signals.STATUS)
     sys.stderr.flush()
     os.execve(mpiexec, program, job_environment())
 
@@ -84,29 +90,44 @@ def job_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in VARIABLES or k in GIVEN}
 
 
-def watch() -> None:
+def die_with(parent: int, number: int) -> None:
+    """This process, and the program that it becomes, gets a signal when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def watch() -> bool:
     """In a job, goes on in a process of its own. This one stays, small, to say how that one died.
 
     It passes signals on, and ends as the other did. If this one is killed, so is the other.
+
+    Returns
+    -------
+    bool
+        False outside of a job.
     """
     if not any(name in os.environ for name in _JOB):
-        return
-    watcher, child = os.getpid(), os.fork()
-    if child == 0:
+        return False
+    # requests before the fork are noted in both processes; those during it wait
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
+    watcher, rank = os.getpid(), os.fork()
+    if rank == 0:
         os.setpgid(0, 0)  # a signal to the group comes once, from here
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != watcher:
-            os._exit(1)
-        return
-    passed_on = []
+        die_with(watcher, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
+        return True
+    passed_on = signals.held().copy()
+    signals.held().clear()
 
     def pass_on(number: int, _: object) -> None:
         passed_on.append(number)
-        os.kill(child, number)
+        with suppress(ProcessLookupError):  # it has ended: its status counts
+            os.kill(rank, number)
 
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, pass_on)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signals.handle(pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
+    status = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
     if status < 0 and not passed_on:  # else it is the job that ends
         name = signal.Signals(-status).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
@@ -115,9 +136,10 @@ def watch() -> None:
         print(f"hpcpar: {what}{hint}; ending the job", file=sys.stderr, flush=True)
         # the launcher kills the job at once, and what it has not yet forwarded is lost
         time.sleep(0.3)
+    if status < 0:
         # an exit, unlike a signal, can leave the launcher waiting for ever for a rank that starts
         os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(abs(status))
+    os._exit(status)
 
 
 def started_rank() -> int:

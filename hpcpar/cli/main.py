@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import hpcpar
+from hpcpar import signals
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank, watch
 from hpcpar.cli.output_files import check_outputs
@@ -64,8 +65,10 @@ def _dispatch(argv: Sequence[str]) -> int:
         command = None
     if command is not None and command not in COMMANDS:
         raise unknown("command", command, COMMANDS)
+    watched = command in JOBS and watch()
+    if command != "run" and not watched:
+        signals.release()  # in a job, requests wait until MPI is up: other ranks start it, too
     if command in JOBS:
-        watch()
         limit_threads()
     top, chosen = parsers(*(() if command is None else (command,)))
     if command is not None:

@@ -32,10 +32,11 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
 from hpcpar.report.progress import ProgressBar, RunProgress
-from hpcpar.report.tables import show_line
+from hpcpar.report.tables import say, show_line
 from hpcpar.runtime.emulate import emulate
 from hpcpar.runtime.optimizer import SGD, WARMUP, BatchScaling, RateSchedule
 from hpcpar.schedule.runnable import require
+from hpcpar.signals import STATUS, StopRequest
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record, run_record
 from hpcpar.train.collect import Recorder
@@ -43,7 +44,6 @@ from hpcpar.train.inference import Inference
 from hpcpar.train.job import EpochEnd, Interval, JobOptions
 from hpcpar.train.loop import Training
 from hpcpar.train.saving import BackgroundWriter
-from hpcpar.train.stop import STATUS, StopRequest
 
 #: Options that only a training has: those of `JobOptions`, and those of `SGD`.
 LENGTH = ("epochs", "steps", "checkpoint", "every", "keep", "time_limit")
@@ -158,6 +158,12 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
     job = kind(w, network, plan, kernels, job_options)
+    if isinstance(job, Training) and job.start >= job.steps:
+        job.close()
+        if w.rank == 0:
+            say(f"{args.resume} is already at step {job.start} of {job.steps}: nothing to do; ask "
+                "for more with --epochs or --steps")
+        return 0
     if args.device == EMULATE:
         emulate(job.executor, Simulator(network, plan, machine))
     prediction = price(network, plan, machine, samples=job.measured.samples,
@@ -188,8 +194,11 @@ def _run(args: argparse.Namespace, w: World, stop: StopRequest) -> int:
             save = partial(recorder.saved, args.out) if args.out else None
             reason = job.run(progress.training, stop, save)
         else:
-            job.run(progress.inference)
+            reason = job.run(progress.inference, stop)
     job.close()
+    if reason and isinstance(job, Inference):
+        lines.say(f"stopped by {reason}")
+        return STATUS
     for caution in kernels.cautions:
         lines.say(f"note: {caution}")
     run = recorder.collect()

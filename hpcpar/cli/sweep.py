@@ -13,6 +13,7 @@ from hpcpar.cli.site import read
 from hpcpar.errors import RunError
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
+from hpcpar.signals import handle
 from hpcpar.sweep.folder import FAILED
 from hpcpar.sweep.study import KINDS
 
@@ -105,8 +106,7 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
     # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
-    for sign in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sign, _interrupt)
+    handle(_interrupt, (signal.SIGHUP,))
     if args.kind == REPORT:
         result = sweep_report(args.out)
     else:

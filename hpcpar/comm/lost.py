@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 #: Names the file that takes the word, one line for each rank that was lost.
 VARIABLE = "HPCPAR_LOST"
@@ -14,5 +15,7 @@ def note(line: str) -> None:
     """Leaves word, where somebody wants it."""
     path = os.environ.get(VARIABLE)
     if path:
-        with open(path, "a", encoding="utf-8") as f:
-            f.write(f"{line}\n")
+        with suppress(FileNotFoundError):  # that program is gone
+            word = os.open(path, os.O_WRONLY | os.O_APPEND)
+            os.write(word, f"{line}\n".encode())
+            os.close(word)

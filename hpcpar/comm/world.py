@@ -18,6 +18,7 @@ import numpy as np
 
 from hpcpar.comm import lost
 from hpcpar.errors import InputError, RunError, on_all_ranks, one_line, visible
+from hpcpar.signals import release
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class World:
         except (ImportError, RuntimeError) as err:
             raise InputError(f"no usable MPI ({str(err).splitlines()[0]}); install it with: pip "
                              "install 'hpcpar[mpi]'") from err
+        release()  # now that no rank waits for this one in MPI's start
         self.mpi: Any = MPI
         self.comm: Any = MPI.COMM_WORLD
         self.rank: int = self.comm.Get_rank()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import numpy as np
+
+from hpcpar.child import command
 
 #: Prefixes of the variables that make a process part of a launcher's job; the child has none.
 _LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "PRRTE_", "HYD", "MPI_", "SLURM_", "PALS_")
@@ -32,7 +33,7 @@ def look(timeout_s: float = 60.0) -> dict[str, Any]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
     out: dict[str, Any] = {"cupy": "", "devices": [], "nccl": "", "direct": False, "fault": ""}
     try:
-        done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True,
+        done = subprocess.run(command(__name__), capture_output=True, text=True,
                               timeout=timeout_s, env=env)
         text = done.stdout
         last = (done.stderr.strip().splitlines() or [""])[-1]

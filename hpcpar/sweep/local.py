@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from hpcpar.child import command as program
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
 from hpcpar.machine import files
@@ -18,7 +19,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.sweep import folder
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import PLANNED, RUNNING, Status
-from hpcpar.sweep.scripts import device_options, program, run_options
+from hpcpar.sweep.scripts import device_options, run_options
 from hpcpar.sweep.study import Case, Study
 
 #: Seconds that ranks have to end after each signal.

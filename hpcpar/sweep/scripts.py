@@ -6,11 +6,11 @@ import math
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import hpcpar
+from hpcpar import child
 from hpcpar.errors import InputError
 from hpcpar.sweep import folder
 from hpcpar.sweep.slurm import Slurm, usual_mpi
@@ -60,11 +60,6 @@ def jobs(cases: Sequence[Case], one_allocation: bool) -> list[BatchJob]:
         return [BatchJob("all", tuple(cases))]
     sizes = dict.fromkeys(case.ranks for case in cases)
     return [BatchJob(f"p{ranks}", tuple(c for c in cases if c.ranks == ranks)) for ranks in sizes]
-
-
-def program() -> list[str]:
-    """The command that starts hpcpar on every rank."""
-    return [sys.executable, "-m", "hpcpar"]
 
 
 def run_options(study: Study) -> list[str]:
@@ -173,7 +168,7 @@ def script(study: Study, slurm: Slurm, job: BatchJob, directory: str) -> str:
         options.append(f"--gpus-per-task={gpus}")
     options += slurm.sbatch
     words = {"EXIT": folder.EXIT, "PLAN": folder.PLAN, "RECORD": folder.RECORD, "LOG": folder.LOG,
-             "PROGRAM": quoted(program()), "OPTIONS": quoted(run_options(study))}
+             "PROGRAM": quoted(child.command()), "OPTIONS": quoted(run_options(study))}
     run = re.sub("@([A-Z]+)@", lambda m: words[m[1]], _RUN)
     lines = [quoted(["run", study.folder(case), *slurm.placement(case.ranks)])
              for case in job.cases]

@@ -14,7 +14,9 @@ from hpcpar.data.prefetch import prefetch
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
+from hpcpar.signals import StopRequest
 from hpcpar.train.job import EpochEnd, Job, JobOptions
+from hpcpar.train.saving import Saver
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,15 @@ class Inference(Job):
         if options.resume:
             self.restore()
 
-    def run(self, tell: Callable[[Seen], None]) -> None:
-        """Once over all samples; `tell` hears of every pass."""
+    def run(self, tell: Callable[[Seen], None], stop: StopRequest | None = None) -> str:
+        """Once over all samples; `tell` hears of every pass.
+
+        Returns
+        -------
+        str
+            Why it stopped before its end; empty where it did not.
+        """
+        saver = Saver(self.world, self.options.every, stop or StopRequest(), None, None)
         sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
         program = self.executor.evaluation
         assert program is not None
@@ -64,8 +73,12 @@ class Inference(Job):
                 sums.add(loss, right)
                 mean, accuracy = sums.of(min((i + 1) * batch, self.loader.samples))
                 tell(Seen(i + 1, passes, mean, accuracy, self.last_s))
+                if saver.poll() and i + 1 < passes:
+                    break
+        saver.finish(0)
         self.measured.epochs.add(0, EpochEnd(
             test_loss=mean, test_accuracy=math.nan if accuracy is None else accuracy))
+        return saver.reason if i + 1 < passes else ""
 
     def close(self) -> None:
         """Close the data file."""

@@ -12,15 +12,14 @@ from time import perf_counter
 from hpcpar.comm import trace
 from hpcpar.comm.world import World
 from hpcpar.data.prefetch import Batch, prefetch
-from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
+from hpcpar.signals import StopRequest
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
 from hpcpar.train.job import EpochEnd, Job, JobOptions
 from hpcpar.train.saving import Collect, Saver
-from hpcpar.train.stop import StopRequest
 
 
 @dataclass
@@ -72,11 +71,6 @@ class Training(Job):
         #: Iterations done.
         self.step = self.start
         self.measured.samples = self.loader.samples
-        if self.start >= self.steps:
-            raise on_all_ranks(
-                InputError(f"{options.resume} is already at step {self.start} of {self.steps}; "
-                           "ask for more with --epochs or --steps")
-            )
 
     def run(self, tell: Callable[[Progress], None], stop: StopRequest | None = None,
             record: Collect | None = None) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from hpcpar.signals import STATUS
 from hpcpar.train import record
-from hpcpar.train.stop import STATUS
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.jobs.test_interrupted import WORDS, parent, ranks
 from tests.limits import LIMIT_S

@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 import pytest
 
+from hpcpar.signals import STATUS
 from hpcpar.train import checkpoint, record
-from hpcpar.train.stop import STATUS
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.limits import LIMIT_S, SLOWNESS, SOON_S
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcpar import child
 from hpcpar.cli import launch
 from hpcpar.errors import InputError
 from hpcpar.sweep import local
@@ -52,7 +53,7 @@ def test_words_and_status_are_passed_on(env: dict[str, str], tmp_path: Path, wor
     job = begin(env, tmp_path, *words.split())
     out, err = job.communicate(timeout=LIMIT_S)
     rest = " ".join(w for w in words.replace("-n3", "").replace("-n 3", "").split())
-    assert out == f"-n 3 {tmp_path}/python -m hpcpar {rest} threads=\n", err
+    assert out == f"-n 3 {tmp_path}/python {child.__file__} hpcpar {rest} threads=\n", err
     assert job.returncode == 7
 
 

@@ -45,7 +45,7 @@ srun = ["--distribution=block"]
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts must not depend on where the tests run."""
-    monkeypatch.setattr(scripts, "program", lambda: ["python", "-m", "hpcpar"])
+    monkeypatch.setattr(child, "command", lambda: ["python", "child.py", "hpcpar"])
     monkeypatch.setattr(scripts, "usual_mpi", lambda: "pmi2")
 
 
@@ -99,9 +99,9 @@ def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> Non
         first, second = (tmp_path / "cases" / case.name for case in SMALL)
         assert ((first / "exit").read_text(), (second / "exit").read_text()) == ("3\n", "0\n")
         assert (second
-                / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan")
+                / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python child.py hpcpar run --plan")
         (second / "log").write_text(
-            "--mpi=pmi2 --ntasks=2 python -m hpcpar run --plan: not written again")
+            "--mpi=pmi2 --ntasks=2 python child.py hpcpar run --plan: not written again")
     assert "again" in (second / "log").read_text()
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from hpcpar import signals
 from hpcpar.errors import InputError, RunError
-from hpcpar.train import saving, stop
+from hpcpar.signals import StopRequest
+from hpcpar.train import saving
 from hpcpar.train.job import Interval
 from hpcpar.train.saving import BackgroundWriter, Saver
-from hpcpar.train.stop import StopRequest
 
 
 class OneRank:
@@ -47,9 +48,9 @@ class Case:
         self.now, self.saved, self.records, self.fails = 1000.0, [], [], False
         self.step = 0
         patch.setattr(saving, "Vote", lambda world: world)
-        for module in (saving, stop):
+        for module in (saving, signals):
             patch.setattr(module.time, "monotonic", lambda: self.now)
-        patch.setattr(stop.time, "time", lambda: self.now)
+        patch.setattr(signals.time, "time", lambda: self.now)
         patch.delenv("SLURM_JOB_END_TIME", raising=False)
         self.stop = StopRequest(limit_s)
         world: Any = OneRank()
@@ -121,7 +122,7 @@ def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
         signal.raise_signal(signal.SIGINT)  # passed on twice
         assert request.due(0.0) and request.reason == "SIGINT"
         later = time.time() + 1.0
-        monkeypatch.setattr(stop.time, "time", lambda: later)
+        monkeypatch.setattr(signals.time, "time", lambda: later)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -130,7 +131,7 @@ def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_limit_of_time_leaves_time_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, Interval(), limit_s=30.0)
     assert case.run(100, per_epoch=1000) == "its limit of time"
-    assert case.saved == [case.step] and case.step < 30 - stop.MARGIN_S + 3
+    assert case.saved == [case.step] and case.step < 30 - signals.MARGIN_S + 3
 
 
 def test_the_end_of_a_slurm_job_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

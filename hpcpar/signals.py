@@ -1,11 +1,13 @@
-"""Requests to stop a run: signals, and limits of time."""
+"""Requests to stop: the one place that handles signals, from the first line of a process on."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
+from typing import Any
 
 #: Signals after which a run ends in good order. Slurm sends the first before it kills, the second
 #: where a script asks for it (``--signal``), a terminal the third.
@@ -16,6 +18,54 @@ STATUS = 75
 MARGIN_S = 10.0
 #: Interrupts that are less than this apart (s) are one.
 TWICE_S = 0.5
+
+
+class _Hold:
+    """Notes requests that come before anything can act on them."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.numbers.append(number)
+
+
+def hold() -> None:
+    """Notes requests from now on, for who calls `handle` or `release`."""
+    held = _Hold()
+    for number in SIGNALS:
+        signal.signal(number, held)
+
+
+def held() -> list[int]:
+    """The requests that are noted so far."""
+    handler = signal.getsignal(signal.SIGTERM)
+    return handler.numbers if isinstance(handler, _Hold) else []
+
+
+def handle(action: Callable[[int, FrameType | None], object],
+           more: tuple[signal.Signals, ...] = ()) -> dict[signal.Signals, Any]:
+    """Lets `action` handle requests, and `more` signals; returns the handlers before.
+
+    It is called at once for those that `hold` has noted.
+    """
+    noted = held()
+    before = {number: signal.signal(number, action) for number in (*SIGNALS, *more)}
+    while noted:
+        action(noted.pop(0), None)
+    return before
+
+
+def release() -> None:
+    """Lets requests end this process, as they do without `hold`; those that are noted, too."""
+    if not isinstance(signal.getsignal(signal.SIGTERM), _Hold):
+        return
+    noted = held()
+    for number in SIGNALS:
+        interrupts = number == signal.SIGINT
+        signal.signal(number, signal.default_int_handler if interrupts else signal.SIG_DFL)
+    for request in noted:
+        os.kill(os.getpid(), request)
 
 
 class StopRequest:
@@ -43,7 +93,7 @@ class StopRequest:
         self.reason, self._noted_s = "", 0.0
 
     def __enter__(self) -> StopRequest:
-        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        self._before = handle(self._note)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None,
