@@ -99,3 +99,26 @@ def test_killed_ranks_change_the_plan_and_not_the_training(
     assert known[-20:].all()
     np.testing.assert_allclose(losses[known], np.array(summary(alone)["losses"])[known], rtol=1e-9)
 
+
+
+def test_ranks_end_when_their_supervisor_is_gone(plan: Make, digits: Path, tmp_path: Path) -> None:
+    """Killed, or by the end of its terminal; another one goes on at once, and nothing is left."""
+    words = ["--plan", plan(2, "data"), "--data", digits, "--epochs", 10**6, "--checkpoint",
+             tmp_path / "c.h5", "--checkpoint-every", "20steps", "--elastic"]
+    command = [sys.executable, "-m", "hpcpar", "run", *map(str, words)]
+    for jobs, number, status in ((1, signal.SIGKILL, -signal.SIGKILL), (2, signal.SIGHUP, STATUS)):
+        with open(tmp_path / "log", "a") as err, subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=err, env=clean_environment()) as job:
+            run = Elastic(tmp_path, job)
+            try:
+                while run.log.count("lenet5 on 2 ranks") < jobs:
+                    run.wait_for_a_checkpoint()
+            finally:
+                job.send_signal(number)
+            assert job.wait(LIMIT_S) == status, run.log
+        command += ["--resume", str(tmp_path / "c.h5")] * (jobs == 1)
+    deadline = time.monotonic() + LIMIT_S
+    while ranks(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.h5", "log"]
+    assert run.log.count("stopped by SIGTERM") == 2 and "written by another job" not in run.log

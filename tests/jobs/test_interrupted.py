@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,41 @@ def ranks(path: Path) -> list[int]:
         if b"run" in words and str(path / "c.h5").encode() in words and b"-n" not in words:
             found.append(int(entry.name))
     return sorted(found)
+
+
+def has_begun(pid: int) -> bool:
+    """True once a process notes requests to stop."""
+    with suppress(OSError):
+        caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+        return caught is not None and bool(int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1)
+    return False
+
+
+@pytest.mark.parametrize("whom", ["one", "all", "launcher"])
+def test_a_signal_while_ranks_start_ends_the_job_in_good_order(
+        whom: str, mpiexec: str, digits: Path, plan: Make, tmp_path: Path) -> None:
+    """At a seeded moment after the first lines of all processes, mostly before MPI is up."""
+    words = ["--plan", plan(2, "data"), "--data", digits, "--epochs", 10**6, "--checkpoint",
+             tmp_path / "c.h5"]
+    command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", "run", *map(str, words)]
+    draw = random.Random(whom)
+    name = draw.choice(["SIGTERM", "SIGUSR1", "SIGINT"])
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          env=clean_environment()) as job:
+        try:
+            deadline = time.monotonic() + 60
+            while len(begun := [*filter(has_begun, ranks(tmp_path))]) < 2:
+                assert job.poll() is None and time.monotonic() < deadline
+                time.sleep(0.005)
+            time.sleep(draw.uniform(0, 0.3))
+            for pid in {"one": begun[-1:], "all": ranks(tmp_path), "launcher": [job.pid]}[whom]:
+                os.kill(pid, getattr(signal, name))
+            _, err = job.communicate(timeout=60)
+        finally:
+            job.kill()
+    assert job.returncode == STATUS, err
+    assert err.count("stopped by") == 1 and f"stopped by {name} on rank" in err
+    assert "Traceback" not in err and (tmp_path / "c.h5").exists()
 
 
 def curve(hpcpar: Run, plan: Make, digits: Path, steps: int) -> list[float]:
@@ -126,6 +163,9 @@ def test_damaged_checkpoints_are_refused_by_name_and_partly_taken(
     words: tuple[Any, ...] = ("run", "--plan", plan(2, "filter"), "--data", digits)
     made = hpcpar(2, *words, "--steps", 3, "--checkpoint", path)
     assert made.returncode == 0, made.stderr
+    again = hpcpar(2, *words, "--steps", 3, "--resume", path, "--checkpoint", path)
+    assert again.returncode == 0 and again.stderr.count("\n") == 1, "there is nothing left to do"
+    assert f"{path} is already at step 3 of 3" in again.stderr
     with h5py.File(path) as f:
         place = f["params/fc1/weight"].id.get_chunk_info(0).byte_offset
     content = bytearray(path.read_bytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -74,6 +75,24 @@ def test_a_file_that_crashes_the_library_is_damaged(
     assert "the HDF5 library crashes on it" in fault(path)
     program.write_text("#!/bin/sh\nexit 1\n")
     assert "the HDF5 library crashes on it" in fault(path)
+
+
+def test_a_signal_to_the_check_asks_this_process_to_stop(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the file is not damaged."""
+    h5py.File(tmp_path / "a.h5", "w").close()
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\n[ -e {tmp_path}/asked ] && exec {sys.executable} "$@"\n'
+                       f"touch {tmp_path}/asked\nkill -USR1 $$\n")
+    program.chmod(0o755)
+    noted: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: noted.append(number))
+    try:
+        monkeypatch.setattr(hdf5.sys, "executable", str(program))
+        assert fault(tmp_path / "a.h5") == ""
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert noted == [signal.SIGUSR1]
 
 
 def test_a_file_whose_texts_keep_the_library_busy_is_damaged(

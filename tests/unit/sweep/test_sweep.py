@@ -231,8 +231,8 @@ def test_nodes_are_counted_as_predict_does(sweep: Sweep, more: tuple[str, ...]) 
 def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path) -> None:
     status, document = sweep("--dry-run", ranks="2")
     assert status == 0 and launcher.ran == []
-    assert len(document["commands"]) == 2 and re.match(r"pretended -n 2 \S+ \S+child.py hpcpar run --plan ",
-                                                       document["commands"][0])
+    assert len(document["commands"]) == 2 and re.match(
+        r"pretended -n 2 \S+ \S+child.py hpcpar run --plan ", document["commands"][0])
     assert set(states(document).values()) == {"planned"}
     status, document = sweep("--dry-run", "--launcher", "slurm", "--partition", "q", ranks="2,4")
     assert status == 0 and [Path(p).name for p in document["scripts"]] == ["p2.sbatch", "p4.sbatch"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hpcpar import child
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec
@@ -45,7 +46,7 @@ srun = ["--distribution=block"]
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts must not depend on where the tests run."""
-    monkeypatch.setattr(child, "command", lambda: ["python", "child.py", "hpcpar"])
+    monkeypatch.setattr(child, "command", lambda: ["python", "child.py"])
     monkeypatch.setattr(scripts, "usual_mpi", lambda: "pmi2")
 
 
@@ -99,9 +100,9 @@ def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> Non
         first, second = (tmp_path / "cases" / case.name for case in SMALL)
         assert ((first / "exit").read_text(), (second / "exit").read_text()) == ("3\n", "0\n")
         assert (second
-                / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python child.py hpcpar run --plan")
+                / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python child.py run --plan")
         (second / "log").write_text(
-            "--mpi=pmi2 --ntasks=2 python child.py hpcpar run --plan: not written again")
+            "--mpi=pmi2 --ntasks=2 python child.py run --plan: not written again")
     assert "again" in (second / "log").read_text()
 
 
