@@ -42,6 +42,8 @@ from hpcpar.sweep.slurm import usual_mpi
 MOST_FAILURES = 3
 #: Seconds between two looks at the job.
 _POLL_S = 0.05
+#: Asks a job to stop: all launchers pass it on, but srun kills the ranks after a SIGTERM.
+_STOP = signal.SIGUSR1
 #: Seconds that ranks have to save their work, whose supervisor is gone.
 _SAVING_S = 10.0
 #: Options that the supervisor gives each job anew.
@@ -177,8 +179,7 @@ class _Supervisor:
         return os.stat(self.checkpoint).st_mtime_ns if os.path.exists(self.checkpoint) else 0
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        # launchers do not pass on SIGHUP
-        self.asked.append(signal.SIGTERM if number == signal.SIGHUP else number)
+        self.asked.append(number)
 
     def _one_job(self, plan: Plan, resume: str) -> tuple[int, list[str]]:
         """The exit status of a job, and word of the ranks that were lost."""
@@ -197,7 +198,7 @@ class _Supervisor:
                 # in its own session: signals of the terminal come to it through here, once; when
                 # this program is gone, the launcher is asked to stop
                 job = subprocess.Popen(command, start_new_session=True,
-                                       preexec_fn=partial(die_with, os.getpid(), signal.SIGTERM),
+                                       preexec_fn=partial(die_with, os.getpid(), _STOP),
                                        env=job_environment() | {lost.VARIABLE: name})
                 status, lines = self._wait(job), word.read().splitlines()
             finally:
@@ -207,12 +208,12 @@ class _Supervisor:
     def _wait(self, job: subprocess.Popen[bytes]) -> int:
         self.told, passed_on = False, 0
         while job.poll() is None:
-            for number in self.asked[passed_on:]:
-                job.send_signal(number)
+            for _ in self.asked[passed_on:]:
+                job.send_signal(_STOP)
                 passed_on += 1
             if self._is_back() and not self.told:
                 say("elastic: lost ranks are back")
-                job.send_signal(signal.SIGTERM)
+                job.send_signal(_STOP)
                 self.told = True
             time.sleep(_POLL_S)
         return job.returncode if job.returncode >= 0 else 128 - job.returncode

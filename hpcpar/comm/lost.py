@@ -15,7 +15,7 @@ def note(line: str) -> None:
     """Leaves word, where somebody wants it."""
     path = os.environ.get(VARIABLE)
     if path:
-        with suppress(FileNotFoundError):  # that program is gone
-            word = os.open(path, os.O_WRONLY | os.O_APPEND)
-            os.write(word, f"{line}\n".encode())
-            os.close(word)
+        # without the file, that program is gone
+        with suppress(FileNotFoundError), open(os.open(path, os.O_WRONLY | os.O_APPEND), "w",
+                                               encoding="utf-8") as f:
+            f.write(f"{line}\n")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from hpcpar.child import command as program
+from hpcpar import child
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
 from hpcpar.machine import files
@@ -47,8 +47,8 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
     path = study.folder(case)
     named = ["--plan", os.path.join(path, folder.PLAN), "--out", os.path.join(path, folder.RECORD)]
     if study.simulates(case):
-        return [*program(), "simulate", *named]
-    return [*launcher, "-n", str(case.ranks), *program(), "run", *named, *run_options(study)]
+        return [*child.command(), "simulate", *named]
+    return [*launcher, "-n", str(case.ranks), *child.command(), "run", *named, *run_options(study)]
 
 
 def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[str]) -> Machine:
@@ -68,7 +68,7 @@ def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[st
         made = [os.path.join(study.folder(case), folder.PLAN) for case, status in states.items()
                 if case.ranks == ranks and status.state == PLANNED]
         if made:
-            words = [*launcher, "-n", str(ranks), *program(), "calibrate", "-o", path, "--for",
+            words = [*launcher, "-n", str(ranks), *child.command(), "calibrate", "-o", path, "--for",
                      *made, *device_options(study)]
             if _wait(words, log, None):
                 raise InputError(f"calibration on {ranks} ranks: {folder.last_line(log)}; "
@@ -116,25 +116,25 @@ def _wait(words: list[str], log: str, limit_s: float | None) -> int | None:
     with open(log, "wb") as f:
         try:
             # in its own session, so that Ctrl-C reaches only the sweep, which then ends the ranks
-            child = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT,
-                                     stdin=subprocess.DEVNULL, start_new_session=True)
+            job = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, start_new_session=True)
         except OSError as err:
             raise InputError(f"cannot start {words[0]} ({err.strerror}); name the launcher with "
                              "--mpiexec") from err
     try:
-        return child.wait(limit_s)
+        return job.wait(limit_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
-        if child.poll() is None:
-            _end(child)
+        if job.poll() is None:
+            _end(job)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _end(job: subprocess.Popen[bytes]) -> None:
     """Ends a launcher and the processes that it started here."""
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
-            os.killpg(child.pid, sign)
+            os.killpg(job.pid, sign)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(_GRACE_S)
+            job.wait(_GRACE_S)
             return

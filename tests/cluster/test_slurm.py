@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hpcpar.signals import STATUS
+from tests.jobs.test_interrupted import has_begun, ranks
 
 Sweep = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -144,3 +148,30 @@ def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, 
     assert launcher["status"] == status and launcher["what"].startswith(
         "srun (Slurm step") and told in launcher["what"]
     assert status == "ok" or "--mpi=pmi2" in launcher["remedy"]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_a_signal_while_ranks_start_ends_the_job_in_good_order(
+        name: str, slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    """Slurm sends it to all processes of the job, watchers and ranks."""
+    subprocess.run([sys.executable, "-m", "hpcpar", "plan", "--network", "lenet5", "--strategy",
+                    "data", "--batch", "16", "--ranks", "2", "-o", tmp_path / "plan.json"],
+                   check=True, env=slurm, capture_output=True)
+    command = ["srun", "--mpi=pmi2", "--nodes=2", "--ntasks=2", f"--job-name={tmp_path.name}",
+               sys.executable, "-m", "hpcpar", "run", "--plan", tmp_path / "plan.json", "--data",
+               data, "--epochs", "1000000", "--checkpoint", tmp_path / "c.h5"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          env=slurm) as job:
+        try:
+            deadline = time.monotonic() + 60
+            while len([*filter(has_begun, ranks(tmp_path))]) < 2:
+                assert job.poll() is None and time.monotonic() < deadline
+                time.sleep(0.005)
+            time.sleep(random.Random(name).uniform(0, 0.3))
+            subprocess.run(["scancel", f"--signal={name[3:]}", f"--name={tmp_path.name}"],
+                           check=True, env=slurm)
+            _, err = job.communicate(timeout=60)
+        finally:
+            job.kill()
+    assert job.returncode == STATUS, err
+    assert err.count(f"stopped by {name} on rank") == 1 and "Traceback" not in err

@@ -121,4 +121,4 @@ def test_ranks_end_when_their_supervisor_is_gone(plan: Make, digits: Path, tmp_p
     while ranks(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.h5", "log"]
-    assert run.log.count("stopped by SIGTERM") == 2 and "written by another job" not in run.log
+    assert run.log.count("stopped by SIGUSR1") == 2 and "written by another job" not in run.log
