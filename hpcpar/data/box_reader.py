@@ -61,7 +61,7 @@ class BoxReader:
         The low-level interface of h5py is used because its selection by a list takes milliseconds
         per sample on chunked data.
         """
-        out = np.empty((len(chosen), *self._extents), self.dataset.dtype)
+        out = np.empty((len(chosen), *self.shape), self.dataset.dtype)
         dataset = self.dataset.id
         space, kind = dataset.get_space(), h5py.h5t.py_create(out.dtype)
         positions = np.argsort(chosen)
@@ -77,7 +77,7 @@ class BoxReader:
         except OSError as err:
             raise InputError(
                 f"data file {self.path} cannot be read ({reason(err)}); {REMEDY}") from err
-        return out.reshape(len(chosen), *self.shape)
+        return out
 
 
 class CropReader(BoxReader):

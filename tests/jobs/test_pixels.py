@@ -37,6 +37,19 @@ def test_several_ranks_learn_as_one_does(name: str, shape: str, options: tuple[s
     assert several["test_accuracy"] > 0.45
 
 
+def test_ranks_without_a_part_of_a_signal(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    """A signal cut into more parts than it has columns trains as on one rank."""
+    data, network = tmp_path / "data.h5", "tests.jobs.networks:short_waves"
+    made = hpcpar(1, "data", "synthetic", data, "--input", "2x5", "--classes", 3, "--samples", 16,
+                  "--test-samples", 6)
+    assert made.returncode == 0, made.stderr
+    one, several = (
+        summary(hpcpar(count, "run", "--data", data, "--steps", 2, "--json", "--plan",
+                       plan(count, how, network=network, dtype="float64", batch=8)))
+        for count, how in ((1, "data"), (4, "spatial")))
+    np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-9)
+
+
 def test_a_loss_over_pixels_is_verified(hpcpar: Run, plan: Make) -> None:
     path = plan(3, "spatial", network="tests.jobs.networks:cells", batch=8)
     done = hpcpar(3, "verify", "--plan", path, "--steps", 2)

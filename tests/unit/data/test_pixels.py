@@ -13,11 +13,12 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.data import dataset
 from hpcpar.data import loader as loaders
+from hpcpar.data.augment import Augmentation
 from hpcpar.data.loader import NO_LABEL, Loader
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
-from hpcpar.plan.boxes import Box
+from hpcpar.plan.boxes import Box, Interval
 
 
 def whole(*extents: int) -> Box:
@@ -56,6 +57,23 @@ def test_boxes_of_pixels_make_the_batch(tmp_path: Path, shape: tuple[int, ...],
                 np.testing.assert_array_equal(found[:count], want.astype(found.dtype))
                 empty = found[count:]
                 assert np.isnan(empty).all() if targets else (empty == NO_LABEL).all()
+
+
+@pytest.mark.parametrize("augment", [(), ("crop", "flip")], ids=["plain", "augmented"])
+@pytest.mark.parametrize(("row", "columns"), [((0, 0), (0, 3)), ((1, 1), (0, 3)), ((0, 1), (3, 3)),
+                                              ((1, 1), (0, 0)), ((0, 1), (1, 3))])
+@pytest.mark.usefixtures("resident_bytes")
+def test_empty_boxes_of_signals(tmp_path: Path, augment: tuple[str, ...], row: Interval,
+                                columns: Interval) -> None:
+    """A signal cut into more parts than it has rows or columns leaves ranks without any."""
+    path = str(tmp_path / "p.h5")
+    synthetic(path, (2, 5 if augment else 3), 4, 8, pixels=True)
+    box = (*whole(8, 2), row, columns)
+    with Loader(path, box, ((0, 8), row, columns), 8, shape=(2, 1, 3), classes=4,
+                augment=[Augmentation(name) for name in augment]) as loader:
+        images, labels = loader.batch(0, 0)
+    assert images.shape == (8, 2, row[1] - row[0], columns[1] - columns[0])
+    assert labels.shape == (8, *images.shape[2:])
 
 
 @pytest.mark.usefixtures("resident_bytes")
