@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
+
+from hpcpar.variables import whole_number
 
 #: Signals after which a run ends in good order. Slurm sends the first before it kills, the second
 #: where a script asks for it (``--signal``), a terminal the third.
@@ -86,8 +87,8 @@ class StopRequest:
     def __init__(self, limit_s: float = 0.0) -> None:
         now = time.time()
         ends = [now + limit_s] if limit_s else []
-        end_of_job = os.environ.get("SLURM_JOB_END_TIME", "")
-        if end_of_job.isdigit():
+        end_of_job = whole_number("SLURM_JOB_END_TIME")
+        if end_of_job is not None:
             ends.append(float(end_of_job))
         self._end_s = min(ends, default=None)
         self.reason, self._noted_s = "", 0.0

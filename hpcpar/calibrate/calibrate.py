@@ -32,6 +32,7 @@ from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.model import Device, Factors, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
+from hpcpar.variables import whole_number
 
 #: Rounds, spread over the calibration's time; each samples everything and visits every plan.
 ROUNDS = 7
@@ -214,9 +215,8 @@ class Calibration:
         for level, exchanges in zip(self._levels, self._exchanges, strict=True):
             collectives += [*level.factors(machine, world.size), *exchanges.factors(machine)]
         samples = [together(visits) for visits in self._samples.values()]
-        threads = os.environ.get("OPENBLAS_NUM_THREADS", "0")
         hosts = world.comm.allgather(world.hostname)
-        origin = Origin.of(hosts, int(threads) if threads.isdigit() else 0, self.backend.name,
+        origin = Origin.of(hosts, whole_number("OPENBLAS_NUM_THREADS") or 0, self.backend.name,
                            self.backend.versions)
         quality: dict[str, Any] = {
             "rounds": ROUNDS, "seconds": round(time.perf_counter() - self.begin, 1),

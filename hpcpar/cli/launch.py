@@ -16,6 +16,7 @@ from typing import NoReturn
 from hpcpar import child, signals
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
+from hpcpar.variables import whole_number
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: Variables that the user has set, before `limit_threads` sets the rest.
@@ -30,15 +31,6 @@ _PR_SET_PDEATHSIG = 1
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-def _number(names: tuple[str, ...], default: int) -> int:
-    """The first of these variables that begins with a whole number."""
-    for name in names:
-        digits = os.environ.get(name, "").split("(")[0].split(",")[0]
-        if digits.isdigit():
-            return int(digits)
-    return default
-
-
 def limit_threads() -> int:
     """Limits a rank's BLAS threads to its share of the node's cores; returns their number.
 
@@ -49,13 +41,14 @@ def limit_threads() -> int:
     InputError
         The user's setting is not a number.
     """
-    share = max(1, len(os.sched_getaffinity(0)) // max(1, _number(_LOCAL_RANKS, 1)))
+    share = max(1, len(os.sched_getaffinity(0)) // max(1, whole_number(*_LOCAL_RANKS) or 1))
     for name in VARIABLES:
         os.environ.setdefault(name, str(share))
-    told = os.environ[VARIABLES[0]]
-    if not told.isdigit() or told == "0":
-        raise InputError(f"{VARIABLES[0]}={told}: give a number of threads, or unset it")
-    return int(told)
+    threads = whole_number(VARIABLES[0])
+    if not threads:
+        raise InputError(f"{VARIABLES[0]}={os.environ[VARIABLES[0]]:.20}: give a number of "
+                         "threads, or unset it")
+    return threads
 
 
 def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
@@ -147,4 +140,4 @@ def started_rank() -> int:
 
     Rank 0 prints the errors that all ranks share.
     """
-    return _number(_RANK, 0)
+    return whole_number(*_RANK) or 0

@@ -15,6 +15,7 @@ from hpcpar.cli.launch import limit_threads, start, started_rank, watch
 from hpcpar.cli.output_files import check_outputs
 from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown, visible
+from hpcpar.variables import whole_number
 
 #: Command -> its line in the help. The command's module defines ``add(parser)``, which adds its
 #: options, and ``main(args) -> int``.
@@ -98,6 +99,12 @@ def _dispatch(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 0 done, 1 a run that failed, 2 bad input."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed: no other file may take its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    for name in ("COLUMNS", "LINES"):
+        if whole_number(name) is None:  # Rich takes '²' for a number
+            os.environ.pop(name, None)
     try:
         status = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()

@@ -19,6 +19,7 @@ import numpy as np
 from hpcpar.comm import lost
 from hpcpar.errors import InputError, RunError, on_all_ranks, one_line, visible
 from hpcpar.signals import release
+from hpcpar.variables import whole_number
 
 T = TypeVar("T")
 
@@ -170,9 +171,9 @@ def separate_worlds(size: int, library: str) -> str | None:
     """The fault and its remedy where the launcher started several processes and each is a world of
     its own; None where all is well.
     """
-    name = next((v for v in _SIZE_VARIABLES if os.environ.get(v, "").isdigit()), "SLURM_NTASKS")
+    name = next((v for v in _SIZE_VARIABLES if whole_number(v) is not None), "SLURM_NTASKS")
     # a batch script's own processes see the size of its allocation
-    if size != 1 or name == "SLURM_NTASKS" or int(os.environ[name]) <= 1:
+    if size != 1 or name == "SLURM_NTASKS" or (whole_number(name) or 0) <= 1:
         return None
     wanted = "pmix" if library.startswith("Open MPI") else "pmi2"
     return (f"the launcher started {os.environ[name]} processes ({name}) but MPI sees separate "

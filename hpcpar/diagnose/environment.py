@@ -23,6 +23,7 @@ import numpy as np
 import hpcpar
 from hpcpar.comm.world import World
 from hpcpar.diagnose import gpu_probe, processor
+from hpcpar.variables import whole_number
 
 #: Time (s) that a file from another node may take to appear here.
 _SEEN_S = 3.0
@@ -113,7 +114,7 @@ def launcher() -> str:
     # mpirun's variables first: inside a Slurm job its processes inherit SLURM variables too
     if "OMPI_COMM_WORLD_SIZE" in e:
         return f"mpiexec of Open MPI, {e['OMPI_COMM_WORLD_SIZE']} ranks"
-    if "SLURM_STEP_ID" in e and e.get("SLURM_STEP_NUM_TASKS", "").isdigit():
+    if "SLURM_STEP_ID" in e and whole_number("SLURM_STEP_NUM_TASKS") is not None:
         return (f"srun (Slurm step {e.get('SLURM_JOB_ID', '?')}.{e['SLURM_STEP_ID']}), "
                 f"{e['SLURM_STEP_NUM_TASKS']} ranks on "
                 f"{e.get('SLURM_STEP_NUM_NODES', '?')} node(s)")

@@ -129,6 +129,9 @@ def _show_one(row: Row, everything: bool, wide: bool) -> None:
     where = f"{row.file}: {row.name}"
     show_line(f"\n{where}: an epoch of {row.batches_per_epoch} iterations, predicted "
         f"{seconds(row.epoch.predicted_s)}, measured {seconds(row.epoch.measured_s)}")
+    if row.record.missing:
+        show_line(f"{row.record.missing} iterations are missing: the run was killed before it had "
+                  "recorded them, and resumed from a checkpoint after them")
     if row.memory_bytes is not None:
         show_line(f"arrays of the largest rank: predicted {amount(row.predicted_memory_bytes)}, "
             f"allocated {amount(row.memory_bytes)}")

@@ -209,6 +209,7 @@ class Row:
             "batch": int(self.record.plan["batch"]),
             "iterations": self.record.iterations,
             "iterations_compared": self.compared,
+            "iterations_missing": self.record.missing,
             "shares_cores": self.node.shared,
             "predicted_iteration_s": self.iteration.predicted_s,
             "interval_iteration_s": self.interval_s,

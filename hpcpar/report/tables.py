@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcpar.errors import visible
+from hpcpar.variables import whole_number
 
 #: Width of text that goes to a file or a pipe, unless COLUMNS is set.
 PLAIN_WIDTH = 200
@@ -24,7 +24,7 @@ class ResultConsole(Console):
     """Stdout: as wide as the terminal, as COLUMNS says, or `PLAIN_WIDTH`."""
 
     def __init__(self, wide: bool = False) -> None:
-        self.known_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+        self.known_width = sys.stdout.isatty() or whole_number("COLUMNS") is not None
         width = None if self.known_width else PLAIN_WIDTH
         super().__init__(highlight=False, width=_UNLIMITED if wide else width)
 

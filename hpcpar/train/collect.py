@@ -19,6 +19,7 @@ from hpcpar.runtime.stamps import MOST_ITERATIONS
 from hpcpar.train import record, run_record
 from hpcpar.train.job import Job
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
+from hpcpar.variables import whole_number
 
 
 def peak_memory_bytes() -> int:
@@ -56,7 +57,7 @@ class Recorder:
         world, job = self._world, self._job
         job.count()
         measured, kept = job.measured, job.stamps.kept
-        threads = int(os.environ.get("OPENBLAS_NUM_THREADS", "0"))
+        threads = whole_number("OPENBLAS_NUM_THREADS") or 0
         ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, self._device,
                                       peak_memory_bytes()))
         clock = job.stamps.clocks()
@@ -75,7 +76,7 @@ class Recorder:
             iterations_done=numbers, kept=np.searchsorted(numbers, kept.numbers),
             epochs_done=np.array(measured.epochs.numbers, np.int64),
             train_accuracy=train, test_accuracy=test, test_loss=loss, clock=clock,
-            warmup=min(5, len(numbers) // 5), **self._about, **arrays)
+            warmup=min(5, len(numbers) // 5), done=job.step, **self._about, **arrays)
         if self._before is None:
             return found
         epoch = job.start // job.loader.batches_per_epoch

@@ -145,8 +145,8 @@ class Job:
         The schedule that is measured: the training iteration, or the forward pass.
     loader : Loader
         Of the samples that are trained or inferred with.
-    start : int
-        The first iteration.
+    start, step : int
+        The first iteration of a training, and iterations done.
     last_s, last_loss : float
         Time (s) and loss of the last iteration.
 
@@ -172,7 +172,7 @@ class Job:
         #: What a partial checkpoint did not give, a line each.
         self.not_restored: list[str] = []
         self.stamps = Stamps(world, len(self.schedule.steps))
-        self.start, self.last_s, self.last_loss = 0, 0.0, math.nan
+        self.start, self.step, self.last_s, self.last_loss = 0, 0, 0.0, math.nan
 
     @property
     def has_test(self) -> bool:

@@ -68,7 +68,6 @@ class Training(Job):
                                         of_a_pass[1] / self.factors[1])
         self.start = self.restore() if options.resume else 0
         self.steps = options.steps or options.epochs * self.loader.batches_per_epoch
-        #: Iterations done.
         self.step = self.start
         self.measured.samples = self.loader.samples
 

@@ -39,7 +39,8 @@ what is of I or E then goes back to the beginning, all else is of the time since
 ``test_accuracy``                                      not measured
 ``test_loss``               [E] float64, optional      likewise, mean over the held-out samples
 attributes                                             hpcpar_record, started (ISO), command,
-                                                       warmup, samples, node_ranks, node_cores
+                                                       warmup, samples, node_ranks, node_cores,
+                                                       done, missing (iterations)
 ==========================  =========================  ============================================
 """
 
@@ -99,6 +100,8 @@ class _Attributes(msgspec.Struct):
     samples: Count
     node_ranks: Count
     node_cores: Count
+    done: Count = 0
+    missing: Count = 0
 
 
 class _PlanFacts(msgspec.Struct):

@@ -76,6 +76,11 @@ class RunRecord:
         Training samples of the data file; 0 where unknown.
     node_ranks, node_cores : int
         Ranks and cores of the node with most ranks per core; 0 where unknown.
+    done : int
+        Iterations that the training has done; 0 where unknown.
+    missing : int
+        Iterations before those of which nothing is recorded: they were done between the last
+        record of a run that was killed and the checkpoint from which it was resumed.
     path : str
         File that the record was read from.
     """
@@ -109,6 +114,8 @@ class RunRecord:
     samples: int = 0
     node_ranks: int = 0
     node_cores: int = 0
+    done: int = 0
+    missing: int = 0
     path: str = ""
 
     @property
@@ -169,13 +176,14 @@ def faults(record: RunRecord) -> list[str]:
     """Descriptions of arrays whose shapes contradict each other."""
     iterations = np.atleast_1d(record.iteration_s).shape[-1]
     sizes = {"R": len(record.ranks), "I": iterations, "S": len(record.steps),
-             "K": iterations if record.kept is None else record.kept.size, "2": 2, "3": 3}
+             "K": iterations if record.kept is None else record.kept.size, "2": 2, "3": 3,
+             "E": record.train_accuracy.size}
     timed = np.shape(record.seconds)[1:2]
     sizes["T"] = sizes["K"] if timed == (sizes["K"],) else iterations
     found: list[str] = []
     for name, (_, axes) in (ARRAYS | OPTIONAL).items():
         array = getattr(record, name)
-        if array is None or axes == "E":  # the epochs are known from these arrays alone
+        if array is None:
             continue
         shape = tuple(sizes[axis] for axis in axes)
         if array.shape != shape:
@@ -221,6 +229,8 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) ->
     numbers, epochs = before.iterations_done, before.epochs_done
     if numbers is None or epochs is None or now.iterations_done is None or now.kept is None:
         return now
+    if before.test_loss is None:
+        before = replace(before, test_loss=np.full(epochs.shape, np.nan))
     earlier = numbers < step
     earlier &= numbers // TOGETHER % stride(numbers[earlier].tolist(), most) == 0
     whole = epochs < epoch
@@ -230,5 +240,7 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) ->
     by_epoch: dict[str, Any] = {
         name: np.concatenate([getattr(before, name)[whole], getattr(now, name)])
         for name in ("epochs_done", "train_accuracy", "test_accuracy", "test_loss")}
+    missing = max(0, step - before.done) if before.done else 0
     return replace(now, **by_iteration, **by_epoch, kept=now.kept + int(earlier.sum()),
-                   warmup=before.warmup or now.warmup, started=before.started)
+                   warmup=before.warmup or now.warmup, started=before.started,
+                   missing=before.missing + missing)

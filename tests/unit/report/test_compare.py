@@ -61,7 +61,8 @@ def run(ranks: int = 3, iterations: int = 7, **changes: Any) -> RunRecord:
         "seconds": times.astype("f4"), "iteration_s": times.sum(2) * 1.1,
         "sent_bytes": np.zeros((ranks, 5)), "messages": np.zeros((ranks, 5)),
         "loss": np.linspace(2, 1, iterations), "warmup": 2,
-        "prediction": prediction(), "test_accuracy": np.array([0.5, 0.75, np.nan]), "samples": 83}
+        "prediction": prediction(), "train_accuracy": np.full(3, np.nan),
+        "test_accuracy": np.array([0.5, 0.75, np.nan]), "samples": 83}
     return RunRecord(**{**values, **changes})
 
 
@@ -221,3 +222,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", path]) == 0
     out = capsys.readouterr()
     assert "run.h5" in out.out and out.err == ""
+
+
+def test_iterations_that_a_killed_run_has_not_recorded_are_a_line(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    show_rows(compare([run(missing=29)]))
+    line, = (x for x in capsys.readouterr().out.splitlines() if "missing" in x)
+    assert line.startswith("29 iterations are missing: the run was killed")
+    assert to_json(compare([run(missing=29)]))["runs"][0]["iterations_missing"] == 29
+    show_rows(compare([run()]))
+    assert "missing" not in capsys.readouterr().out

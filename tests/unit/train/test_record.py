@@ -98,6 +98,24 @@ def test_a_record_that_goes_on_counts_iterations_done_twice_once() -> None:
     assert got.compared_seconds.shape == (2, 10, 3)
 
 
+def test_a_record_that_goes_on_marks_what_it_lacks() -> None:
+    """A run is killed after its checkpoint of step 39, its record is of step 10."""
+    before = replace(part(0, 10, ()), done=10)
+    got = run_record.join(before, replace(part(39, 45, ()), done=45), 39, 0, 100)
+    assert (got.missing, got.done, got.iterations) == (29, 45, 16)
+    later = run_record.join(got, replace(part(50, 52, ()), done=52), 50, 0, 100)
+    assert later.missing == 29 + 5
+    assert run_record.join(got, replace(part(40, 52, ()), done=52), 40, 0, 100).missing == 29
+
+
+def test_a_record_without_held_out_losses_goes_on() -> None:
+    got = run_record.join(replace(part(0, 20, (0, 1)), test_loss=None), part(20, 30, (2,)), 20, 2,
+                          100)
+    assert got.test_loss is not None
+    np.testing.assert_array_equal(got.test_loss, [np.nan, np.nan, 2])
+    assert not run_record.faults(got)
+
+
 def test_a_record_that_goes_on_stays_bounded() -> None:
     long = run_record.join(part(0, 1000, ()), part(1000, 1010, ()), 1000, 0, 64)
     assert long.iterations_done is not None and 32 <= long.iterations - 10 <= 64
@@ -178,7 +196,10 @@ def test_bad_files(tmp_path: Path) -> None:
     for change, message in (({"seconds": -sample().seconds}, "seconds with negative"),
                             ({"kept": np.array([3, 1, 2, 0, 4])}, "kept out of order"),
                             ({"kept": np.arange(1, 6)}, "kept out of order"),
-                            ({"epochs_done": np.ones((2, 2), int)}, "epochs_done out of order"),
+                            ({"epochs_done": np.ones((2, 2), int)}, r"epochs_done \(2, 2\)"),
+                            ({"epochs_done": np.array([3, 1])}, "epochs_done out of order"),
+                            ({"test_accuracy": np.zeros(3)}, r"test_accuracy \(3,\) instead"),
+                            ({"test_loss": np.zeros(1)}, r"test_loss \(1,\) instead of \(2,\)"),
                             ({"begin_s": np.full((2, 5), np.inf)}, "begin_s with infinite"),
                             ({"clock": np.full((2, 2, 3), np.nan)}, "clock with infinite")):
         bad = replace(sample(), start_s=None, **change)
