@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
@@ -29,6 +30,20 @@ def _beside(path: str, kind: str) -> str:
     return os.path.join(folder, f".{name}.hpcpar-{kind}")
 
 
+def require_own(*paths: str) -> None:
+    """Checks files and folders whose names are the program's, not the user's.
+
+    Raises
+    ------
+    InputError
+        One of them is a symbolic link: writing it would change something elsewhere.
+    """
+    for path in paths:
+        if os.path.islink(path):
+            raise InputError(f"{path} is a symbolic link, which hpcpar does not follow at a name "
+                             "of its own; remove it, or choose another folder")
+
+
 def is_special(path: str) -> bool:
     """True for devices, pipes and terminals."""
     try:
@@ -39,11 +54,11 @@ def is_special(path: str) -> bool:
 
 def remove_temporaries(path: str) -> None:
     """Removes what writers of `path` have left behind that were killed on this host."""
-    start = f"{os.path.basename(_beside(path, 'tmp'))}-{socket.gethostname()}-"
+    start = re.escape(f"{os.path.basename(_beside(path, 'tmp'))}-{socket.gethostname()}-")
     folder = os.path.dirname(path) or "."
     for name in os.listdir(folder):
-        pid = name.removeprefix(start)
-        if pid != name and pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+        found = re.fullmatch(rf"{start}([0-9]+)-[0-9a-f]{{16}}", name)
+        if found and not os.path.exists(f"/proc/{found[1]}"):
             with suppress(OSError):
                 os.unlink(os.path.join(folder, name))
 
@@ -67,6 +82,8 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
         target = os.path.realpath(path)
         remove_temporaries(target)
         temporary = temporary_of(target)
+        # no link that somebody has put there is followed
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         try:
             yield temporary
             _replace(temporary, target)
@@ -114,8 +131,10 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
 
 
 def temporary_of(target: str) -> str:
-    """The name of what this process writes in place of a file or folder, or beside it."""
-    return f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}"
+    """A name that nobody foresees for what this process writes in place of a file or folder, or beside
+    it."""
+    return (f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}-"
+            f"{secrets.token_hex(8)}")
 
 
 def _replace(temporary: str, target: str) -> None:
@@ -160,6 +179,7 @@ def lock(path: str, what: str) -> Iterator[None]:
         yield
         return
     target = os.path.realpath(path)
+    require_own(_beside(target, "lock"))
     try:
         holder = _locked(_beside(target, "lock"))
         remove_temporaries(target)
@@ -174,13 +194,14 @@ def lock(path: str, what: str) -> Iterator[None]:
             yield
         finally:
             remove_temporaries(target)  # of who has started this program, and is gone
-            os.unlink(holder.name)
+            os.unlink(_beside(target, "lock"))
 
 
 def _locked(name: str) -> BinaryIO:
     """A file that is locked and says by whom."""
     while True:
-        f = open(name, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
+        number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        f = open(number, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
         try:
             fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -189,7 +210,7 @@ def _locked(name: str) -> BinaryIO:
         except OSError:
             return f
         # the owner before may have removed the file since it was opened
-        if os.path.exists(name) and os.path.samestat(os.stat(name), os.fstat(f.fileno())):
+        if os.path.lexists(name) and os.path.samestat(os.lstat(name), os.fstat(number)):
             f.truncate(0)
             with suppress(OSError):  # a full disk: locked all the same
                 f.write(f"process {os.getpid()} on {socket.gethostname()}".encode())

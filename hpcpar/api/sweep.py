@@ -219,6 +219,7 @@ def sweep_report(out: str) -> SweepResult:
     InputError
         The folder `out` is not that of a study.
     """
+    folder.check_links(os.path.abspath(out))
     study = studies.load(os.path.abspath(out))
     found = {case: folder.read_status(study.folder(case)) for case in study.cases()}
     return _result(study, {case: status for case, status in found.items() if status}, {})

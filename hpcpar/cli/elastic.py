@@ -27,7 +27,7 @@ from hpcpar.api.plan import plan as best_plan
 from hpcpar.cli.launch import die_with, job_environment
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
-from hpcpar.files import lock, temporary_of
+from hpcpar.files import lock, require_own, temporary_of
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
@@ -186,6 +186,7 @@ class _Supervisor:
         path = self.path
         if plan is not self.given:
             path = f"{os.path.splitext(self.checkpoint)[0]}.p{plan.ranks}.plan.json"
+            require_own(path)
             plans.save(plan, path)
         command = [*launcher(), "-n", str(plan.ranks), *child.command(), *self.words,
                    "--plan", path, *(["--resume", resume] if resume else [])]
@@ -193,7 +194,7 @@ class _Supervisor:
             f"{f', from {resume}' if resume else ''}")
         # where all nodes can write
         name = temporary_of(os.path.realpath(self.checkpoint))
-        with open(name, "w+", encoding="utf-8") as word:
+        with open(name, "x+", encoding="utf-8") as word:
             try:
                 # in its own session: signals of the terminal come to it through here, once; when
                 # this program is gone, the launcher is asked to stop

@@ -4,7 +4,6 @@ and status.json, written atomically; and the lock that lets one sweep at a time 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
+from hpcpar.files import lock, require_own, write_text
 from hpcpar.schema import Seconds, decode_json, one_of, read_bytes
 
 T = TypeVar("T")
@@ -33,6 +32,8 @@ PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "
                                                "exit", "status.json")
 #: The machine of a sweep, in the sweep's own folder.
 MACHINE = "machine.toml"
+#: The file in a sweep's folder that holds the study.
+STUDY = "study.json"
 
 
 @dataclass(frozen=True)
@@ -74,22 +75,28 @@ class CasePrediction(Struct):
 
 @contextmanager
 def alone(out: str) -> Iterator[None]:
-    """Holds the lock of a sweep's folder. On file systems without locks this does nothing.
+    """Holds the lock of a sweep's folder, in which all names are the sweep's own.
 
     Raises
     ------
     InputError
-        Another sweep holds the lock.
+        Another sweep holds the lock, or something in the folder is a symbolic link.
     """
-    with open(os.path.join(out, ".lock"), "w", encoding="ascii") as f:
-        try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            raise InputError(
-                f"another sweep is at work in {out}; wait for it, or give another --out") from err
-        except OSError:
-            pass
+    check_links(out)
+    with lock(os.path.join(out, STUDY), "study"):
         yield
+
+
+def check_links(out: str) -> None:
+    """Checks that nothing in a sweep's folder is a symbolic link.
+
+    Raises
+    ------
+    InputError
+        Something is.
+    """
+    for place, folders, names in os.walk(out):
+        require_own(*(os.path.join(place, name) for name in (*folders, *names)))
 
 
 def make(path: str) -> None:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 else:  # in the file
     Batch = Annotated[str, Meta(pattern=r"^[1-9]\d{0,8}(/[1-9]\d{0,8})?$(?!\n)",
                                 description='a number as text, as in "64" or "1/4"')]
-#: The file in a study's folder that holds it.
-FILE = "study.json"
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class Study:
 def save(study: Study) -> None:
     """Writes the study into its folder, for `load`."""
     data = asdict(study) | {"machine": files.to_dict(study.machine), "batch": str(study.batch)}
-    write_text(os.path.join(study.out, FILE), json.dumps(data, indent=1) + "\n", "study")
+    write_text(os.path.join(study.out, folder.STUDY), json.dumps(data, indent=1) + "\n", "study")
 
 
 def load(out: str) -> Study:
@@ -151,7 +149,7 @@ def load(out: str) -> Study:
     InputError
         The folder holds none.
     """
-    path = os.path.join(out, FILE)
+    path = os.path.join(out, folder.STUDY)
     again = "the sweep's command writes it again"
     study = folder.read_json(path, Study, again)
     if study is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcpar import files
 from hpcpar.errors import InputError
 from hpcpar.files import atomic_path, lock, write_text
 
@@ -113,7 +114,7 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     killed(f"from hpcpar.files import atomic_path\nwith atomic_path({path!r}, 'thing') as t:\n"
            " open(t, 'w').write('half')\n os.kill(os.getpid(), signal.SIGKILL)")
     assert [name.startswith(".a.txt.hpcpar-tmp-") for name in os.listdir(tmp_path)] == [True]
-    other = tmp_path / ".a.txt.hpcpar-tmp-elsewhere-1"  # may be alive
+    other = tmp_path / f".a.txt.hpcpar-tmp-elsewhere-1-{16 * '0'}"  # may be alive
     other.touch()
     write_text(path, "whole", "thing")
     assert sorted(os.listdir(tmp_path)) == [other.name, "a.txt"]
@@ -133,6 +134,29 @@ def test_a_lock_keeps_others_out_and_dies_with_its_owner(tmp_path: Path) -> None
     with lock(path, "checkpoint"), lock(os.devnull, "record"), lock(os.devnull, "record"):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def test_names_of_its_own_are_never_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links at a lock, or at a temporary file whose name somebody has foreseen."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    trap = tmp_path / ".c.h5.hpcpar-lock"
+    trap.symlink_to(victim)
+    with pytest.raises(InputError, match="hpcpar-lock is a symbolic link, which hpcpar does not"):
+        lock(str(tmp_path / "c.h5"), "checkpoint").__enter__()
+    monkeypatch.setattr(files, "require_own", lambda *_: None)  # somebody is faster
+    with pytest.raises(InputError, match="Too many levels of symbolic links"):
+        lock(str(tmp_path / "c.h5"), "checkpoint").__enter__()
+    trap.unlink()
+    with atomic_path(str(tmp_path / "a.txt"), "thing") as first:
+        pass
+    with atomic_path(str(tmp_path / "a.txt"), "thing") as second:
+        assert first != second
+    monkeypatch.setattr(files, "_temporary", lambda _: str(tmp_path / "foreseen"))
+    (tmp_path / "foreseen").symlink_to(victim)
+    with pytest.raises(InputError, match="File exists"):
+        write_text(str(tmp_path / "a.txt"), "text", "thing")
+    assert victim.read_text() == "precious"
 
 
 def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_wrong_options_are_named(sweep: Sweep, options: tuple[str, str], said: s
 def test_one_sweep_at_a_time(sweep: Sweep, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with folder.alone(str(tmp_path / "out")):
-        assert sweep()[0] == 2 and "another sweep is at work" in sweep.said  # type: ignore[attr-defined]
+        assert sweep()[0] == 2 and "is being written by another job" in sweep.said  # type: ignore[attr-defined]
 
 
 def test_without_matplotlib_the_report_says_so_in_one_line(

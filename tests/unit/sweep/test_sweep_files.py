@@ -112,3 +112,21 @@ def test_files_that_are_no_state(out: Path, text: bytes) -> None:
             sweep_report(str(out))
         (out / file).write_bytes(kept)
     assert sweep_report(str(out)).points
+
+
+@pytest.mark.parametrize("name", [
+    "study.json", ".study.json.hpcpar-lock", "report.json", "report.html", "time.svg", "data.h5",
+    f"cases/{CASE}", f"cases/{CASE}/status.json", f"cases/{CASE}/log", "slurm"])
+def test_links_in_the_folder_are_refused(out: Path, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    link = out / name
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.unlink(missing_ok=True)
+    link.symlink_to(victim)
+    for command in (planned, lambda folder: sweep_report(str(folder))):
+        with pytest.raises(InputError, match=r"is a symbolic link, .* remove it") as caught:
+            command(out)
+        assert str(caught.value).startswith(str(link))
+    assert victim.read_text() == "precious"
