@@ -27,9 +27,11 @@ from hpcpar.errors import InputError
 from hpcpar.files import atomic_path, reason
 from hpcpar.signals import SIGNALS
 
-#: Processor time (s) after which a file counts as damaged; most objects of a file, and bytes of an
-#: array.
-CHECK_S, MOST_OBJECTS, MOST_BYTES = 20, 100_000, 1 << 34
+#: Processor time (s) after which a file counts as damaged; most objects of a file, and bytes of memory
+#: that reading its structure and texts takes.
+CHECK_S, MOST_OBJECTS, MOST_BYTES = 20, 100_000, 1 << 30
+#: An array of this size (bytes) is read whatever it takes in the file.
+_SMALL_BYTES = 1 << 20
 
 
 def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = False) -> None:
@@ -95,13 +97,15 @@ def _fault(path: str) -> str:
             elif isinstance(item, h5py.Dataset) and (item.is_virtual or item.external):
                 external = f"{_EXTERNAL} ({item.name})"
             elif (isinstance(item, h5py.Dataset) and item.dtype.hasobject and item.shape
-                  and _bytes(item) <= MOST_BYTES):
+                  and memory_bytes(item) <= MOST_BYTES):
                 item[...]  # follows the file's pointers to its texts
     return external and f"{external}, which is read with --allow-external alone"
 
 
-def _bytes(found: h5py.Dataset) -> int:
-    return math.prod(found.shape) * found.dtype.itemsize
+def memory_bytes(found: h5py.Dataset) -> int:
+    """Bytes of memory that reading takes: of all values, or of a chunk that is larger."""
+    values = max(math.prod(found.shape), math.prod(found.chunks or ()))
+    return int(values * found.dtype.itemsize)
 
 
 def tell(limit_s: int, paths: Sequence[str]) -> None:
@@ -111,6 +115,10 @@ def tell(limit_s: int, paths: Sequence[str]) -> None:
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+    with open("/proc/self/statm", encoding="ascii") as f:
+        used_bytes = int(f.read().split()[5]) * resource.getpagesize()
+    # many texts can be one and the same in the file
+    resource.setrlimit(resource.RLIMIT_DATA, (used_bytes + MOST_BYTES,) * 2)
     for path in paths:
         try:
             fault = _fault(path)
@@ -182,16 +190,21 @@ def is_empty(found: h5py.Dataset) -> bool:
     return bool(found.size) and not found.id.get_storage_size()
 
 
-def content(found: h5py.Dataset, where: str, remedy: str) -> NDArray[Any]:
+def content(found: h5py.Dataset, where: str, remedy: str, most_bytes: int = 0) -> NDArray[Any]:
     """All values of a data set.
+
+    Parameters
+    ----------
+    most_bytes : int
+        The size that it may have even if it takes less in the file.
 
     Raises
     ------
     InputError
-        It is damaged, or too large for memory.
+        It is damaged, or too large.
     """
-    fault = "is too large"
-    if _bytes(found) <= MOST_BYTES:
+    fault = "is too large for such a file"
+    if memory_bytes(found) <= max(most_bytes, found.file.id.get_filesize(), _SMALL_BYTES):
         try:
             return np.asarray(found[...])
         except (OSError, RuntimeError, ValueError, MemoryError) as err:
@@ -199,11 +212,14 @@ def content(found: h5py.Dataset, where: str, remedy: str) -> NDArray[Any]:
     raise InputError(f"{where}: '{found.name}' {fault}; {remedy}")
 
 
-def array(f: h5py.Group, name: str, kinds: str, where: str, remedy: str) -> NDArray[Any]:
+def array(f: h5py.Group, name: str, kinds: str, where: str, remedy: str,
+          most_bytes: int = 0) -> NDArray[Any]:
     """All values of the data set of this name.
 
     Parameters
     ----------
+    most_bytes : int
+        As in `content`.
     kinds : str
         Kinds of its type that fit, as in NumPy: ``f``, ``iu``; ``O`` for texts, ``V`` for tables.
 
@@ -220,7 +236,7 @@ def array(f: h5py.Group, name: str, kinds: str, where: str, remedy: str) -> NDAr
     elif is_empty(found):
         fault = f"has nothing in '{name}'"
     else:
-        return content(found, where, remedy)
+        return content(found, where, remedy, most_bytes)
     raise InputError(f"{where} {fault}; {remedy}")
 
 

@@ -16,7 +16,7 @@ from hpcpar.data.box_reader import BoxReader, CropReader
 from hpcpar.data.dataset import REMEDY, open_split, read_attributes
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import reason
-from hpcpar.hdf5 import content, open_hdf5
+from hpcpar.hdf5 import MOST_BYTES, content, open_hdf5
 from hpcpar.network.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
@@ -128,7 +128,7 @@ class Loader:
         if self._targets:
             self._check_outputs(found.truth.shape[1], columns[0])
         if not pixels:
-            self._check_truth(content(found.truth, where, REMEDY))
+            self._check_truth(content(found.truth, where, REMEDY, MOST_BYTES))
         self._truth = (CropReader(self.path, found.truth, columns, RESIDENT_BYTES, crops) if pixels
                        else BoxReader(self.path, found.truth, columns, sys.maxsize))
         if pixels and self._truth.resident is not None:

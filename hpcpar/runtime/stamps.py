@@ -12,19 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.comm import clock_sync
 from hpcpar.comm.world import World
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.reservoir import Reservoir
-
-#: Step times of all ranks together that a record holds at most, in each of its arrays (16 MB for
-#: the four).
-MOST = 1 << 20
-#: The fewest iterations whose step times are kept, and the most of which anything is kept.
-FEWEST, MOST_ITERATIONS = 16, 1 << 16
-
-
-def most_kept(steps: int, ranks: int) -> int:
-    """The number of iterations of which the times of all steps on all ranks are kept at most."""
-    return min(MOST_ITERATIONS, max(FEWEST, MOST // max(1, steps * ranks)))
-
+from hpcpar.runtime.reservoir import Reservoir, most_kept
 
 #: Times of the steps of an iteration, arrays of the run's record: of every step; when it began and
 #: ended after the iteration did, and how long the program stood still at its end (communication);

@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 import hpcpar
 from hpcpar.errors import InputError
 from hpcpar.files import reason, write_bytes
-from hpcpar.hdf5 import attributes, find, is_empty, open_hdf5
+from hpcpar.hdf5 import attributes, find, is_empty, memory_bytes, open_hdf5
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.schema import Count, Extent, convert
@@ -53,6 +53,9 @@ GROUPS = ("params", "optimizer")
 TENSORS = tuple(f"{kind}{suffix}" for kind in ("weight", "bias") for suffix in STATES)
 #: Running statistics of batch normalisation.
 RUNNING = ("running_mean", "running_variance")
+#: All names of a layer's tensors.
+NAMES = (*(f"{group}/{kind}" for group in GROUPS for kind in TENSORS),
+         *(f"params/{name}" for name in RUNNING))
 #: Bytes of a chunk, which has a checksum of its own, about.
 _CHUNK_BYTES = 4 << 20
 
@@ -224,18 +227,23 @@ def _check_network(path: str, state: CheckpointState, network: Network) -> None:
                              "and classes")
 
 
+def tensor_shapes(network: Network, layer: Layer, states: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's tensors by name (of `NAMES`); `states` as in `check`."""
+    x = network.input_shape(layer)
+    both = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
+    shapes = {kind: shape for kind, shape in both.items() if shape}
+    out = {f"params/{kind}": shape for kind, shape in shapes.items()}
+    out |= {f"optimizer/{kind}{suffix}": shape for kind, shape in shapes.items()
+            for suffix in STATES[:states]}
+    return out | {f"params/{name}": x[:1] for name in RUNNING if layer.buffers(x)}
+
+
 def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
                   states: int) -> dict[str, str]:
     """The faults of a layer's tensors, by group."""
-    x = network.input_shape(layer)
-    shapes = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
-    wanted = [("params", kind, shape) for kind, shape in shapes.items() if shape]
-    wanted += [("optimizer", f"{kind}{suffix}", shape) for kind, shape in shapes.items() if shape
-               for suffix in STATES[:states]]
-    if layer.buffers(x):
-        wanted += [("params", name, x[:1]) for name in RUNNING]
     faults: dict[str, str] = {}
-    for group, kind, shape in wanted:
+    for wanted, shape in tensor_shapes(network, layer, states).items():
+        group, kind = wanted.split("/")
         name = f"{group}/{layer.name}/{kind}"
         tensor = find(f, name)
         if tensor is None:
@@ -244,6 +252,8 @@ def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
             fault = f"holds no floating-point numbers at {name}"
         elif tensor.shape != shape:
             fault = f"has {name} of shape {tensor.shape}, the network's is {shape}"
+        elif memory_bytes(tensor) > tensor.nbytes:
+            fault = f"has {name} in chunks {tensor.chunks}, which are larger than the tensor"
         else:
             continue
         faults.setdefault(f"{group}/{layer.name}", f"checkpoint {path} {fault}; {_PARTIAL}")
@@ -251,10 +261,11 @@ def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
 
 
 def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
-                groups: Iterable[str] = GROUPS) -> dict[str, NDArray[Any]]:
+                names: Iterable[str] = NAMES) -> dict[str, NDArray[Any]]:
     """Rows ``start:stop`` of a layer's tensors, those of one rank that resumes.
 
     Their names are those of the file without the layer: ``params/weight``, ``optimizer/bias``.
+    `check` has to find no fault in them: their size is not looked at here.
 
     Raises
     ------
@@ -263,23 +274,21 @@ def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
     """
     rows = {}
     with _open(path) as f:
-        for group in groups:
-            for kind in (*TENSORS, *(RUNNING if group == "params" else ())):
-                name = f"{group}/{layer}/{kind}"
-                tensor = find(f, name)
-                if tensor is None:
-                    continue
-                if not tensor.shape or not 0 <= start <= stop <= tensor.shape[0]:
-                    raise InputError(f"checkpoint {path}: {name} has shape {tensor.shape}, rows "
-                                     f"{start} to {stop} are wanted; use a checkpoint of this "
-                                     "network")
-                if tensor.dtype.kind != "f" or is_empty(tensor):
-                    raise InputError(f"checkpoint {path} holds no floating-point numbers at "
-                                     f"{name}; {_PARTIAL}")
-                try:
-                    rows[f"{group}/{kind}"] = tensor[start:stop].astype(dtype, copy=False)
-                except (OSError, MemoryError) as err:
-                    cause = reason(err) if isinstance(err, OSError) else "too large"
-                    raise InputError(f"checkpoint {path} is damaged at {name} ({cause}); "
-                                     f"{_PARTIAL}") from err
+        for wanted in names:
+            name = f"/{layer}/".join(wanted.split("/"))
+            tensor = find(f, name)
+            if tensor is None:
+                continue
+            if not tensor.shape or not 0 <= start <= stop <= tensor.shape[0]:
+                raise InputError(f"checkpoint {path}: {name} has shape {tensor.shape}, rows "
+                                 f"{start} to {stop} are wanted; use a checkpoint of this network")
+            if tensor.dtype.kind != "f" or is_empty(tensor):
+                raise InputError(f"checkpoint {path} holds no floating-point numbers at {name}; "
+                                 f"{_PARTIAL}")
+            try:
+                rows[wanted] = tensor[start:stop].astype(dtype, copy=False)
+            except (OSError, MemoryError) as err:
+                cause = reason(err) if isinstance(err, OSError) else "too large"
+                raise InputError(f"checkpoint {path} is damaged at {name} ({cause}); "
+                                 f"{_PARTIAL}") from err
     return rows

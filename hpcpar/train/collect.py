@@ -15,7 +15,7 @@ import numpy as np
 from hpcpar.comm.world import World
 from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
-from hpcpar.runtime.stamps import MOST_ITERATIONS
+from hpcpar.runtime.reservoir import MOST_ITERATIONS
 from hpcpar.train import record, run_record
 from hpcpar.train.job import Job
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of

@@ -5,7 +5,7 @@ measurements.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
@@ -28,8 +28,8 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.reservoir import Reservoir
-from hpcpar.runtime.stamps import MOST_ITERATIONS, Stamps
+from hpcpar.runtime.reservoir import MOST_ITERATIONS, Reservoir
+from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import Checked
@@ -196,12 +196,11 @@ class Job:
             On every rank alike: the checkpoint does not fit, or is damaged and may not be partial.
         """
         path, partial = self.options.resume, self.options.partial
-        states = self.executor.rule.states if self.executor.training is not None else 0
-        found = self.world.agree(lambda: checkpoint.check(path, self.network, states))
+        found = self.world.agree(lambda: checkpoint.check(path, self.network, self._states))
         self.world.agree(lambda: self._require(found))
         missing = dict(found.faults)
         if partial:
-            for each in self.world.comm.allgather(self._damaged()):
+            for each in self.world.comm.allgather(self._damaged(found.faults)):
                 missing |= each
         self.not_restored = list(missing.values())
         self.world.agree(lambda: self._load(missing))
@@ -221,16 +220,25 @@ class Job:
         if found.faults and not self.options.partial:
             raise InputError(next(iter(found.faults.values())))
 
-    def _rows(self, layer: str, groups: Iterable[str]) -> dict[str, np.ndarray]:
-        p = self.executor.parameters[layer]
-        return checkpoint.resume_rows(self.options.resume, layer, p.start, p.stop, self.plan.dtype,
-                                      groups)
+    @property
+    def _states(self) -> int:
+        """The optimiser's values for each weight; 0 for an inference."""
+        return self.executor.rule.states if self.executor.training is not None else 0
 
-    def _damaged(self) -> dict[str, str]:
-        """Groups of tensors of which this rank cannot read its rows."""
+    def _rows(self, layer: str, groups: Collection[str]) -> dict[str, np.ndarray]:
+        p = self.executor.parameters[layer]
+        of = next(each for each in self.network.stateful if each.name == layer)
+        shapes = checkpoint.tensor_shapes(self.network, of, self._states)
+        return checkpoint.resume_rows(self.options.resume, layer, p.start, p.stop, self.plan.dtype,
+                                      [name for name in shapes if name.split("/")[0] in groups])
+
+    def _damaged(self, known: Collection[str]) -> dict[str, str]:
+        """Groups of tensors, beside those known, of which this rank cannot read its rows."""
         out = {}
         for layer in self.executor.parameters:
             for group in checkpoint.GROUPS:
+                if f"{group}/{layer}" in known:
+                    continue
                 try:
                     self._rows(layer, (group,))
                 except InputError as err:

@@ -63,6 +63,7 @@ from numpy.typing import NDArray
 from hpcpar.errors import InputError
 from hpcpar.files import write_bytes
 from hpcpar.hdf5 import array, attributes, check, open_hdf5
+from hpcpar.runtime.reservoir import most_kept
 from hpcpar.schema import Count, Extent, convert, decode_json
 from hpcpar.train.run_record import ARRAYS, OPTIONAL, RankInfo, RunRecord, StepInfo, faults
 
@@ -72,6 +73,8 @@ VERSION, READABLE = 2, (1, 2)
 _REMEDY = "write one with: hpcpar run ... --out FILE"
 _AGAIN = "run again"
 _JSON = ("plan", "prediction", "machine", "versions")
+#: Axes of arrays that are compressed: step times differ little from iteration to iteration.
+_PACKED = ("RKS", "RTS")
 Entry = TypeVar("Entry", StepInfo, RankInfo)
 
 
@@ -167,9 +170,8 @@ def write(path: str, record: RunRecord) -> None:
         f.create_dataset("steps", data=_table(record.steps, StepInfo))
         for name, (kind, axes) in (ARRAYS | OPTIONAL).items():
             if getattr(record, name) is not None:
-                # step times differ little from iteration to iteration
                 packed = {"compression": "gzip", "compression_opts": 1,
-                          "shuffle": True} if axes in ("RKS", "RTS") else {}
+                          "shuffle": True} if axes in _PACKED else {}
                 f.create_dataset(name, data=np.asarray(getattr(record, name), kind), **packed)
     write_bytes(path, out.getbuffer(), "run record")
 
@@ -200,11 +202,13 @@ def read(path: str) -> RunRecord:
             convert(facts, _PlanFacts, f"plan in {where}", _AGAIN)
         values = msgspec.structs.asdict(known) | msgspec.structs.asdict(
             convert(documents, _Documents, where, _AGAIN))
-        values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN)
-                   for name, (kind, _) in (ARRAYS | OPTIONAL).items()
+        steps, ranks = _entries(f, "steps", StepInfo, where), _entries(f, "ranks", RankInfo, where)
+        times = most_kept(len(steps), len(ranks)) * len(steps) * len(ranks)
+        values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN,
+                               int(kind[1]) * times if axes in _PACKED else 0)
+                   for name, (kind, axes) in (ARRAYS | OPTIONAL).items()
                    if name in ARRAYS or name in f}
-        record = RunRecord(steps=_entries(f, "steps", StepInfo, where),
-                           ranks=_entries(f, "ranks", RankInfo, where), path=path, **values)
+        record = RunRecord(steps=steps, ranks=ranks, path=path, **values)
     wrong = faults(record)
     if wrong or record.iterations == 0:
         raise InputError(f"{where} is damaged or has no iterations "

@@ -108,6 +108,17 @@ def test_a_file_whose_texts_keep_the_library_busy_is_damaged(
     assert "takes for ever" in fault(path)
 
 
+def test_texts_that_are_one_and_the_same_in_the_file_do_not_fill_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as f:
+        f["texts"] = np.array(["x" * (1 << 25), *["y"] * 255], h5py.string_dtype())
+        place = f["texts"].id.get_offset()
+    whole = bytearray(path.read_bytes())
+    whole[place:place + 16 * 256] = whole[place:place + 16] * 256  # 8.6 GB
+    path.write_bytes(whole)
+    assert "allocation failed" in fault(path)
+
+
 def test_damage_is_found_before_the_file_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", libver="latest") as f:

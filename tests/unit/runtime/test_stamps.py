@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpcpar.comm.clock_sync import common
-from hpcpar.runtime import stamps
+from hpcpar.runtime import reservoir
 from hpcpar.runtime.program import StepTimes
 from hpcpar.runtime.reservoir import TOGETHER, Reservoir
 from hpcpar.runtime.stamps import Stamps
@@ -68,8 +68,8 @@ def test_bounded_of_a_long_run(iterations: int) -> None:
     """However long, at most so many, spread over the whole run, in groups of neighbours; a larger
     reservoir has all that a smaller one has.
     """
-    most = max(stamps.FEWEST, 40)
-    kept = stamped(iterations, stamps.MOST // most).kept
+    most = max(reservoir.FEWEST, 40)
+    kept = stamped(iterations, reservoir.MOST // most).kept
     larger: Reservoir[int] = Reservoir(100)
     for i in range(iterations):
         larger.add(i, -i)

@@ -190,3 +190,22 @@ def test_another_network(path: str) -> None:
         f["params/fc2/bias"] = np.zeros(3)
     fault = checkpoint.check(path, NET, 1).faults["params/fc2"]
     assert "of shape (3,), the network's is (84,)" in fault
+
+
+def test_chunks_that_are_larger_than_their_tensor_are_a_fault(path: str) -> None:
+    """Reading a row of them would take a gigabyte."""
+    with h5py.File(path, "a") as f:
+        del f["params/conv1/bias"]
+        f.create_dataset("params/conv1/bias", (6,), "f8", chunks=(1 << 27,), maxshape=(None,),
+                         compression="gzip")
+        f["params/conv1/bias"].id.write_direct_chunk((0,), b"small")
+    fault = checkpoint.check(path, NET, 0).faults["params/conv1"]
+    assert "params/conv1/bias in chunks (134217728,), which are larger than the tensor" in fault
+
+
+def test_rows_of_names(path: str) -> None:
+    """An inference reads no state of the optimiser."""
+    layer = NET.weighted[0]
+    names = checkpoint.tensor_shapes(NET, layer, 0)
+    assert list(names) == ["params/weight", "params/bias"]
+    assert list(checkpoint.resume_rows(path, layer.name, 0, 6, "f4", names)) == [*names]

@@ -219,3 +219,26 @@ def test_bad_files(tmp_path: Path) -> None:
     fails("plan in run record .* 'batch'")
     with pytest.raises(InputError, match="cannot write run record"):
         record.write(str(tmp_path / "no" / "run.h5"), sample())
+
+
+def test_arrays_that_are_larger_than_their_file_allows_are_not_read(tmp_path: Path) -> None:
+    """A record bounds its step times; all else takes as much in the file as in memory."""
+    path = tmp_path / "run.h5"
+    record.write(str(path), replace(sample(), start_s=None))
+    for name, shape in (("seconds", (2, 10**7, 3)), ("iteration_s", (2, 10**7)),
+                        ("loss", (10**7,)), ("test_loss", (10**7,)), ("wait_s", (2, 10**7, 3))):
+        bomb = tmp_path / f"{name}.h5"
+        bomb.write_bytes(path.read_bytes())
+        with h5py.File(bomb, "a") as f:
+            f.pop(name, None)
+            f.create_dataset(name, shape, "f4", chunks=True, compression="gzip")
+            f[name][(0,) * len(shape)] = 1.0
+        with pytest.raises(InputError, match=rf"'/{name}' is too large for such a file; run aga"):
+            record.read(str(bomb))
+    with h5py.File(path, "a") as f:  # few values, in a chunk that expands to a gigabyte
+        del f["loss"]
+        f.create_dataset("loss", (5,), "f8", chunks=(1 << 27,), maxshape=(None,),
+                         compression="gzip")
+        f["loss"].id.write_direct_chunk((0,), b"small")
+    with pytest.raises(InputError, match="'/loss' is too large for such a file"):
+        record.read(str(path))
