@@ -54,7 +54,7 @@ def main() -> int:
         net = load_network(args.network)
         hpcpar("data", "synthetic", data, "--input", shape_text(net.image_shape), "--classes",
                net.classes, "--samples", 4 * args.batch)
-        run = ("run", "--plan", plan, "--data", data, "--steps", STEPS)
+        run = ("run", "--plan", plan, "--data", data, "--steps", STEPS, "--overwrite")
         each = ("--checkpoint", save, "--checkpoint-every", f"{EVERY}steps")
         # one checkpoint at the end, which nothing hides, in both kinds
         once = ("--checkpoint", save, "--checkpoint-every", f"{STEPS}steps")

@@ -21,5 +21,5 @@ if [ -n "$hosts" ]; then
 fi
 
 "${launcher[@]}" hpcpar run --plan "$plan" --data "$data" --epochs 1 \
-  --out run.h5 --checkpoint weights.h5
+  --out run.h5 --checkpoint weights.h5 --overwrite
 hpcpar compare run.h5

@@ -31,7 +31,7 @@ for turn in 1 2 3; do
     -o $out/plan.json
   run mpiexec -n "$ranks" hpcpar run --plan $out/plan.json --data $out/digits.h5 \
     --epochs $((8 * ranks)) --rate 0.012 --decay 0.01 --schedule cosine --seed 3 \
-    --out $out/run.h5 --checkpoint $out/weights.h5 --json >$out/run.json
+    --out $out/run.h5 --checkpoint $out/weights.h5 --overwrite --json >$out/run.json
   run hpcpar compare $out/run.h5 --plot $out/compare.png >$out/compare.txt
   head -n 4 $out/compare.txt
   hpcpar compare $out/run.h5 --json >$out/compare.json

@@ -228,7 +228,7 @@ def sweep_report(out: str) -> SweepResult:
 def _result(study: Study, states: dict[Case, Status], dry: dict[str, list[str]]) -> SweepResult:
     points, document, note = report.write(study, states)
     return SweepResult(study, report.title(study), states, tuple(points), document,
-                       os.path.join(study.out, report.PAGE), note, dry)
+                       os.path.join(study.out, folder.PAGE), note, dry)
 
 
 def _machine(given: MachineLike, device: str) -> Machine:

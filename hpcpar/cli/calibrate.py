@@ -16,7 +16,7 @@ from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
 from hpcpar.calibrate.refine import refine
 from hpcpar.cli import options
 from hpcpar.cli.calibrated import show_choice, show_machine
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import MACHINE
 from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.transport import Transport
@@ -41,7 +41,7 @@ AUTO = "auto"
 def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
     options.add_start(p)
-    p.add_argument("-o", "--out", required=True, type=OutputFile,
+    p.add_argument("-o", "--out", required=True, type=MACHINE,
                    metavar="machine.toml",
                    help="the machine file to write")
     p.add_argument("--refine", nargs="+", default=[], metavar="run.h5",

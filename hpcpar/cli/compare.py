@@ -6,7 +6,7 @@ import argparse
 
 from hpcpar.api.compare import compare
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import PICTURE
 from hpcpar.report.compare_table import show_rows
 from hpcpar.report.tables import say
 
@@ -15,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("records", nargs="+", metavar="RUN.h5",
                         help="records that 'hpcpar run --out' wrote")
-    parser.add_argument("--plot", type=OutputFile, metavar="OUT.png",
+    parser.add_argument("--plot", type=PICTURE, metavar="OUT.png",
                         help="also draw the comparison")
     parser.add_argument("--all", action="store_true",
                         help="also every step, and all layers and deviations")

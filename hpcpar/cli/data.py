@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcpar.api import checks
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import DATA
 from hpcpar.data import dataset
 from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     def kind(name: str, text: str, out: str) -> argparse.ArgumentParser:
         sub = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        sub.add_argument("file", type=str if name == "info" else OutputFile, metavar="FILE.h5",
+        sub.add_argument("file", type=str if name == "info" else DATA, metavar="FILE.h5",
                          help=out)
         options.add_output(sub)
         return sub
@@ -118,6 +118,8 @@ def _truth(info: dict[str, Any]) -> str:
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
+    if args.kind != "info":
+        DATA.check_content(args.file)
     if args.kind == "digits":
         dataset.digits(args.file, args.size)
     elif args.kind == "synthetic":

@@ -25,6 +25,7 @@ from types import FrameType
 from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
 from hpcpar.cli.launch import die_with, job_environment
+from hpcpar.cli.output_files import PLAN, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
@@ -60,11 +61,12 @@ def supervise(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """
     if not args.checkpoint:
         raise InputError("--elastic goes on from checkpoints; name their file with --checkpoint")
+    check_training(args)
     given = plans.load(args.plan)
     if args.start not in (None, given.ranks):
         raise InputError(f"the plan is for {given.ranks} ranks, -n asks for {args.start}; leave "
                          "-n out, or make it the plan's")
-    words = without(list(argv), _OWN)
+    words = [*without(list(argv), _OWN), "--overwrite"]
     return _Supervisor(words, given, args.plan, args.checkpoint, args.resume,
                        args.elastic_return).run()
 
@@ -187,6 +189,7 @@ class _Supervisor:
         if plan is not self.given:
             path = f"{os.path.splitext(self.checkpoint)[0]}.p{plan.ranks}.plan.json"
             require_own(path)
+            PLAN.check(path)
             plans.save(plan, path)
         command = [*launcher(), "-n", str(plan.ranks), *child.command(), *self.words,
                    "--plan", path, *(["--resume", resume] if resume else [])]

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import PROGRAMS
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
 from hpcpar.report.exports import FORMATS
@@ -24,7 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                         "simgrid (a folder of time-independent traces; SMPI)")
     parser.add_argument("--machine", metavar="NAME|FILE",
                         help="preset or machine file (default: the plan file's)")
-    parser.add_argument("-o", "--output", required=True, type=OutputFile, metavar="PATH",
+    parser.add_argument("-o", "--output", required=True, type=PROGRAMS, metavar="PATH",
                         help="the file or folder to write")
     parser.add_argument("--force", action="store_true", help="replace it where it exists")
 

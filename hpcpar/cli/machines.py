@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import MACHINE
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.report.tables import amount, say, seconds, show, show_line
@@ -15,7 +15,7 @@ from hpcpar.report.tables import amount, say, seconds, show, show_line
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("name", nargs="?", help="preset or machine file to show")
-    parser.add_argument("--new", type=OutputFile, metavar="FILE.toml",
+    parser.add_argument("--new", type=MACHINE, metavar="FILE.toml",
                         help="write a commented machine file, to be filled in")
     options.add_output(parser)
 

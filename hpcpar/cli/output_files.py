@@ -1,37 +1,159 @@
-"""Files that commands write: none is another file of the same command."""
+"""Files that commands write: none is another file of the same command, and what is replaced is of
+the same kind.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.files import is_special
 
 #: A training that goes on may replace the checkpoint that it resumes.
 _ALLOWED = {"checkpoint", "resume"}
+#: Bytes of a file that tell its kind.
+_HEAD = 1 << 20
+_HDF5 = rb"\A\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class OutputKind:
+    """A kind of file: the type of an option that names one for a command to write.
+
+    Attributes
+    ----------
+    pattern : bytes
+        Regular expression of something in the first megabyte of such a file.
+    holds : callable
+        Whether an HDF5 file is of this kind.
+    """
+
+    what: str
+    pattern: bytes
+    holds: Callable[[Any], bool] | None = None
+
+    def __call__(self, path: str) -> OutputFile:
+        return OutputFile(path, self)
+
+    def check(self, path: str) -> None:
+        """Checks that a file which the command would replace begins as one of this kind.
+
+        Raises
+        ------
+        InputError
+            It does not.
+        """
+        if os.path.isfile(path):
+            with open(path, "rb") as f:
+                head = f.read(_HEAD)
+            if head and not re.search(self.pattern, head):
+                raise self._foreign(path)
+
+    def check_content(self, path: str) -> None:
+        """Checks an HDF5 file further. Of a job, one rank needs to call it.
+
+        Raises
+        ------
+        InputError
+            It is of another kind, or damaged.
+        """
+        from hpcpar.hdf5 import check, open_hdf5
+
+        if self.holds is None or not _holds_something(path):
+            return
+        check([path], self.what, remedy := "remove it, or choose another name", True)
+        with open_hdf5(path, self.what, remedy) as f:
+            if not self.holds(f):
+                raise self._foreign(path)
+
+    def _foreign(self, path: str) -> InputError:
+        return InputError(f"{path} exists and is not a {self.what}: it is not replaced; choose "
+                          "another name")
+
+
+PLAN = OutputKind("plan file", rb'"hpcpar_plan"')
+MACHINE = OutputKind("machine file", rb"(?m)^\s*(\[\[\s*levels\s*\]\]|levels\s*=)")
+PICTURE = OutputKind("picture", rb"(?s)\A(\x89PNG|%PDF|%!PS|\xff\xd8\xff|II\*|RIFF|<\?xml.*<svg)")
+TIMELINE = OutputKind("timeline", rb'\A\s*\{\s*"traceEvents"')
+PROGRAMS = OutputKind("GOAL file", rb"\Anum_ranks \d")
+RECORD = OutputKind("run record", _HDF5, lambda f: "hpcpar_record" in f.attrs)
+CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
+    "state" in f and "hpcpar_checkpoint" in f["state"].attrs))
+DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 
 class OutputFile(str):
-    """The path of a file that a command writes: the type of such an option."""
+    """The path of a file that a command writes, and its kind."""
 
-    __slots__ = ()
+    kind: OutputKind
+
+    def __new__(cls, path: str, kind: OutputKind) -> OutputFile:
+        self = super().__new__(cls, path)
+        self.kind = kind
+        return self
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Checks that no output of a command is another of its files, by whatever name.
+    """Checks that no output of a command is another of its files, by whatever name, or a file of
+    another kind.
 
     Raises
     ------
     InputError
-        Two options name one file.
+        Two options name one file, or a file would be replaced that is no such output.
     """
     for (one, path), (other, second) in combinations(_files(args), 2):
         writes = isinstance(path, OutputFile) or isinstance(second, OutputFile)
         if writes and {one, other} != _ALLOWED and _same(path, second):
             raise InputError(f"{one} and {other} are one file, {path}; give each its own")
+    for _, path in _files(args):
+        if isinstance(path, OutputFile):
+            path.kind.check(path)
+
+
+def check_training(args: argparse.Namespace) -> None:
+    """Checks that a run replaces no checkpoint and no record of another one, unless it is asked
+    to. Of a job, one rank needs to call it.
+
+    Raises
+    ------
+    InputError
+        It would.
+    """
+    for path in (args.checkpoint, args.out):
+        if path:
+            path.kind.check_content(path)
+    goes_on = args.resume and not args.forward_only
+    if args.overwrite:
+        return
+    if args.checkpoint and _holds_something(args.checkpoint) and not (
+            goes_on and _same(args.resume, args.checkpoint)):
+        raise InputError(f"checkpoint {args.checkpoint} exists; go on from it with --resume "
+                         f"{args.checkpoint}, replace it with --overwrite, or choose another name")
+    # a training that goes on moves another one's record aside
+    if args.out and _holds_something(args.out) and not goes_on and _is_of_another(args.out):
+        raise InputError(f"run record {args.out} is of another command; replace it with "
+                         "--overwrite, or choose another name")
+
+
+def _is_of_another(path: str) -> bool:
+    """True for a record unless the same command has made it, or a simulation."""
+    from hpcpar.hdf5 import attributes, open_hdf5
+
+    with open_hdf5(path, RECORD.what, "choose another name") as f:
+        made_by = str(attributes(f, f"run record {path}", "choose another name").get("command", ""))
+    return bool(made_by) and not made_by.endswith(" ".join(["", *sys.argv[1:]]))
+
+
+def _holds_something(path: str) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
 def _files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ import argparse
 from hpcpar.api.checks import jitters
 from hpcpar.api.plan import SHOWN, PlanResult, plan
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
@@ -42,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                         "one whose 95th percentile is least")
     options.add_planning(parser)
     options.add_output(parser)
-    parser.add_argument("-o", "--output", type=OutputFile, metavar="plan.json",
+    parser.add_argument("-o", "--output", type=PLAN, metavar="plan.json",
                         help="write the plan file")
     parser.add_argument("--force", action="store_true",
                         help="write it even where the plan does not fit in memory")

@@ -9,7 +9,7 @@ import argparse
 
 from hpcpar.api.predict import PredictResult, predict
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import PICTURE, TIMELINE
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.prediction_tables import say_limits, show_layers, show_predictions
 
@@ -47,13 +47,13 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="choose the cheapest that trains all --epochs in this time")
     parser.add_argument("--node-hours", type=options.amount, metavar="H",
                         help="choose the fastest that trains all --epochs within this budget")
-    parser.add_argument("--plot", type=OutputFile, metavar="FILE.png",
+    parser.add_argument("--plot", type=PICTURE, metavar="FILE.png",
                         help="write a bar chart, one panel for each number of ranks")
     parser.add_argument(
-        "--timeline", type=OutputFile, metavar="FILE.json",
+        "--timeline", type=TIMELINE, metavar="FILE.json",
         help="write the simulated timelines for ui.perfetto.dev or chrome://tracing",
     )
-    parser.add_argument("--timeline-plot", type=OutputFile, metavar="FILE.png",
+    parser.add_argument("--timeline-plot", type=PICTURE, metavar="FILE.png",
                         help="write the simulated timelines as a picture")
     options.add_defaults(parser, predict)
 

@@ -15,7 +15,7 @@ from typing import Any
 from hpcpar.api.checks import EMULATE, OneOf, check_gpu_options
 from hpcpar.calibrate import provenance
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import CHECKPOINT, RECORD, check_training
 from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.transport import Transport
@@ -63,9 +63,9 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--epochs", type=options.positive, help="length of the training (default 1)")
     p.add_argument("--steps", type=options.natural,
                    help="length in iterations, instead of --epochs")
-    p.add_argument("--out", type=OutputFile, default="",
+    p.add_argument("--out", type=RECORD, default="",
                    help="write the record of the run here (HDF5)")
-    p.add_argument("--checkpoint", type=OutputFile, help="write weights and state here (HDF5)")
+    p.add_argument("--checkpoint", type=CHECKPOINT, help="write weights and state here (HDF5)")
     p.add_argument("--checkpoint-every", type=_interval, dest="every", metavar="N steps|N min",
                    help="how often: 500steps, 10min, 90s, 2h (default: after every epoch)")
     p.add_argument("--keep", type=options.positive, metavar="N",
@@ -73,6 +73,8 @@ def add(p: argparse.ArgumentParser) -> None:
                    "NAME.step500.h5 (default 1)")
     p.add_argument("--resume", default="", help="go on from this checkpoint, made under any plan; "
                    "continue the record of --out")
+    p.add_argument("--overwrite", action="store_true",
+                   help="replace the checkpoint and the record of another training")
     p.add_argument("--partial", action="store_true",
                    help="resume from what is left of a damaged checkpoint")
     p.add_argument("--time-limit", type=options.duration_s, metavar="N min",
@@ -145,8 +147,9 @@ def _lock(args: argparse.Namespace, w: World, locks: ExitStack) -> None:
 
 
 def _check_files(args: argparse.Namespace, w: World) -> None:
-    """Checks files that somebody else may have made."""
+    """Checks files that somebody else may have made, and those that are replaced."""
     if w.rank == 0:
+        check_training(args)
         check([path for path in (args.data, args.resume) if path], "file",
               "use one from: hpcpar data, or hpcpar run --checkpoint", args.allow_external)
 

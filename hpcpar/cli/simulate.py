@@ -7,7 +7,7 @@ import argparse
 from hpcpar.api.checks import factors, jitters, loads
 from hpcpar.api.simulate import REPEATS, simulate
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import PICTURE, RECORD
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.simulated import show_simulated
 from hpcpar.report.tables import say
@@ -31,15 +31,17 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help=f"iterations, with --jitter (default {REPEATS})")
     parser.add_argument("--seed", type=options.seed, help="fixes the jitter")
     options.add_output(parser)
-    parser.add_argument("--plot", type=OutputFile, metavar="FILE.png",
+    parser.add_argument("--plot", type=PICTURE, metavar="FILE.png",
                         help="draw the iterations, and what every rank does")
-    parser.add_argument("-o", "--out", type=OutputFile, metavar="sim.h5",
+    parser.add_argument("-o", "--out", type=RECORD, metavar="sim.h5",
                         help="write the record, for hpcpar compare and hpcpar trace")
     options.add_defaults(parser, simulate)
 
 
 def main(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit status."""
+    if args.out:
+        RECORD.check_content(args.out)
     lines = ProgressBar()
     with lines:
         result = simulate(**options.arguments(args, simulate) | {

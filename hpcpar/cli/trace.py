@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hpcpar.cli import options
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import TIMELINE
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
@@ -32,7 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=options.positive, metavar="N",
                         help="measured ranks, from rank 0 on (default: all)")
     options.add_external(parser)
-    parser.add_argument("-o", "--out", required=True, type=OutputFile, metavar="trace.json",
+    parser.add_argument("-o", "--out", required=True, type=TIMELINE, metavar="trace.json",
                         help="the file to write")
 
 

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, write_text
+from hpcpar.report.sweep_plots import PICTURES, SUFFIXES
 from hpcpar.schema import Seconds, decode_json, one_of, read_bytes
 
 T = TypeVar("T")
@@ -32,8 +33,8 @@ PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "
                                                "exit", "status.json")
 #: The machine of a sweep, in the sweep's own folder.
 MACHINE = "machine.toml"
-#: The file in a sweep's folder that holds the study.
-STUDY = "study.json"
+#: Files in a sweep's folder: the study, and its report.
+STUDY, PAGE, DATA = "study.json", "report.html", "report.json"
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,16 @@ def alone(out: str) -> Iterator[None]:
     Raises
     ------
     InputError
-        Another sweep holds the lock, or something in the folder is a symbolic link.
+        Another sweep holds the lock, something in the folder is a symbolic link, or the folder
+        has a report that is not a sweep's.
     """
     check_links(out)
+    if not os.path.exists(os.path.join(out, STUDY)):
+        pictures = [name + suffix for name in PICTURES for suffix in SUFFIXES]
+        for path in (os.path.join(out, name) for name in (PAGE, DATA, *pictures)):
+            if os.path.exists(path):
+                raise InputError(f"{path} exists, but {out} is not the folder of a sweep: it is "
+                                 "not replaced; choose another folder")
     with lock(os.path.join(out, STUDY), "study"):
         yield
 

@@ -15,11 +15,10 @@ from hpcpar.report.pictures import pyplot
 from hpcpar.report.sweep_html import page
 from hpcpar.report.sweep_plots import pictures
 from hpcpar.report.sweep_points import Point
+from hpcpar.sweep import folder
 from hpcpar.sweep.collect import points
 from hpcpar.sweep.folder import Status
 from hpcpar.sweep.study import Case, Study
-
-PAGE, DATA = "report.html", "report.json"
 
 
 def title(study: Study) -> str:
@@ -59,6 +58,7 @@ def write(study: Study, states: Mapping[Case, Status]) -> tuple[list[Point], dic
         else:
             drawn = pictures(found, stem, title(study), study.kind == "weak")
     images = [(heading, f"{stem}{name}.svg") for name, heading in drawn]
-    write_text(stem + DATA, json.dumps(document, indent=1, allow_nan=False) + "\n", "report")
-    write_text(stem + PAGE, page(title(study), settings(study), found, images, missing), "report")
+    write_text(stem + folder.DATA, json.dumps(document, indent=1, allow_nan=False) + "\n", "report")
+    html = page(title(study), settings(study), found, images, missing)
+    write_text(stem + folder.PAGE, html, "report")
     return found, document, missing

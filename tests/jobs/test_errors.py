@@ -115,8 +115,10 @@ def test_resume_from_another_network(hpcpar: Run, plan: Make, digits: Path, tmp_
     done = hpcpar(1, "run", "--plan", plan(1, "data", network="mlp"), "--data", digits, "--steps",
                   2, "--checkpoint", save)
     assert done.returncode == 0, done.stderr
-    said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--resume", save), 2, "mlp",
-         "lenet5")
+    words = ("run", "--plan", plan(2, "data"), "--data", digits)
+    said(hpcpar(2, *words, "--resume", save), 2, "mlp", "lenet5")
+    said(hpcpar(2, *words, "--checkpoint", save), 2, "exists; go on from it with --resume")
+    said(hpcpar(2, *words, "--out", plan(2, "data")), 2, "exists and is not a run record")
 
 
 def test_momentum_out_of_range(hpcpar: Run, plan: Make, digits: Path) -> None:

@@ -1,16 +1,25 @@
-"""No file that a command writes is another of its files, by whatever name."""
+"""No file that a command writes is another of its files, by whatever name; and none replaces a
+file of another kind, or another training's.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 from hpcpar.cli.main import COMMANDS, main, parsers
-from hpcpar.cli.output_files import OutputFile
+from hpcpar.cli.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind, check_training
+from hpcpar.errors import InputError
+from hpcpar.train import checkpoint, record
+from tests.unit.train.test_record import sample
 
 RUN = ("run", "--plan", "p.json")
 
@@ -71,5 +80,94 @@ def test_options_that_name_outputs_have_their_type() -> None:
              for action in actions(parsers(command)[1])}
     names = {"out", "output", "checkpoint", "plot", "timeline", "timeline_plot", "new"}
     missing = [key for key, action in found.items()
-               if key[1] in names and key[0] != "sweep" and action.type is not OutputFile]
+               if key[1] in names and key[0] != "sweep" and not isinstance(action.type, OutputKind)]
     assert not missing
+
+
+#: Commands that write a file, without its name.
+WRITE = ["plan --network mlp --strategy data --ranks 1 --batch 8 -o",
+         "predict --plan p.json --plot", "predict --plan p.json --timeline", "predict --plan p.json --timeline-plot",
+         "simulate --plan p.json --plot", "simulate --plan p.json -o", "trace --plan p.json -o",
+         "export --plan p.json --format goal --force -o", "calibrate -o", "data digits",
+         "compare run.h5 --plot", "run --plan p.json --data d.h5 --out",
+         "run --plan p.json --data d.h5 --checkpoint"]
+WRITES = [words.split() for words in WRITE]
+
+
+@pytest.mark.parametrize("words", WRITES, ids=" ".join)
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_a_file_of_another_kind_is_never_replaced(
+        words: list[str], more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    if more and words[0] != "run":
+        return
+    Path("thesis.tex").write_text("\\documentclass")
+    assert main([*words, "thesis.tex", *more]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("hpcpar: thesis.tex exists and is not a ") and err.count("\n") == 1
+    assert Path("thesis.tex").read_text() == "\\documentclass"
+
+
+def test_files_that_the_command_wrote_before_are_replaced() -> None:
+    network = ["--network", "mlp", "--input", "1x8x8", "--ranks", "2", "--batch", "8"]
+    for _ in range(2):
+        assert main(["plan", *network, "--strategy", "data", "-o", "mine.json"]) == 0
+        for end in ("png", "svg", "pdf"):
+            assert main(["predict", "--plan", "mine.json", "--plot", f"a.{end}"]) == 0
+        for words in ("predict --plan mine.json --timeline t.json",
+                      "trace --plan mine.json -o t2.json", "simulate --plan mine.json -o sim.h5",
+                      "data digits digits.h5",
+                      "export --plan mine.json --format goal --force -o a.goal"):
+            assert main(words.split()) == 0
+    assert main(["trace", "--plan", "mine.json", "-o", "mine.json"]) == 2
+    assert main(["data", "digits", "sim.h5"]) == 2
+    assert main(["simulate", "--plan", "mine.json", "-o", "digits.h5"]) == 2
+    Path("empty").touch()
+    PICTURE.check("empty")
+    PICTURE.check("none")
+
+
+def training(**changes: object) -> argparse.Namespace:
+    return argparse.Namespace(**{
+        "checkpoint": CHECKPOINT("c.h5"), "out": RECORD("run.h5"), "resume": "",
+        "forward_only": False, "overwrite": False, **changes})
+
+
+def test_another_trainings_files_are_replaced_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/bin/hpcpar", "run", "--plan", "p.json"])
+    state = checkpoint.CheckpointState(700, 1, 2, 0, "mlp", (1, 8, 8), 10)
+    check_training(training())
+    for name in ("c.h5", "old.h5"):
+        checkpoint.write(name, checkpoint.image([("fc/weight", np.ones((2, 2)))], [], state))
+    for resume in ("", "old.h5"):
+        with pytest.raises(InputError, match=r"^checkpoint c.h5 exists; go on from it with --resume"
+                           r" c.h5, replace it with --overwrite, or choose another name$"):
+            check_training(training(resume=resume))
+    check_training(training(resume="c.h5"))
+    check_training(training(overwrite=True))
+    for command, refused in (("hpcpar run --plan q.json", True), ("", False),
+                             ("/other/hpcpar run --plan p.json", False)):
+        record.write("run.h5", replace(sample(), command=command))
+        others = training(checkpoint=None)
+        if refused:
+            with pytest.raises(InputError, match=r"run record run.h5 is of another command; repl"):
+                check_training(others)
+            with pytest.raises(InputError, match="another command"):  # nothing goes on
+                check_training(training(checkpoint=None, resume="c.h5", forward_only=True))
+            check_training(training(resume="c.h5"))
+            check_training(training(overwrite=True))
+        else:
+            check_training(others)
+
+
+@pytest.mark.parametrize("options", [("out", RECORD("c.h5")), ("checkpoint", CHECKPOINT("run.h5")),
+                                     ("out", RECORD("other.h5"))])
+def test_hdf5_files_of_another_kind_are_never_replaced(options: tuple[str, str]) -> None:
+    state = checkpoint.CheckpointState(7, 1, 2, 0, "mlp", (1, 8, 8), 10)
+    checkpoint.write("c.h5", checkpoint.image([("fc/weight", np.ones((2, 2)))], [], state))
+    record.write("run.h5", sample())
+    with h5py.File("other.h5", "w") as f:
+        f["x"] = 1
+    name, path = options
+    words: dict[str, object] = {"out": "", "checkpoint": None, "overwrite": True, name: path}
+    with pytest.raises(InputError, match=f"^{path} exists and is not a .*: it is not replaced"):
+        check_training(training(**words))

@@ -130,3 +130,11 @@ def test_links_in_the_folder_are_refused(out: Path, tmp_path: Path, name: str) -
             command(out)
         assert str(caught.value).startswith(str(link))
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.json", "time.png"])
+def test_a_report_of_something_else_is_not_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    with pytest.raises(InputError, match=rf"{name} exists, but .* is not the folder of a sweep"):
+        planned(tmp_path)
+    assert (tmp_path / name).read_text() == "precious"
