@@ -15,8 +15,14 @@ from hpcpar.network.operations import Array, Constant, Node, NodeError, Operatio
 
 #: Placeholder for the number of samples in shapes, whatever the source was exported with.
 BATCH = -(1 << 40)
-#: A computed constant with more values is refused.
-MOST_VALUES = 1 << 28
+#: A computed constant with more values, and more than any that it is made of, is refused.
+MOST_VALUES = 1 << 20
+#: Operators on constants whose result is at most as large as their inputs together.
+_SHRINKING = frozenset((
+    "Cast", "Concat", "Constant", "Floor", "Neg", "ReduceL2", "ReduceProd", "ReduceSum", "Reshape",
+    "Slice", "Sqrt", "Squeeze", "Shape", "Unsqueeze"))
+#: Operators on constants whose inputs are broadcast to each other.
+_BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
 #: Advice in the error for some common operators without a layer.
 REMEDIES = {
     "elu": "use ReLU, LeakyReLU or SiLU",
@@ -33,7 +39,9 @@ REMEDIES = {
     "depthtospace": "use an upsampling or a transposed convolution",
     "pixelshuffle": "use an upsampling or a transposed convolution",
     "pow": "use an activation, or LRN",
-    "batchnorm.default": "let it normalise by the batch when the module trains",
+    "batchnorm.default": "let it normalise by the batch when the module trains, and keep "
+                         "track_running_stats=True for its evaluation",
+    "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",
     "featuredropout": "use Dropout in place of Dropout2d",
 }
 
@@ -163,9 +171,11 @@ class Importer:
         origins = frozenset[str]().union(*(c.origins for c in constants if c is not None))
         try:
             assert node.compute is not None
+            given = [c for c in constants if c is not None]
+            values = _most_values(node, given)
+            if values > max(MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
+                raise ValueError(f"it has {values} values")
             value = node.compute([None if c is None else c.read() for c in constants])
-            if value.size > MOST_VALUES:
-                raise ValueError(f"it has {value.size} values")
             return Constant.of(value, origins)
         except Exception as err:  # the values may not fit the operator in many ways
             why = " ".join(str(err).split())
@@ -215,7 +225,8 @@ class Importer:
         try:
             return constant.read()
         except Exception as err:  # the constant lies in an external file
-            raise node.error(f"cannot read the constant '{node.inputs[which]}'") from err
+            why = one_line(err)
+            raise node.error(f"cannot read the constant '{node.inputs[which]}' ({why})") from err
 
     def number(self, node: Node, which: int, default: float) -> float:
         """The value of an input that must be one constant number."""
@@ -287,6 +298,21 @@ class Importer:
             (f"{path}_{i}{suffix}" for i in itertools.count(2)))
         taken = {"loss", *self.graph.shapes, *(self._modules - {own})}
         return next(name for name in candidates if name not in taken)
+
+
+def _most_values(node: Node, constants: Sequence[Constant]) -> int:
+    """Values that a node makes of constants, at most; known before it computes them."""
+    sizes = [math.prod(c.dims) for c in constants]
+    if node.op in _SHRINKING:
+        return sum(sizes)
+    if node.op in _BROADCAST:
+        return math.prod(np.broadcast_shapes(*(c.dims for c in constants)))
+    if node.op in ("ConstantOfShape", "Expand"):
+        factor = sizes[0] if node.op == "Expand" else 1
+        return factor * abs(math.prod(constants[-1].read().ravel().tolist()))
+    if node.op == "Gather":
+        return math.prod(sizes)
+    raise ValueError(f"operator {node.op} is not computed here; export shapes as plain numbers")
 
 
 def decimal(value: Array) -> float:

@@ -18,7 +18,7 @@ def load(path: str, shape: Shape | None = None) -> Network:
     Parameters
     ----------
     path : str
-        Path of the file. Weights in external files are not read.
+        Path of the file. Weights are not read, and constants only from files in its folder.
     shape : tuple of int, optional
         Sample shape that replaces the file's, for fully convolutional networks.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -42,12 +44,20 @@ def read(path: str) -> Operations:
         raise InputError(f"'{path}' is not an ONNX file") from err
 
     def constant(tensor: TensorProto) -> Constant:
-        return Constant(tuple(tensor.dims), lambda: np.asarray(onnx.numpy_helper.to_array(tensor)),
-                        frozenset((tensor.name,)), _remark(tensor.name, model.producer_name))
+        def values() -> Array:
+            if tensor.data_location == tensor.EXTERNAL:
+                kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+                return _external(tensor, kind.str, os.path.dirname(os.path.realpath(path)))
+            return np.asarray(onnx.numpy_helper.to_array(tensor))
+        return Constant(tuple(tensor.dims), values, frozenset((tensor.name,)),
+                        _remark(tensor.name, model.producer_name))
 
     graph, opsets = model.graph, {each.domain: each.version for each in model.opset_import}
 
     def compute(node: NodeProto, values: Sequence[Array | None]) -> Array:
+        if any(a.HasField("sparse_tensor") or a.t.data_location == a.t.EXTERNAL
+               for a in node.attribute):
+            raise ValueError("its attribute is sparse or in an external file; store it as it is")
         alone = onnx.helper.make_graph([node], "node", [], [])
         feeds = dict(zip(node.input, values, strict=True))
         return np.asarray(evaluator(alone, opsets=opsets).run([node.output[0]], feeds)[0])
@@ -83,6 +93,19 @@ def read(path: str) -> Operations:
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
     return Operations(f"'{path}'", tuple(nodes), constants, inputs[0].name, dims,
                       graph.output[0].name)
+
+
+def _external(tensor: TensorProto, kind: str, folder: str) -> Array:
+    """The values of a tensor in a file beside the model's, in its folder or below."""
+    at = {entry.key: entry.value for entry in tensor.external_data}
+    file, count = os.path.realpath(os.path.join(folder, at["location"])), math.prod(tensor.dims)
+    if os.path.commonpath((folder, file)) != folder or not os.path.isfile(file):
+        raise ValueError(f"'{at['location']}' is not a file in the model's folder")
+    offset, little = int(at.get("offset", 0)), np.dtype(kind).newbyteorder("<")
+    if os.path.getsize(file) < offset + count * little.itemsize:
+        raise ValueError(f"'{at['location']}' is shorter than the model says")
+    values = np.fromfile(file, little, count, offset=offset)
+    return cast(Array, values.reshape(tuple(tensor.dims)))
 
 
 def _plain(value: Attribute) -> Attribute:

@@ -155,6 +155,9 @@ def _norm(op: str, **attributes: str) -> Translation:
     def translate(call: Call) -> Words:
         if not call.values.get("training", True) or not call.values.get("use_input_stats", True):
             raise UnknownCall  # of running statistics
+        keeps = call.values.get("running_mean") is not None
+        if op in ("BatchNormalization", "InstanceNormalization") and keeps != (op[0] == "B"):
+            raise UnknownCall  # evaluated by other statistics than ours
         found: dict[str, Attribute] = {k: call.number(name) for k, name in attributes.items()}
         if "momentum" in found:
             found["momentum"] = 1 - call.number("momentum")

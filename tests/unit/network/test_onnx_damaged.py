@@ -66,6 +66,87 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
     assert "a name is no text" in refusal(path)
 
 
+@pytest.mark.parametrize(("op", "inputs", "message"), [
+    ("ConstantOfShape", ("huge",), "it has 2147483648 values"),
+    ("ConstantOfShape", ("wide",), f"it has {1 << 60} values"),
+    ("Expand", ("v", "huge"), f"it has {3 << 31} values"),
+    ("Mul", ("column", "row"), "it has 268435456 values"),
+    ("Range", ("zero", "end", "one"), "operator Range is not computed here"),
+    ("Tile", ("v", "huge"), "operator Tile is not computed here"),
+])
+def test_large_results_are_refused_before_they_are_computed(
+        tmp_path: Path, monkeypatch: Any, op: str, inputs: tuple[str, ...], message: str) -> None:
+    def compute(*_: Any) -> None:
+        raise AssertionError(f"{op} ran")
+
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator.run", compute)
+    weights = WEIGHTS | {
+        "huge": np.array([1 << 31]), "wide": np.array([1 << 30, 1 << 30]), "zero": np.array(0),
+        "end": np.array(1 << 62), "one": np.array(1), "column": np.zeros((1 << 14, 1), np.float32),
+        "row": np.zeros((1, 1 << 14), np.float32)}
+    nodes: Spec = [(op, inputs, ("c",)), ("Mul", ("x", "c"), "h"), *HEAD]
+    assert message in refusal(write(tmp_path / "big.onnx", nodes, weights=weights))
+
+
+def test_a_loop_of_constants_is_not_run(tmp_path: Path) -> None:
+    helper, kind = onnx.helper, onnx.TensorProto
+    values = [helper.make_tensor_value_info(name, type_, ()) for name, type_ in (
+        ("i", kind.INT64), ("go", kind.BOOL), ("a", kind.FLOAT), ("on", kind.BOOL),
+        ("b", kind.FLOAT))]
+    body = helper.make_graph([helper.make_node("Identity", ["go"], ["on"]),
+                              helper.make_node("Add", ["a", "a"], ["b"])], "body",
+                             values[:3], values[3:])
+    weights = WEIGHTS | {"trips": np.array(1 << 62), "yes": np.array(True),
+                         "start": np.array(1, np.float32)}
+    nodes: Spec = [("Loop", ("trips", "yes", "start"), ("c",), {"body": body}),
+                   ("Mul", ("x", "c"), "h"), *HEAD]
+    assert "operator Loop is not computed here" in refusal(
+        write(tmp_path / "loop.onnx", nodes, weights=weights))
+
+
+@pytest.mark.parametrize(("location", "offset", "message"), [
+    ("beside.bin", 0, ""),
+    ("beside.bin", 16, "'beside.bin' is shorter than the model says"),
+    ("../outside.bin", 0, "'../outside.bin' is not a file in the model's folder"),
+    ("link.bin", 0, "'link.bin' is not a file in the model's folder"),
+    ("/dev/zero", 0, "'/dev/zero' is not a file in the model's folder"),
+])
+def test_external_values_are_read_from_the_models_folder_only(
+        tmp_path: Path, monkeypatch: Any, location: str, offset: int, message: str) -> None:
+    """Not from the current one either."""
+    model = tmp_path / "model" / "net.onnx"
+    model.parent.mkdir()
+    monkeypatch.chdir(tmp_path)
+    half = np.float32([0.5]).tobytes()
+    (model.parent / "beside.bin").write_bytes(half)
+    (tmp_path / "outside.bin").write_bytes(half)
+    (tmp_path / "beside.bin").write_bytes(np.float32([7] * 9).tobytes())
+    (model.parent / "link.bin").symlink_to(tmp_path / "outside.bin")
+    path = write(model, [("Mul", ("x", "s"), "h"), *HEAD], weights=WEIGHTS | {"s": (1,)})
+    made = onnx.load(path)
+    (tensor,) = (each for each in made.graph.initializer if each.name == "s")
+    tensor.ClearField("raw_data")
+    tensor.data_location = tensor.EXTERNAL
+    for key, value in ("location", location), ("offset", str(offset)):
+        tensor.external_data.add(key=key, value=value)
+    model.write_bytes(made.SerializeToString())
+    if message:
+        assert message in refusal(path)
+    else:
+        assert network(path).layers[1].scale == 0.5
+
+
+def test_an_external_attribute_is_not_read(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.bin").write_bytes(np.float32([0.5]).tobytes())
+    value = onnx.TensorProto(data_type=onnx.TensorProto.FLOAT, dims=[1],
+                             data_location=onnx.TensorProto.EXTERNAL)
+    value.external_data.add(key="location", value="here.bin")
+    nodes: Spec = [("Constant", (), ("c",), {"value": value}), ("Mul", ("x", "c"), "h"), *HEAD]
+    assert "its attribute is sparse or in an external file" in refusal(
+        write(tmp_path / "net.onnx", nodes, weights=WEIGHTS))
+
+
 def test_constants_that_double_with_every_node_end_in_time(tmp_path: Path,
                                                            monkeypatch: Any) -> None:
     ladder: Spec = [("Add", (f"c{i}", f"c{i}"), (f"c{i + 1}",)) for i in range(60)]

@@ -132,6 +132,12 @@ def test_what_a_module_does_not_train_is_noted() -> None:
     (tied, "module 'Sequential': node '1/conv2d_1' (Conv): shares the weights '0.weight' with node "
            "'0/conv2d'; tied weights are not supported"),
     (twice, "shares the weights '0.weight' with node '0/batch_norm'"),
+    (lambda: nn.BatchNorm2d(3, track_running_stats=False), "node 'batch_norm' (batch_norm.default):"
+     " operator batch_norm.default is not supported; let it normalise by the batch when the module "
+     "trains, and keep track_running_stats=True for its evaluation"),
+    (lambda: nn.InstanceNorm2d(3, track_running_stats=True), "node 'instance_norm' (instance_norm."
+     "default): operator instance_norm.default is not supported; leave track_running_stats=True "
+     "out: each image has its own statistics"),
     (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training; a network has one output"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
     (lambda: Written(lambda x: functional.elu(functional.mish(functional.elu(x))).mean((2, 3))),
