@@ -39,6 +39,7 @@ from hpcpar.schedule.runnable import require
 from hpcpar.signals import STATUS, StopRequest
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record, run_record
+from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
 from hpcpar.train.job import EpochEnd, Interval, JobOptions
@@ -245,7 +246,9 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
     plan, measured = job.plan, job.measured
     end = measured.epochs.values[-1] if measured.epochs.values else EpochEnd()
     middle = statistics.median_high(run.iteration_s.max(axis=0)[run.measured].tolist())
-    out: dict[str, Any] = {
+    counts = end.test_counts
+    out: dict[str, Any] = {} if counts is None else {"test_pixels": ClassCounts(counts).to_json()}
+    out |= {
         "network": plan.network.name, "strategy": plan.strategy,
         "ranks": plan.ranks, "batch": plan.batch,
         "test_accuracy": _number(end.test_accuracy), "test_loss": _number(end.test_loss),

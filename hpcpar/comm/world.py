@@ -103,6 +103,12 @@ class World:
         """The largest value of all ranks."""
         return self.comm.allreduce(value, op=self.mpi.MAX)
 
+    def sum_of_each(self, values: np.ndarray) -> np.ndarray:
+        """The sum over all ranks for every entry."""
+        out = np.empty_like(values)
+        self.comm.Allreduce(np.ascontiguousarray(values), out)
+        return out
+
     def most_of_each(self, values: np.ndarray) -> np.ndarray:
         """The largest of all ranks for every entry (NaN is no number to compare)."""
         out = np.empty_like(values)

@@ -172,10 +172,14 @@ class Loader:
             return
         classes = self._classes
         if classes is not None and known.size and (known.min() < 0 or known.max() >= classes):
+            low, high = int(known.min()), int(known.max())
+            remedy = f"plan with --classes {max(high + 1, 1)} or fix the labels"
+            if low < 0:  # PyTorch's ignore_index
+                remedy = (f"labels below 0 cannot be left out of the loss: give them a class of "
+                          f"their own, {classes}, and plan with --classes {classes + 1}")
             raise InputError(
-                f"data file {self.path} holds labels from {known.min()} to {known.max()}, the "
-                f"network has {classes} classes (0 to {classes - 1}); plan with --classes "
-                f"{max(int(known.max()) + 1, 1)} or fix the labels")
+                f"data file {self.path} holds labels from {low} to {high}, the network has "
+                f"{classes} classes (0 to {classes - 1}); {remedy}")
 
     def _per_channel(self, name: str, given: float | list[float],
                      sample: tuple[int, ...]) -> NDArray[Any]:

@@ -144,5 +144,6 @@ def _classes(path: str, labels: NDArray[Any], classes: int | None) -> int:
     classes = int(labels.max()) + 1 if classes is None else classes
     if labels.min() < 0 or labels.max() >= classes:
         raise InputError(f"{path} holds labels from {labels.min()} to {labels.max()}; {classes} "
-                         f"classes are numbered 0 to {classes - 1}")
+                         f"classes are numbered 0 to {classes - 1}; fix the labels (those that do "
+                         "not count need a class of their own)")
     return classes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hpcpar.errors import InputError
-from hpcpar.network.layers import Input, Layer, Loss, Shape
+from hpcpar.network.layers import Input, Layer, Loss, Shape, SoftmaxCrossEntropy
 from hpcpar.network.receptive_field import Same
 
 #: The most outputs of a sample and weights of a layer: sizes in bytes stay far inside 64 bits.
@@ -125,6 +125,11 @@ class Network:
         last = self.layers[-1]
         assert isinstance(last, Loss)
         return last.truth_shape(self.shapes[last.name])
+
+    @property
+    def labels_pixels(self) -> bool:
+        """True where the loss takes a class for each pixel."""
+        return isinstance(self.layers[-1], SoftmaxCrossEntropy) and bool(self.truth_shape)
 
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:

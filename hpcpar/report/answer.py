@@ -99,11 +99,22 @@ def of_comparison(rows: Sequence[Row], mean: float | None) -> str:
             f"the worst, {worst.file}: {percent(worst.iteration.accuracy)}{count}")
 
 
+def of_pixels(found: Mapping[str, Any]) -> str:
+    """How far an accuracy of pixels tells of classes, from `ClassCounts.to_json`."""
+    mean = found["mean_dice"]
+    return (f"{percent(found['most_frequent_share'])} are class {found['most_frequent_class']}"
+            + (f", mean Dice of the other classes {mean:.4f}" if mean is not None else ""))
+
+
 def of_run(summary: Mapping[str, Any]) -> str:
     """The end of a run, from the document of ``hpcpar run --json``."""
     right, loss = summary["test_accuracy"], summary["test_loss"]
-    held_out = [f"{percent(right)} of the held-out images right"] if right is not None else (
+    pixels = summary.get("test_pixels")
+    what = "images" if pixels is None else "pixels"
+    held_out = [f"{percent(right)} of the held-out {what} right"] if right is not None else (
         [f"held-out loss {loss:.4g}"] if loss is not None else [])
+    if pixels is not None:
+        held_out[-1] += f" ({of_pixels(pixels)})"
     if "images_per_s" in summary:
         what, rate = "pass", [f"{summary['images_per_s']:.1f} images/s"]
         told = f"Saw {summary['samples']:,} images"

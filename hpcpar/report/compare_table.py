@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpcpar.report.answer import of_comparison
+from hpcpar.report.answer import of_comparison, of_pixels
 from hpcpar.report.compare import mean_accuracy
 from hpcpar.report.rows import Row, Split, Times, whole
 from hpcpar.report.tables import amount, percent, say, seconds, show, show_line
@@ -151,6 +151,11 @@ def _show_one(row: Row, everything: bool, wide: bool) -> None:
         show_line("No iteration with kept times of steps is compared: waiting for other ranks is "
                   "shown as communication.")
     if row.test_accuracy is not None:
-        show_line(f"held-out accuracy {percent(row.test_accuracy)}")
+        pixels = row.test_pixels
+        of = "" if pixels is None else f" of pixels ({of_pixels(pixels.to_json())})"
+        show_line(f"held-out accuracy {percent(row.test_accuracy)}{of}")
+        if pixels is not None:
+            dice = (f"{i}: {d:.4f}" for i, d in enumerate(pixels.dice) if d is not None)
+            show_line(f"Dice by class: {', '.join(dice)}")
     elif row.test_loss is not None:
         show_line(f"held-out loss {row.test_loss:.4g}")

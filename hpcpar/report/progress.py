@@ -17,8 +17,10 @@ from rich.progress import (
 )
 
 from hpcpar.errors import visible
+from hpcpar.report.answer import of_pixels
 
 if TYPE_CHECKING:
+    from hpcpar.train.class_counts import ClassCounts
     from hpcpar.train.inference import Seen
     from hpcpar.train.loop import Progress as Trained
 
@@ -78,6 +80,10 @@ class SearchProgress(Progress):
         self.update(self._task, description=visible(what))
 
 
+def _by_class(pixels: ClassCounts | None) -> str:
+    return "" if pixels is None else f" ({of_pixels(pixels.to_json())})"
+
+
 class RunProgress:
     """Reports progress and iteration times: a line per epoch, or one per inference."""
 
@@ -97,10 +103,11 @@ class RunProgress:
             self._lines.show(now.step, now.steps, *parts)
             return
         parts.insert(1, f"step {now.step}/{now.steps}")
+        of = " of pixels" * now.of_pixels
         if now.train_accuracy is not None:
-            parts.append(f"train {now.train_accuracy:.2%}")
+            parts.append(f"train {now.train_accuracy:.2%}{of}")
         if now.test_accuracy is not None:
-            parts.append(f"test {now.test_accuracy:.2%}")
+            parts.append(f"test {now.test_accuracy:.2%}{of}{_by_class(now.test_pixels)}")
         elif now.test_loss is not None:
             parts.append(f"test loss {now.test_loss:.4f}")
         self._lines.say(*parts, self._took(self._times, "an iteration"))
@@ -111,7 +118,7 @@ class RunProgress:
         self._times.append(now.pass_s)
         parts = [f"pass {now.done}/{now.passes}", f"loss {now.loss:.4f}"]
         if now.accuracy is not None:
-            parts.append(f"accuracy {now.accuracy:.2%}")
+            parts.append(f"accuracy {now.accuracy:.2%}{_by_class(now.pixels)}")
         if now.done < now.passes:
             self._lines.show(now.done, now.passes, *parts[1:])
         else:

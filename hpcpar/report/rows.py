@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcpar.machine.cores import NodeCores
 from hpcpar.schedule.steps import Phase
+from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.run_record import RunRecord, StepInfo
 
 PHASES = tuple(phase.value for phase in Phase)
@@ -197,6 +198,13 @@ class Row:
         return _last(self.record.test_loss)
 
     @property
+    def test_pixels(self) -> ClassCounts | None:
+        """Held-out pixels by class, of the last epoch that counted them."""
+        counts = self.record.test_counts
+        known = [] if counts is None else [each for each in counts if each.any()]
+        return ClassCounts(known[-1]) if known else None
+
+    @property
     def rest_s(self) -> float:
         """The iteration less its steps: time between them, and a median less a mean."""
         return self.iteration.measured_s - sum(whole(p).measured_s for p in self.phases.values())
@@ -223,6 +231,7 @@ class Row:
             "layers": {name: _split_json(parts) for name, parts in self.layers.items()},
             "steps": [step.to_json() for step in self.steps],
             "unforeseen": [term.to_json() for term in self.terms],
+            "test_pixels": None if self.test_pixels is None else self.test_pixels.to_json(),
             "first_loss": loss[0] if loss else None,
             "last_loss": loss[-1] if loss else None,
         }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
+
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
@@ -38,6 +40,9 @@ class Actions:
         The iteration.
     training : bool
         False for evaluations.
+    counts : numpy.ndarray or None
+        [3, classes] this rank's pixels in evaluations: labels, predictions, and both; None where
+        the loss has no class for each pixel.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
@@ -46,6 +51,7 @@ class Actions:
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
         self.step, self.training = 0, True
+        self.counts = np.zeros((3, network.classes), np.int64) if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
         at = switch(network) if plan.fc_passes > 1 else len(names)
@@ -102,6 +108,7 @@ class Actions:
         op = here.ops[self._loss_layer]
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
+        op.ctx.counts = None if self.training else self.counts
         op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else int(self.plan.batch))
         op.forward()
         if self.plan.fc_passes == 1:

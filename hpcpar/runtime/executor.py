@@ -289,6 +289,18 @@ class Executor:
         self._actions.step, self._actions.training = 0, False
         return self.run(self.evaluation, images, labels)
 
+    def class_counts(self) -> NDArray[np.int64] | None:
+        """[3, classes] pixels of all ranks in the evaluations since the last call: those whose
+        label is the class, whose prediction is, and both; None where the loss has no class for
+        each pixel. Every rank must call it.
+        """
+        mine = self._actions.counts
+        if mine is None:
+            return None
+        total = self.communicator.world.sum_of_each(mine)
+        mine[...] = 0
+        return total // int(self.plan.configs[self.network.layers[-1].name].replicas)
+
     def run(self, program: Program, images: Array,
             labels: NDArray[np.generic]) -> tuple[float, float]:
         """Loss and correct samples of a batch, after every step of a program."""

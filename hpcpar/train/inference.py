@@ -15,6 +15,7 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.signals import StopRequest
+from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.job import EpochEnd, Job, JobOptions
 from hpcpar.train.saving import Saver
 
@@ -22,7 +23,7 @@ from hpcpar.train.saving import Saver
 @dataclass(frozen=True)
 class Seen:
     """State of an inference: passes (batches) done of `passes`, their mean loss and, where classes
-    are told apart, accuracy.
+    are told apart, accuracy; at the end `pixels` by class, where each has one.
     """
 
     done: int
@@ -30,6 +31,7 @@ class Seen:
     loss: float
     accuracy: float | None
     pass_s: float
+    pixels: ClassCounts | None = None
 
 
 class Inference(Job):
@@ -72,12 +74,15 @@ class Inference(Job):
                     trace.check(self.communicator.trace, self.schedule, self.world.rank)
                 sums.add(loss, right)
                 mean, accuracy = sums.of(min((i + 1) * batch, self.loader.samples))
-                tell(Seen(i + 1, passes, mean, accuracy, self.last_s))
+                counts = self.executor.class_counts() if i + 1 == passes else None
+                tell(Seen(i + 1, passes, mean, accuracy, self.last_s,
+                          None if counts is None else ClassCounts(counts)))
                 if saver.poll() and i + 1 < passes:
                     break
         saver.finish(0)
         self.measured.epochs.add(0, EpochEnd(
-            test_loss=mean, test_accuracy=math.nan if accuracy is None else accuracy))
+            test_loss=mean, test_accuracy=math.nan if accuracy is None else accuracy,
+            test_counts=counts))
         return saver.reason if i + 1 < passes else ""
 
     def close(self) -> None:

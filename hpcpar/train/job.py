@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transport import Transport
@@ -78,11 +79,14 @@ class JobOptions:
 
 
 class EpochEnd(NamedTuple):
-    """The result of an epoch; NaN where it was not measured."""
+    """The result of an epoch; NaN where it was not measured. The counts are those of
+    `ClassCounts` on the held-out part.
+    """
 
     train_accuracy: float = math.nan
     test_accuracy: float = math.nan
     test_loss: float = math.nan
+    test_counts: NDArray[np.int64] | None = None
 
 
 class JobMeasurements:

@@ -18,6 +18,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.signals import StopRequest
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
+from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.job import EpochEnd, Job, JobOptions
 from hpcpar.train.saving import Collect, Saver
 
@@ -32,6 +33,10 @@ class Progress:
         Fractions; None unless the network tells classes apart.
     test_loss : float or None
         Mean over the held-out part, where there is one.
+    test_pixels : ClassCounts or None
+        Of the held-out part, where each pixel has a class.
+    of_pixels : bool
+        Whether accuracies are fractions of pixels.
     """
 
     epoch: int
@@ -43,6 +48,8 @@ class Progress:
     train_accuracy: float | None = None
     test_accuracy: float | None = None
     test_loss: float | None = None
+    test_pixels: ClassCounts | None = None
+    of_pixels: bool = False
     epoch_done: bool = False
 
 
@@ -101,7 +108,7 @@ class Training(Job):
                 self.step += 1
                 done = self.step % per_epoch == 0 or self.step == self.steps
                 now = Progress(batch.epoch + 1, epochs, self.step, self.steps, loss, self.last_s,
-                               epoch_done=done)
+                               of_pixels=self.network.labels_pixels, epoch_done=done)
                 stops = saver.poll()
                 if done:
                     begun = max(self.start, (self.step - 1) // per_epoch * per_epoch)
@@ -133,12 +140,17 @@ class Training(Job):
         return loss, right
 
     def _end_epoch(self, now: Progress, train_accuracy: float | None, saver: Saver) -> None:
-        now.train_accuracy = train_accuracy
+        now.train_accuracy, counts = train_accuracy, None
         if self.test is not None:
             now.test_loss, now.test_accuracy = self._evaluate(saver)
-        found = (now.train_accuracy, now.test_accuracy, now.test_loss)
-        self.measured.epochs.add(now.epoch - 1, EpochEnd(
-            *(math.nan if value is None else value for value in found)))
+            counts = self.executor.class_counts()
+            if counts is not None and not saver.reason:
+                now.test_pixels = ClassCounts(counts)
+            elif counts is not None:
+                counts[...] = 0  # of a part of the samples alone
+        train, test, loss = (math.nan if value is None else value for value in (
+            now.train_accuracy, now.test_accuracy, now.test_loss))
+        self.measured.epochs.add(now.epoch - 1, EpochEnd(train, test, loss, counts))
 
     def _evaluate(self, saver: Saver) -> tuple[float | None, float | None]:
         """Mean loss and accuracy on the held-out part of the data; None where the run is to stop

@@ -1,10 +1,11 @@
 """The record of a run in HDF5: plan, prediction, and measurements on every rank in every iteration.
 
 Times are in seconds. The time of a compute step is its duration. The time of a communication step
-is its exposed time: posting, waiting, packing and unpacking. R ranks, S steps, E epochs,
-I iterations: all of a run, some spread over a very long one. K of these: those whose steps' times
-are kept; all of a short run (`hpcpar.runtime.reservoir`). A run that resumes continues its record:
-what is of I or E then goes back to the beginning, all else is of the time since. Version 2:
+is its exposed time: posting, waiting, packing and unpacking. R ranks, S steps, E epochs, C
+classes, I iterations: all of a run, some spread over a very long one. K of these: those whose
+steps' times are kept; all of a short run (`hpcpar.runtime.reservoir`). A run that resumes continues
+its record: what is of I or E then goes back to the beginning, all else is of the time since.
+Version 2:
 
 ==========================  =========================  ============================================
 ``plan, prediction,``       JSON strings               content of the plan file; prediction of
@@ -38,6 +39,9 @@ what is of I or E then goes back to the beginning, all else is of the time since
 ``train_accuracy,``         [E] float64                fraction after every epoch; NaN where it was
 ``test_accuracy``                                      not measured
 ``test_loss``               [E] float64, optional      likewise, mean over the held-out samples
+``test_counts``             [E, 3, C] int64, optional  held-out pixels of each class: labels,
+                                                       predictions, both at once; 0 where they were
+                                                       not counted
 attributes                                             hpcpar_record, started (ISO), command,
                                                        warmup, samples, node_ranks, node_cores,
                                                        done, missing (iterations)

@@ -35,6 +35,33 @@ def test_several_ranks_learn_as_one_does(name: str, shape: str, options: tuple[s
     assert several["losses"][-1] < 0.9 * several["losses"][0]
     assert several["test_accuracy"] == pytest.approx(one["test_accuracy"], abs=1e-12)
     assert several["test_accuracy"] > 0.45
+    if options:
+        pixels = one["test_pixels"]
+        assert several["test_pixels"] == pixels and len(pixels["dice"]) == 3
+        assert 1 / 3 <= pixels["most_frequent_share"] < 1 and 0 < pixels["mean_dice"] < 1
+
+
+def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
+                                                      tmp_path: Path) -> None:
+    """Almost all pixels are of one class: an accuracy of 97% would mean nothing."""
+    images = np.random.default_rng(0).integers(0, 255, (12, 1, 17, 16), np.uint8)
+    labels = np.ones((12, 17, 16), np.int64)
+    labels[:, :2, :4] = 0
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "labels.npy", labels)
+    data, out = tmp_path / "data.h5", tmp_path / "run.h5"
+    made = hpcpar(1, "data", "numpy", data, tmp_path / "images.npy", tmp_path / "labels.npy",
+                  "--test-fraction", 0.25, "--classes", 3)
+    assert made.returncode == 0, made.stderr
+    path = plan(2, "spatial", network="tests.jobs.networks:cells", batch=4)
+    done = hpcpar(2, "run", "--plan", path, "--data", data, "--epochs", 1, "--rate", 0.5,
+                  "--out", out)
+    assert done.returncode == 0, done.stderr
+    share = "(97.1% are class 1, mean Dice of the other classes 0."
+    assert f"% of the held-out pixels right {share}" in done.stdout
+    assert f"% of pixels {share}" in done.stderr
+    shown = hpcpar(1, "compare", out).stdout
+    assert f"% of pixels {share}" in shown and "Dice by class: 0: 0." in shown
 
 
 def test_ranks_without_a_part_of_a_signal(hpcpar: Run, plan: Make, tmp_path: Path) -> None:

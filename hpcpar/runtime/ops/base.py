@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hpcpar.kernels.interface import Array, Backend, address
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.plan.boxes import Box, items
@@ -60,6 +63,8 @@ class Context:
     scale: float = 0.0
     labels: Array = None
     sums: Array = None
+    #: [3, classes] on the host, to count pixels by class in; None in training.
+    counts: NDArray[np.int64] | None = None
 
     @property
     def need(self) -> Box:

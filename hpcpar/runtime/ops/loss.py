@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.runtime.ops.base import Operator
@@ -34,6 +37,8 @@ class LossOp(Operator):
         if isinstance(ctx.layer, SoftmaxCrossEntropy):
             self.backend.softmax_cross_entropy(x, labels.reshape(-1), scale, dx, sums)
             self.backend.scale(sums[1:], 1 / pixels)
+            if ctx.counts is not None:
+                self._count(x.argmax(axis=1), labels.reshape(-1), ctx.counts)
         elif isinstance(ctx.layer, MeanSquaredError):
             scale /= ctx.input_shape[0]
             self.backend.mean_squared_error(x, self._rows(labels), scale, dx, sums)
@@ -43,6 +48,16 @@ class LossOp(Operator):
             to = self.backend.xp.moveaxis(gradient, 1, -1)
             self.backend.copy(dx.reshape(to.shape), to)
         self.backend.scale(sums[:1], scale)
+
+    def _count(self, predicted: Array, labels: Array, counts: NDArray[np.int64]) -> None:
+        """Add this block's pixels by class: labels, predictions, and both at once."""
+        xp, host = self.backend.xp, np.empty(counts.shape[1] + 1, np.int64)
+        known = labels >= 0
+        each = ((labels, known), (predicted, known), (labels, labels == predicted))
+        for row, (classes, keep) in zip(counts, each, strict=True):
+            found = xp.bincount(xp.where(keep, classes, -1) + 1, minlength=len(host))
+            self.backend.to_host(found, host)
+            row += host[1:]
 
     def _rows(self, block: Array) -> Array:
         """A matrix with a row of channels for each pixel of [N, C, ...]."""

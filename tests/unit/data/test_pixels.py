@@ -122,3 +122,17 @@ def test_the_command_makes_signals_and_pixels(tmp_path: Path,
     assert main(["data", "info", path]) == 0
     shown = "".join(capsys.readouterr())
     assert "4 images 6x40 uint8, 3 classes of pixels" in shown
+
+
+@pytest.mark.usefixtures("resident_bytes")
+def test_labels_that_do_not_count_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    path = str(tmp_path / "ignored.h5")
+    synthetic(path, (1, 4, 4), 3, 4, pixels=True)
+    with h5py.File(path, "r+") as f:
+        labels = f["labels"][...].astype(int)
+        labels[:, 1, 2] = -1
+        del f["labels"]
+        f["labels"] = labels
+    with pytest.raises(InputError, match="a class of their own, 3, and plan with --classes 4"), \
+            Loader(path, whole(4, 1, 4, 4), whole(4, 4, 4), 4, classes=3) as loader:
+        loader.batch(0, 0)
