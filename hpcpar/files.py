@@ -131,8 +131,7 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
 
 
 def temporary_of(target: str) -> str:
-    """A name that nobody foresees for what this process writes in place of a file or folder, or beside
-    it."""
+    """A name that nobody foresees, beside a file or folder, for what this process writes."""
     return (f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}-"
             f"{secrets.token_hex(8)}")
 

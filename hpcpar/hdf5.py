@@ -27,8 +27,8 @@ from hpcpar.errors import InputError
 from hpcpar.files import atomic_path, reason
 from hpcpar.signals import SIGNALS
 
-#: Processor time (s) after which a file counts as damaged; most objects of a file, and bytes of memory
-#: that reading its structure and texts takes.
+#: Processor time (s) after which a file counts as damaged; most objects of a file, and bytes of
+#: memory that reading its structure and texts takes.
 CHECK_S, MOST_OBJECTS, MOST_BYTES = 20, 100_000, 1 << 30
 #: An array of this size (bytes) is read whatever it takes in the file.
 _SMALL_BYTES = 1 << 20

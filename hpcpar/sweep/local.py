@@ -68,8 +68,8 @@ def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[st
         made = [os.path.join(study.folder(case), folder.PLAN) for case, status in states.items()
                 if case.ranks == ranks and status.state == PLANNED]
         if made:
-            words = [*launcher, "-n", str(ranks), *child.command(), "calibrate", "-o", path, "--for",
-                     *made, *device_options(study)]
+            words = [*launcher, "-n", str(ranks), *child.command(), "calibrate", "-o", path,
+                     "--for", *made, *device_options(study)]
             if _wait(words, log, None):
                 raise InputError(f"calibration on {ranks} ranks: {folder.last_line(log)}; "
                                  "--machine names a machine that needs none (local: a guess)")

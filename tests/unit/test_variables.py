@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from hpcpar.comm.world import separate_worlds
-from hpcpar.train.stop import StopRequest
+from hpcpar.signals import StopRequest
 from hpcpar.variables import whole_number
 
 #: Texts of which `str.isdigit` says that they are numbers, and `int` that they are not.

@@ -86,7 +86,8 @@ def test_options_that_name_outputs_have_their_type() -> None:
 
 #: Commands that write a file, without its name.
 WRITE = ["plan --network mlp --strategy data --ranks 1 --batch 8 -o",
-         "predict --plan p.json --plot", "predict --plan p.json --timeline", "predict --plan p.json --timeline-plot",
+         "predict --plan p.json --plot", "predict --plan p.json --timeline",
+         "predict --plan p.json --timeline-plot",
          "simulate --plan p.json --plot", "simulate --plan p.json -o", "trace --plan p.json -o",
          "export --plan p.json --format goal --force -o", "calibrate -o", "data digits",
          "compare run.h5 --plot", "run --plan p.json --data d.h5 --out",
