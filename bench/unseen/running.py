@@ -18,6 +18,7 @@ from bench.unseen.cases import FAST, Group, Place, Result, Turn, free_bytes, pos
 from bench.unseen.jobs import ROOT, SCRIPT, Case, Failed, Job, output
 from hpcpar.calibrate.calibrate import ROUNDS
 from hpcpar.calibrate.work_index import WorkIndex
+from hpcpar.child import command as program
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
@@ -31,7 +32,6 @@ from hpcpar.report.rows import Row
 from hpcpar.report.tables import seconds
 from hpcpar.search import auto
 from hpcpar.simulation.simulate import Simulator
-from hpcpar.sweep.scripts import program
 from hpcpar.train import record
 from hpcpar.train.run_record import RunRecord
 

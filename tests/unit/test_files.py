@@ -152,7 +152,7 @@ def test_names_of_its_own_are_never_links(tmp_path: Path, monkeypatch: pytest.Mo
         pass
     with atomic_path(str(tmp_path / "a.txt"), "thing") as second:
         assert first != second
-    monkeypatch.setattr(files, "_temporary", lambda _: str(tmp_path / "foreseen"))
+    monkeypatch.setattr(files, "temporary_of", lambda _: str(tmp_path / "foreseen"))
     (tmp_path / "foreseen").symlink_to(victim)
     with pytest.raises(InputError, match="File exists"):
         write_text(str(tmp_path / "a.txt"), "text", "thing")

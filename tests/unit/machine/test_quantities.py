@@ -87,5 +87,5 @@ def test_a_template_is_written_once_and_loads(tmp_path: Path,
     assert all(len(line) <= 100 for line in path.read_text().splitlines())
     path.write_text("mine")
     assert main(["machines", "--new", str(path)]) == 2 and path.read_text() == "mine"
-    assert "exists already" in capsys.readouterr().err
+    assert "is not replaced" in capsys.readouterr().err
     assert main(["machines", "--new", str(tmp_path / "no" / "m.toml")]) == 2
