@@ -73,7 +73,7 @@ class StepPricer:
         return self._movement(step) if isinstance(step, Move) else self._computation(step)
 
     def _movement(self, step: Move) -> StepPrice:
-        key = (step.key, step.phase, step.layer if self.paper else "")
+        key = (step.key, step.phase, step.root, step.layer if self.paper else "")
         if key not in self._known:
             found = traffic(step, self.machine, self.network_model, self.plan.ranks)
             seconds = found.seconds

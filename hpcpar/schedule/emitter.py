@@ -66,10 +66,11 @@ class Emitter:
                     (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
         direct = IS_DIRECT[pattern.code]
         if not direct.all():
-            if step.key not in self._chosen:
+            chosen = (step.key, root)
+            if chosen not in self._chosen:
                 algorithm, segments = self.choose(step)
-                self._chosen[step.key] = (algorithm, segments, step.quote, step.inner)
-            algorithm, segments, step.quote, step.inner = self._chosen[step.key]
+                self._chosen[chosen] = (algorithm, segments, step.quote, step.inner)
+            algorithm, segments, step.quote, step.inner = self._chosen[chosen]
             if algorithm is CHEAPEST:
                 step.algorithm = CHEAPEST
             else:

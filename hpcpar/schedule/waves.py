@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def waves(step: Comm, ranks: int) -> Iterator[Wave]:
     if step.group is None:
         rounds = {rank: list(point_to_point(step, rank).rounds)
                   for rank in range(ranks) if step.concerns(rank)}
-        yield from _matched(step, _Messages.of(rounds))
+        yield from _matched(_name(step), _Messages.of(rounds))
         return
     if step.algorithm is Algorithm.MPI:
         return
@@ -81,7 +82,14 @@ def waves(step: Comm, ranks: int) -> Iterator[Wave]:
                                            step.inner, step.root)
                             for me in range(len(row))})
         found += [one.between(group) for group in members[np.ravel(which) == i]]
-    yield from _matched(step, _Messages.joined(found))
+    yield from _matched(_name(step), _Messages.joined(found))
+
+
+@lru_cache(maxsize=1000)
+def member_waves(kind: Kind, algorithm: Algorithm, p: int, root: int) -> tuple[Pairs, ...]:
+    """Who sends to whom in a group of `p` members, whose messages are all of one size."""
+    every = {me: collective(kind, algorithm, (1,) * p, me, 1, 1, root) for me in range(p)}
+    return tuple(wave.pairs for wave in _matched(kind.value, _Messages.of(every)))
 
 
 def groups(step: Comm, group: Group, ranks: int) -> tuple[IntArray, IntArray]:
@@ -155,7 +163,11 @@ class _Messages:
         return out
 
 
-def _matched(step: Comm, messages: _Messages) -> Iterator[Wave]:
+def _name(step: Comm) -> str:
+    return f"step {step.index} ({step.label})"
+
+
+def _matched(name: str, messages: _Messages) -> Iterator[Wave]:
     """Messages between the same ranks meet in their order; those of a wave do not wait for each
     other.
     """
@@ -164,7 +176,7 @@ def _matched(step: Comm, messages: _Messages) -> Iterator[Wave]:
     receives = receives[np.lexsort(receives[:, [3, 2, 1, 0]].T)]
     ends = sends[:, [0, 1, 4]], receives[:, [1, 0, 4]]
     if not np.array_equal(*ends):
-        raise _unmatched(step, *ends)
+        raise _unmatched(name, *ends)
     if not len(sends):
         return
     # a round's wave comes after that of the round before, and is that of its partners' rounds
@@ -190,13 +202,12 @@ def _matched(step: Comm, messages: _Messages) -> Iterator[Wave]:
         yield Wave(Pairs(some[:, 0], some[:, 1], some[:, 3]), some[:, 4], receives[here, 5])
 
 
-def _unmatched(step: Comm, sends: IntArray, receives: IntArray) -> RunError:
+def _unmatched(name: str, sends: IntArray, receives: IntArray) -> RunError:
     """The first message that has no counterpart."""
     sent, received = ({tuple(row) for row in rows.tolist()} for rows in (sends, receives))
     for found, what in ((sent - received, "sends rank {} {} items that it never receives"),
                         (received - sent, "never sends rank {} the {} items that it waits for")):
         if found:
             sender, receiver, items = min(found)
-            return RunError(f"step {step.index} ({step.label}): rank {sender} "
-                            + what.format(receiver, items))
-    return RunError(f"step {step.index} ({step.label}): messages of one kind differ in number")
+            return RunError(f"{name}: rank {sender} " + what.format(receiver, items))
+    return RunError(f"{name}: messages of one kind differ in number")

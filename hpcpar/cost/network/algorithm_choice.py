@@ -110,7 +110,7 @@ def chooser(machine: Machine, collectives: Collectives,
         name: Names = Algorithm.DIRECT
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
-        way = route(known, step.pattern.mesh_axes, step.source.config.ranks)
+        way = route(known, step.pattern.mesh_axes, step.source.config.ranks, step.root)
         for kind in kinds_of(step):
             if CODES[kind] in DIRECT:
                 continue
@@ -146,7 +146,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
         return np.choose(np.argmin(np.stack(estimates), axis=0), np.stack(offered))
 
     def choose(step: Move) -> tuple[Names, Ints]:
-        way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks)
+        way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
         code = np.asarray(step.pattern.code)
         n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
         seconds: dict[Kind, Floats] = {}

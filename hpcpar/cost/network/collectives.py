@@ -9,7 +9,8 @@ ring allreduce
 doubling allreduce
     r (alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more)
 halving allreduce (Rabenseifner)
-    2 ceil(log2 p) alpha + 2 n (p - 1) / p beta + n (p - 1) / p gamma
+    2 (ceil(log2 p) + w) alpha + 2 n (p - 1) / p beta + n (p - 1) / p gamma, w rounds whose parts
+    pass the end of the buffer, in two messages (only if p is no power of two)
 ring allgather, reduce-scatter
     (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter
 halving allgather, reduce-scatter
@@ -27,8 +28,9 @@ the accounting of Gholami et al.
 
 Where a machine was measured to take other times, those count (`hpcpar.machine.model.Factors`).
 The rounds of doubling and halving pay for the level that their distance crosses, a ring for the
-slowest of its neighbours. All arguments may be arrays with an entry for each case of a family of
-plans.
+slowest of its neighbours. Where a reduction, a broadcast, or doubling beyond a power of two spans
+nodes, its rounds are walked from member to member (`Route.walked_s`). All arguments may be arrays
+with an entry for each case of a family of plans.
 """
 
 from __future__ import annotations
@@ -62,6 +64,9 @@ class Routed(Protocol):
     def split(self) -> tuple[Part, Part] | None: ...
 
     def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats | None: ...
+
+    def walked_s(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers, segments: Ints,
+                 add_s_per_byte: float) -> Floats: ...
 
 
 class Part(Routed, Protocol):
@@ -106,25 +111,34 @@ def _hierarchical_s(kind: Kind, n_bytes: Numbers, inside: Part, between: Part,
     for phase in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
         if kind in (phase, Kind.ALLREDUCE):
             seconds = seconds + phase_s(phase, inside, n_bytes)
+    if kind is Kind.ALLREDUCE:
+        seconds = seconds + 2 * _wraps_s(inside.p, n_bytes, inside)
     return seconds
 
 
 def _model_s(kind: Kind, algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints,
              route: Routed, add_s_per_byte: float) -> Floats:
     """Seconds by the formulas above."""
+    seconds: Floats
     if algorithm is Algorithm.MPI:
         every = [_model_s(kind, name, p, n_bytes, segments, route, add_s_per_byte)
                  for name in ALGORITHMS[kind]]
         return reduce(np.minimum, every)
     if kind in (Kind.REDUCE, Kind.BROADCAST):
         add = add_s_per_byte if kind is Kind.REDUCE else 0.0
-        seconds = _rooted_s(algorithm, p, n_bytes, segments, route, add)
+        walked = route.walked_s(kind, algorithm, n_bytes, segments, add)
+        alike = _rooted_s(algorithm, p, n_bytes, segments, route, add)
+        seconds = np.where(np.isnan(walked), alike, walked)
     elif algorithm is Algorithm.RING:
         seconds = _ring_s(kind, p, n_bytes, segments, route.far, add_s_per_byte)
     elif algorithm is Algorithm.DOUBLING:
-        seconds = _doubling_s(p, n_bytes, route) + summing_rounds(p) * n_bytes * add_s_per_byte
+        walked = route.walked_s(kind, algorithm, n_bytes, 1, 0.0)
+        seconds = np.where(np.isnan(walked), _doubling_s(p, n_bytes, route), walked)
+        seconds = seconds + summing_rounds(p) * n_bytes * add_s_per_byte
     else:
-        seconds = _halving_s(p, n_bytes, route) * (2 if kind is Kind.ALLREDUCE else 1)
+        seconds = _halving_s(p, n_bytes, route)
+        if kind is Kind.ALLREDUCE:
+            seconds = 2 * (seconds + _wraps_s(p, n_bytes, route))
         if kind is not Kind.ALLGATHER:
             seconds = seconds + n_bytes * (p - 1) / p * add_s_per_byte
     return np.where(np.equal(p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
@@ -151,15 +165,11 @@ def _ring_s(kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, links: Links,
 def _rooted_s(algorithm: Algorithm, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
               add_s_per_byte: float) -> Floats:
     """Seconds of a reduction or a broadcast."""
-    if algorithm is Algorithm.DOUBLING:
-        rounds: Floats = 0.0
-        for r in range(doublings(p)):
-            s = route.hop(r, True).message_s(n_bytes) + n_bytes * add_s_per_byte
-            rounds = rounds + np.where(np.less(r, log2_ceil(p)), s, 0.0)
-        return rounds
+    chain, tree = algorithm is Algorithm.RING, algorithm is Algorithm.DOUBLING
+    segments = segments if chain else 1
     piece = n_bytes / segments
-    one = route.far.message_s(piece) + piece * add_s_per_byte
-    return one * (p - 2 + segments if algorithm is Algorithm.RING else p - 1)
+    messages = log2_ceil(p) if tree else p - 2 + segments if chain else p - 1
+    return messages * (route.far.message_s(piece) + piece * add_s_per_byte)
 
 
 def _doubling_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
@@ -189,6 +199,11 @@ def _halving_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
             seconds = np.where(partners, seconds, route.hop(r, True).message_s(sent))
         total = total + np.where(blocks > 0, seconds, 0.0)
     return total
+
+
+def _wraps_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
+    """Second messages of the rounds whose parts pass the end of an allreduce's buffer."""
+    return _wraps(p) * route.far.latency_s(n_bytes / p)
 
 
 def log2_floor(p: Ints) -> IntArray:

@@ -8,7 +8,7 @@ flows per link. It follows from the placement of the step's ranks on units.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.machine.model import Level, Machine
+from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Numbers
 from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.schedule.waves import member_waves
 
 #: From the ranks of a unit to the messages that leave it at the same time.
 Flows: TypeAlias = Callable[[Ints], Numbers]
@@ -61,6 +63,11 @@ class Links:
     def hop(self, doubling: int, around: bool = False) -> Links:
         return self
 
+    def walked_s(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers, segments: Ints,
+                 add_s_per_byte: float) -> float:
+        """All messages cross the same links."""
+        return math.nan
+
     @property
     def split(self) -> None:
         """There are no nodes."""
@@ -90,6 +97,7 @@ class NetworkModel:
         #: The only links that there are, where there is one level and nobody shares it.
         self.alone = self.single if self.contention is None and np.isinf(self.shared[0]) else None
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
+        self._walks: dict[tuple[Hashable, ...], Walk] = {}
 
     def index(self, block: Ints, ranks: Ints) -> Ints:
         """Index of the level that groups within aligned blocks of `block` ranks cross."""
@@ -140,6 +148,13 @@ class NetworkModel:
                 factor = np.where(here, measured, factor)
         return factor
 
+    def walk(self, kind: Kind, algorithm: Algorithm, root: int, *lies: int) -> Walk:
+        """The rounds of a collective of groups that lie so (`Walk.of`)."""
+        key = (kind, algorithm, root, lies)
+        if key not in self._walks:
+            self._walks[key] = Walk.of(self, kind, algorithm, root, *lies)
+        return self._walks[key]
+
     def _phi(self, level: int, flows: Flows) -> Floats:
         """Contention of a level: flows per link, at least 1."""
         if self.contention is not None:
@@ -147,6 +162,67 @@ class NetworkModel:
         if np.isinf(self.shared[level]):
             return 1.0
         return np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The rounds of a collective in all groups at once, with the links that each message crosses.
+
+    Attributes
+    ----------
+    ranks, groups : int
+    serial : bool
+        The root's messages follow each other, in one round.
+    rounds : list of (senders, receivers, Links)
+        Ranks, all groups' messages one group after another.
+    """
+
+    ranks: int
+    groups: int
+    serial: bool
+    rounds: list[tuple[IntArray, IntArray, Links]]
+
+    @classmethod
+    def of(cls, network_model: NetworkModel, kind: Kind, algorithm: Algorithm, root: int,
+           ranks: int, p: int, stride: int, block: int, inner: int) -> Walk:
+        """The rounds in groups that lie as a `Route` says."""
+        rank = np.arange(ranks)
+        apart = block * inner // p  # runs of members
+        first = rank[(rank // stride % inner == 0) & (rank % block < apart)]
+        member = np.arange(p)
+        members = first[:, None] + member % inner * stride + member // inner * apart
+        rounds = []
+        for pairs in member_waves(kind, algorithm, p, root):
+            ends = members[:, pairs.senders].ravel(), members[:, pairs.receivers].ravel()
+            turns = p - 1 if algorithm is Algorithm.DIRECT else 1
+
+            def flows(unit: Ints, ends: Sequence[IntArray] = ends, turns: int = turns) -> float:
+                a, b = (end // unit for end in ends)
+                counts = [np.bincount(end[a != b], minlength=1) for end in (a, b)]
+                return float(np.max(np.concatenate(counts))) / turns
+
+            links = network_model.links(network_model.between(*ends), flows)
+            rounds.append((*ends, links))
+        return cls(1 + int(members.max()), len(first), algorithm is Algorithm.DIRECT, rounds)
+
+    def seconds(self, n_bytes: NDArray[np.float64], segments: IntArray,
+                add_s_per_byte: float) -> NDArray[np.float64]:
+        """Seconds for each of several sizes.
+
+        A message begins when both ends are ready. Segments follow each other at the pace of the
+        slowest link.
+        """
+        piece = (n_bytes / segments)[:, None]
+        ready, pace = np.zeros((len(piece), self.ranks)), np.zeros(len(piece))
+        for senders, receivers, links in self.rounds:
+            seconds = links.message_s(piece) + add_s_per_byte * piece
+            pace = np.maximum(pace, seconds.max(axis=1))
+            if self.serial:
+                return seconds.reshape(len(piece), self.groups, -1).sum(axis=2).max(axis=1)
+            end = np.maximum(ready[:, senders], ready[:, receivers]) + seconds
+            ready[:, senders] = end
+            ready[:, receivers] = np.maximum(ready[:, receivers], end)
+        return ready.max(axis=1) + (segments - 1) * pace
 
 
 @dataclass(frozen=True)
@@ -162,6 +238,8 @@ class Route:
     inner, node : int
         Members of a group in each node, and ranks of a node. 1 and 0 where groups do not lie in
         equal runs on several nodes.
+    root : int
+        The member that a reduction ends at, or a broadcast begins at.
     """
 
     network_model: NetworkModel
@@ -171,12 +249,14 @@ class Route:
     block: Ints
     inner: Ints = 1
     node: Ints = 0
+    root: int = 0
 
     def at(self, cases: tuple[NDArray[np.intp], ...], shape: tuple[int, ...]) -> Route:
         """The route of some cases, given by their indices in an array of shape `shape`."""
         values = (np.broadcast_to(value, shape)[cases]
                 for value in (self.ranks, self.p, self.stride, self.block, self.inner, self.node))
-        return Route(self.network_model, *values)
+        ranks, p, stride, block, inner, node = values
+        return Route(self.network_model, ranks, p, stride, block, inner, node, self.root)
 
     @cached_property
     def level(self) -> Ints:
@@ -223,6 +303,28 @@ class Route:
         return inside, Route(self.network_model, self.ranks, self.p // self.inner, stride,
                              self.block)
 
+    def walked_s(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers, segments: Ints,
+                 add_s_per_byte: float) -> Floats:
+        """Seconds of a collective whose messages are all of one size, round by round, over the
+        links between the members; nan where the formulas hold.
+        """
+        walks = np.greater(self.level, 0)
+        if kind is Kind.ALLREDUCE:
+            walks = walks & np.not_equal(self.p & (self.p - 1), 0)
+        if self.network_model.alone or not np.any(walks):
+            return math.nan
+        walks, n_bytes, segments, *lies = np.broadcast_arrays(
+            walks, n_bytes, segments, self.ranks, self.p, self.stride, self.block, self.inner)
+        out = np.full(walks.shape, math.nan)
+        cases, which = np.unique(np.stack(lies)[:, walks], axis=1, return_inverse=True)
+        found = np.empty(which.shape)
+        for i, case in enumerate(cases.T.tolist()):
+            here = which == i
+            walk = self.network_model.walk(kind, algorithm, self.root, *case)
+            found[here] = walk.seconds(n_bytes[walks][here], segments[walks][here], add_s_per_byte)
+        out[walks] = found
+        return out
+
     def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats | None:
         """Measured over modelled time of a collective; None where nothing was measured."""
         if not self.network_model.machine.collectives:
@@ -234,7 +336,8 @@ class Route:
         return {}
 
 
-def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Ints) -> Route:
+def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Ints,
+          root: int = 0) -> Route:
     """The route of groups whose members differ in `mesh_axes`."""
     p: Ints = 1
     block: Ints = 1
@@ -246,7 +349,8 @@ def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Int
         near = np.where(counts, d.stride, ranks)
         stride = near if stride is None else np.minimum(stride, near)
     inner, node = _runs(network_model, mesh_axes, p)
-    return Route(network_model, ranks, p, 1 if stride is None else stride, block, inner, node)
+    return Route(network_model, ranks, p, 1 if stride is None else stride, block, inner, node,
+                 root)
 
 
 def _runs(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], p: Ints) -> tuple[Ints, Ints]:

@@ -48,7 +48,7 @@ def traffic(step: Move, machine: Machine, network_model: NetworkModel, ranks: In
     messages: Ints = 0
     items: Ints = 0
     through_items: Ints = 0
-    way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks)
+    way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
     level: Ints = np.asarray(way.level)
     for kind in kinds_of(step):
         here = np.equal(step.pattern.code, CODES[kind])

@@ -27,6 +27,7 @@ MEASURED = replace(DRIVEN, collectives=tuple(
                             ("redistribute", "direct"), ("allgather", "ring"))))
 #: Channels, classes and pixels that 2, 4 and 8 ranks divide.
 EVEN = NetworkSpec("vgg16", (3, 32, 32), 16)
+SMALL = NetworkSpec("lenet5", (1, 16, 16), 10)
 RESNET = NetworkSpec("resnet50", (3, 64, 64), 16)
 
 
@@ -69,6 +70,26 @@ def test_every_algorithm_takes_its_predicted_time(collectives: str, ranks: int) 
     for strategy in ("data", "filter", "owt"):
         plan = plan_of(EVEN, strategy, ranks, 24, collectives=collectives)
         assert abs(off(plan, LOCAL)) < (1e-9 if ranks != 3 else 2e-2), strategy
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 8, 12, 24, 48])
+@pytest.mark.parametrize("name", ["p100x4x4", "h100x8"])
+def test_groups_that_span_nodes_take_their_predicted_time(name: str, ranks: int) -> None:
+    """Nodes of 4 and of 8; links are not shared.
+
+    Slowest links are priced in every round of a ring, though a sum of fewer items than members (the
+    loss) crosses each link now and then; and two messages in every round of halving around 5
+    members, though they do not all fall to one member.
+    """
+    machine = files.load(name)
+    apart = replace(machine, levels=tuple(replace(x, links=0.0) for x in machine.levels))
+    for options, most in [
+            ({"collectives": "tree"}, 0.003), ({"collectives": "halving"}, 0.05),
+            ({"collectives": "ring"}, 0.1), ({"synchronisation": "sharded"}, 0.003),
+            ({"synchronisation": "server"}, 0.004)]:
+        plan = plan_of(SMALL, "data", ranks, 2 * ranks, apart, **options)
+        over = 1 / (1 + off(plan, apart)) - 1
+        assert -1e-3 < over < most, (options, over)
 
 
 @pytest.mark.parametrize("overlap", ["none", "gradient", "full"])
