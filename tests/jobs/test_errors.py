@@ -118,7 +118,7 @@ def test_resume_from_another_network(hpcpar: Run, plan: Make, digits: Path, tmp_
     words = ("run", "--plan", plan(2, "data"), "--data", digits)
     said(hpcpar(2, *words, "--resume", save), 2, "mlp", "lenet5")
     said(hpcpar(2, *words, "--checkpoint", save), 2, "exists; go on from it with --resume")
-    said(hpcpar(2, *words, "--out", plan(2, "data")), 2, "exists and is not a run record")
+    said(hpcpar(2, *words, "--out", plan(2, "filter")), 2, "exists and is not a run record")
 
 
 def test_momentum_out_of_range(hpcpar: Run, plan: Make, digits: Path) -> None:
