@@ -15,7 +15,6 @@ from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, write_text
-from hpcpar.report.sweep_plots import PICTURES, SUFFIXES
 from hpcpar.schema import Seconds, decode_json, one_of, read_bytes
 
 T = TypeVar("T")
@@ -86,6 +85,9 @@ def alone(out: str) -> Iterator[None]:
     """
     check_links(out)
     if not os.path.exists(os.path.join(out, STUDY)):
+        # they draw with NumPy, which a job loads once its threads are limited
+        from hpcpar.report.sweep_plots import PICTURES, SUFFIXES
+
         pictures = [name + suffix for name in PICTURES for suffix in SUFFIXES]
         for path in (os.path.join(out, name) for name in (PAGE, DATA, *pictures)):
             if os.path.exists(path):

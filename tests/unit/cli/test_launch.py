@@ -81,3 +81,10 @@ def test_without_mpiexec_one_line_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"no mpiexec .* pip install 'hpcpar\[mpi\]'"):
         local.mpiexec()
+
+
+def test_threads_are_limited_before_numpy_is_loaded() -> None:
+    """Later it has no effect: two ranks of two cores would compute with four threads."""
+    code = "import sys, hpcpar.cli.main; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
