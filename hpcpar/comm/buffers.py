@@ -10,9 +10,10 @@ import numpy as np
 
 from hpcpar.errors import RunError
 from hpcpar.kernels.interface import Array, Backend, Mark, address
-from hpcpar.plan.boxes import Box, items, local, shape
+from hpcpar.plan.boxes import items, shape
 from hpcpar.schedule.exchange import Exchange, Piece
-from hpcpar.schedule.steps import Algorithm, Comm, Kind
+from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.wire import landing_slots, wire
 
 
 class Buffers:
@@ -53,7 +54,7 @@ class Buffers:
                                f"bytes, the schedule says {step.item_bytes}")
         self.step, self.ex, self.backend = step, ex, backend
         self.held, self.wanted = held, wanted
-        self.held_box, self.wanted_box = step.source_box(rank), step.destination_box(rank)
+        self._rank = rank
         self.dtype = held.dtype
         self.on_host = type(held) is np.ndarray
         #: True where messages lie in the device's memory.
@@ -91,45 +92,13 @@ class Buffers:
         return int(self._flat.size) if self.staged else 0
 
     def _pieces(self) -> int:
-        ex, step = self.ex, self.step
-        # a span of several blocks (halving, the library) needs them side by side
-        ring = step.algorithm is Algorithm.RING and step.kind not in (Kind.REDUCE, Kind.BROADCAST)
-        views = self.on_host and (step.group is None or ring)
-        for p in ex.pack:
-            view = self.held[local(p.box, self.held_box)]
-            if views and view.flags.c_contiguous:
-                self._views.append((p.start, p.stop, view.reshape(-1)))
-            else:
-                self._packs.append((view, p))
-        spans = {(start, stop) for start, stop, _ in self._views}
-        if step.kind is Kind.REDUCE_SCATTER and len(spans) not in (0, len(ex.pack)):
-            # sums travel through the wire: either all blocks are views, or none is
-            self._packs = [(self.held[local(p.box, self.held_box)], p) for p in ex.pack]
-            self._views = []
-        for u in ex.unpack:
-            if isinstance(u, Piece):
-                target = self.wanted[local(u.box, self.wanted_box)]
-                # a message from another pipeline stage may arrive while the micro-batch before
-                # still uses the array
-                if views and not step.reduce and not step.between and target.flags.c_contiguous:
-                    self._views.append((u.start, u.stop, target.reshape(-1)))
-                else:
-                    self._unpacks.append((target, u, None))
-            else:
-                self._local(u)
-        pieces = [p for _, p in self._packs] + [p for _, p, _ in self._unpacks if p]
+        made = wire(self.step, self.ex, self._rank, self.held, self.wanted, self.on_host)
+        self._views, self._packs = made.views, made.packs
+        self._unpacks = [u for u in made.unpacks if u[1] or not _same_memory(u[0], u[2])]
         if self.staged:
-            largest = max((p.stop - p.start for p in pieces), default=0)
+            largest = max((p.stop - p.start for p in made.pieces), default=0)
             self._scratch = self.backend.empty((largest,), self.dtype)
-        in_place = {(a, b) for a, b, _ in self._views}
-        on_wire = self._packs or any((p.start, p.stop) not in in_place for p in pieces)
-        return ex.wire_items if on_wire else 0
-
-    def _local(self, box: Box) -> None:
-        source = self.held[local(box, self.held_box)]
-        target = self.wanted[local(box, self.wanted_box)]
-        if not _same_memory(source, target):
-            self._unpacks.append((target, None, source))
+        return made.items
 
     @property
     def accumulates(self) -> bool:
@@ -231,22 +200,6 @@ class Buffers:
                 self.backend.unpack_add(flat, target)
             else:
                 self.backend.unpack(flat, target)
-
-
-def landing_slots(step: Comm, ex: Exchange) -> dict[int, int]:
-    """Items of the buffers for received messages that are added, one buffer for a round.
-
-    At most `segments` rounds are in flight; they use the buffers cyclically.
-    """
-    if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
-        own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
-        return {0: own.stop - own.start} if isinstance(own, Piece) else {}
-    out: dict[int, int] = {}
-    for i, r in enumerate(ex.rounds):
-        if r.reduce and r.recvs:
-            slot = i % step.segments
-            out[slot] = max(out.get(slot, 0), sum(m.stop - m.start for m in r.recvs))
-    return out
 
 
 def _share(a: Array, b: Array) -> bool:

@@ -63,8 +63,8 @@ class Costs:
     memory : Memory
         At least what the largest rank needs (see `memory_bound`).
     moved_bytes : dict
-        By the key of each of the outline's movements: bytes that the busiest rank sends, and that
-        go through the buffers of one at most.
+        By the key of each of the outline's movements: bytes that go through the buffers of one rank
+        at most.
     entries : tuple of Entry
         The steps of an iteration, those of every micro-batch.
     steps : tuple of StepPrice
@@ -160,8 +160,7 @@ def price_family(
         images = network.layers[0]
         io_s = owned(network, images, plan.configs[images.name],
                      plan.batch).largest_items * io_item_bytes / io_bytes_per_s
-    moved = {step.key: (priced[step].sent_bytes, priced[step].through_bytes) for step in out.steps
-             if isinstance(step, Move)}
+    moved = {step.key: priced[step].through_bytes for step in out.steps if isinstance(step, Move)}
     held = memory_bound(network, plan, out, moved, training=training).scaled(gamma)
     entries = listed(plan, each, training)
     prices = [priced[entry.step] for entry in entries]

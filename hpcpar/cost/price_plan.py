@@ -268,7 +268,7 @@ def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
 
 def _ranks(network: Network, plan: Plan, costs: Costs,
            options: PriceOptions) -> Iterator[RankMemory]:
-    return rank_memories(network, plan, costs.out, costs.moved_bytes,
+    return rank_memories(network, plan, costs.out, costs.entries, costs.moved_bytes,
                          training=options.get("training", True))
 
 

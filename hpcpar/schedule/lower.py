@@ -55,7 +55,11 @@ def lower(network: Network, plan: Plan, choose: Chooser, *, training: bool = Tru
 
 def freeze(plan: Plan, each: Sequence[Outline], training: bool = True) -> Schedule:
     """The frozen schedule of the outlines of all micro-batches."""
-    entries = listed(plan, each, training)
+    return frozen(plan, listed(plan, each, training))
+
+
+def frozen(plan: Plan, entries: Sequence[Entry]) -> Schedule:
+    """The schedule of a single plan's list of steps."""
     return Schedule(int(plan.ranks), tuple(_frozen(i, entry) for i, entry in enumerate(entries)))
 
 
@@ -111,9 +115,9 @@ def _ends(step: Task | Move, plan: Plan, starts: Sequence[int]) -> tuple[int, tu
     if isinstance(step, Task):
         stage = stage_of(starts, plan.configs[step.layer.name].first)
         return stage, (stage,)
+    if step.phase is Phase.LOSS:  # the last stage has it, and all sum it
+        return len(starts) - 1, tuple(range(len(starts)))
     sender = stage_of(starts, step.source.config.first)
-    if np.any(np.equal(step.destination.config.ranks, plan.ranks)):  # the loss, told to all
-        return sender, tuple(range(len(starts)))
     return sender, (stage_of(starts, step.destination.config.first),)
 
 

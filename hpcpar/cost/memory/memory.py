@@ -36,9 +36,8 @@ from hpcpar.schedule.steps import CODES, Algorithm, Kind
 INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8
 #: Arrays of each sum of a normalisation: the sum, its gradient, and mean or deviation (float64).
 MOMENTS_BYTES = 24
-#: Of each movement from rank to rank, by its key: bytes that the busiest rank sends, and bytes that
-#: go through the buffers of one at most.
-MovedBytes = Mapping[Hashable, tuple[Ints, Ints]]
+#: Of each movement from rank to rank, by its key: bytes that go through the buffers of one at most.
+MovedBytes = Mapping[Hashable, Ints]
 
 
 @dataclass(frozen=True)
@@ -230,13 +229,8 @@ def wire_buffer(code: Ints, held: Ints, wanted: Ints, item_bytes: int, through_b
 
 
 def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
-    """Messages of a step on the largest rank, and where they land to be added; between stages of a
-    pipeline a rank either sends or receives.
-    """
-    here, there = step.destination.config.first, step.source.config.first
-    if np.any(np.not_equal(here, there)):
-        return moved_bytes[step.key][0]
-    return wire_bytes(step, moved_bytes[step.key][1]) + landing_bytes(step)
+    """Messages of a step on the largest rank, and where they land to be added, at most."""
+    return wire_bytes(step, moved_bytes[step.key]) + landing_bytes(step)
 
 
 def landing_bytes(step: Move) -> Ints:

@@ -4,8 +4,13 @@ without arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
 
 from hpcpar.cost.memory.memory import (
     NOTHING,
@@ -16,20 +21,24 @@ from hpcpar.cost.memory.memory import (
     message_bytes,
     weights_memory,
 )
-from hpcpar.cost.memory.ranks import large_ranks
+from hpcpar.cost.memory.ranks import EXACT_RANKS, large_ranks
 from hpcpar.network.graph import Network
+from hpcpar.plan.boxes import items, local, shape
 from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.lower import freeze, lower
+from hpcpar.schedule.lower import Entry, freeze, frozen
 from hpcpar.schedule.memory_plan.packing import peak
 from hpcpar.schedule.memory_plan.plan import MemoryPlan, plan_memory
+from hpcpar.schedule.memory_plan.views import Buffer, Crop, View
 from hpcpar.schedule.memory_plan.weights import weight_roles
+from hpcpar.schedule.messages import make_exchange
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule, TensorRef
+from hpcpar.schedule.steps import Comm, Phase, Role, Schedule, TensorRef
+from hpcpar.schedule.wire import landing_slots, wire
 
-#: Bytes of the messages of a movement, by its phase, layer and tensor.
-MessageBytes = Mapping[tuple[Phase, str, TensorRef], int]
+#: A plan with more steps is planned with fewer micro-batches.
+MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -59,28 +68,36 @@ class RankMemory:
         return replace(self, layers=layers)
 
 
-def rank_memories(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
-                  training: bool = True) -> Iterator[RankMemory]:
+def rank_memories(network: Network, plan: Plan, out: Outline, entries: Sequence[Entry],
+                  moved_bytes: MovedBytes, *, training: bool = True) -> Iterator[RankMemory]:
     """The memory of ranks among which is the one that needs most; it is most likely the first.
+
+    On more than `EXACT_RANKS` ranks, or in more than `MOST_STEPS` steps, it is a bound: messages
+    are those of the rank that has most in each step, micro-batches as large as the largest.
 
     Parameters
     ----------
     out : Outline
-        The plan's; the movements in it are those of `moved_bytes`.
+        Of the largest micro-batch; the movements in it are those of `moved_bytes`.
+    entries : sequence of Entry
+        The steps of an iteration.
     """
-    sizes = {(s.phase, s.layer, s.tensor): int(message_bytes(s, moved_bytes))
-             for s in out.steps if isinstance(s, Move) and s.present}
-    ranks = large_ranks(network, plan, out.edges)
-    passes = [_Passes(network, each, out, sizes, training) for each in _shortened(network, plan)]
+    bound = {(s.phase, s.layer, s.tensor): int(message_bytes(s, moved_bytes))
+             for s in out.steps if isinstance(s, Move) and s.present
+             } if int(plan.ranks) > EXACT_RANKS else {}
+    plans = [plan] if len(entries) <= MOST_STEPS else _shortened(network, plan)
+    passes = [_Passes(network, each, out, frozen(plan, entries) if each is plan else
+                      freeze(each, [out] * each.microbatches, training), bound, training)
+              for each in plans]
     further = plan.microbatches - passes[-1].plan.microbatches
-    for rank in ranks:
+    for rank in large_ranks(network, plan, out.edges):
         *before, last = (p.of(rank) for p in passes)
         yield last.grown(before[0], further) if before else last
 
 
 def _shortened(network: Network, plan: Plan) -> list[Plan]:
-    """The plan; one of many micro-batches is planned with few, which take as much memory (1F1B), or
-    with two numbers of them, as it grows by the same with each (GPipe).
+    """A plan of many micro-batches with few, which take as much memory (1F1B), or with two numbers
+    of them, as it grows by the same with each (GPipe).
     """
     stages = len(firsts(network, plan))
     counts = [2, 3] if plan.order is PipelineOrder.GPIPE else [stages + 1]
@@ -91,15 +108,18 @@ def _shortened(network: Network, plan: Plan) -> list[Plan]:
 
 
 class _Passes:
-    """The schedule of a plan, for the memory of any rank."""
+    """The schedule of a plan, for the memory of any rank.
 
-    def __init__(self, network: Network, plan: Plan, out: Outline, sizes: MessageBytes,
-                 training: bool) -> None:
-        self.network, self.plan, self.sizes, self.training = network, plan, sizes, training
-        self.edges = out.edges if plan is out.plan else Edges(network, plan)
-        self.schedule: Schedule = freeze(plan, [out],
-                                         training) if plan.microbatches == 1 else lower(
-            network, plan, lambda move: (Algorithm.RING, 1), training=training)
+    Parameters
+    ----------
+    bound : dict
+        Bytes of messages by phase, layer and tensor, where they are not worked out rank by rank.
+    """
+
+    def __init__(self, network: Network, plan: Plan, out: Outline, schedule: Schedule,
+                 bound: Mapping[tuple[Phase, str, TensorRef], int], training: bool) -> None:
+        self.network, self.plan, self.schedule, self.training = network, plan, schedule, training
+        self.bound, self.edges = bound, out.edges if plan is out.plan else Edges(network, plan)
 
     def of(self, rank: int) -> RankMemory:
         """The memory of a rank, layer by layer."""
@@ -142,10 +162,20 @@ class _Passes:
         for i in steps.until:
             step = steps.schedule.steps[i]
             assert isinstance(step, Comm)
-            flights.append((step, self.sizes[step.phase, step.layer, step.tensor]))
+            flights.append((step, self._message_bytes(step, planned)))
         alive = planned.moments([[planned.in_flight(0, i)] for i in steps.until])
         _, moment = peak([size for _, size in flights], alive)
         return [flight for flight, bits in zip(flights, alive, strict=True) if bits >> moment & 1]
+
+    def _message_bytes(self, step: Comm, planned: MemoryPlan) -> int:
+        """Of a rank's messages in a step, and of where they land to be added."""
+        if self.bound:
+            return self.bound[step.phase, step.layer, step.tensor]
+        if not step.concerns(planned.rank):
+            return 0
+        ex = make_exchange(step, planned.rank)
+        own = wire(step, ex, planned.rank, *_moved(step, planned), on_host=True)
+        return (own.items + sum(landing_slots(step, ex).values())) * step.item_bytes
 
     def _without_images(self, layers: dict[str, Memory]) -> dict[str, Memory]:
         """Images count for the first layer that reads them."""
@@ -153,3 +183,24 @@ class _Passes:
         reader = self.network.consumers[images][0]
         layers[reader] += layers.pop(images)
         return layers
+
+
+def _moved(step: Comm, planned: MemoryPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Arrays as the executor's before and after a step, but without memory."""
+    if step.tensor.role in (Role.INPUT, Role.OUTPUT):
+        before, after = planned.tensors.moved(step)
+        return _array(before), _array(after)
+    boxes = step.source_box(planned.rank), step.destination_box(planned.rank)
+    whole = max(boxes, key=items)  # weights, of which a shard lies inside
+    array = _array(View(Buffer("", False, shape(whole)), shape(whole)))
+    first, last = (array[local(box, whole)] if items(box) else array[:0] for box in boxes)
+    return first, last
+
+
+def _array(view: View) -> NDArray[np.float64]:
+    whole = view.shape if view.buffer is None else view.buffer.shape
+    strides = [8 * math.prod(whole[i + 1:]) for i in range(len(whole))]
+    array = as_strided(np.empty(1), whole, strides)
+    for change in view.changes:
+        array = array[change.slices] if isinstance(change, Crop) else array.reshape(change)
+    return array

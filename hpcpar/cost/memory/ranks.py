@@ -20,9 +20,11 @@ from hpcpar.schedule.memory_plan.passes import micro_batches_in_flight
 Integers = NDArray[np.int64]
 #: Up to so many ranks, all are looked at; beyond, the first, middle and last parts of each axis.
 _ALL = 4096
-#: Ranks with different boxes that are chosen: at most, and so many that their layers, all together,
-#: are fewer than this, but at least `_FEWEST`.
-_MOST, _LAYERS, _FEWEST = 16, 1500, 3
+#: On more ranks the largest is not looked for rank by rank.
+EXACT_RANKS = 256
+#: So many ranks with different boxes are looked at that their layers, all together, are fewer than
+#: this, but at least `_FEWEST`. Of more, those with boxes of equal sizes count as one.
+_LAYERS, _FEWEST = 1500, 3
 
 
 def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
@@ -33,7 +35,8 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
     """
     ranks = _considered(plan)
     flying = micro_batches_in_flight(network, plan)
-    boxes: list[Integers] = []
+    sizes: list[Integers] = []
+    offsets: list[Integers] = []
     items = np.zeros(len(ranks), np.int64)
     alike: dict[tuple[object, int], list[Edge]] = defaultdict(list)
     for layer in network.layers:
@@ -41,19 +44,27 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
             alike[e.key, flying[layer.name]].append(e)
     for (_, copies), some in alike.items():
         need, own = _Boxes(some[0].needed, ranks), _Boxes(some[0].owned, ranks)
-        boxes += [*need.extents, *own.extents]
-        boxes += [a - b for a, b in zip(need.starts, own.starts, strict=True)]
+        sizes += [*need.extents, *own.extents]
+        offsets += [a - b for a, b in zip(need.starts, own.starts, strict=True)]
         items += len(some) * (copies + 1) * (need.items + own.items)
     for layer in network.weighted:
         for layout in _weights(network, plan, layer):
             mine = _Boxes(layout, ranks).items
-            boxes.append(mine)
+            sizes.append(mine)
             items += 2 * mine
-    distinct = list({row.tobytes(): row for row in boxes}.values())  # of many layers, few differ
-    _, first = np.unique(np.array(distinct), axis=1, return_index=True)
-    largest = sorted(first.tolist(), key=lambda i: (-items[i], i))
-    count = min(_MOST, max(_FEWEST, _LAYERS // len(network.layers)))
-    return [int(ranks[i]) for i in largest[:count]]
+    most = max(_FEWEST, _LAYERS // len(network.layers))
+    first = _first_of_each([*sizes, *offsets])
+    if len(first) > most:
+        first = _first_of_each([*sizes, *(np.sign(n) for n in offsets)])
+    largest = sorted(first, key=lambda i: (-items[i], i))
+    return [int(ranks[i]) for i in largest[:most]]
+
+
+def _first_of_each(numbers: list[Integers]) -> list[int]:
+    """The first of the ranks that have the same numbers."""
+    distinct = list({row.tobytes(): row for row in numbers}.values())  # of many layers, few differ
+    found: list[int] = np.unique(np.array(distinct), axis=1, return_index=True)[1].tolist()
+    return found
 
 
 def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:

@@ -147,7 +147,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
 
     def choose(step: Move) -> tuple[Names, Ints]:
         way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
-        code = np.asarray(step.pattern.code)
+        code = np.atleast_1d(step.pattern.code)
         n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
         seconds: dict[Kind, Floats] = {}
         for kind in kinds_of(step):

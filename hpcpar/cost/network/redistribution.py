@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ class PointToPoint:
     messages, items : int
         Sent.
     through_items : int
-        Sent and received, of the rank with most of them: the size of its buffers.
+        Sent and received, of the rank with most of them: the size of its buffers, at most.
     level : int
         Index of the machine's level that it crosses.
     """
@@ -54,9 +55,19 @@ def redistribution(step: Move, network_model: NetworkModel, ranks: Ints) -> Poin
     machine = network_model.machine
     per_byte = machine.add_s_per_byte if step.pattern.adds else machine.copy_s_per_byte
     seconds = redistribution_s(found, sending, receiving, step.item_bytes, per_byte, network_model)
-    sent, received = (np.round(items).astype(np.int64) for items in (found.sent, found.received))
+    sent = np.round(found.sent).astype(np.int64)
     messages = np.ceil(found.messages_sent).astype(np.int64)
-    return PointToPoint(seconds, messages, sent, sent + received, level)
+    # an item goes to each of the ranks that want it, and comes once, or as parts of a sum
+    out = _copies(destination) * source.largest_items
+    back = (_copies(source) if step.pattern.adds else 1) * destination.largest_items
+    return PointToPoint(seconds, messages, sent, out + back, level)
+
+
+def _copies(layout: Layout) -> Ints:
+    """Ranks that hold the same item, at most."""
+    whole = math.prod(a.extent for a in layout.axes)
+    held = layout.config.ranks * layout.largest_items
+    return np.ceil(held / np.maximum(whole, 1)).astype(np.int64)
 
 
 def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_bytes: Ints,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.comm.buffers import landing_slots
+from hpcpar.cost.memory import prediction
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
@@ -28,6 +28,7 @@ from hpcpar.runtime import parameters
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Kind, Schedule
+from hpcpar.schedule.wire import landing_slots, wire
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan as random_mesh_plan
 from tests.mpi.plans import staged_plan
@@ -103,7 +104,7 @@ class Silent:
         assert held.size == np.prod([b - a for a, b in step.source_box(rank)]), step.label
         ex = exchange(step, rank)
         return SimpleNamespace(
-            step=step, wire_items=ex.wire_items,
+            step=step, wire_items=wire(step, ex, rank, held, wanted, on_host=True).items,
             landing_items=sum(landing_slots(step, ex).values()),
             dtype=np.dtype(f"V{step.item_bytes}"),
             on_device=False, place=lambda flat: None,
@@ -174,16 +175,11 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
-    """Weights, state and blocks are those of the largest rank; buffers of messages are those of the
-    rank that sends most, whichever that is.
-    """
+    """All are those of the rank that needs most."""
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
         largest = max(real, key=lambda r: sum(r[use] for use in predicted))
-        same = ("weights", "state", "blocks")
-        assert [predicted[use] for use in same] == [largest[use] for use in same], strategy
-        assert largest["wire"] <= predicted["wire"], strategy
-        assert sum(predicted.values()) <= 1.02 * sum(largest[use] for use in predicted), strategy
+        assert predicted == {use: largest[use] for use in predicted}, strategy
         assert max(sum(r.values()) for r in real) <= 1.03 * sum(predicted.values()), strategy
 
 
@@ -211,7 +207,7 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     *(("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": order})
       for order in ("gpipe", "1f1b")),
     ("lenet5", "owt-c", 2, {}), ("lenet5", "owt-b", 2, {}),
-    ("lenet5", "owt-c", 2, {"overlap": "none"}),
+    ("lenet5", "owt-c", 2, {"overlap": "none"}), ("mlp", "owt-b", 2, {}),
     *((name, "data", 2, {"recompute": 4}) for name in ("resnet", "inception", "vgg", "gates")),
     *((name, "spatial", 2, {"recompute": 2}) for name in ("resnet", "inception", "vgg")),
     ("vgg", "channel", 2, {"recompute": 3}),
@@ -258,18 +254,36 @@ def test_messages_of_halos_along_several_axes(name: str, ranks: int) -> None:
         most = max(exchange(c, rank).wire_items for rank in range(ranks))
         assert halo_of(c.source, c.destination).through_items == most, c.label
     assert halos
-    wire = price(network, plan, MACHINE).memory.wire_bytes
-    assert max(allocated(plan, schedule, r, network)["wire"] for r in range(ranks)) <= wire
+    real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
+    largest = max(sum(r.values()) - r["unused"] for r in real)
+    rel = 1e-4 if name == "inception" else 0.0  # the divisors of average poolings
+    assert price(network, plan, MACHINE).memory_bytes == pytest.approx(largest, rel=rel)
 
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
-def test_many_micro_batches_need_no_long_schedule(order: str) -> None:
+def test_many_micro_batches_need_no_long_schedule(
+        order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are planned with few: 1F1B keeps no more than its stages need, GPipe grows with each."""
     network = SMALL["resnet"][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, "pipeline:2x2", 4, 48, network=network, machine=files.to_dict(MACHINE),
                      microbatches=12, order=order)
     assert all(p.microbatches <= 3 for p in _shortened(network, plan))
+    exact = price(network, plan, MACHINE).memory_bytes
+    monkeypatch.setattr(prediction, "MOST_STEPS", 0)
+    assert price(network, plan, MACHINE).memory_bytes == exact
+    schedule = schedule_for(network, plan)
+    real = [allocated(plan, schedule, rank, network) for rank in range(4)]
+    largest = max(sum(r.values()) - r["unused"] for r in real)
+    assert exact == largest
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+def test_uneven_micro_batches_are_planned_as_they_are(order: str) -> None:
+    network = SMALL["resnet"][0]()
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    plan = make_plan(spec, "pipeline:2x2", 4, 23, network=network, machine=files.to_dict(MACHINE),
+                     microbatches=5, order=order)
     schedule = schedule_for(network, plan)
     real = [allocated(plan, schedule, rank, network) for rank in range(4)]
     largest = max(sum(r.values()) - r["unused"] for r in real)
@@ -291,13 +305,20 @@ def test_the_bound_is_one(name: str, strategy: str, ranks: int, options: dict[st
             assert value <= asdict(bound)[name], (name, training)
 
 
-def test_the_bound_holds_for_random_plans() -> None:
-    """Any configuration of every layer, uneven sizes."""
+def test_random_plans_take_what_is_predicted() -> None:
+    """Any configuration of every layer, uneven sizes: the rank that needs most is found, and what
+    it needs is below the bound.
+    """
     for seed, ranks in enumerate((2, 3, 4, 6, 8) * 4):
         network, plan = random_plan(seed, ranks)
         plan = replace(plan, machine=files.to_dict(MACHINE))
         bound = price_family(network, plan, MACHINE).memory.total_bytes
-        assert price(network, plan, MACHINE).memory_bytes <= bound, seed
+        schedule = schedule_for(network, plan)
+        real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
+        largest = max(sum(r.values()) - r["unused"] for r in real)
+        # but for the divisors of average poolings
+        assert price(network, plan, MACHINE).memory_bytes == pytest.approx(largest, rel=5e-3), seed
+        assert largest <= 1.005 * bound, seed
 
 
 def test_recomputing_takes_less() -> None:
@@ -317,7 +338,7 @@ def test_float64_takes_twice_as_much() -> None:
                       for dtype in ("float32", "float64"))
     # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
     indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)
-    loss = 16  # its sums are float64 in either case
+    loss = 24  # its sums are float64 in either case
     assert {use: 2 * n
             for use, n in single.items()} == double | {"blocks": double["blocks"] + indices,
                                                        "wire": double["wire"] + loss}

@@ -12,7 +12,7 @@ from hpcpar.simulation.simulate import Simulator
 
 
 def test_the_choice_has_the_least_95th_percentile_of_those_that_are_as_fast() -> None:
-    found = hpcpar.plan("alexnet", 64, 2048, "h100x8", robust=0.05)
+    found = hpcpar.plan("alexnet", 32, 2048, "h100x8", robust=0.2)
     fastest_s = min(c.iteration_s for c in found.candidates if c.fits)
     near = {c.strategy for c in found.candidates if c.fits
             and c.iteration_s <= NEAR * fastest_s}
@@ -21,7 +21,7 @@ def test_the_choice_has_the_least_95th_percentile_of_those_that_are_as_fast() ->
     for candidate, seconds in found.robust:
         simulator = Simulator(candidate.task.network, candidate.plan, candidate.task.machine)
         slow_s[candidate.strategy] = np.percentile(
-            simulator.play(Noise(0.05), 100).iteration_s, 95)
+            simulator.play(Noise(0.2), 100).iteration_s, 95)
         assert seconds == slow_s[candidate.strategy]
     assert found.best.strategy == min(slow_s, key=slow_s.__getitem__)
     # here that is not the fastest without jitter

@@ -1,0 +1,92 @@
+"""Where a step's messages lie on one rank: in the tensors themselves, or in memory of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.plan.boxes import local
+from hpcpar.schedule.exchange import Exchange, Piece
+from hpcpar.schedule.steps import Algorithm, Comm, Kind
+
+
+@dataclass
+class Wire:
+    """The pieces of a step's messages.
+
+    Attributes
+    ----------
+    views : list
+        (start, stop, flat array) of pieces that are sent from or received into a tensor itself.
+    packs : list
+        (array, piece) that is copied to the wire.
+    unpacks : list
+        (array, piece, None) that is copied or added from the wire, or (array, None, source) that
+        stays on this rank; in the order of the parts.
+    items : int
+        Size of the wire, which `views` do not need.
+    """
+
+    views: list[tuple[int, int, NDArray[np.float64]]] = field(default_factory=list)
+    packs: list[tuple[NDArray[np.float64], Piece]] = field(default_factory=list)
+    unpacks: list[tuple[NDArray[np.float64], Piece | None, NDArray[np.float64] | None]] = field(
+        default_factory=list)
+    items: int = 0
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What is copied to or from the wire."""
+        return [p for _, p in self.packs] + [p for _, p, _ in self.unpacks if p]
+
+
+def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
+         wanted: NDArray[np.float64], on_host: bool) -> Wire:
+    """The wire of a step that moves `held` to `wanted`, arrays of any type."""
+    if step.kind is Kind.ALLREDUCE:
+        return Wire()
+    out, held_box, wanted_box = Wire(), step.source_box(rank), step.destination_box(rank)
+    # a span of several blocks (halving, the library) needs them side by side
+    ring = step.algorithm is Algorithm.RING and step.kind not in (Kind.REDUCE, Kind.BROADCAST)
+    may_view = on_host and (step.group is None or ring)
+    for p in ex.pack:
+        view = held[local(p.box, held_box)]
+        if may_view and view.flags.c_contiguous:
+            out.views.append((p.start, p.stop, view.reshape(-1)))
+        else:
+            out.packs.append((view, p))
+    if step.kind is Kind.REDUCE_SCATTER and out.views and out.packs:
+        # sums travel through the wire: either all blocks are views, or none is
+        out.packs, out.views = [(held[local(p.box, held_box)], p) for p in ex.pack], []
+    for u in ex.unpack:
+        if not isinstance(u, Piece):
+            out.unpacks.append((wanted[local(u, wanted_box)], None, held[local(u, held_box)]))
+            continue
+        target = wanted[local(u.box, wanted_box)]
+        # a message from another pipeline stage may arrive while the micro-batch before still uses
+        # the array
+        if may_view and not step.reduce and not step.between and target.flags.c_contiguous:
+            out.views.append((u.start, u.stop, target.reshape(-1)))
+        else:
+            out.unpacks.append((target, u, None))
+    in_place = {(a, b) for a, b, _ in out.views}
+    if out.packs or any((p.start, p.stop) not in in_place for p in out.pieces):
+        out.items = ex.wire_items
+    return out
+
+
+def landing_slots(step: Comm, ex: Exchange) -> dict[int, int]:
+    """Items of the buffers for received messages that are added, one buffer for a round.
+
+    At most `segments` rounds are in flight; they use the buffers cyclically.
+    """
+    if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
+        own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
+        return {0: own.stop - own.start} if isinstance(own, Piece) else {}
+    out: dict[int, int] = {}
+    for i, r in enumerate(ex.rounds):
+        if r.reduce and r.recvs:
+            slot = i % step.segments
+            out[slot] = max(out.get(slot, 0), sum(m.stop - m.start for m in r.recvs))
+    return out
