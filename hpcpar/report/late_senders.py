@@ -25,7 +25,7 @@ from hpcpar.train.run_record import RunRecord
 
 
 def between_stages(run: RecordedRun, stages: Sequence[int], index: int) -> bool:
-    """True for a movement from stage to stage, and for the loss that all stages get.
+    """True for a movement from stage to stage, and for the loss that all stages sum.
 
     Parameters
     ----------

@@ -30,7 +30,8 @@ class Actions:
     Parameters
     ----------
     sums : array
-        Loss and correct samples of the mini-batch; micro-batches add to it.
+        [FC passes, ...] loss and correct samples of the mini-batch first; micro-batches add to
+        them.
     tick : callable
         Lets communication progress during updates.
 
@@ -54,6 +55,9 @@ class Actions:
         self.counts = np.zeros((3, network.classes), np.int64) if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
+        config = plan.configs[self._loss_layer]
+        #: Of replicas of the loss, one counts.
+        self._counts = config.mesh_axes["replicas"].of(rank - int(config.first)) == 0
         at = switch(network) if plan.fc_passes > 1 else len(names)
         self._fc_layers = frozenset(names[at:])
         self._first_fc = names[at] if plan.fc_passes > 1 else ""
@@ -108,11 +112,12 @@ class Actions:
         op = here.ops[self._loss_layer]
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
-        op.ctx.counts = None if self.training else self.counts
+        op.ctx.counts = None if self.training or not self._counts else self.counts
         op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else int(self.plan.batch))
         op.forward()
-        if self.plan.fc_passes == 1:
-            self.backend.accumulate(here.sums, self.sums)
+        if self._counts:
+            of_pass = here.part if self.plan.fc_passes > 1 else 0
+            self.backend.accumulate(here.sums, self.sums[of_pass, :2])
 
     # -- backward ----------------------------------------------------------------------------------
     def _backward(self, step: Compute, here: Pass) -> Action:

@@ -24,6 +24,7 @@ from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
+from hpcpar.schedule.builder import LOSS_SUMS
 from hpcpar.schedule.memory_plan.plan import plan_memory
 from hpcpar.schedule.memory_plan.rank_steps import lives
 from hpcpar.schedule.memory_plan.weights import weight_roles
@@ -103,7 +104,9 @@ class Executor:
         """Make the arrays of the planned memory, and bind the steps of every program to them."""
         network, plan, backend = self.network, self.plan, self.backend
         self.rule = Rule(plan.optimizer)
-        self._sums = backend.zeros((2,), np.float64)
+        #: What this rank asks of all, and what all have asked together in the last program.
+        self.ask, self.asked = 0, 0
+        self._sums = backend.zeros((plan.fc_passes, LOSS_SUMS), np.float64)
         self._images: Array = np.zeros(0)
         self._mean: Array | float = 0.0
         self._scale: Array | float = 1.0
@@ -192,9 +195,7 @@ class Executor:
     def _moved(self, step: Comm) -> tuple[Array, Array]:
         """The arrays before and after a communication step."""
         if step.phase is Phase.LOSS:
-            fc_pass = self.plan.fc_passes > 1
-            sums = self.part(step.layer, step.part).sums if fc_pass else self._sums
-            return sums[: 2 * step.source.holds(self.rank)], sums
+            return (self._sums[step.part],) * 2
         if step.phase is Phase.GRADIENT and step.index in self._buckets:
             return self._buckets[step.index], self._buckets[step.index]
         if step.phase in (Phase.GRADIENT, Phase.UPDATE):
@@ -299,30 +300,25 @@ class Executor:
             return None
         total = self.communicator.world.sum_of_each(mine)
         mine[...] = 0
-        return total // int(self.plan.configs[self.network.layers[-1].name].replicas)
+        return total
 
     def run(self, program: Program, images: Array,
             labels: NDArray[np.generic]) -> tuple[float, float]:
         """Loss and correct samples of a batch, after every step of a program."""
         self._images = self.backend.upload(images)
         self._sums[:] = 0
+        self._sums[:, -1] = self.ask
         if self.fc_passes:
             self._load(0)
         for p in self.fc_passes or self.passes:
             part = (slice(None), *p.truth)
-            p.sums[:] = 0
             rows = np.ascontiguousarray(labels[p.rows][part], p.labels.dtype)
             self.backend.to_device(rows, p.labels)
         # a number that is not finite shows in the loss; its reader says which layer it came from
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run()
-        if self.fc_passes:
-            losses, correct = np.array([self._on_host(p.sums) for p in self.fc_passes]).T
-            return float(losses.mean()), float(correct.sum())
-        loss, correct = self._on_host(self._sums)
-        return loss, correct
-
-    def _on_host(self, sums: Array) -> tuple[float, float]:
-        host = np.empty(2)
-        self.backend.to_host(sums, host)
-        return float(host[0]), float(host[1])
+        sums = np.empty(self._sums.shape)
+        self.backend.to_host(self._sums, sums)
+        losses, correct, asked = sums.T
+        self.asked = int(asked[0])
+        return float(losses.mean()), float(correct.sum())

@@ -19,15 +19,14 @@ from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.moments import MOMENT_BYTES, moments_layout, moments_pattern
 from hpcpar.schedule.outline_steps import Chooser, Move
-from hpcpar.schedule.pattern import NOTHING, Pattern, collective_along
+from hpcpar.schedule.pattern import NOTHING, collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import gradient, update
 
-
-def loss_layout(plan: Plan, layer: Layer) -> Layout:
-    """The two float64 numbers (loss, correct samples) that every rank holds a partial sum of."""
-    return Layout(plan.configs[layer.name], (Axis("sums", 2, 2),))
+#: Numbers that every rank holds a part of and that are summed with the loss: the loss itself, the
+#: correct samples, and what the ranks ask of each other (see `hpcpar.train.saving.Ask`).
+LOSS_SUMS = 3
 
 
 class Builder(Emitter):
@@ -54,7 +53,7 @@ class Builder(Emitter):
         if layer.inputs:
             self.layer_forward(layer, batch, [])
         if layer is self.network.layers[-1]:
-            self.loss(batch)
+            self.loss()
         update(self, self.backward([layer], batch, moving=False))
         if layer.name in self.trains:
             for _ in self.network.consumers[layer.name][1:]:
@@ -141,25 +140,14 @@ class Builder(Emitter):
         pattern = collective_along(kind, config, ("k",))
         return self.move(phase, layer.name, tensor, pattern, parts, whole, key)
 
-    def loss(self, batch: Ints) -> Move | None:
-        """Sum the loss over the ranks that hold parts of it, and send it to all other ranks."""
-        last, plan = self.network.layers[-1], self.plan
-        config = plan.configs[last.name]
-        layout = loss_layout(plan, last)
-        pattern = collective_along(Kind.ALLREDUCE, config, ("n", "d", "h", "w", "c"))
-        key = ("loss", self.edges.key(last, batch))
-        tensor = TensorRef("", Role.LOSS)
-        sums = self.alone(self.move(Phase.LOSS, last.name, tensor, pattern, layout, layout, key,
+    def loss(self) -> Move | None:
+        """Sum the loss over all ranks; those that hold no part of it add zeros."""
+        everyone = Config(n=self.plan.ranks)
+        layout = Layout(everyone, (Axis("sums", LOSS_SUMS, LOSS_SUMS),))
+        pattern = collective_along(Kind.ALLREDUCE, everyone, ("n",))
+        return self.alone(self.move(Phase.LOSS, self.network.layers[-1].name,
+                                    TensorRef("", Role.LOSS), pattern, layout, layout, ("loss",),
                                     item_bytes=8))
-        some = np.not_equal(config.ranks, plan.ranks)
-        if not np.any(some):
-            return sums
-        self.wait(sums)
-        everyone = Layout(Config(replicas=plan.ranks), layout.axes)
-        told = Pattern(some * np.int8(CODES[Kind.REDISTRIBUTE]))
-        tensor = TensorRef("", Role.LOSS_EVERYWHERE)
-        return self.alone(self.move(Phase.LOSS, last.name, tensor, told, layout, everyone,
-                                    (*key, "told"), item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:
         """Wait for the loss at the end of the iteration."""
@@ -187,12 +175,12 @@ class Builder(Emitter):
             if moving and self.again.of(layer.name) != segment:
                 segment = self.again.of(layer.name)
                 self.compute_again(segment, batch)
-            if not (layer.has_weights or self._wants(layer)):
+            if not (layer.has_weights or self.wants(layer)):
                 continue
             self.wait(self.sum_of_parts(layer, batch, Phase.BACKWARD))
             if isinstance(layer, Normalisation):
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
-                if isinstance(layer, BatchNorm) or self._wants(layer):
+                if isinstance(layer, BatchNorm) or self.wants(layer):
                     self.wait(self.moments(Phase.BACKWARD, layer, batch))
             back = self.input_gradients(layer, batch, moving)
             if layer.name in closes_bucket:
@@ -222,7 +210,8 @@ class Builder(Emitter):
             for p in bucket:
                 p.move = move
 
-    def _wants(self, layer: Layer) -> bool:
+    def wants(self, layer: Layer) -> bool:
+        """True where the gradient of an input is needed."""
         return any(name in self.trains for name in layer.inputs)
 
     def input_gradients(self, layer: Layer, batch: Ints,
@@ -230,7 +219,7 @@ class Builder(Emitter):
         """Compute the gradients of the layer's inputs and, where `moving`, send them to their
         owners.
         """
-        if not self._wants(layer):
+        if not self.wants(layer):
             return []
         self.compute(Phase.BACKWARD, layer, Op.BACKWARD, batch)
         if not moving:

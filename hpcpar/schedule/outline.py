@@ -52,7 +52,7 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
     samples = plan.samples_of_a_pass if samples is None else samples
     if plan.fc_passes == 1:
         b.forward(network.layers[1:], samples)
-        sums = b.loss(samples)
+        sums = b.loss()
         if training:
             update(b, b.backward(network.layers[1:], samples))
         b.finish(sums)
@@ -100,15 +100,16 @@ def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
             coming = fetch(number + 1)
         b.layer_forward(first, samples, [(edge, None)])
         b.forward(layers[1:], samples)
-        sums = b.loss(samples)
+        sums = b.loss()
         if training:
             pending = b.backward(layers[1:], samples)
-            b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
-            key = (edge.key, plan.switch)
-            returned.append(b.move(Phase.BACKWARD, first.name, edge.gradient, back, edge.needed,
-                                   layout, key, root=root(number)))
-            if not beside:
-                b.wait(returned[-1])
+            if b.wants(first):
+                b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
+                key = (edge.key, plan.switch)
+                returned.append(b.move(Phase.BACKWARD, first.name, edge.gradient, back,
+                                       edge.needed, layout, key, root=root(number)))
+                if not beside:
+                    b.wait(returned[-1])
             if first.has_weights:
                 b.compute(Phase.BACKWARD, first, Op.BACKWARD_WEIGHT, samples)
                 pending.append(Pending(first, gradient(b, (first,))))

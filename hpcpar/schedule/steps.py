@@ -80,7 +80,6 @@ class Role(str, Enum):
     MOMENTS = "moments"
     WEIGHT = "weight"
     LOSS = "loss"
-    LOSS_EVERYWHERE = "loss everywhere"
 
 
 @dataclass(frozen=True)

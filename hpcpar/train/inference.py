@@ -68,6 +68,7 @@ class Inference(Job):
             for i, now in enumerate(batches):
                 self.communicator.trace.clear()
                 begin = perf_counter()
+                self.executor.ask = saver.ask()
                 loss, right = self.executor.evaluate(now.images, now.labels)
                 self.time(program, begin, loss, i)
                 if i == 0:
@@ -77,7 +78,7 @@ class Inference(Job):
                 counts = self.executor.class_counts() if i + 1 == passes else None
                 tell(Seen(i + 1, passes, mean, accuracy, self.last_s,
                           None if counts is None else ClassCounts(counts)))
-                if saver.poll() and i + 1 < passes:
+                if saver.hear(self.executor.asked) and i + 1 < passes:
                     break
         saver.finish(0)
         self.measured.epochs.add(0, EpochEnd(

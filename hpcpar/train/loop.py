@@ -103,13 +103,14 @@ class Training(Job):
         with closing(prefetch(self.loader, self.executor.backend.upload,
                               *divmod(self.start, per_epoch), self.steps - self.start)) as batches:
             for batch in batches:
+                self.executor.ask = saver.ask()
                 loss, right = self._iterate(batch)
                 sums.add(loss, right)
                 self.step += 1
                 done = self.step % per_epoch == 0 or self.step == self.steps
                 now = Progress(batch.epoch + 1, epochs, self.step, self.steps, loss, self.last_s,
                                of_pixels=self.network.labels_pixels, epoch_done=done)
-                stops = saver.poll()
+                stops = saver.hear(self.executor.asked)
                 if done:
                     begun = max(self.start, (self.step - 1) // per_epoch * per_epoch)
                     samples = (self.step - begun) * int(self.plan.batch)
@@ -160,8 +161,9 @@ class Training(Job):
         before = {**self.communicator.trace.messages}, {**self.communicator.trace.sent_bytes}
         sums = self.sums()
         for i in range(self.test.batches_per_epoch):
+            self.executor.ask = saver.ask()
             sums.add(*self.executor.evaluate(*self.test.batch(0, i)))
-            if saver.poll():
+            if saver.hear(self.executor.asked):
                 break
         self.communicator.trace.messages, self.communicator.trace.sent_bytes = before
         return (None, None) if saver.reason else sums.of(self.test.samples)

@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntFlag
 from typing import TypeAlias
 
-from hpcpar.comm.vote import Vote
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError
 from hpcpar.signals import StopRequest
@@ -26,12 +25,14 @@ Collect: TypeAlias = "Callable[[], Callable[[], None] | None]"
 
 
 class Ask(IntFlag):
-    """What a rank asks of all."""
+    """What a rank asks of all. What all ask is the sum, which travels with the loss: any number of
+    ranks may ask to stop; rank 0 alone asks for the rest.
+    """
 
     NOTHING = 0
-    CHECKPOINT = 1
-    RECORD = 2
-    STOP = 4
+    STOP = 1
+    CHECKPOINT = 1 << 24
+    RECORD = 1 << 25
 
 
 class BackgroundWriter:
@@ -88,29 +89,28 @@ class Saver:
                  save: Collect | None, record: Collect | None) -> None:
         self._world, self._every, self._stop = world, every, stop
         self._save, self._record = save, record
-        self._vote, self._writer = Vote(world), BackgroundWriter()
+        self._writer = BackgroundWriter()
         now = time.monotonic()
         #: When the last checkpoint and the last record were asked for.
         self._saved_s, self._recorded_s = now, now
         self._record_took_s = 0.0
-        self._asked, self._stopping = Ask.NOTHING, False
+        self._asked = 0
         #: Iteration of the last checkpoint.
         self._saved_step = -1
         #: Why all ranks stop; empty while they go on.
         self.reason = ""
 
-    def poll(self) -> bool:
-        """Takes part in the vote of an iteration; True where all ranks stop."""
-        asked = Ask(self._vote.cast(self._ask()))
-        self._asked |= asked
-        if Ask.STOP in asked and not self.reason:
+    def hear(self, asked: int) -> bool:
+        """Takes what all ranks have asked for in an iteration; True where all ranks stop."""
+        self._asked |= asked & (Ask.CHECKPOINT | Ask.RECORD)
+        if asked % Ask.CHECKPOINT and not self.reason:
             reasons = self._world.comm.allgather(self._stop.reason)
             self.reason = next(f"{reason} on rank {rank}" if reason.startswith("SIG") else reason
                                for rank, reason in enumerate(reasons) if reason)
         return bool(self.reason)
 
-    def _ask(self) -> Ask:
-        """What this rank asks for now; rank 0's clock decides."""
+    def ask(self) -> Ask:
+        """What this rank asks for in the next iteration; rank 0's clock decides."""
         out = Ask.STOP if self._stop.due(2 * self._writer.took_s) else Ask.NOTHING
         if self._world.rank:
             return out
@@ -124,8 +124,8 @@ class Saver:
 
     def after(self, step: int, epoch_done: bool) -> None:
         """Saves, where it is time, what `step` iterations have made."""
-        every, asked = self._every, self._asked
-        self._asked = Ask.NOTHING
+        every, asked = self._every, Ask(self._asked)
+        self._asked = 0
         by_epoch = not every.steps and not every.seconds and epoch_done
         if by_epoch or Ask.CHECKPOINT in asked or (every.steps and step % every.steps == 0):
             self._checkpoint(step)
@@ -161,5 +161,4 @@ class Saver:
         """
         self._checkpoint(step)
         self.record()
-        self._vote.close()
         self._world.agree(self._writer.finish)

@@ -94,7 +94,7 @@ def test_variable_batch_size(strategy: str, communicator: Communicator) -> None:
     """One weird trick: the fully connected layers take the batch in fc_passes, with an update after
     each.
     """
-    for name in (FIXED[0], FIXED[1], CHAINS[0])[: 3 if P <= 4 else 1]:
+    for name in ("mlp", FIXED[0], FIXED[1], CHAINS[0])[: 4 if P <= 4 else 2]:
         name, batch = f"{name}@{P * P}", P * P
         network = facts(name).network
         options = plan_options(strategy, P, batch)

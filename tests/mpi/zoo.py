@@ -42,7 +42,7 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
     Tanh,
 )
-from hpcpar.network.small import lenet5
+from hpcpar.network.small import lenet5, mlp
 from tests.mpi import skips
 
 
@@ -205,6 +205,7 @@ def signals() -> Network:
 #: name -> (builder, batch)
 SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "lenet5": (lambda: lenet5((1, 12, 11), 10), 7),
+    "mlp": (lambda: mlp((1, 5, 5), 10), 7),
     "alexnet-two-towers": (lambda: alexnet(2, (12, 32, 48, 48, 32), SoftmaxCrossEntropy), 6),
     "alexnet-one-tower": (lambda: alexnet(1, (8, 24, 48, 48, 32), LogisticCrossEntropy), 5),
     "vgg": (lambda: narrow(vgg.vgg16((3, 38, 33), 10), 16), 4),

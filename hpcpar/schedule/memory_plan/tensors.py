@@ -74,7 +74,7 @@ class StepTensors:
     def touched(self, step: Comm | Compute) -> Iterator[Touch]:
         """The views that a step of a pass reads or writes."""
         if isinstance(step, Comm):
-            if self._moves_blocks(step):
+            if step.tensor.role is not Role.MOMENTS:
                 before, after = self.moved(step)
                 yield Touch(before)
                 yield Touch(after, True)
@@ -84,14 +84,6 @@ class StepTensors:
             yield from self._backward(step)
         else:
             yield from self._forward(step)
-
-    def _moves_blocks(self, step: Comm) -> bool:
-        """False for moments, and for a gradient that is sent to where nothing is trained."""
-        ref = step.tensor
-        if ref.role is Role.INPUT and ref.gradient:
-            blocks = self.passes.find(ref.layer, step.part).blocks[ref.layer]
-            return blocks.dxs[ref.input] is not None
-        return ref.role is not Role.MOMENTS
 
     def _accumulated(self, step: Compute) -> Iterator[Touch]:
         ref = step.tensor

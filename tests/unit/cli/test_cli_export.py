@@ -245,11 +245,12 @@ def test_what_the_plan_overlaps_goes_on_while_ranks_compute(tmp_path: Path) -> N
 
 
 def test_no_stage_waits_for_what_it_has_sent_to_another(tmp_path: Path) -> None:
+    """The rounds of the loss's sum, of three float64, wait for each other."""
     plan = made(tmp_path, "pipeline:3x1", 3)
     for rank, dones in enumerate(exported(plan, "goal", tmp_path)):
         needed = {number for done in dones.values() for number in done.after}
-        sent = {number for number, done in dones.items()
-                if done.message and done.message.source == rank}
+        sent = {number for number, done in dones.items() if done.message
+                and done.message.source == rank and done.message.n_bytes > 24}
         assert sent and not sent & needed
 
 

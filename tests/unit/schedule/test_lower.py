@@ -101,12 +101,13 @@ def test_image_parts_exchange_halos(strategy: str) -> None:
 
 def test_grid_groups() -> None:
     """Activations travel between neighbouring ranks (the model group), gradients across (the data
-    group).
+    group); all ranks sum the loss.
     """
     s = schedule("grid:2x2", 4)
+    groups = {Phase.GRADIENT: (1, 3), Phase.LOSS: (0, 1, 2, 3)}
     for c in s.comms:
         assert c.group is not None
-        assert c.group.members(3) == ((1, 3) if c.phase in (Phase.GRADIENT, Phase.LOSS) else (2, 3))
+        assert c.group.members(3) == groups.get(c.phase, (2, 3))
     assert set(kinds(s, Phase.GRADIENT)) == WEIGHTED
 
 

@@ -19,26 +19,18 @@ from hpcpar.train.saving import BackgroundWriter, Saver
 
 
 class OneRank:
-    """A world of one rank: what it asks for is the result of its next vote."""
+    """A world of one rank."""
 
     rank = 0
 
     def __init__(self) -> None:
         self.comm = self
-        self.pending = 0
 
     def agree(self, action: Callable[[], None]) -> None:
         action()
 
     def allgather(self, value: str) -> list[str]:
         return [value]
-
-    def cast(self, flags: int) -> int:
-        before, self.pending = self.pending, flags
-        return before
-
-    def close(self) -> None:
-        pass
 
 
 class Case:
@@ -47,7 +39,6 @@ class Case:
     def __init__(self, patch: pytest.MonkeyPatch, every: Interval, limit_s: float = 0.0) -> None:
         self.now, self.saved, self.records, self.fails = 1000.0, [], [], False
         self.step = 0
-        patch.setattr(saving, "Vote", lambda world: world)
         for module in (saving, signals):
             patch.setattr(module.time, "monotonic", lambda: self.now)
         patch.setattr(signals.time, "time", lambda: self.now)
@@ -70,9 +61,10 @@ class Case:
     def run(self, steps: int, per_epoch: int = 10, seconds: float = 1.0) -> str:
         """Iterations of a second each."""
         for _ in range(steps):
+            asked = self.saver.ask()
             self.step += 1
             self.now += seconds
-            stops = self.saver.poll()
+            stops = self.saver.hear(asked)
             if stops:
                 break
             self.saver.after(self.step, self.step % per_epoch == 0)
@@ -91,7 +83,7 @@ def test_after_some_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One iteration after rank 0 has asked for it."""
+    """After the iteration in which rank 0 asks for it."""
     case = Case(monkeypatch, Interval(seconds=5.5))
     case.run(20)
     assert case.saved == [7, 13, 19, 20]
@@ -112,7 +104,7 @@ def test_a_signal_stops_after_the_next_iteration_with_a_checkpoint(
     with case.stop:
         signal.raise_signal(signal.SIGUSR1)
         assert case.run(9) == "SIGUSR1 on rank 0"
-    assert case.saved == [2] and case.records == [2]
+    assert case.saved == [1] and case.records == [1]
 
 
 def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
