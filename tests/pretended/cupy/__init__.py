@@ -74,8 +74,8 @@ class ndarray(np.ndarray):
         return out if isinstance(out, ndarray) else super().__getitem__((*keys, ...))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        current_stream().flush()
-        self.view(np.ndarray)[key] = _on_device(value)
+        to, data = self.view(np.ndarray), _on_device(value)
+        current_stream().submit(lambda: to.__setitem__(key, data))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return _call(getattr(ufunc, method), *inputs, **options)
@@ -102,13 +102,17 @@ def _wrapped(value: Any) -> Any:
 
 
 def _call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """An operation of NumPy on device arrays, behind all work of the current stream."""
-    current_stream().flush()
+    """An operation of NumPy on device arrays, behind all work of the current stream.
+
+    Memory of its own for the result is only known from the result: it is worked out at once.
+    """
     out = options.get("out")
-    result = function(*map(_on_device, args),
-                      **{name: _on_device(value) for name, value in options.items()})
+    work = functools.partial(function, *map(_on_device, args),
+                             **{name: _on_device(value) for name, value in options.items()})
     if out is None:
-        return _wrapped(result)
+        current_stream().flush()
+        return _wrapped(work())
+    current_stream().submit(work)
     return out[0] if isinstance(out, tuple) else out
 
 

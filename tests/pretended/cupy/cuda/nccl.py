@@ -1,4 +1,4 @@
-"""NCCL, its messages by MPI: blocking, when the stream gets to them."""
+"""NCCL, its messages by MPI, begun when the stream gets to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .streams import stream_of
+from .streams import advance_all, stream_of
 
 available = True
 NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = 7, 8, 0
@@ -44,26 +44,28 @@ def groupEnd() -> None:
     assert _open is not None
     together, _open = _open, None
 
-    def run() -> None:
-        requests = [r for r in (operation() for _, operation in together) if r is not None]
-        MPI.Request.Waitall(requests)
-
     for stream in {stream for stream, _ in together}:
-        stream_of(stream).submit(run)
+        stream_of(stream).submit(_Messages([operation for _, operation in together]))
 
 
-def _submit(stream: int, operation: Callable[[], Any]) -> None:
-    """An operation that may return a request of MPI."""
+class _Messages:
+    """Operations that travel together: begun by the first call, False until all have arrived."""
+
+    def __init__(self, operations: list[Callable[[], MPI.Request]]) -> None:
+        self._operations = operations
+        self._requests: list[MPI.Request] | None = None
+
+    def __call__(self) -> bool:
+        if self._requests is None:
+            self._requests = [operation() for operation in self._operations]
+        return bool(MPI.Request.Testall(self._requests))
+
+
+def _submit(stream: int, operation: Callable[[], MPI.Request]) -> None:
     if _open is not None:
         _open.append((stream, operation))
-        return
-
-    def run() -> None:
-        request = operation()
-        if request is not None:
-            request.Wait()
-
-    stream_of(stream).submit(run)
+    else:
+        stream_of(stream).submit(_Messages([operation]))
 
 
 def _memory(at: int, count: int, kind: int) -> np.ndarray:
@@ -94,7 +96,8 @@ class NcclCommunicator:
         self._comm = world.Create_group(world.group.Incl(everyone), tag=tag)
 
     def check_async_error(self) -> None:
-        pass
+        """No errors; as its host polls, the device goes on."""
+        advance_all()
 
     def send(self, at: int, count: int, kind: int, peer: int, stream: int) -> None:
         _submit(stream, lambda: self._comm.Isend(_memory(at, count, kind), peer))
@@ -120,12 +123,9 @@ class NcclCommunicator:
                       stream: int) -> None:
         assert to == source + self._comm.rank * count * _TYPES[kind].itemsize and op == NCCL_SUM
 
-        def run() -> None:
-            sums = np.empty(count, _TYPES[kind])
-            self._comm.Reduce_scatter_block(_memory(source, count * self._comm.size, kind), sums)
-            _memory(to, count, kind)[:] = sums
-
-        _submit(stream, run)
+        whole = _memory(source, count * self._comm.size, kind)
+        _submit(stream, lambda: self._comm.Ireduce_scatter_block(
+            whole.copy(), _memory(to, count, kind)))
 
     def reduce(self, source: int, to: int, count: int, kind: int, op: int, root: int,
                stream: int) -> None:

@@ -1,7 +1,12 @@
-"""Streams and events. Work waits in its stream until somebody needs it."""
+"""Streams and events. Work waits in its stream until somebody needs it, or the host polls.
+
+Work that itself waits for other ranks returns False, and is asked again later: a host that polls
+never stands still for its device.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -40,10 +45,20 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         self.submit(event.reach)
 
+    def advance(self, until: Event | None = None) -> bool:
+        """Do the work up to an event, or all; False where it waits for other ranks."""
+        with _device:
+            while self._work and not (until is not None and until.reached):
+                if self._work[0]() is False:
+                    return False
+                self._work.popleft()
+        return True
+
     def flush(self, until: Event | None = None) -> None:
-        """Do the work that waits, up to an event, or all."""
-        while self._work and not (until is not None and until.reached):
-            self._work.popleft()()
+        """Return when the work up to an event, or all, is done."""
+        while not self.advance(until):
+            advance_all()
+            os.sched_yield()
 
     def synchronize(self) -> None:
         runtime.host_waits += 1
@@ -64,29 +79,28 @@ class Event:
     def _arrive(self) -> None:
         self.reached, self.time_s = True, time.perf_counter()
 
-    def reach(self) -> None:
-        """Do the work before the event."""
-        if self._stream is not None:
-            self._stream.flush(self)
+    def reach(self) -> bool:
+        """Do the work before the event; False where that waits for other ranks."""
+        return self._stream is None or self._stream.advance(self)
 
     @property
     def done(self) -> bool:
-        """False when asked for the first time; then the device does all that it has to do."""
+        """False when asked for the first time; then the device does all that it can do."""
         if not self.reached and self._polled:
-            flush_all()
+            advance_all()
         self._polled = True
         return self.reached
 
     def synchronize(self) -> None:
         runtime.host_waits += 1
-        self.reach()
+        if self._stream is not None:
+            self._stream.flush(self)
 
 
-def flush_all() -> None:
-    """Do all work of all streams."""
-    while any(stream._work for stream in _streams):
-        for stream in _streams:
-            stream.flush()
+def advance_all() -> bool:
+    """Do the work of all streams; False where some waits for other ranks."""
+    done = [stream.advance() for stream in _streams]
+    return all(done)
 
 
 def stream_of(ptr: int) -> Stream:
@@ -104,6 +118,8 @@ def get_elapsed_time(start: Event, end: Event) -> float:
 
 
 _streams: list[Stream] = []
+#: One thread at a time does work.
+_device = threading.RLock()
 Stream.null = Stream()
 #: Every thread has a current stream of its own.
 _thread = threading.local()
