@@ -15,6 +15,10 @@ case "$*" in
   *) printf 'usage: bash tests/run.sh [--all | --seed NUMBER]\n' >&2; exit 2 ;;
 esac
 extras=${HPCPAR_EXTRAS-oracle}
+if [ ! -d .venv ]; then
+  with_torch=', 0.2 GB of it the CPU build of PyTorch (where pip knows only the CUDA build, 3 GB more)'
+  printf 'fetches about 0.4 GB%s; .venv takes 1.6 GB on disk\n' "${extras:+$with_torch}"
+fi
 bash jobs/setup-venv.sh "mpi,plot,digits,images,test${extras:+,$extras}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
 # no part has a limit of time: a slow or busy machine makes tests slow, not red; a single test that is stuck ends at a limit that scales
