@@ -41,14 +41,14 @@ def run(plan: Path, data: Path, out: Path, steps: int) -> np.ndarray:
 @pytest.mark.parametrize("strategy", ["data", "grid:2x2"])
 def test_bytes_on_the_wire_are_the_schedule_s(network: None, data: Path, tmp_path: Path,
                                               strategy: str) -> None:
-    plan, out = tmp_path / "plan.json", tmp_path / "run.h5"
+    plan = tmp_path / "plan.json"
     words = ["plan", "--network", "lenet5", "--ranks", str(RANKS), "--batch", "64", "--strategy",
              strategy, "-o", str(plan)]
     subprocess.run([sys.executable, "-m", "hpcpar", *words], check=True, capture_output=True,
                    env=environment(), timeout=60)
-    few, many = (run(plan, data, out, steps) for steps in (FEW, MANY))
+    few, many = (run(plan, data, tmp_path / f"{steps}.h5", steps) for steps in (FEW, MANY))
     measured = (many - few) / (MANY - FEW)
-    made = record.read(str(out))
+    made = record.read(str(tmp_path / f"{MANY}.h5"))
     assert sorted(rank.hostname for rank in made.ranks) == [f"hpn{i}" for i in range(1, RANKS + 1)]
     planned = made.sent_bytes.sum(axis=1)
     assert (planned > 400_000).all()  # large messages, so that headers are few
