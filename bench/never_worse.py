@@ -27,7 +27,6 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 from hpcpar.api.plan import plan  # noqa: E402
 from hpcpar.api.predict import predict  # noqa: E402
-from hpcpar.cost.price_plan import Prediction  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.builtin import defaults  # noqa: E402
@@ -36,6 +35,7 @@ from hpcpar.plan.strategies import GATHERS, STRATEGIES, grid_sizes, parse  # noq
 from hpcpar.report.tables import say  # noqa: E402
 from hpcpar.search import auto  # noqa: E402
 from hpcpar.search.candidates import APART, priced  # noqa: E402
+from hpcpar.simulation.price_plan import Prediction  # noqa: E402
 
 #: Network -> samples a rank.
 NETWORKS = {"lenet5": 64, "mlp": 64, "alexnet": 32, "alexnet-owt": 32, "vgg16": 32, "resnet50": 32,

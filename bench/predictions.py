@@ -20,12 +20,12 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 
 from hpcpar.cost.price_family import price_family  # noqa: E402
-from hpcpar.cost.price_plan import price  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.builtin import network  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan  # noqa: E402
 from hpcpar.plan.strategies import fill, grid_sizes  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
+from hpcpar.simulation.price_plan import price  # noqa: E402
 
 #: Network -> lowest acceptable rate of predictions on one core (1/s).
 LEAST = {"alexnet": 2000, "resnet152": 200}

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from bench.papers import layerwise as published
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.papers import optcnn
@@ -26,6 +25,7 @@ from hpcpar.search.edge_elimination import solve
 from hpcpar.search.space import FIELDS, Space
 from hpcpar.search.table_search import Search
 from hpcpar.search.tables import Table, Tables, configured
+from hpcpar.simulation.price_plan import price
 
 #: Machines of the published plans: OptCNN's on 4 GPUs, DeePa's on 16.
 PRESET = {4: "p100x4x4", 16: "k80x16"}

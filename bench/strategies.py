@@ -117,11 +117,11 @@ class StrategyRunner:
     def row(self, strategy: str) -> Row:
         """Predicts and runs a strategy."""
         from hpcpar.calibrate import compute_probe as probe
-        from hpcpar.cost.price_plan import price
         from hpcpar.errors import InputError
         from hpcpar.machine import files
         from hpcpar.plan.plan import make_plan
         from hpcpar.schedule.runnable import require
+        from hpcpar.simulation.price_plan import price
 
         out = Row(self.case.network, self.image, self.world.size, self.case.batch, strategy)
         try:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
 
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.alexnet import towers
@@ -31,6 +30,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs, sections
 from hpcpar.search import auto
+from hpcpar.simulation.price_plan import Prediction, price
 
 T = TypeVar("T")
 TITLES = {"alexnet": "AlexNet", "vgg16": "VGG-16", "inception_v3": "Inception-v3"}

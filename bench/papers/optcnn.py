@@ -36,13 +36,13 @@ from bench.papers.layerwise import (
     variants,
     volume,
 )
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.papers.optcnn import Configuration, ts_s
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs
+from hpcpar.simulation.price_plan import price
 
 PRESET = "p100x4x4"
 RANKS = (1, 2, 4, 8, 16)

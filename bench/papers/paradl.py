@@ -39,13 +39,13 @@ from bench.papers.paradl_settings import (
     schedule_ms,
     table3,
 )
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import Table3Layer, TrainingRun
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.simulation.price_plan import price
 
 #: Share of a level that other jobs take in Fig 6: four times as long for large messages.
 LOAD = 0.75

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 
 from hpcpar.api.options import PlanningOptions
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
@@ -23,6 +22,7 @@ from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, lay
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import stages
 from hpcpar.search import auto
+from hpcpar.simulation.price_plan import Prediction, price
 
 MACHINE = files.load("abci-v100")
 NODE = 4

@@ -24,13 +24,13 @@ from bench.unseen.jobs import Case, Job  # noqa: E402
 from hpcpar.calibrate.calibrate import Calibration  # noqa: E402
 from hpcpar.comm.cores import fullest_node  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
-from hpcpar.cost.price_plan import price  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.runtime.optimizer import SGD  # noqa: E402
 from hpcpar.runtime.reservoir import Reservoir  # noqa: E402
+from hpcpar.simulation.price_plan import price  # noqa: E402
 from hpcpar.train import record  # noqa: E402
 from hpcpar.train.collect import Recorder  # noqa: E402
 from hpcpar.train.job import JobOptions  # noqa: E402

@@ -20,7 +20,6 @@ from hpcpar.calibrate.calibrate import ROUNDS
 from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.child import command as program
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -31,6 +30,7 @@ from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import Row
 from hpcpar.report.tables import seconds
 from hpcpar.search import auto
+from hpcpar.simulation.price_plan import price
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record
 from hpcpar.train.run_record import RunRecord

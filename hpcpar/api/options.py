@@ -141,7 +141,7 @@ class PlanningOptions:
 
     @property
     def pricing(self) -> dict[str, Any]:
-        """The options that only `cost.price_plan.price` takes."""
+        """The options that only `simulation.price_plan.price` takes."""
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
                 "io_item_bytes": self.io_item_bytes}
 

@@ -13,7 +13,6 @@ from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -31,6 +30,7 @@ from hpcpar.search.memory_advice import MemoryAdvice, advice_on
 from hpcpar.search.robust import Robust, by_robustness
 from hpcpar.search.table_search import SearchResult
 from hpcpar.simulation.noise import jitter_on
+from hpcpar.simulation.price_plan import Prediction
 from hpcpar.simulation.simulate import require_size
 
 #: Plans in a table or a picture.

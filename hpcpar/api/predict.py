@@ -28,7 +28,6 @@ from hpcpar.api.sources import (
     machine_of_plan,
     network_of,
 )
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -42,6 +41,7 @@ from hpcpar.search.candidates import Candidate, alone
 from hpcpar.search.explain import Explanation
 from hpcpar.search.explain import explain as limitations
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
+from hpcpar.simulation.price_plan import Prediction, price
 
 #: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]

@@ -11,13 +11,13 @@ from hpcpar.api.checks import argument, optional
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult
 from hpcpar.api.sources import MachineLike, machine_of, machine_of_plan
-from hpcpar.cost.price_plan import memory_of_ranks
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report import simulation_plot
 from hpcpar.report.simulated import SimulationReport, told
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
+from hpcpar.simulation.price_plan import memory_of_ranks
 from hpcpar.simulation.simulate import Simulator
 
 #: Iterations that are played where they differ.

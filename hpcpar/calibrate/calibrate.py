@@ -24,7 +24,6 @@ from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
 from hpcpar.cost.compute.step_time import kinds
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
@@ -32,6 +31,7 @@ from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.model import Device, Factors, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
+from hpcpar.simulation.price_plan import price
 from hpcpar.variables import whole_number
 
 #: Rounds, spread over the calibration's time; each samples everything and visits every plan.

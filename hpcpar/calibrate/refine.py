@@ -19,10 +19,10 @@ from hpcpar.calibrate.refine_links import Scaled, scaled
 from hpcpar.calibrate.samples import Samples, of_all_ranks
 from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.compute.step_time import kinds
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Plan
+from hpcpar.simulation.price_plan import price
 from hpcpar.train.recorded_run import RecordedRun, recorded_run
 from hpcpar.train.run_record import RunRecord
 

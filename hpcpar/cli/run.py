@@ -20,7 +20,6 @@ from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
 from hpcpar.files import lock
@@ -37,6 +36,7 @@ from hpcpar.runtime.emulate import emulate
 from hpcpar.runtime.optimizer import SGD, WARMUP, BatchScaling, RateSchedule
 from hpcpar.schedule.runnable import require
 from hpcpar.signals import STATUS, StopRequest
+from hpcpar.simulation.price_plan import Prediction, price
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record, run_record
 from hpcpar.train.class_counts import ClassCounts

@@ -6,12 +6,12 @@ import argparse
 
 from hpcpar.cli import options
 from hpcpar.cli.output_files import TIMELINE
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
 from hpcpar.report import perfetto
 from hpcpar.report.tables import say
 from hpcpar.report.trace_events import Event, write
+from hpcpar.simulation.price_plan import price
 
 
 def add(parser: argparse.ArgumentParser) -> None:

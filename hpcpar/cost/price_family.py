@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -32,16 +32,17 @@ from hpcpar.schedule.lower import Entry, listed, outlines
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
 from hpcpar.schedule.steps import PASSES, Phase
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the
 #: same steps.
 ACCOUNTINGS = ("schedule", "paper")
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Costs of the cases of a family of plans on a machine; arrays with an entry for each case.
-
-    Of a pipeline, what is computed, communicated and waited for is that of the stage that computes
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """Sums over the steps of an iteration; of a pipeline, over those of the stage that computes
     longest.
 
     Attributes
@@ -58,6 +59,46 @@ class Costs:
         Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
     communication_bytes : int
         Sent in an iteration by the rank that sends most.
+    """
+
+    iteration_s: Floats
+    compute_s: Floats
+    communication_s: Floats
+    exposed_communication_s: Floats
+    bubble_s: Floats
+    measured_compute: Floats
+    communication_bytes: Ints
+
+    @classmethod
+    def of(cls, machine: Machine, entries: Sequence[Entry], prices: Sequence[StepPrice],
+           line: Timeline[Floats], io_s: Floats) -> Self:
+        """Those of steps with their prices and their timeline."""
+        stages = [_Stage() for _ in line.stages]
+        for entry, price in zip(entries, prices, strict=True):
+            item = item_of(machine, entry, price)
+            stages[entry.stage].add(item, price)
+            if isinstance(entry.step, Move) and entry.stage not in entry.receivers:
+                stages[entry.receivers[0]].communication_s += item.seconds
+        longest = 0
+        if len(stages) > 1:
+            longest = int(np.argmax([float(stage.compute_s) for stage in stages]))
+        stage, waited = stages[longest], line.stages[longest]
+        sent: Ints = stages[0].sent_bytes
+        for other in stages[1:]:
+            sent = np.maximum(sent, other.sent_bytes)
+        return cls(iteration_s=np.maximum(line.total_s, io_s), compute_s=stage.compute_s,
+                   communication_s=stage.communication_s,
+                   exposed_communication_s=sum(waited.exposed_s.values()),
+                   bubble_s=waited.bubble_s, measured_compute=stage.measured,
+                   communication_bytes=sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs(Sums):
+    """Costs of the cases of a family of plans on a machine; arrays with an entry for each case.
+
+    Attributes
+    ----------
     io_s : float
         Seconds in which a rank reads its images.
     memory : Memory
@@ -73,13 +114,6 @@ class Costs:
         The outline of the largest micro-batch.
     """
 
-    iteration_s: Floats
-    compute_s: Floats
-    communication_s: Floats
-    exposed_communication_s: Floats
-    bubble_s: Floats
-    measured_compute: Floats
-    communication_bytes: Ints
     io_s: Floats
     memory: Memory
     moved_bytes: MovedBytes
@@ -164,7 +198,11 @@ def price_family(
     held = memory_bound(network, plan, out, moved, training=training).scaled(gamma)
     entries = listed(plan, each, training)
     prices = [priced[entry.step] for entry in entries]
-    return _total(machine, out, entries, prices, held, moved, io_s)
+    items = [item_of(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
+    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
+    sums = Sums.of(machine, entries, prices, line, io_s)
+    return Costs(**vars(sums), io_s=io_s, memory=held, moved_bytes=moved, entries=tuple(entries),
+                 steps=tuple(prices), timeline=line, out=out)
 
 
 def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
@@ -175,27 +213,6 @@ def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
     if plan.machine:
         own = files.from_dict(plan.machine, "the plan's machine")
     return chooser(own, plan.collectives)
-
-
-def _total(machine: Machine, out: Outline, entries: Sequence[Entry], prices: Sequence[StepPrice],
-           held: Memory, moved: MovedBytes, io_s: Floats) -> Costs:
-    items = [item_of(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
-    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
-    sums = [_Sums() for _ in line.stages]
-    for entry, item, price in zip(entries, items, prices, strict=True):
-        sums[entry.stage].add(item, price)
-        if isinstance(entry.step, Move) and entry.stage not in entry.receivers:
-            sums[entry.receivers[0]].communication_s += item.seconds
-    longest = 0
-    if len(sums) > 1:
-        longest = int(np.argmax([float(stage.compute_s) for stage in sums]))
-    stage, waited = sums[longest], line.stages[longest]
-    sent: Ints = sums[0].sent_bytes
-    for other in sums[1:]:
-        sent = np.maximum(sent, other.sent_bytes)
-    return Costs(np.maximum(line.total_s, io_s), stage.compute_s, stage.communication_s,
-                 sum(waited.exposed_s.values()), waited.bubble_s, stage.measured, sent, io_s, held,
-                 moved, tuple(entries), tuple(prices), line, out)
 
 
 def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:
@@ -213,7 +230,7 @@ def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:
 
 
 @dataclass
-class _Sums:
+class _Stage:
     """Sums over the steps of a stage."""
 
     compute_s: Floats = 0.0

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpcpar.cost.price_plan import Prediction
 from hpcpar.report.tables import amount, between, percent, seconds
 from hpcpar.search.scaling import Scale
+from hpcpar.simulation.price_plan import Prediction
 
 if TYPE_CHECKING:  # planning loads no HDF5
     from hpcpar.report.rows import Row

@@ -8,11 +8,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcpar.cost.price_plan import Prediction, StepCost
 from hpcpar.cost.timeline.overlap import Span
 from hpcpar.errors import InputError
 from hpcpar.report.recorded_prediction import RecordedPrediction
 from hpcpar.report.trace_events import Event, arrow, in_order, names, ns, span, write
+from hpcpar.simulation.price_plan import Prediction, StepCost
 
 #: The stream of the steps that compute; the others are levels of the machine.
 COMPUTE = "compute"

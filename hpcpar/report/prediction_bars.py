@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.report.pictures import finish, panels, pyplot
+from hpcpar.simulation.price_plan import Prediction
 
 #: Parts of an iteration from the bottom of a bar, and their style.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (

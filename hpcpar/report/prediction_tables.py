@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcpar.cost.memory.process import ProcessMemory
-from hpcpar.cost.price_plan import LayerCost, Prediction
 from hpcpar.plan.limits import limits_in_words
 from hpcpar.report.answer import legend
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.search.candidates import Candidate
+from hpcpar.simulation.price_plan import LayerCost, Prediction
 
 #: Columns of predictions that a narrow table leaves out, the first one first.
 _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "exposed",

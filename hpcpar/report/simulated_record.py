@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.plan.plan import to_json
 from hpcpar.report.simulated import SimulationReport
+from hpcpar.simulation.price_plan import price
 from hpcpar.train.run_record import SIMULATED, RankInfo, RunRecord, steps_of
 
 

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from hpcpar.cost.price_plan import Prediction
 from hpcpar.errors import InputError
 from hpcpar.report.perfetto import Stream, by_stream, gaps, streams, title
 from hpcpar.report.pictures import COLOURS, finish, pyplot
+from hpcpar.simulation.price_plan import Prediction
 
 _OTHER = "#777777"
 #: Hatched: computing stands still, and what it waits for.

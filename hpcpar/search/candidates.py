@@ -11,7 +11,6 @@ import numpy as np
 
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.price_family import Costs, price_family
-from hpcpar.cost.price_plan import Prediction, detailed, memory_of_ranks
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -24,6 +23,7 @@ from hpcpar.schedule.buckets import gradient_bytes
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
 from hpcpar.search.bucket_sizes import fastest_sizes
+from hpcpar.simulation.price_plan import Prediction, detailed, memory_of_ranks
 
 #: Plan options; all others go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches",

@@ -6,7 +6,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
@@ -16,6 +15,7 @@ from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.memory_advice import MemoryAdvice, memory_advice
 from hpcpar.search.what_if import WhatIf, what_ifs
+from hpcpar.simulation.price_plan import Prediction, price
 
 #: Endings of the labels of point-to-point steps.
 POINT_TO_POINT = (".halo", ".redistribute")

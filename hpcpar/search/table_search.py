@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.price_family import price_family
-from hpcpar.cost.price_plan import memory_of_ranks
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -29,6 +28,7 @@ from hpcpar.search.edge_elimination import Eliminations, count_eliminations
 from hpcpar.search.memory_limit import fastest_within, minimise
 from hpcpar.search.space import Spaces
 from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, units
+from hpcpar.simulation.price_plan import memory_of_ranks
 
 #: Configurations of a layer up to which all of them get tables.
 FEW = 128

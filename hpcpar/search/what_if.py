@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -15,6 +14,7 @@ from hpcpar.schedule.runnable import require
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.memory_advice import options_of
+from hpcpar.simulation.price_plan import price
 
 
 @dataclass(frozen=True)

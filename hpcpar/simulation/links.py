@@ -35,12 +35,15 @@ class LinkRates:
         """For each level, no bytes out of each of the units (the innermost are ranks)."""
         return [np.zeros(-(-ranks // int(size)), np.int64) for size in self._model.inner]
 
-    def leave(self, pairs: Pairs, n_bytes: IntArray, left_bytes: list[IntArray]) -> None:
-        """Adds messages to the bytes that have left each of the units, in place."""
+    def leave(self, pairs: Pairs, n_bytes: IntArray, left_bytes: list[IntArray]) -> int:
+        """Adds messages to the bytes that have left each of the units, in place; returns the
+        outermost level that one crosses.
+        """
         level = self.crossed(pairs)
         for i, of_unit in enumerate(left_bytes):
             crosses = self._crosses(level, i)
             np.add.at(of_unit, pairs.senders[crosses] // self._model.inner[i], n_bytes[crosses])
+        return int(level[n_bytes > 0].max(initial=0))
 
     def busy_s(self, left_bytes: list[IntArray]) -> list[FloatArray]:
         """How long the links of each of the units take for the bytes that leave it."""

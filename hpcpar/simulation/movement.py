@@ -100,6 +100,8 @@ class Movement:
         [ranks]
     left_bytes : list of ndarray
         By level: [units] bytes that leave a rank, a node, a rack.
+    level : int
+        The outermost level that a message crosses; 0 where none is seen.
     """
 
     def __init__(self, step: Comm, ranks: int, machine: Machine, links: LinkRates,
@@ -111,7 +113,7 @@ class Movement:
         self._lag = step.segments if is_ring(step) else 1
         self._members = None if step.group is None else groups(step, step.group, ranks)[0]
         self.messages, self.sent_bytes = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-        self.left_bytes = links.nothing_left(ranks)
+        self.left_bytes, self.level = links.nothing_left(ranks), 0
         # a ring of many ranks has too many waves to keep
         self._waves = None if is_ring(step) else list(waves(step, ranks))
         self._count()
@@ -176,7 +178,8 @@ class Movement:
             np.add.at(self.messages, wave.pairs.senders, wave.items > 0)
             n_bytes = wave.items * self.step.item_bytes
             np.add.at(self.sent_bytes, wave.pairs.senders, n_bytes)
-            self.links.leave(wave.pairs, n_bytes, self.left_bytes)
+            level = self.links.leave(wave.pairs, n_bytes, self.left_bytes)
+            self.level = max(self.level, level)
         if self.step.algorithm is Algorithm.MPI and self._members is not None:
             self.messages[self._members] = 1
             self.sent_bytes += (box_items(self.step.source, np.arange(self.ranks))

@@ -16,9 +16,9 @@ import numpy as np
 from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.price_family import item_of, price_family
+from hpcpar.cost.price_family import Costs, Sums, item_of, price_family
 from hpcpar.cost.step_prices import StepPrice, StepPricer
-from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.cost.timeline.overlap import Item, Span, StageTime, Timeline, timeline
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -96,10 +96,10 @@ def require_size(ranks: int) -> None:
 class Simulator:
     """The steps of a plan with their seconds and messages on every rank.
 
-    Attributes
+    Parameters
     ----------
-    costs : Costs
-        The prediction of the same plan.
+    costs : Costs, optional
+        The price of the plan in closed form; made here if not given.
 
     Raises
     ------
@@ -107,10 +107,11 @@ class Simulator:
         There are too many ranks.
     """
 
-    def __init__(self, network: Network, plan: Plan, machine: Machine) -> None:
+    def __init__(self, network: Network, plan: Plan, machine: Machine,
+                 costs: Costs | None = None) -> None:
         require_size(int(plan.ranks))
         self.machine, self.ranks = machine, int(plan.ranks)
-        self.costs = price_family(network, plan, machine)
+        self.costs = price_family(network, plan, machine) if costs is None else costs
         self.entries = self.costs.entries
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
@@ -140,8 +141,7 @@ class Simulator:
         for begin in range(0, repeats, each):
             count = min(each, repeats - begin)
             items = list(self._items(noise, count, generator))
-            line = timeline(items, self.machine.overlap, len(self.machine.levels),
-                            self.machine.progress)
+            line = self._line(items)
             done = np.broadcast_to(line.total_s, (count, self.ranks))
             iterations.append(done.max(axis=1))
             if not begin:
@@ -152,6 +152,27 @@ class Simulator:
         compute_s, exposed_s, last = sums / repeats
         return Simulation(np.concatenate(iterations), compute_s, exposed_s, last, waits / repeats,
                           *times)
+
+    def exact_costs(self) -> Costs:
+        """The costs with the seconds that the steps take on their slowest rank, and the times of
+        the rank of each stage that computes longest. The iteration is that of the last rank.
+        """
+        items = list(self._items(QUIET, 1, np.random.default_rng(0)))
+        line = self._line(items)
+        computed = np.zeros((len(line.stages), self.ranks))
+        prices = []
+        for item, price in zip(items, self.costs.steps, strict=True):
+            prices.append(replace(price, seconds=float(np.max(item.seconds)), level=item.level))
+            if item.needed_by is None:
+                computed[item.stage] += np.ravel(item.seconds)
+        longest = computed.argmax(axis=1).tolist()
+        known, line = self.costs, _of_ranks(items, line, longest)
+        sums = Sums.of(self.machine, known.entries, prices, line, known.io_s)
+        return replace(known, **vars(sums), steps=tuple(prices), timeline=line)
+
+    def _line(self, items: Sequence[Item]) -> Timeline[Floats]:
+        return timeline(items, self.machine.overlap, len(self.machine.levels),
+                        self.machine.progress)
 
     def left_bytes(self) -> list[IntArray]:
         """By level: [units] bytes that leave a rank, a node, a rack in an iteration."""
@@ -177,7 +198,8 @@ class Simulator:
             plain = item_of(self.machine, entry, price)
             if isinstance(entry.step, Move):
                 movement = self._movement(entry.step, price)
-                yield plain._replace(seconds=movement.alone_s, end_s=movement.end_s)
+                yield plain._replace(seconds=movement.alone_s, end_s=movement.end_s,
+                                     level=movement.level or plain.level)
             else:
                 seconds = self.compute_s(entry.step)
                 yield plain._replace(seconds=noise.on(seconds, repeats, generator))
@@ -218,6 +240,25 @@ class Simulator:
                                                                     (1, self.ranks)))
                 times[i] = np.where(lasts_s > 0, wide[0], np.nan)
         return out
+
+
+def _of_ranks(items: Sequence[Item], line: Timeline[Floats],
+              ranks: Sequence[int]) -> Timeline[Floats]:
+    """The timeline with the times of one rank of each stage; its end is that of the last rank."""
+    def at(seconds: Floats, stage: int) -> float:
+        every = np.ravel(seconds)
+        return float(every[ranks[stage] if len(every) > 1 else 0])
+
+    spans = tuple(Span(at(span.start_s, item.stage), at(span.end_s, item.stage), span.stream)
+                  for item, span in zip(items, line.spans, strict=True))
+    stages = tuple(
+        StageTime({i: at(seconds, number) for i, seconds in stage.exposed_s.items()},
+                  at(stage.bubble_s, number)) for number, stage in enumerate(line.stages))
+    waits = [0.0] * len(items)
+    for stage in stages:
+        for i, seconds in stage.exposed_s.items():
+            waits[i] += seconds
+    return Timeline(spans, tuple(waits), float(np.max(line.total_s)), stages)
 
 
 def _parts(items: Sequence[Item], line: Timeline[Floats], done: FloatArray) -> list[FloatArray]:

@@ -23,7 +23,6 @@ from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import redistribution
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
@@ -38,6 +37,7 @@ from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import CODES, Kind, Phase
 from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
+from hpcpar.simulation.price_plan import price
 
 #: network, and what to draw a plan with
 CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2),

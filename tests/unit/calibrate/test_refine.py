@@ -14,12 +14,12 @@ from hpcpar.calibrate import provenance
 from hpcpar.calibrate.refine import refine
 from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, from_json, make_plan, to_json
 from hpcpar.schedule.steps import Compute
+from hpcpar.simulation.price_plan import price
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 
 MACHINE = files.load("local")

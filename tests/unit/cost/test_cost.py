@@ -13,7 +13,6 @@ from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.algorithm_choice import (
     schedule_for,
 )
-from hpcpar.cost.price_plan import Prediction, StepCost, price
 from hpcpar.machine import files
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
@@ -31,6 +30,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import named
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
 from hpcpar.search import auto
+from hpcpar.simulation.price_plan import Prediction, StepCost, price
 from tests.strategies import one_pass
 from tests.unit.brute import busiest, random_configs
 

@@ -11,7 +11,6 @@ import pytest
 from hpcpar.cost.compute.work import Workload
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_family import Costs, price_family
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -19,6 +18,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import STRATEGIES, fill
 from hpcpar.schedule.steps import Compute
+from hpcpar.simulation.price_plan import Prediction, price
 
 ALEXNET = NetworkSpec("alexnet", (3, 99, 99), 1000)
 RESNET = NetworkSpec("resnet50", (3, 64, 64), 1000)

@@ -12,11 +12,11 @@ from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.compute.step_time import compute_s
 from hpcpar.cost.interval import interval_s
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.report.tables import between
+from hpcpar.simulation.price_plan import Prediction, price
 
 LOCAL = files.load("local")
 SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)

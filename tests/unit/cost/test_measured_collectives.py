@@ -12,13 +12,13 @@ import pytest
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.simulation.price_plan import price
 
 PLAIN = files.load("p100x4x4")
 KNOWN = Factors("network", "allreduce", "ring", (1e3, 1e6), (3.0, 2.0))

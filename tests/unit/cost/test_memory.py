@@ -18,7 +18,6 @@ from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.halo import halo_of
 from hpcpar.cost.price_family import price_family
-from hpcpar.cost.price_plan import price
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
@@ -29,6 +28,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Kind, Schedule
 from hpcpar.schedule.wire import landing_slots, wire
+from hpcpar.simulation.price_plan import price
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan as random_mesh_plan
 from tests.mpi.plans import staged_plan

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.messages import counts
+from hpcpar.simulation.price_plan import price
 
 
 @pytest.mark.parametrize(("name", "shape", "strategy", "ranks", "batch", "machine", "options"), [

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from hpcpar.cost.price_plan import price
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.simulation.price_plan import price
 
 MACHINE = files.load("local")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.alexnet import towers
@@ -16,6 +15,7 @@ from hpcpar.papers.gholami import HockneyLink, total_s
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, grid_sizes
 from hpcpar.schedule.steps import Comm, Kind, Phase
+from hpcpar.simulation.price_plan import price
 
 MACHINE = files.load("cori-knl")
 LINK = HockneyLink(MACHINE.levels[-1].alpha_s, 4 * MACHINE.levels[-1].beta_s_per_byte)

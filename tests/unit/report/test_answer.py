@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.price_plan import Prediction, price
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.strategies import STRATEGIES
@@ -16,6 +15,7 @@ from hpcpar.report import answer
 from hpcpar.report.rows import Row, Times
 from hpcpar.report.tables import seconds
 from hpcpar.search.scaling import Scale
+from hpcpar.simulation.price_plan import Prediction, price
 
 
 @pytest.fixture(scope="module")

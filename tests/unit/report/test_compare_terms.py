@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.cost.price_plan import price
 from hpcpar.plan.plan import Plan
 from hpcpar.report.compare import compare, compare_one, to_json
 from hpcpar.report.compare_table import show_rows
 from hpcpar.report.late_senders import clocked
 from hpcpar.report.rows import BUBBLE, Row
 from hpcpar.schedule.steps import Step
+from hpcpar.simulation.price_plan import price
 from tests.unit.played import MACHINE, Lasts, Played, lenet, play, predicted
 
 PLANS = {

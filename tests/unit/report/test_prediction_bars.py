@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.price_plan import Prediction
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.report import prediction_bars
 from hpcpar.search import auto
+from hpcpar.simulation.price_plan import Prediction
 
 SPEC = NetworkSpec("alexnet", (3, 227, 227), 1000)
 NETWORK = SPEC.build()

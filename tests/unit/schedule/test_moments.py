@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.network.builder import Chain
@@ -28,6 +27,7 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.moments import moments_layout, moments_pattern
 from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Comm, Phase, Role
+from hpcpar.simulation.price_plan import price
 
 MACHINE = files.load("local")
 

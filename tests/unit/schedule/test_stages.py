@@ -10,7 +10,6 @@ from functools import lru_cache
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import chooser, schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
 from hpcpar.errors import InputError
 from hpcpar.machine import files
@@ -25,6 +24,7 @@ from hpcpar.schedule.lower import listed, samples_of
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
+from hpcpar.simulation.price_plan import price
 from tests.mpi.networks import random_network
 from tests.unit.brute import crossing, least_largest
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hpcpar.cost.price_family import Costs, price_family
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -17,6 +16,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.stages import cuts
 from hpcpar.search import auto
 from hpcpar.search.balance import balanced
+from hpcpar.simulation.price_plan import price
 from tests.unit.brute import least_largest
 
 ALEXNET = NetworkSpec("alexnet", (3, 227, 227), 1000)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import parse
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, priced, sample_parts
+from hpcpar.simulation.price_plan import price
 from tests.unit.search.test_bucket_sizes import sizes_of_rows
 
 

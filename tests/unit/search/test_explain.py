@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.graph import Network
@@ -20,6 +19,7 @@ from hpcpar.search import explain as module
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.explain import Explanation, Limitation, explain
 from hpcpar.search.what_if import what_ifs
+from hpcpar.simulation.price_plan import price
 from tests.unit.search import test_tables
 
 OPTIONS: dict[str, dict[str, Any]] = {"--overlap full": {"overlap": "full"},

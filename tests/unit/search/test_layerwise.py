@@ -16,7 +16,6 @@ from hpcpar.cli.main import main
 from hpcpar.cost.compute.step_time import roofline_s
 from hpcpar.cost.compute.work import Workload
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network import builtin
@@ -37,6 +36,7 @@ from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, table_search
 from hpcpar.search.candidates import APART, priced
 from hpcpar.search.table_search import Search
+from hpcpar.simulation.price_plan import price
 
 
 def chain() -> Network:

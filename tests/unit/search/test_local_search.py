@@ -9,7 +9,6 @@ import pytest
 
 from hpcpar.cost.compute.work import Workload
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import network as builtin
@@ -19,6 +18,7 @@ from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search
+from hpcpar.simulation.price_plan import price
 
 
 def searched(name: str, ranks: int, batch: int, machine: Machine,

@@ -15,7 +15,6 @@ from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.transfer import traffic
 from hpcpar.cost.price_family import price_family
-from hpcpar.cost.price_plan import price
 from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.network import builtin
@@ -42,6 +41,7 @@ from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.search import table_search
 from hpcpar.search.table_search import Search
+from hpcpar.simulation.price_plan import price
 from tests.mpi.zoo import gates
 
 #: Choices priced together, and one by one.

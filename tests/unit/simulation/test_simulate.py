@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
@@ -16,6 +15,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import named, parse
 from hpcpar.schedule.sent_bytes import sent
 from hpcpar.simulation.noise import QUIET, Noise, slow_ranks
+from hpcpar.simulation.price_plan import price
 from hpcpar.simulation.simulate import Simulation, Simulator
 
 LOCAL = files.load("local")

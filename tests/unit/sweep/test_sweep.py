@@ -17,7 +17,6 @@ import pytest
 
 from hpcpar.cli import main as cli
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.price_plan import price
 from hpcpar.data.synthetic import synthetic
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
@@ -27,6 +26,7 @@ from hpcpar.report.sweep_points import (
     Point,
 )
 from hpcpar.report.sweep_table import notes
+from hpcpar.simulation.price_plan import price
 from hpcpar.sweep import folder, local, report, study
 from hpcpar.train import record, run_record
 

@@ -22,9 +22,13 @@ from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
 from hpcpar.schema import Bytes, Count, Seconds
+from hpcpar.simulation.simulate import Simulator
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+#: Up to so many ranks the messages between all of them are priced.
+EXACT_RANKS = 64
 
 
 @dataclass(frozen=True)
@@ -221,8 +225,20 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     options
         Those of `price_family`.
     """
-    costs = price_family(network, plan, machine, **options)
+    costs = price_alone(network, plan, machine, **options)
     return detailed(network, plan, machine, costs, samples=samples, **options)
+
+
+def price_alone(network: Network, plan: Plan, machine: Machine,
+                **options: Unpack[PriceOptions]) -> Costs:
+    """The costs of one plan: of few ranks from the messages between all of them, of more than
+    `EXACT_RANKS` (and with a contention of the user's, or the paper's formulas) in closed form.
+    """
+    costs = price_family(network, plan, machine, **options)
+    given = options.get("contention") is not None or options.get("accounting") == "paper"
+    if given or plan.ranks > EXACT_RANKS:
+        return costs
+    return Simulator(network, plan, machine, costs).exact_costs()
 
 
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
