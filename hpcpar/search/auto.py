@@ -31,8 +31,6 @@ from hpcpar.search.local_search import improve
 from hpcpar.search.pipelines import maybe_faster
 from hpcpar.search.table_search import SearchResult
 
-#: On more ranks than this, pipelines that a lower bound excludes are not priced.
-ALL_PIPELINES = 16
 #: Strategies whose configurations depend on machine and batch.
 SEARCHED = ("layerwise", "integrated")
 
@@ -172,7 +170,7 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     """Prices every strategy; those that fit in memory come first, each group ordered by time, but
     for much slower ones (`in_order`).
 
-    On many ranks, pipelines that a lower bound excludes are left out. On a calibrated machine,
+    Pipelines that a lower bound excludes are left out. On a calibrated machine,
     strategies whose computing was measured come before the others. Where the fastest do not fit,
     they are tried with micro-batches and recomputation too.
 
@@ -203,7 +201,7 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     layered = []
     if layers and ranks > 1 and trains:
         layered.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
-    if trains and ranks > ALL_PIPELINES:
+    if trains:
         pipelines = _undecided(wanted, pipelines, [*found, *layered])
     found += priced(wanted, pipelines)
     found = [c for c in found if c.parts <= batch] or found

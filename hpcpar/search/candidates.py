@@ -23,7 +23,13 @@ from hpcpar.schedule.buckets import gradient_bytes
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
 from hpcpar.search.bucket_sizes import fastest_sizes
-from hpcpar.simulation.price_plan import Prediction, detailed, memory_of_ranks
+from hpcpar.simulation.price_plan import (
+    EXACT_RANKS,
+    Prediction,
+    detailed,
+    memory_of_ranks,
+    price_alone,
+)
 
 #: Plan options; all others go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches",
@@ -96,7 +102,7 @@ class Candidate:
     made : Plan or None
         The plan, where it does not follow from the strategy's name.
     priced_alone : Costs or None
-        Its price, where it was not priced in a family.
+        Its price, where it was not only priced in a family, in closed form.
     """
 
     task: PlanningTask
@@ -185,9 +191,12 @@ class Candidate:
     @cached_property
     def costs(self) -> Costs:
         """The price of the plan alone."""
-        t = self.task
-        return self.priced_alone or price_family(t.network, self.plan, t.machine,
-                                                 **t.price_options)
+        return self.priced_alone or _costs(self.task, self.plan)
+
+    def exact(self) -> Candidate:
+        """The same plan with its price alone."""
+        return replace(self, iteration_s=float(self.costs.iteration_s), priced_alone=self.costs,
+                       made=self.plan)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -213,8 +222,24 @@ def _apart(task: PlanningTask, strategy: str) -> Candidate:
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
     """The first in `Candidate.order`; memory is worked out for those that are faster only."""
-    by_speed = sorted(candidates, key=lambda c: c.speed)
+    by_speed = _settled(candidates)
     return next((c for c in by_speed if c.fits), by_speed[0])
+
+
+def _settled(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Candidates by speed; the first that fits, and all before it, are priced alone."""
+    found = sorted(candidates, key=lambda c: c.speed)
+    i = 0
+    while i < len(found):
+        if found[i].priced_alone is None and found[i].task.ranks <= EXACT_RANKS:
+            found[i] = found[i].exact()
+            found.sort(key=lambda c: c.speed)
+            i = 0  # it may have come to lie before others that do not fit
+        elif found[i].fits:
+            break
+        else:
+            i += 1
+    return found
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -223,8 +248,8 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     Those that are `MUCH_SLOWER` than the first come last, by time alone: whether they fit takes
     long to find out, and decides nothing.
     """
-    by_speed = sorted(candidates, key=lambda c: c.speed)
-    estimated, fastest_s = best_of(by_speed).speed
+    by_speed = _settled(candidates)
+    estimated, fastest_s = next((c for c in by_speed if c.fits), by_speed[0]).speed
     near = [c for c in by_speed if c.speed <= (estimated, MUCH_SLOWER * fastest_s)]
     return sorted(near, key=lambda c: c.order) + by_speed[len(near):]
 
@@ -317,7 +342,7 @@ def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
 
 def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
     """A plan with its price, or the same pipeline with balanced stages where that is better."""
-    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    costs = _costs(task, plan)
     candidate = _candidate(task, plan, costs)
     again = balanced(task.network, plan, costs)
     return candidate if again is plan else best_of([candidate, _of_plan(task, again)])
@@ -340,8 +365,11 @@ def _fastest_buckets(candidate: Candidate) -> Candidate:
 
 
 def _of_plan(task: PlanningTask, plan: Plan) -> Candidate:
-    costs = price_family(task.network, plan, task.machine, **task.price_options)
-    return _candidate(task, plan, costs)
+    return _candidate(task, plan, _costs(task, plan))
+
+
+def _costs(task: PlanningTask, plan: Plan) -> Costs:
+    return price_alone(task.network, plan, task.machine, **task.price_options)
 
 
 def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 #: Up to so many ranks the messages between all of them are priced.
-EXACT_RANKS = 64
+EXACT_RANKS = 48
 
 
 @dataclass(frozen=True)
@@ -232,13 +232,23 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
 def price_alone(network: Network, plan: Plan, machine: Machine,
                 **options: Unpack[PriceOptions]) -> Costs:
     """The costs of one plan: of few ranks from the messages between all of them, of more than
-    `EXACT_RANKS` (and with a contention of the user's, or the paper's formulas) in closed form.
+    `EXACT_RANKS` (and by the paper's formulas) in closed form.
     """
     costs = price_family(network, plan, machine, **options)
-    given = options.get("contention") is not None or options.get("accounting") == "paper"
-    if given or plan.ranks > EXACT_RANKS:
+    if plan.ranks > EXACT_RANKS or options.get("accounting") == "paper":
         return costs
+    contention = options.get("contention")
+    if contention is not None:
+        machine = _contended(machine, contention)
     return Simulator(network, plan, machine, costs).exact_costs()
+
+
+def _contended(machine: Machine, contention: float) -> Machine:
+    """The machine with so many flows on each link beyond the innermost level, whatever runs."""
+    levels = [replace(level, links=0.0, oversubscription=1.0,
+                      beta_s_per_byte=level.beta_s_per_byte * (contention if number else 1.0))
+              for number, level in enumerate(machine.levels)]
+    return replace(machine, levels=tuple(levels))
 
 
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,

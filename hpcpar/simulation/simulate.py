@@ -166,7 +166,7 @@ class Simulator:
             if item.needed_by is None:
                 computed[item.stage] += np.ravel(item.seconds)
         longest = computed.argmax(axis=1).tolist()
-        known, line = self.costs, _of_ranks(items, line, longest)
+        known, line = self.costs, _of_ranks(items, prices, line, longest)
         sums = Sums.of(self.machine, known.entries, prices, line, known.io_s)
         return replace(known, **vars(sums), steps=tuple(prices), timeline=line)
 
@@ -242,23 +242,29 @@ class Simulator:
         return out
 
 
-def _of_ranks(items: Sequence[Item], line: Timeline[Floats],
+def _of_ranks(items: Sequence[Item], prices: Sequence[StepPrice], line: Timeline[Floats],
               ranks: Sequence[int]) -> Timeline[Floats]:
-    """The timeline with the times of one rank of each stage; its end is that of the last rank."""
+    """The timeline with the times of one rank of each stage; its end is that of the last rank, and
+    the bubble of a pipeline is the rest.
+    """
     def at(seconds: Floats, stage: int) -> float:
         every = np.ravel(seconds)
         return float(every[ranks[stage] if len(every) > 1 else 0])
 
-    spans = tuple(Span(at(span.start_s, item.stage), at(span.end_s, item.stage), span.stream)
-                  for item, span in zip(items, line.spans, strict=True))
-    stages = tuple(
-        StageTime({i: at(seconds, number) for i, seconds in stage.exposed_s.items()},
-                  at(stage.bubble_s, number)) for number, stage in enumerate(line.stages))
-    waits = [0.0] * len(items)
-    for stage in stages:
-        for i, seconds in stage.exposed_s.items():
+    spans = tuple(
+        Span[Floats](at(span.start_s, item.stage), at(span.end_s, item.stage), span.stream)
+        for item, span in zip(items, line.spans, strict=True))
+    total_s, waits, stages = float(np.max(line.total_s)), np.zeros(len(items)), []
+    for number, stage in enumerate(line.stages):
+        exposed_s: dict[int, Floats] = {
+            i: at(seconds, number) for i, seconds in stage.exposed_s.items()}
+        for i, seconds in exposed_s.items():
             waits[i] += seconds
-    return Timeline(spans, tuple(waits), float(np.max(line.total_s)), stages)
+        busy_s = sum(float(price.seconds) for item, price in zip(items, prices, strict=True)
+                     if item.stage == number and item.needed_by is None)
+        left_s = total_s - busy_s - sum(exposed_s.values())
+        stages.append(StageTime[Floats](exposed_s, max(0.0, left_s) if len(ranks) > 1 else 0.0))
+    return Timeline(spans, tuple(waits.tolist()), total_s, tuple(stages))
 
 
 def _parts(items: Sequence[Item], line: Timeline[Floats], done: FloatArray) -> list[FloatArray]:

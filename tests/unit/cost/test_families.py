@@ -18,7 +18,8 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import STRATEGIES, fill
 from hpcpar.schedule.steps import Compute
-from hpcpar.simulation.price_plan import Prediction, price
+from hpcpar.simulation.price_plan import Prediction
+from tests.unit.closed import price
 
 ALEXNET = NetworkSpec("alexnet", (3, 99, 99), 1000)
 RESNET = NetworkSpec("resnet50", (3, 64, 64), 1000)

@@ -37,7 +37,8 @@ from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import layer_values
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named
-from hpcpar.simulation.price_plan import Prediction, StepCost, price
+from hpcpar.simulation.price_plan import Prediction, StepCost
+from tests.unit.closed import price
 
 ALPHA_S, BETA_S = 1e-5, 1e-9
 FLAT = Machine("flat", Device(10**12, 1e12, 1e12), (Level("all", 0, ALPHA_S, BETA_S),))

@@ -14,7 +14,8 @@ from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builtin import network
 from hpcpar.papers import optcnn, owt
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.simulation.price_plan import Prediction, StepCost, price
+from hpcpar.simulation.price_plan import Prediction, StepCost
+from tests.unit.closed import price
 
 BETA_S = 1e-9
 FLAT = Machine("flat", Device(10**12, 1e12, 1e12), (Level("all", 0, 0.0, BETA_S),))

@@ -13,7 +13,7 @@ import pytest
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.simulation.price_plan import price
+from tests.unit.closed import price
 
 MACHINE = files.load("local")
 

@@ -52,7 +52,6 @@ def test_the_bound_is_half_of_what_a_pipeline_takes_that_computes() -> None:
 def test_auto_leaves_out_pipelines_that_cannot_be_the_fastest(
         monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = task("alexnet", 5, 128, "p100x4x4")
-    monkeypatch.setattr(auto, "ALL_PIPELINES", 4)
     arguments = (wanted.network, wanted.spec, 5, 128, wanted.machine)
     found = auto.best(*arguments, gather=wanted.gather, **wanted.options)
     monkeypatch.setattr(auto, "maybe_faster", lambda task, strategies, fastest_s: strategies)

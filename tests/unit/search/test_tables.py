@@ -41,8 +41,8 @@ from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.search import table_search
 from hpcpar.search.table_search import Search
-from hpcpar.simulation.price_plan import price
 from tests.mpi.zoo import gates
+from tests.unit.closed import price
 
 #: Choices priced together, and one by one.
 TOGETHER, ALONE = 30, 1
