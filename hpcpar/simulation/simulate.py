@@ -154,19 +154,23 @@ class Simulator:
                           *times)
 
     def exact_costs(self) -> Costs:
-        """The costs with the seconds that the steps take on their slowest rank, and the times of
-        the rank of each stage that computes longest. The iteration is that of the last rank.
+        """The costs on the rank of each stage that computes longest, with messages as long as on
+        the rank where they take longest. The iteration is that of the last rank.
         """
         items = list(self._items(QUIET, 1, np.random.default_rng(0)))
         line = self._line(items)
         computed = np.zeros((len(line.stages), self.ranks))
-        prices = []
-        for item, price in zip(items, self.costs.steps, strict=True):
-            prices.append(replace(price, seconds=float(np.max(item.seconds)), level=item.level))
+        for item in items:
             if item.needed_by is None:
                 computed[item.stage] += np.ravel(item.seconds)
-        longest = computed.argmax(axis=1).tolist()
-        known, line = self.costs, _of_ranks(items, prices, line, longest)
+        longest = computed.argmax(axis=1)
+        prices = []
+        for item, price in zip(items, self.costs.steps, strict=True):
+            every = np.ravel(item.seconds)
+            seconds = every.max() if item.needed_by is not None else every[longest[item.stage]]
+            prices.append(replace(price, seconds=float(seconds), level=item.level))
+        busy_s = computed.max(axis=1).tolist()
+        known, line = self.costs, _of_ranks(items, line, longest.tolist(), busy_s)
         sums = Sums.of(self.machine, known.entries, prices, line, known.io_s)
         return replace(known, **vars(sums), steps=tuple(prices), timeline=line)
 
@@ -242,10 +246,17 @@ class Simulator:
         return out
 
 
-def _of_ranks(items: Sequence[Item], prices: Sequence[StepPrice], line: Timeline[Floats],
-              ranks: Sequence[int]) -> Timeline[Floats]:
-    """The timeline with the times of one rank of each stage; its end is that of the last rank, and
-    the bubble of a pipeline is the rest.
+def _of_ranks(items: Sequence[Item], line: Timeline[Floats], ranks: Sequence[int],
+              busy_s: Sequence[float]) -> Timeline[Floats]:
+    """The timeline with the times of one rank of each stage.
+
+    Its end is that of the last rank. What a rank waits for others at its own end belongs to its
+    last communication; in a pipeline, to the bubble.
+
+    Parameters
+    ----------
+    busy_s : sequence of float
+        How long each of the ranks computes.
     """
     def at(seconds: Floats, stage: int) -> float:
         every = np.ravel(seconds)
@@ -258,12 +269,13 @@ def _of_ranks(items: Sequence[Item], prices: Sequence[StepPrice], line: Timeline
     for number, stage in enumerate(line.stages):
         exposed_s: dict[int, Floats] = {
             i: at(seconds, number) for i, seconds in stage.exposed_s.items()}
+        rest_s = max(0.0, total_s - busy_s[number] - float(sum(exposed_s.values())))
+        if len(ranks) == 1 and exposed_s:
+            exposed_s[max(exposed_s)] += rest_s
+            rest_s = 0.0
         for i, seconds in exposed_s.items():
             waits[i] += seconds
-        busy_s = sum(float(price.seconds) for item, price in zip(items, prices, strict=True)
-                     if item.stage == number and item.needed_by is None)
-        left_s = total_s - busy_s - sum(exposed_s.values())
-        stages.append(StageTime[Floats](exposed_s, max(0.0, left_s) if len(ranks) > 1 else 0.0))
+        stages.append(StageTime[Floats](exposed_s, rest_s))
     return Timeline(spans, tuple(waits.tolist()), total_s, tuple(stages))
 
 

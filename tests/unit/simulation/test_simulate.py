@@ -14,9 +14,11 @@ from hpcpar.machine.model import Factors, Machine
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import named, parse
 from hpcpar.schedule.sent_bytes import sent
+from hpcpar.search.auto import strategies_to_try
 from hpcpar.simulation.noise import QUIET, Noise, slow_ranks
-from hpcpar.simulation.price_plan import price
+from hpcpar.simulation.price_plan import price as exact_price
 from hpcpar.simulation.simulate import Simulation, Simulator
+from tests.unit.closed import price
 
 LOCAL = files.load("local")
 #: Half of a communication cannot be hidden, and the other half is slow while ranks compute.
@@ -41,7 +43,7 @@ def play(plan: Plan, machine: Machine, noise: Noise = QUIET, repeats: int = 1) -
 
 
 def off(plan: Plan, machine: Machine) -> float:
-    """Simulated over predicted time, less one."""
+    """Simulated time over that of the closed forms, less one."""
     predicted = price(plan.network.build(), plan, machine).timeline.total_s
     return play(plan, machine).mean_s / predicted - 1
 
@@ -90,6 +92,33 @@ def test_groups_that_span_nodes_take_their_predicted_time(name: str, ranks: int)
         plan = plan_of(SMALL, "data", ranks, 2 * ranks, apart, **options)
         over = 1 / (1 + off(plan, apart)) - 1
         assert -1e-3 < over < most, (options, over)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8, 12, 24, 48])
+@pytest.mark.parametrize("name", ["p100x4x4", "h100x8"])
+def test_a_prediction_on_few_ranks_is_the_simulation(name: str, ranks: int) -> None:
+    """Of every strategy, algorithm and synchronisation, in nodes that are full or not."""
+    machine = files.load(name)
+    every: list[dict[str, object]] = [
+        {"collectives": "ring"}, {"collectives": "tree"}, {"collectives": "halving"},
+        {"collectives": "mpi"}, {"synchronisation": "sharded"}, {"synchronisation": "server"}, {}]
+    for number, strategy in enumerate(strategies_to_try(SMALL.build(), ranks, machine)):
+        plan = plan_of(SMALL, strategy, ranks, 2 * ranks, machine, **every[number % len(every)])
+        predicted = exact_price(plan.network.build(), plan, machine)
+        assert predicted.iteration_s == pytest.approx(play(plan, machine).mean_s, rel=1e-9)
+        parts_s = predicted.compute_s + predicted.exposed_communication_s + predicted.bubble_s
+        assert predicted.iteration_s == pytest.approx(parts_s, rel=1e-9), strategy
+
+
+def test_a_stage_over_two_nodes_sums_over_their_link() -> None:
+    """Ranks 3 to 5, in nodes of four."""
+    machine = files.load("p100x4x4")
+    plan = plan_of(SMALL, "pipeline:2x3", 6, 12, machine)
+    predicted = exact_price(plan.network.build(), plan, machine)
+    level = [level.name for level in machine.levels]
+    sums = [span.stream for step, span in zip(predicted.steps, predicted.timeline.spans,
+                                              strict=True) if step.label.endswith("allreduce")]
+    assert set(sums) == set(level)  # the first stage is inside a node
 
 
 @pytest.mark.parametrize("overlap", ["none", "gradient", "full"])
