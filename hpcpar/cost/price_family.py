@@ -73,7 +73,7 @@ class Sums:
     def of(cls, machine: Machine, entries: Sequence[Entry], prices: Sequence[StepPrice],
            line: Timeline[Floats], io_s: Floats) -> Self:
         """Those of steps with their prices and their timeline."""
-        stages = [_Stage() for _ in line.stages]
+        stages = [_StageSums() for _ in line.stages]
         for entry, price in zip(entries, prices, strict=True):
             item = item_of(machine, entry, price)
             stages[entry.stage].add(item, price)
@@ -230,7 +230,7 @@ def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:
 
 
 @dataclass
-class _Stage:
+class _StageSums:
     """Sums over the steps of a stage."""
 
     compute_s: Floats = 0.0

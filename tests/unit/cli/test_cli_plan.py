@@ -177,8 +177,7 @@ def test_layers_behind_a_cut_reduction_are_one_group_with_it(
     assert (cut["fc6"]["k"], cut["fc6"]["c"], cut["relu6"]["k"], cut["relu6"]["c"]) == (7, 1, 1, 7)
     shown = text(capsys, *args)
     assert rows_of_layers(shown) == [
-        ["conv1 ... flatten", "n=7", "7"], ["fc6 ... drop6", "k=7, c=7", "7"],
-        ["fc7 ... drop7", "n=7", "7"], ["fc8", "k=7", "7"], ["loss", "n=7", "7"]]
+        ["conv1 ... flatten", "n=7", "7"], ["fc6 ... fc8", "k=7, c=7", "7"], ["loss", "n=7", "7"]]
     assert "no layer is cut" not in shown
 
 

@@ -286,7 +286,9 @@ def test_auto_takes_the_fastest_that_fits() -> None:
     network = spec.build()
     found = auto.best(network, spec, 6, 72, LOCAL)
     times = [c.iteration_s for c in found]
-    assert times == sorted(times) and set(named(6)) <= {c.strategy for c in found}
+    # a lower bound rules out pipelines
+    tried = {name for name in named(6) if not name.startswith("pipeline")}
+    assert times == sorted(times) and tried <= {c.strategy for c in found}
     for c in found[:3]:
         assert c.iteration_s == pytest.approx(price(network, c.plan, LOCAL).iteration_s, rel=1e-12)
     least = min(c.memory_bytes for c in found)
