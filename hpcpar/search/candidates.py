@@ -39,6 +39,8 @@ PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_nor
 APART = ("pipeline", "owt-b", "owt-c")
 #: Factor beyond which nobody would take a plan in place of the fastest.
 MUCH_SLOWER = 2.0
+#: So many candidates are priced one by one.
+ALONE = 8
 #: Measured fraction from which on all computing counts as measured.
 WHOLLY = 1.0 - 1e-9
 
@@ -222,33 +224,37 @@ def _apart(task: PlanningTask, strategy: str) -> Candidate:
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
     """The first in `Candidate.order`; memory is worked out for those that are faster only."""
-    by_speed = _settled(candidates)
+    by_speed = _settled(candidates, 1)
     return next((c for c in by_speed if c.fits), by_speed[0])
 
 
-def _settled(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Candidates by speed; the first that fits, and all before it, are priced alone."""
+def _settled(candidates: Iterable[Candidate], count: int) -> list[Candidate]:
+    """Candidates by speed; the first `count` that fit, and all before them, are priced alone, but
+    for those that are `MUCH_SLOWER` than the first that fits.
+    """
     found = sorted(candidates, key=lambda c: c.speed)
-    i = 0
-    while i < len(found):
-        if found[i].priced_alone is None and found[i].task.ranks <= EXACT_RANKS:
-            found[i] = found[i].exact()
-            found.sort(key=lambda c: c.speed)
-            i = 0  # it may have come to lie before others that do not fit
-        elif found[i].fits:
+    i, fitting = 0, list[Candidate]()
+    while i < len(found) and len(fitting) < count:
+        each = found[i]
+        if fitting and each.iteration_s > MUCH_SLOWER * fitting[0].iteration_s:
             break
+        if each.priced_alone is None and each.task.ranks <= EXACT_RANKS:
+            found[i] = each.exact()
+            found.sort(key=lambda c: c.speed)
+            i, fitting = 0, []  # it may have come to lie before others
         else:
+            fitting += [each] * each.fits
             i += 1
     return found
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Candidates sorted by `Candidate.order`.
+    """Candidates sorted by `Candidate.order`; the first `ALONE` that fit are priced alone.
 
     Those that are `MUCH_SLOWER` than the first come last, by time alone: whether they fit takes
     long to find out, and decides nothing.
     """
-    by_speed = _settled(candidates)
+    by_speed = _settled(candidates, ALONE)
     estimated, fastest_s = next((c for c in by_speed if c.fits), by_speed[0]).speed
     near = [c for c in by_speed if c.speed <= (estimated, MUCH_SLOWER * fastest_s)]
     return sorted(near, key=lambda c: c.order) + by_speed[len(near):]
