@@ -16,8 +16,8 @@ case "$*" in
 esac
 extras=${HPCPAR_EXTRAS-oracle}
 if [ ! -d .venv ]; then
-  with_torch=', 0.2 GB of it the CPU build of PyTorch (where pip knows only the CUDA build, 3 GB more)'
-  printf 'fetches about 0.4 GB%s; .venv takes 1.6 GB on disk\n' "${extras:+$with_torch}"
+  with_torch=', and 0.2 GB for the CPU build of PyTorch (3 GB where pip knows only the CUDA build)'
+  printf 'fetches about 0.2 GB%s; .venv takes up to 1.6 GB on disk\n' "${extras:+$with_torch}"
 fi
 bash jobs/setup-venv.sh "mpi,plot,digits,images,test${extras:+,$extras}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1

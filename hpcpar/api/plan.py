@@ -24,7 +24,7 @@ from hpcpar.report.prediction_tables import schedule_rows
 from hpcpar.report.progress import SearchProgress
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
-from hpcpar.search.candidates import Candidate
+from hpcpar.search.candidates import SHOWN, Candidate
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.memory_advice import MemoryAdvice, advice_on
 from hpcpar.search.robust import Robust, by_robustness
@@ -32,9 +32,6 @@ from hpcpar.search.table_search import SearchResult
 from hpcpar.simulation.noise import jitter_on
 from hpcpar.simulation.price_plan import Prediction
 from hpcpar.simulation.simulate import require_size
-
-#: Plans in a table or a picture.
-SHOWN = 8
 
 
 @dataclass(frozen=True, repr=False)

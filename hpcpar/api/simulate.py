@@ -17,7 +17,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.report import simulation_plot
 from hpcpar.report.simulated import SimulationReport, told
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
-from hpcpar.simulation.price_plan import memory_of_ranks
+from hpcpar.simulation.price_plan import memory_of_ranks, price_alone
 from hpcpar.simulation.simulate import Simulator
 
 #: Iterations that are played where they differ.
@@ -107,7 +107,8 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
         played = simulator.play(noise, repeats, lambda done: progress and progress(done, repeats))
     messages, sent_bytes = simulator.traffic()
     left_bytes = simulator.left_bytes()
-    memory = max(int(m.total_bytes) for m in memory_of_ranks(network, chosen, simulator.costs))
+    costs = price_alone(network, chosen, on)
+    memory = max(int(m.total_bytes) for m in memory_of_ranks(network, chosen, costs))
     return SimulateResult(SimulationReport(
-        network, chosen, on, simulator.costs, quiet, slowed, played, messages, sent_bytes,
+        network, chosen, on, costs, quiet, slowed, played, messages, sent_bytes,
         left_bytes, simulator.links.busy_s(left_bytes), memory))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hpcpar.api.checks import jitters
-from hpcpar.api.plan import SHOWN, PlanResult, plan
+from hpcpar.api.plan import PlanResult, plan
 from hpcpar.cli import options
 from hpcpar.cli.output_files import PLAN
 from hpcpar.plan.plan import Overlap
@@ -17,6 +17,7 @@ from hpcpar.report.prediction_tables import (
     show_predictions,
     show_schedule,
 )
+from hpcpar.search.candidates import SHOWN
 from hpcpar.search.table_search import SearchResult
 
 

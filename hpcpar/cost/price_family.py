@@ -72,7 +72,7 @@ class Sums:
     @classmethod
     def of(cls, machine: Machine, entries: Sequence[Entry], prices: Sequence[StepPrice],
            line: Timeline[Floats], io_s: Floats) -> Self:
-        """Those of steps with their prices and their timeline."""
+        """The sums over steps with their prices and their timeline."""
         stages = [_StageSums() for _ in line.stages]
         for entry, price in zip(entries, prices, strict=True):
             item = item_of(machine, entry, price)

@@ -56,7 +56,7 @@ class Actions:
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
         config = plan.configs[self._loss_layer]
-        #: Of replicas of the loss, one counts.
+        #: Only one of several replicas counts the loss.
         self._counts = config.mesh_axes["replicas"].of(rank - int(config.first)) == 0
         at = switch(network) if plan.fc_passes > 1 else len(names)
         self._fc_layers = frozenset(names[at:])

@@ -104,7 +104,7 @@ class Executor:
         """Make the arrays of the planned memory, and bind the steps of every program to them."""
         network, plan, backend = self.network, self.plan, self.backend
         self.rule = Rule(plan.optimizer)
-        #: What this rank asks of all, and what all have asked together in the last program.
+        #: Requests (`Ask`) of this rank, and the sum of all ranks' requests in the last program.
         self.ask, self.asked = 0, 0
         self._sums = backend.zeros((plan.fc_passes, LOSS_SUMS), np.float64)
         self._images: Array = np.zeros(0)

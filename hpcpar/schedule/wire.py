@@ -37,7 +37,7 @@ class Wire:
 
     @property
     def pieces(self) -> list[Piece]:
-        """What is copied to or from the wire."""
+        """The pieces that are copied to or from the wire."""
         return [p for _, p in self.packs] + [p for _, p, _ in self.unpacks if p]
 
 

@@ -39,8 +39,8 @@ PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_nor
 APART = ("pipeline", "owt-b", "owt-c")
 #: Factor beyond which nobody would take a plan in place of the fastest.
 MUCH_SLOWER = 2.0
-#: So many candidates are priced one by one.
-ALONE = 8
+#: The first candidates, which are shown, are priced one by one: at most this many.
+SHOWN = 8
 #: Measured fraction from which on all computing counts as measured.
 WHOLLY = 1.0 - 1e-9
 
@@ -249,12 +249,12 @@ def _settled(candidates: Iterable[Candidate], count: int) -> list[Candidate]:
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Candidates sorted by `Candidate.order`; the first `ALONE` that fit are priced alone.
+    """Candidates sorted by `Candidate.order`; the first `SHOWN` that fit are priced alone.
 
     Those that are `MUCH_SLOWER` than the first come last, by time alone: whether they fit takes
     long to find out, and decides nothing.
     """
-    by_speed = _settled(candidates, ALONE)
+    by_speed = _settled(candidates, SHOWN)
     estimated, fastest_s = next((c for c in by_speed if c.fits), by_speed[0]).speed
     near = [c for c in by_speed if c.speed <= (estimated, MUCH_SLOWER * fastest_s)]
     return sorted(near, key=lambda c: c.order) + by_speed[len(near):]

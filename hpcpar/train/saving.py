@@ -25,8 +25,8 @@ Collect: TypeAlias = "Callable[[], Callable[[], None] | None]"
 
 
 class Ask(IntFlag):
-    """What a rank asks of all. What all ask is the sum, which travels with the loss: any number of
-    ranks may ask to stop; rank 0 alone asks for the rest.
+    """Requests of one rank to all. Their sum travels with the loss: any number of ranks may ask to
+    stop; rank 0 alone asks for the rest.
     """
 
     NOTHING = 0
@@ -110,7 +110,7 @@ class Saver:
         return bool(self.reason)
 
     def ask(self) -> Ask:
-        """What this rank asks for in the next iteration; rank 0's clock decides."""
+        """This rank's requests for the next iteration; rank 0's clock decides."""
         out = Ask.STOP if self._stop.due(2 * self._writer.took_s) else Ask.NOTHING
         if self._world.rank:
             return out

@@ -36,7 +36,7 @@ from hpcpar.schedule.steps import CODES, Algorithm, Kind
 INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8
 #: Arrays of each sum of a normalisation: the sum, its gradient, and mean or deviation (float64).
 MOMENTS_BYTES = 24
-#: Of each movement from rank to rank, by its key: bytes that go through the buffers of one at most.
+#: Bytes that go through the buffers of one rank at most, by the key of each movement between ranks.
 MovedBytes = Mapping[Hashable, Ints]
 
 

@@ -168,7 +168,7 @@ class _Passes:
         return [flight for flight, bits in zip(flights, alive, strict=True) if bits >> moment & 1]
 
     def _message_bytes(self, step: Comm, planned: MemoryPlan) -> int:
-        """Of a rank's messages in a step, and of where they land to be added."""
+        """Bytes of a rank's messages in a step, and of the buffers where they land to be added."""
         if self.bound:
             return self.bound[step.phase, step.layer, step.tensor]
         if not step.concerns(planned.rank):

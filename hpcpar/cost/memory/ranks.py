@@ -22,8 +22,8 @@ Integers = NDArray[np.int64]
 _ALL = 4096
 #: On more ranks the largest is not looked for rank by rank.
 EXACT_RANKS = 256
-#: So many ranks with different boxes are looked at that their layers, all together, are fewer than
-#: this, but at least `_FEWEST`. Of more, those with boxes of equal sizes count as one.
+#: Ranks with different boxes are looked at until their layers, all together, reach this number, but
+#: at least `_FEWEST` of them. Where there are more, those with boxes of equal sizes count as one.
 _LAYERS, _FEWEST = 1500, 3
 
 

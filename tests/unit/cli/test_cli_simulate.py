@@ -32,6 +32,17 @@ def test_text(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert words in shown
 
 
+def test_on_few_ranks_it_agrees_with_predict(capsys: pytest.CaptureFixture[str],
+                                             tmp_path: Path) -> None:
+    """Also where a stage of a pipeline begins inside a node."""
+    path = str(tmp_path / "plan.json")
+    hpcpar.plan("lenet5", 6, 12, "p100x4x4", "pipeline:2x3", input="1x16x16").save(path)
+    assert main(["simulate", "--plan", path]) == 0
+    assert ", as predicted" in capsys.readouterr().out.splitlines()[0]
+    assert hpcpar.simulate(path).to_json()["predicted_s"] == pytest.approx(
+        hpcpar.predict(plan=path).predictions[0].iteration_s, rel=1e-9)
+
+
 def test_json_and_csv_say_the_same(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = {}
     for form in ("--json", "--csv"):

@@ -40,6 +40,9 @@ def test_every_part_of_a_search_is_told() -> None:
     told: list[str] = []
     spec = NetworkSpec("lenet5", SHAPE, 10)
     auto.best(lenet5(SHAPE, 10), spec, 4, 16, files.load("local"), tell=told.append)
+    pipelines = auto.task(lenet5(SHAPE, 10), spec, 4, 16, files.load("local"), tell=told.append)
+    auto.priced(pipelines, ["pipeline:2x2"])  # a bound leaves it out above
     text = "\n".join(told)
-    for part in ("pricing data", "pricing owt-b", "cost tables", "local search, round 1"):
+    for part in ("pricing data", "pricing owt-b", "pricing pipeline:2x2", "cost tables",
+                 "local search, round 1"):
         assert part in text
