@@ -32,7 +32,7 @@ from hpcpar.kernels.interface import MathMode
 from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import MeanSquaredError, Shape
+from hpcpar.network.layers import Shape
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
@@ -288,7 +288,7 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
         return path, there
     if not dry:
         tell.say(f"making {needed} synthetic images in {path}")
-        targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
+        targets = network.classes if network.loss.takes_targets else 0
         synthetic(path, network.image_shape, network.classes, needed, targets=targets,
                   pixels=len(network.shapes[network.layers[-1].name]) > 1)
     return path, needed

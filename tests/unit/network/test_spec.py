@@ -25,7 +25,7 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.spec import LAYERS, NetworkSpec
+from hpcpar.network.spec import NetworkSpec, layer_types
 from tests.mpi.networks import FIXED, MORE, by_name
 
 #: Small networks of every kind of layer.
