@@ -92,6 +92,10 @@ def _dispatch(argv: Sequence[str]) -> int:
         from hpcpar.sweep.local import mpiexec
 
         start(args.start, argv, mpiexec())
+    if getattr(args, "layers", None):
+        from hpcpar.network.source import load_modules
+
+        load_modules(args.layers)
     check_outputs(args)
     site.fill(args)
     return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))

@@ -123,11 +123,9 @@ def _layer(data: Mapping[str, object], known: Mapping[str, type[Layer]], where: 
     """A layer from JSON data."""
     kind = str(data.get("type"))
     if kind not in known:
-        module, dot, name = kind.rpartition(".")
-        if dot:
-            raise InputError(f"{where}: the layer {name} comes from the module {module}; add "
-                             f"--layers {module}, or in Python import it first")
-        raise InputError(f"{where}: {unknown('type', kind, known)}")
+        text = f"{where}: {unknown('type', kind, known)}"
+        raise InputError(f"{text}; a layer of your own needs --layers with its module, or in "
+                         "Python its import" if "." in kind else text)
     values = {name: value for name, value in data.items() if name != "type"}
     return convert(values, known[kind], where,
                    "docs/reference/networks.md has the layers and their options")
