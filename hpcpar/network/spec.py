@@ -123,9 +123,10 @@ def _layer(data: Mapping[str, object], known: Mapping[str, type[Layer]], where: 
     """A layer from JSON data."""
     kind = str(data.get("type"))
     if kind not in known:
-        text = f"{where}: {unknown('type', kind, known)}"
-        raise InputError(f"{text}; a layer of your own needs --layers with its module, or in "
-                         "Python its import" if "." in kind else text)
+        if "." in kind:
+            raise InputError(f"{where}: unknown type '{kind}'; a layer of your own needs --layers "
+                             "with its module, or in Python its import")
+        raise InputError(f"{where}: {unknown('type', kind, known)}")
     values = {name: value for name, value in data.items() if name != "type"}
     return convert(values, known[kind], where,
                    "docs/reference/networks.md has the layers and their options")
