@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hpcpar.plan.strategies import named, parse
+from hpcpar.plan.strategies import entry_of, named
 
 
 def one_pass(ranks: int) -> list[str]:
     """Those in which the whole mini-batch passes once through layers on all ranks."""
-    return [s for s in named(ranks) if parse(s)[0] not in ("pipeline", "owt-b", "owt-c")]
+    return [s for s in named(ranks) if not entry_of(s).apart]
 
 
 def whole_sums(ranks: int) -> list[str]:

@@ -16,7 +16,8 @@ from hpcpar.files import write_text
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.config import Config, Degree, Ints
-from hpcpar.plan.strategies import StrategyOptions, configurations, plan_options
+from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.plan.strategy import StrategyOptions
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.schema import Bytes, Count, Extent, convert, decode_json, read_bytes
 

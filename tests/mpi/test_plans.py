@@ -18,9 +18,10 @@ from hpcpar.comm.world import World, world
 from hpcpar.kernels import backend
 from hpcpar.machine.files import load
 from hpcpar.plan.boxes import local
+from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan
-from hpcpar.plan.strategies import GATHERS, configurations, grid_sizes, plan_options
-from hpcpar.plan.strategies_15d import integrated
+from hpcpar.plan.strategies import GATHERS, configurations, plan_options
+from hpcpar.plan.strategy import grid_sizes
 from hpcpar.plan.strategy_request import StrategyRequest
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower

@@ -36,7 +36,9 @@ from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import layer_values
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named
+from hpcpar.plan.strategies import named
+from hpcpar.plan.strategy import STRATEGIES, grid_sizes
+from hpcpar.search.candidates import SEARCHES
 from hpcpar.simulation.price_plan import Prediction, StepCost
 from tests.unit.closed import price
 
@@ -291,7 +293,8 @@ def same(a: Prediction, b: Prediction) -> None:
     )
 
 
-ALONE = [f"{name}:1x1" if takes == "yes" else name for name, (_, takes) in STRATEGIES.items()]
+ALONE = [entry.on((1,) * entry.numbers) for name, entry in STRATEGIES.items()
+         if name not in SEARCHES]
 
 
 @FIXED
