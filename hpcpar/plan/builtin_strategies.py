@@ -11,35 +11,15 @@ from collections.abc import Callable
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.network.graph import Network
 from hpcpar.plan.channel_cuts import channel_split, input_channel_split
 from hpcpar.plan.image_cuts import image_cut
-from hpcpar.plan.stages import cuts, stages
-from hpcpar.plan.strategy import Grid, Strategy, StrategyOptions, always, grids, mixed, several
+from hpcpar.plan.stages import stages
+from hpcpar.plan.strategy import Grid, Strategy, StrategyOptions, grids, mixed, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign, sections
 
 #: One weird trick makes one pass per rank: on more ranks than this the passes are too short to be
 #: worth trying.
 MOST_FC_PASSES = 16
-
-
-# -- networks that they suit -----------------------------------------------------------------------
-def _images(network: Network, grid: Grid = ()) -> bool:
-    """Layers with weights work on images."""
-    return any(len(network.shapes[layer.name]) > 1 for layer in network.weighted)
-
-
-def _features(network: Network, grid: Grid = ()) -> bool:
-    return bool(sections(network)[1])
-
-
-def _both(network: Network, grid: Grid) -> bool:
-    return _images(network) and _features(network)
-
-
-def _long_enough(network: Network, grid: Grid) -> bool:
-    """The network has so many stages."""
-    return grid[0] < len(cuts(network))
 
 
 # -- options that they fix -------------------------------------------------------------------------
@@ -62,39 +42,39 @@ def _few(ranks: int) -> list[Grid]:
 
 
 # -- entries ---------------------------------------------------------------------------------------
-@Strategy("data", "data parallel", "every layer by samples (Eq 4)", grids=always)
+@Strategy("data", "data parallel", "every layer by samples (Eq 4)", grids=lambda ranks: [()])
 def data(request: StrategyRequest) -> Configs:
     return assign(request.layers, request.config(n=request.ranks))
 
 
 @Strategy("filter", "filter parallel", "every layer by output channels (Eq 3; ParaDL)",
-          grids=several, most=lambda has: has.filters)
+          grids=several, cuts=("filters",))
 def filters(request: StrategyRequest) -> Configs:
     return channel_split(request, request.layers, request.ranks, 1)
 
 
 @Strategy("spatial", "spatially parallel",
           "images by rows (and columns), then features by samples (Eq 7; ParaDL)",
-          grids=several, suits=_images, most=lambda has: has.pixels)
+          grids=several, needs=("images",), cuts=("pixels",))
 def spatial(request: StrategyRequest) -> Configs:
     return data_spatial(request.on_grid(1, request.ranks))
 
 
 @Strategy("owt", "one weird trick", "convolutions by samples, fully connected layers by channels "
-          "(Krizhevsky, scheme a)", grids=several, suits=_both)
+          "(Krizhevsky, scheme a)", grids=several, needs=("images", "features"))
 def one_weird_trick(request: StrategyRequest) -> Configs:
     return grid_fc(request.on_grid(request.ranks, 1))
 
 
 @Strategy("grid:PRxPC", "1.5D grid", "every layer by PR channel parts times PC sample parts (Eq 8)",
-          grids=mixed, most=lambda has: has.batch * has.filters)
+          grids=mixed, cuts=("samples", "filters"))
 def grid(request: StrategyRequest) -> Configs:
     return channel_split(request, request.layers, *request.grid)
 
 
 @Strategy("grid-fc:PRxPC", "data parallel with a grid of fully connected layers",
           "convolutions by samples over all ranks, fully connected layers on the grid (Fig 7)",
-          grids=mixed, suits=_both)
+          grids=mixed, needs=("images", "features"))
 def grid_fc(request: StrategyRequest) -> Configs:
     images, features = sections(request.network)
     by_samples = request.config(n=request.ranks)
@@ -108,7 +88,7 @@ def grid_fc(request: StrategyRequest) -> Configs:
 @Strategy("domain:PRxPC[+PRxPC]", "domain and data parallel",
           "convolutions by PR image parts, fully connected layers by PR channel parts, both times "
           "PC sample parts (Eq 9); a second grid is for the fully connected layers (Fig 10)",
-          grids=grids, suits=_both, most=lambda has: has.batch * has.pixels)
+          grids=grids, needs=("images", "features"), cuts=("samples", "pixels"))
 def domain(request: StrategyRequest) -> Configs:
     images, features = sections(request.network)
     cut = image_cut(request, *request.grid[:2])
@@ -117,7 +97,7 @@ def domain(request: StrategyRequest) -> Configs:
 
 @Strategy("ds:P1xP2", "data and spatially parallel",
           "P1 groups of samples, each of P2 image parts (ParaDL's data + spatial)",
-          grids=mixed, suits=_images, most=lambda has: has.batch * has.pixels)
+          grids=mixed, needs=("images",), cuts=("samples", "pixels"))
 def data_spatial(request: StrategyRequest) -> Configs:
     images, features = sections(request.network)
     sample_groups, image_parts = request.grid
@@ -127,7 +107,7 @@ def data_spatial(request: StrategyRequest) -> Configs:
 
 @Strategy("df:P1xP2", "data and filter parallel",
           "P1 groups of samples, each of P2 channel parts (ParaDL's data + filter); grid with its "
-          "numbers exchanged", most=lambda has: has.batch * has.filters)
+          "numbers exchanged", cuts=("samples", "filters"))
 def data_filter(request: StrategyRequest) -> Configs:
     sample_groups, channel_parts = request.grid
     return channel_split(request, request.layers, channel_parts, sample_groups)
@@ -135,28 +115,22 @@ def data_filter(request: StrategyRequest) -> Configs:
 
 @Strategy("channel", "channel parallel",
           "every layer by input channels, partial sums added (ParaDL)",
-          grids=several, most=lambda has: has.channels)
+          grids=several, cuts=("channels",))
 def channel(request: StrategyRequest) -> Configs:
     return input_channel_split(request)
 
 
-@Strategy("owt-b", "one weird trick, scheme b", "as owt, with a pass of the fully connected layers "
-          "for each rank, over its samples", grids=_few, suits=_features, fixes=_fc_passes("one"))
-def one_weird_trick_b(request: StrategyRequest) -> Configs:
-    return one_weird_trick(request)
-
-
-@Strategy("owt-c", "one weird trick, scheme c", "as owt, with a pass of the fully connected layers "
-          "for each rank, over some samples of every rank", grids=_few, suits=_features,
-          fixes=_fc_passes("each"))
-def one_weird_trick_c(request: StrategyRequest) -> Configs:
-    return one_weird_trick(request)
+Strategy("owt-b", "one weird trick, scheme b", "as owt, with a pass of the fully connected layers "
+         "for each rank, over its samples", grids=_few, needs=("features",),
+         fixes=_fc_passes("one"))(one_weird_trick)
+Strategy("owt-c", "one weird trick, scheme c", "as owt, with a pass of the fully connected layers "
+         "for each rank, over some samples of every rank", grids=_few, needs=("features",),
+         fixes=_fc_passes("each"))(one_weird_trick)
 
 
 @Strategy("pipeline[:SxN]", "pipeline parallel",
-          "S stages of layers and micro-batches (GPipe), N ranks a stage (one, where no grid is "
-          "given)", grids=grids, suits=_long_enough, most=lambda has: has.stages,
-          fixes=_microbatches, outer=False, pipeline=True)
+          "S stages of layers and micro-batches (GPipe), N ranks a stage (default: one)",
+          grids=grids, cuts=("stages",), fixes=_microbatches, outer=False, pipeline=True)
 def pipeline(request: StrategyRequest) -> Configs:
     count, stage_ranks = request.grid
     if isinstance(count, np.ndarray) or isinstance(stage_ranks, np.ndarray):

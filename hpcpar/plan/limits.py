@@ -18,7 +18,6 @@ from hpcpar.plan.layout import needed, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import entry_of, parse
-from hpcpar.plan.strategy import Extents
 
 #: Most values of a layer for a whole mini-batch: bytes and sums over ranks stay exact.
 MOST_VALUES = 1 << 46
@@ -44,13 +43,13 @@ def limit(network: Network, strategy: str, batch: int) -> int:
     entry, (_, grid) = entry_of(strategy), parse(strategy)
     shapes = [network.shapes[layer.name] for layer in network.layers]
     products = network.matmul_layers
-    most = entry.most(Extents(
-        batch,
-        min((math.prod(shape[1:]) for shape in shapes if len(shape) > 1), default=1),
-        min((network.shapes[layer.name][0] for layer in products[:-1]), default=1),
-        min((network.input_shape(layer)[0] for layer in products[1:]), default=1),
-        len(cuts(network)) - 1))
-    return most * batch if entry.pipeline and grid else most
+    pixels = min((math.prod(shape[1:]) for shape in shapes if len(shape) > 1), default=1)
+    filters = min((network.shapes[layer.name][0] for layer in products[:-1]), default=1)
+    channels = min((network.input_shape(layer)[0] for layer in products[1:]), default=1)
+    most = {"samples": batch, "pixels": pixels, "filters": filters, "channels": channels,
+            "stages": len(cuts(network)) - 1, "parts": max(pixels, filters)}
+    product = math.prod(most[name] for name in entry.cuts)
+    return product * batch if entry.pipeline and grid else product
 
 
 #: The things that an axis of a configuration cuts.

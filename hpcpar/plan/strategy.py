@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from hpcpar.errors import InputError
-from hpcpar.network.graph import Network
 from hpcpar.plan.strategy_request import Configs, StrategyRequest
 
 #: Makes the configuration of every layer.
@@ -36,24 +35,6 @@ class StrategyOptions(TypedDict, total=False):
     switch: str
 
 
-@dataclass(frozen=True)
-class Extents:
-    """The most parts that a network and a batch have of each kind (ParaDL, Table 3).
-
-    Attributes
-    ----------
-    batch, pixels, filters, channels, stages : int
-        Samples, pixels of the smallest image, fewest output and input channels of the layers that
-        are cut, and stages of a pipeline.
-    """
-
-    batch: int
-    pixels: int
-    filters: int
-    channels: int
-    stages: int
-
-
 # -- grids that `auto` tries -----------------------------------------------------------------------
 def grid_sizes(ranks: int, numbers: int = 2) -> list[Grid]:
     """All grids of so many numbers whose product is `ranks`, ordered by the first number."""
@@ -61,16 +42,6 @@ def grid_sizes(ranks: int, numbers: int = 2) -> list[Grid]:
         return [(ranks,)]
     return [(first, *rest) for first in range(1, ranks + 1) if ranks % first == 0
             for rest in grid_sizes(ranks // first, numbers - 1)]
-
-
-def untried(ranks: int) -> list[Grid]:
-    """None: `auto` leaves the strategy out."""
-    return []
-
-
-def always(ranks: int) -> list[Grid]:
-    """The strategy without numbers, on any number of ranks."""
-    return [()]
 
 
 def several(ranks: int) -> list[Grid]:
@@ -105,11 +76,12 @@ class Strategy:
     help : str
         The strategy in a phrase, for ``--help`` and the reference.
     grids : callable
-        From the number of ranks: the grids that `auto` tries.
-    suits : callable
-        False for networks for which `auto` need not try a grid.
-    most : callable
-        The most ranks that it can use (ParaDL, Table 3); of a pipeline the most stages.
+        From the number of ranks: the grids that `auto` tries; by default none.
+    needs : tuple of str
+        ``images``, ``features`` or both: `auto` tries it where a network has layers on these.
+    cuts : tuple of str
+        The product of these is the most ranks that it can use (ParaDL, Table 3): ``samples``,
+        ``pixels``, ``filters``, ``channels``, ``stages``, or ``parts`` (pixels or filters).
     fixes : callable, optional
         From ranks, batch and grid: the options of the plan that it fixes.
     outer : bool
@@ -124,9 +96,9 @@ class Strategy:
     form: str
     words: str
     help: str
-    grids: Callable[[int], Iterable[Grid]] = untried
-    suits: Callable[[Network, Grid], bool] = lambda network, grid: True
-    most: Callable[[Extents], int] = lambda has: has.batch
+    grids: Callable[[int], Iterable[Grid]] = lambda ranks: ()
+    needs: tuple[str, ...] = ()
+    cuts: tuple[str, ...] = ("samples",)
     fixes: Callable[[int, int, Grid], StrategyOptions] | None = None
     outer: bool = True
     pipeline: bool = False

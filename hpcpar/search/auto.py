@@ -11,6 +11,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes
 from hpcpar.search import integrated  # noqa: F401 - registers its strategy
@@ -37,13 +38,16 @@ def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[st
 
     Mixed groups are tried in both placements where the machine has several levels.
     """
-    names = []
+    has = {"images": any(len(network.shapes[layer.name]) > 1 for layer in network.weighted),
+           "features": any(len(network.shapes[layer.name]) == 1 for layer in network.layers)}
+    names, most_stages = [], len(cuts(network)) - 1
     for entry in STRATEGIES.values():
-        for grid in entry.grids(ranks):
-            if entry.suits(network, grid):
-                names.append(entry.on(grid))
-                if grid and 1 not in grid and entry.outer and len(machine.levels) > 1:
-                    names.append(f"{entry.on(grid)}/outer")
+        for grid in entry.grids(ranks) if all(has[kind] for kind in entry.needs) else ():
+            if entry.pipeline and grid[0] > most_stages:
+                continue
+            names.append(entry.on(grid))
+            if grid and 1 not in grid and entry.outer and len(machine.levels) > 1:
+                names.append(f"{entry.on(grid)}/outer")
     return names
 
 
@@ -91,7 +95,7 @@ def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, 
 
 
 @searched(Strategy("layerwise", "layer by layer", "a configuration for every layer (OptCNN)",
-                   most=lambda has: has.batch * max(has.pixels, has.filters)))
+                   cuts=("samples", "parts")))
 def layerwise_of(t: PlanningTask) -> Candidate:
     return named_or_layerwise(t.network, t.spec, t.ranks, t.batch, t.machine, gather=t.gather,
                               samples=t.samples, tell=t.tell, **t.options)[0]

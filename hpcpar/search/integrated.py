@@ -17,7 +17,7 @@ NAME = "integrated"
 @searched(Strategy(
     NAME, "model or domain parallel by layer",
     "Gholami's choice of the grid, and of image parts or channels for each layer, by Eq 9",
-    most=lambda has: has.batch * max(has.pixels, has.filters)))
+    cuts=("samples", "parts")))
 def plan_integrated(task: PlanningTask) -> Candidate:
     """The plan of least communication by Eq 9, priced as any other.
 
