@@ -94,7 +94,8 @@ def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, 
     return accepted([search(wanted) if search else alone(wanted, strategy)])[0]
 
 
-@searched(Strategy("layerwise", "layer by layer", "a configuration for every layer (OptCNN)",
+@searched(Strategy("layerwise", "layer by layer",
+                   "a configuration for every layer, by search (OptCNN)",
                    cuts=("samples", "parts")))
 def layerwise_of(t: PlanningTask) -> Candidate:
     return named_or_layerwise(t.network, t.spec, t.ranks, t.batch, t.machine, gather=t.gather,

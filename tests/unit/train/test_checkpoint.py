@@ -97,7 +97,8 @@ def test_running_statistics(tmp_path: Path) -> None:
     mean, variance = np.arange(4.0), np.arange(4.0, 8.0)
     bn = {"bn/weight": np.ones(4), "bn/bias": np.zeros(4), "bn/running_mean": mean,
           "bn/running_variance": variance}
-    rows = checkpoint.resume_rows(save(tmp_path / "c.h5", bn.items()), "bn", 1, 3, np.float64, NAMES)
+    path = save(tmp_path / "c.h5", bn.items())
+    rows = checkpoint.resume_rows(path, "bn", 1, 3, np.float64, NAMES)
     assert np.array_equal(rows["params/running_mean"], mean[1:3])
     assert np.array_equal(rows["params/running_variance"], variance[1:3])
 
