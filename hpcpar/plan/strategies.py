@@ -86,7 +86,8 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
     Raises
     ------
     InputError
-        Unknown strategy, or a grid whose product is not `ranks`.
+        Unknown strategy, a grid whose product is not `ranks`, or an entry that does not say that
+        layers lie on some of the ranks.
     """
     name, grid = parse(strategy)
     if ranks < 1:
@@ -98,7 +99,12 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
             fits = ", ".join(map(entry.on, grid_sizes(ranks, entry.numbers)))
             raise InputError(f"strategy '{strategy}' is for {product} ranks, not {ranks}; use one "
                              f"of {fits}")
-    return fill(network, name, ranks, grid, gather, placement_of(strategy)[1])
+    configs = fill(network, name, ranks, grid, gather, placement_of(strategy)[1])
+    for layer, config in configs.items():
+        if config.ranks != ranks and not entry.apart:
+            raise InputError(f"strategy '{strategy}' puts layer '{layer}' on {config.ranks} of "
+                             f"{ranks} ranks; register it with staged=True")
+    return configs
 
 
 def together(plans: Sequence[Configs]) -> Configs:

@@ -90,7 +90,7 @@ class Strategy:
         The numbers are stages, and ranks of a stage, which it cuts by samples. The search balances
         the stages and tries several numbers of micro-batches.
     staged : bool
-        Layers lie on different ranks: the price needs steps of its own.
+        Some layers lie on some of the ranks only: the price needs steps of its own.
     """
 
     form: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.plan.limits import limit
 from hpcpar.plan.strategies import configurations, parse
-from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes
+from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 from hpcpar.report import answer
 from hpcpar.search import auto
+from hpcpar.search.candidates import alone, priced
 from tests import outside
 
 LENET = network("lenet5")
@@ -99,6 +101,27 @@ def test_auto_tries_an_outside_strategy_where_it_says_so(halves: None) -> None:
     assert "halves:2x2" in {c.strategy for c in found.candidates}
     everywhere = hpcpar.plan("lenet5", 8, 64, "abci-v100").candidates
     assert "halves:4x2/outer" in {c.strategy for c in everywhere}
+
+
+def test_an_outside_strategy_has_its_price_in_a_family(halves: None) -> None:
+    candidates = hpcpar.plan("lenet5", 4, 64).candidates
+    wanted = candidates[0].task
+    names = ["data", "halves:2x2", "grid:2x2"]
+    for family, single in zip(priced(wanted, names), map(partial(alone, wanted), names),
+                              strict=True):
+        assert family.exact().iteration_s == pytest.approx(single.iteration_s, rel=0.01)
+
+
+def test_a_strategy_says_that_layers_lie_on_some_ranks(halves: None) -> None:
+    def first_rank(request: StrategyRequest) -> Configs:
+        one, all_ranks = request.config(), request.config(n=request.ranks)
+        return assign(request.layers, all_ranks) | assign(request.layers[:4], one)
+
+    Strategy("some", "some", "some", grids=several)(first_rank)
+    with pytest.raises(InputError, match="puts layer 'input' on 1 of 4 ranks; register it with st"):
+        configurations(LENET, "some", 4)
+    Strategy("some", "some", "some", grids=several, staged=True)(first_rank)
+    assert "some" in {c.strategy for c in hpcpar.plan("lenet5", 4, 64).candidates}
 
 
 def test_a_saved_plan_needs_no_entry(halves: None, tmp_path: Path) -> None:
