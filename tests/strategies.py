@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from hpcpar.plan.strategies import entry_of, named
+from hpcpar.plan.strategies import entry_of
+from hpcpar.plan.strategy import STRATEGIES
+
+
+def named(ranks: int) -> list[str]:
+    """Every strategy that `auto` tries on so many ranks; no configuration occurs twice."""
+    return [entry.on(grid) for entry in STRATEGIES.values() for grid in entry.grids(ranks)]
 
 
 def one_pass(ranks: int) -> list[str]:

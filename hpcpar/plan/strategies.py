@@ -128,8 +128,3 @@ def plan_options(strategy: str, ranks: int, batch: int) -> StrategyOptions:
     name, grid = parse(strategy)
     fixes = STRATEGIES[name].fixes
     return {} if fixes is None else fixes(ranks, batch, grid)
-
-
-def named(ranks: int) -> list[str]:
-    """Every strategy that `auto` tries on so many ranks; no configuration occurs twice."""
-    return [entry.on(grid) for entry in STRATEGIES.values() for grid in entry.grids(ranks)]

@@ -25,13 +25,12 @@ from hpcpar.kernels import backend
 from hpcpar.plan.boxes import local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
-from hpcpar.plan.strategies import named
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Algorithm, Kind
 from tests import cuda_cpu, outside
-from tests.strategies import one_pass
+from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
 

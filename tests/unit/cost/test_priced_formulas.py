@@ -36,10 +36,10 @@ from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import layer_values
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import named
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes
 from hpcpar.search.candidates import SEARCHES
 from hpcpar.simulation.price_plan import Prediction, StepCost
+from tests.strategies import named
 from tests.unit.closed import price
 
 ALPHA_S, BETA_S = 1e-5, 1e-9

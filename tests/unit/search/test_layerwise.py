@@ -31,12 +31,13 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.plan import NetworkSpec, load
-from hpcpar.plan.strategies import entry_of, named, parse
+from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, table_search
 from hpcpar.search.candidates import priced
 from hpcpar.search.table_search import Search
 from hpcpar.simulation.price_plan import price
+from tests.strategies import named
 
 
 def chain() -> Network:
