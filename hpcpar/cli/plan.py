@@ -33,7 +33,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategy", metavar="S",
         help="auto = the fastest that was found to fit; "
-        + "".join(f"{entry.form} = {entry.help}; " for entry in STRATEGIES.values())
+        + "".join(f"{entry.form} = {entry.help}; " for entry in STRATEGIES.values()
+                  ).replace("%", "%%")
         + "'/outer' behind it puts model groups across nodes (default %(default)s)",
     )
     parser.add_argument("--robust", type=jitters, metavar="SHARE|measured",
