@@ -31,10 +31,11 @@ from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.builtin import defaults  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec  # noqa: E402
-from hpcpar.plan.strategies import GATHERS, STRATEGIES, grid_sizes, parse  # noqa: E402
+from hpcpar.plan.strategies import GATHERS, entry_of  # noqa: E402
+from hpcpar.plan.strategy import STRATEGIES, grid_sizes  # noqa: E402
 from hpcpar.report.tables import say  # noqa: E402
 from hpcpar.search import auto  # noqa: E402
-from hpcpar.search.candidates import APART, priced  # noqa: E402
+from hpcpar.search.candidates import SEARCHES, priced  # noqa: E402
 from hpcpar.simulation.price_plan import Prediction  # noqa: E402
 
 #: Network -> samples a rank.
@@ -99,10 +100,11 @@ def drawn_cases(count: int, seed: int, networks: list[str], ranks: list[int]) ->
 def drawn_plan(draw: random.Random, ranks: int, names: Sequence[str]) -> dict[str, Any]:
     """Options of the command line: a strategy, and each of the `names` with one half."""
     # schemes b and c of one weird trick update weights more often: another training
-    name = draw.choice([*(name for name in STRATEGIES if name not in ("owt-b", "owt-c")),
+    others = ("owt-b", "owt-c", *SEARCHES)
+    name = draw.choice([*(name for name in STRATEGIES if name not in others),
                         "layerwise"])
     grid = ""
-    if name in STRATEGIES and STRATEGIES[name][1] != "no":
+    if STRATEGIES[name].numbers:
         grid = ":{}x{}".format(*draw.choice(grid_sizes(ranks)))
     placement = draw.choice(["", "/outer"]) if grid and name != "pipeline" else ""
     return {"strategy": name + grid + placement} | {
@@ -173,7 +175,7 @@ def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
     machine, spec = files.load(preset), NetworkSpec(name, *defaults(name))
     network = spec.build()
     found, _ = auto.layerwise(network, spec, ranks, samples * ranks, machine, overlap="none")
-    names = [s for s in auto.strategies_to_try(network, ranks, machine) if parse(s)[0] not in APART]
+    names = [s for s in auto.strategies_to_try(network, ranks, machine) if not entry_of(s).apart]
     others = [c.iteration_s for c in priced(found.task, names) if c.parts <= samples * ranks
               and c.fits]
     if not others:

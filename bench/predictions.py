@@ -23,7 +23,8 @@ from hpcpar.cost.price_family import price_family  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.builtin import network  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan  # noqa: E402
-from hpcpar.plan.strategies import fill, grid_sizes  # noqa: E402
+from hpcpar.plan.strategies import fill  # noqa: E402
+from hpcpar.plan.strategy import grid_sizes  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
 from hpcpar.simulation.price_plan import price  # noqa: E402
 

@@ -32,8 +32,8 @@ from hpcpar.cli.launch import limit_threads  # noqa: E402
 
 limit_threads()
 
-from hpcpar.plan.strategies import named  # noqa: E402
 from hpcpar.report.tables import amount, seconds, show  # noqa: E402
+from tests.strategies import named  # noqa: E402
 
 if TYPE_CHECKING:
     from hpcpar.comm.world import World

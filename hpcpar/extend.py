@@ -1,4 +1,6 @@
-"""Everything that a module with layers of your own imports: see docs/how-to/extend.md."""
+"""Everything that a module with layers, strategies or optimizers of your own imports: see
+docs/how-to/extend.md.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,9 @@ from hpcpar.network.onnx_ops import reads_onnx
 from hpcpar.network.operations import Node
 from hpcpar.network.receptive_field import Full, Relation, Same, Window
 from hpcpar.network.torch_ops import Call, reads_torch
+from hpcpar.plan.optimizers import Optimizer, Update
+from hpcpar.plan.strategy import Strategy, grids, mixed, several
+from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches
@@ -17,6 +22,7 @@ __all__ = [
     "Activation",
     "Array",
     "Call",
+    "Configs",
     "Context",
     "Full",
     "Importer",
@@ -24,14 +30,22 @@ __all__ = [
     "Loss",
     "Node",
     "Operator",
+    "Optimizer",
     "PassWork",
     "Relation",
     "Same",
     "Shape",
+    "Strategy",
+    "StrategyRequest",
+    "Update",
     "Window",
     "Windowed",
+    "assign",
+    "grids",
+    "mixed",
     "operator",
     "reaches",
     "reads_onnx",
     "reads_torch",
+    "several",
 ]

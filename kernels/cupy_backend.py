@@ -391,15 +391,14 @@ class CupyBackend(Backend):
 
     # -- update ------------------------------------------------------------------------------------
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
-                   momentum: float, decay: float, tick: Tick | None = None) -> None:
+                   momentum: float, decay: float) -> None:
         if velocity is None:
             self._each("plain_update", (w, grad), (rate, decay))
         else:
             self._each("sgd_update", (w, velocity, grad), (rate, momentum, decay))
 
     def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
-                    beta1: float, beta2: float, eps: float, step: int, decay: float,
-                    tick: Tick | None = None) -> None:
+                    beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
         corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
         self._each("adam_update", (w, first, second, grad),
                      (*corrected, beta1, beta2, eps, decay))

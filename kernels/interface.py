@@ -16,7 +16,7 @@ Every kernel
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -467,9 +467,15 @@ class Backend(ABC):
         """
 
     # -- update ------------------------------------------------------------------------------------
+    def blocks(self, arrays: tuple[Array, ...], tick: Tick | None) -> Iterable[tuple[Array, ...]]:
+        """Matching views of arrays of one shape, through which an update goes one after the other;
+        communication progresses between them (`tick`).
+        """
+        return [arrays]
+
     @abstractmethod
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
-                   momentum: float, decay: float, tick: Tick | None = None) -> None:
+                   momentum: float, decay: float) -> None:
         """velocity = momentum * velocity - rate * (grad + decay * w); w += velocity.
 
         This is the rule of One Weird Trick. Without a velocity it is w -= rate * (grad + decay * w)
@@ -478,8 +484,7 @@ class Backend(ABC):
 
     @abstractmethod
     def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
-                    beta1: float, beta2: float, eps: float, step: int, decay: float,
-                    tick: Tick | None = None) -> None:
+                    beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
         """Adam with bias correction, as torch.optim.Adam: the weight decay is part of the gradient.
 
         With g = grad + decay * w: first = beta1 * first + (1 - beta1) * g,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,8 +21,8 @@ from hpcpar.kernels import (
     numpy_pool,
     numpy_update,
 )
-from hpcpar.kernels.interface import Array, Backend, Mark
-from hpcpar.kernels.numpy_blocks import Scratch
+from hpcpar.kernels.interface import Array, Backend, Mark, Tick
+from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks, ticking
 
 
 class NumpyBackend(Scratch, Backend):
@@ -136,6 +136,9 @@ class NumpyBackend(Scratch, Backend):
     mean_squared_error = staticmethod(numpy_loss.mean_squared_error)
 
     # -- update ------------------------------------------------------------------------------------
+    def blocks(self, arrays: tuple[Array, ...], tick: Tick | None) -> Iterator[tuple[Array, ...]]:
+        return ticking(flat_blocks(*arrays), tick)
+
     sgd_update = numpy_update.sgd_update
     adam_update = numpy_update.adam_update
     all_finite = staticmethod(numpy_elementwise.all_finite)

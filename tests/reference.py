@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hpcpar.network.layers import (
     Normalisation,
 )
 from hpcpar.plan.boxes import block
+from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.runtime import parameters
 from hpcpar.runtime.ops.pointwise import mask_key
 from hpcpar.schedule.pipeline_order import switch
@@ -26,6 +27,16 @@ from hpcpar.schedule.pipeline_order import switch
 Blocks = Callable[[Layer, int], list[tuple[slice, ...]]]
 
 
+def torch_optimizer(name: str, *numbers: float) -> tuple[Any, Mapping[str, Any]]:
+    """PyTorch's class for an optimizer, and its options by rate, momentum and decay."""
+    import torch
+
+    described = OPTIMIZERS[name].torch
+    assert described is not None
+    known, options = described(*numbers)
+    return getattr(torch.optim, known), options
+
+
 class Reference:
     """Serial training of a network in PyTorch.
 
@@ -33,8 +44,8 @@ class Reference:
     ----------
     seed : int
         Of initial weights and dropout.
-    optimizer : {'momentum', 'sgd', 'adam'}
-        Adam has PyTorch's constants, whatever momentum is given to `iterate`.
+    optimizer : str
+        A name of `hpcpar.plan.optimizers.OPTIMIZERS`.
     microbatches : int
         Parts of the batch that pass one after the other before the update; statistics are those of
         a part.
@@ -72,9 +83,8 @@ class Reference:
         self.running: dict[str, np.ndarray] = {}
         for layer in network.weighted:
             self.weights[layer.name] = [t.requires_grad_() for t in self._initial(layer)]
-        self._moments = {k: [[torch.zeros_like(t) for t in v] for _ in range(2)]
-                         for k, v in self.weights.items()}
-        self._updates = dict.fromkeys(self.weights, 0)
+        #: PyTorch's optimizer of each layer, of others than SGD.
+        self._torch: dict[str, Any] = {}
         self._velocity = {k: [torch.zeros_like(t) for t in v] for k, v in self.weights.items()}
         self.outputs: dict[str, np.ndarray] = {}
         self.gradients: dict[str, np.ndarray] = {}
@@ -238,28 +248,24 @@ class Reference:
                 continue
             tensors = self.weights[layer.name]
             self.weight_gradients[layer.name] = [t.grad.numpy().copy() for t in tensors]
-            if self.optimizer == "adam":
-                self._adam(layer.name, tensors, rate, decay)
-            else:
+            if self.optimizer in ("momentum", "sgd"):
                 with self.torch.no_grad():
                     for t, v in zip(tensors, self._velocity[layer.name], strict=True):
                         v.mul_(momentum if self.optimizer == "momentum"
                                else 0.0).sub_(rate * (t.grad + decay * t))
                         t.add_(v)
+            else:
+                self._step(layer.name, tensors, rate, momentum, decay)
             for t in tensors:
                 t.grad = None
 
-    def _adam(self, name: str, tensors: list[Any], rate: float, decay: float) -> None:
-        """Update by PyTorch's function: its class loads the compiler, which takes seconds."""
-        from torch.optim.adam import adam
-
-        mean, square = self._moments[name]
-        steps = [self.torch.tensor(float(self._updates[name])) for _ in tensors]
-        with self.torch.no_grad():
-            adam(tensors, [t.grad for t in tensors], mean, square, [], steps, foreach=False,
-                 amsgrad=False, beta1=0.9, beta2=0.999, lr=rate, weight_decay=decay, eps=1e-8,
-                 maximize=False)
-        self._updates[name] += 1
+    def _step(self, name: str, tensors: list[Any], *numbers: float) -> None:
+        """Update by PyTorch's optimizer."""
+        known, options = torch_optimizer(self.optimizer, *numbers)
+        if name not in self._torch:
+            self._torch[name] = known(tensors, **options)
+        self._torch[name].param_groups[0].update(options)
+        self._torch[name].step()
 
     def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:
         """Loss without dropout, by running statistics (of synchronised normalisation); `outputs`

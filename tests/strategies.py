@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from hpcpar.plan.strategies import named, parse
+from hpcpar.plan.strategies import entry_of
+from hpcpar.plan.strategy import STRATEGIES
+
+
+def named(ranks: int) -> list[str]:
+    """Every strategy that `auto` tries on so many ranks; no configuration occurs twice."""
+    return [entry.on(grid) for entry in STRATEGIES.values() for grid in entry.grids(ranks)]
 
 
 def one_pass(ranks: int) -> list[str]:
     """Those in which the whole mini-batch passes once through layers on all ranks."""
-    return [s for s in named(ranks) if parse(s)[0] not in ("pipeline", "owt-b", "owt-c")]
+    return [s for s in named(ranks) if not entry_of(s).apart]
 
 
 def whole_sums(ranks: int) -> list[str]:

@@ -16,10 +16,10 @@ from hpcpar.machine.model import Level, Machine
 from hpcpar.network.builtin import defaults
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import named
 from hpcpar.report.rows import Times
 from hpcpar.report.tables import amount
 from hpcpar.search import auto
+from tests.strategies import named
 
 #: Network -> image, batch. A network's smallest layers still have pixels for four ranks.
 SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3, 64, 64), 8),

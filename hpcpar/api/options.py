@@ -19,10 +19,10 @@ from hpcpar.api.checks import (
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import unknown
 from hpcpar.machine.model import Machine
+from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
     DTYPES,
-    OPTIMIZERS,
     Collectives,
     NetworkSpec,
     Overlap,

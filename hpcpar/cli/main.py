@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -57,6 +58,16 @@ def parsers(*wanted: str) -> tuple[Parser, Parser]:
     return top, chosen
 
 
+def _load_modules(argv: Sequence[str]) -> None:
+    """Imports what --layers names, before other options are checked against what is there."""
+    names = [word.partition("=")[2] for word in argv if word.startswith("--layers=")]
+    names += [name for word, name in itertools.pairwise(argv) if word == "--layers"]
+    if names:
+        from hpcpar.network.source import load_modules
+
+        load_modules(names)
+
+
 def _dispatch(argv: Sequence[str]) -> int:
     for word in argv:
         if word.encode(errors="ignore").decode() != word:  # bytes that nothing could print
@@ -71,6 +82,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         signals.release()  # in a job, requests wait until MPI is up: other ranks start it, too
     if command in JOBS:
         limit_threads()
+    _load_modules(argv)
     top, chosen = parsers(*(() if command is None else (command,)))
     if command is not None:
         chosen.check_options(argv[list(argv).index(command) + 1:])
@@ -92,10 +104,6 @@ def _dispatch(argv: Sequence[str]) -> int:
         from hpcpar.sweep.local import mpiexec
 
         start(args.start, argv, mpiexec())
-    if getattr(args, "layers", None):
-        from hpcpar.network.source import load_modules
-
-        load_modules(args.layers)
     check_outputs(args)
     site.fill(args)
     return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))

@@ -9,6 +9,7 @@ from hpcpar.api.plan import PlanResult, plan
 from hpcpar.cli import options
 from hpcpar.cli.output_files import PLAN
 from hpcpar.plan.plan import Overlap
+from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
 from hpcpar.report.prediction_tables import (
@@ -31,11 +32,10 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="samples of a mini-batch, over all ranks")
     parser.add_argument(
         "--strategy", metavar="S",
-        help="auto (the fastest that was found to fit), "
-        "layerwise (OptCNN's search), integrated (Gholami's choice by Eq 9), data, filter, "
-        "channel, spatial, pipeline[:SxN], owt, owt-b, owt-c, grid:PRxPC, grid-fc:PRxPC, "
-        "domain:PRxPC[+PRxPC], df:P1xP2, ds:P1xP2; '/outer' behind it puts model groups across "
-        "nodes (default %(default)s)",
+        help="auto = the fastest that was found to fit; "
+        + "".join(f"{entry.form} = {entry.help}; " for entry in STRATEGIES.values()
+                  ).replace("%", "%%")
+        + "'/outer' behind it puts model groups across nodes (default %(default)s)",
     )
     parser.add_argument("--robust", type=jitters, metavar="SHARE|measured",
                         help="simulate the plans within 2%% of the fastest with this jitter of "

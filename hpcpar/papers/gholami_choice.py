@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
 from hpcpar.papers.gholami import HockneyLink, eq9_shares
-from hpcpar.plan.strategies import grid_sizes
+from hpcpar.plan.strategy import grid_sizes
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Ints
-from hpcpar.plan.strategy_request import sections
+from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.strategy_request import StrategyRequest, sections
+
+
+def image_cut(request: StrategyRequest, image_parts: Ints, sample_parts: Ints) -> Config:
+    """Image parts times sample parts."""
+    return request.config(n=sample_parts, **image_degrees(request.network, image_parts))
 
 
 def image_parts(network: Network, parts: int) -> dict[str, int]:

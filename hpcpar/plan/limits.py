@@ -17,7 +17,7 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import needed, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stages import cuts
-from hpcpar.plan.strategies import parse
+from hpcpar.plan.strategies import entry_of, parse
 
 #: Most values of a layer for a whole mini-batch: bytes and sums over ranks stay exact.
 MOST_VALUES = 1 << 46
@@ -40,21 +40,16 @@ def require_batch(network: Network, batch: Ints) -> None:
 
 def limit(network: Network, strategy: str, batch: int) -> int:
     """The most ranks that a strategy can use (ParaDL, Table 3)."""
-    name, grid = (strategy, None) if strategy in ("layerwise", "integrated") else parse(strategy)
+    entry, (_, grid) = entry_of(strategy), parse(strategy)
     shapes = [network.shapes[layer.name] for layer in network.layers]
     products = network.matmul_layers
     pixels = min((math.prod(shape[1:]) for shape in shapes if len(shape) > 1), default=1)
     filters = min((network.shapes[layer.name][0] for layer in products[:-1]), default=1)
     channels = min((network.input_shape(layer)[0] for layer in products[1:]), default=1)
-    most_stages = len(cuts(network)) - 1
-    most = {
-        "spatial": pixels, "filter": filters, "channel": channels,
-        "pipeline": most_stages if grid is None else most_stages * batch,
-        "ds": batch * pixels, "domain": batch * pixels,
-        "df": batch * filters, "grid": batch * filters,
-        **dict.fromkeys(("layerwise", "integrated"), batch * max(pixels, filters)),
-    }
-    return most.get(name, batch)
+    most = {"samples": batch, "pixels": pixels, "filters": filters, "channels": channels,
+            "stages": len(cuts(network)) - 1, "parts": max(pixels, filters)}
+    product = math.prod(most[name] for name in entry.cuts)
+    return product * batch if entry.pipeline and grid else product
 
 
 #: The things that an axis of a configuration cuts.

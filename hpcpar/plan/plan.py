@@ -16,7 +16,9 @@ from hpcpar.files import write_text
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.config import Config, Degree, Ints
-from hpcpar.plan.strategies import StrategyOptions, configurations, plan_options
+from hpcpar.plan.optimizers import OPTIMIZERS
+from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.plan.strategy import StrategyOptions
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.schema import Bytes, Count, Extent, convert, decode_json, read_bytes
 
@@ -84,8 +86,6 @@ BATCH_NORMS = ("sync", "local")
 #: Samples of one fully connected pass: some of every rank's (OWT's scheme c), or all of one rank's
 #: (scheme b).
 SWITCHES = ("each", "one")
-#: State values per weight: none, a velocity, two moments.
-OPTIMIZERS = {"sgd": 0, "momentum": 1, "adam": 2}
 #: Most micro-batches, and most FC passes, of a plan file.
 MOST_PARTS = 4096
 #: Options of plan files of earlier versions, and their names today.

@@ -6,20 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.report.tables import amount, between, percent, seconds
+from hpcpar.search import auto  # noqa: F401 - registers what it searches
 from hpcpar.search.scaling import Scale
 from hpcpar.simulation.price_plan import Prediction
 
 if TYPE_CHECKING:  # planning loads no HDF5
     from hpcpar.report.rows import Row
-
-_WORDS = {"data": "data parallel", "filter": "filter parallel", "channel": "channel parallel",
-          "spatial": "spatially parallel", "pipeline": "pipeline parallel",
-          "grid": "1.5D grid", "grid-fc": "data parallel with a grid of fully connected layers",
-          "domain": "domain and data parallel", "df": "data and filter parallel",
-          "ds": "data and spatially parallel", "owt": "one weird trick",
-          "owt-b": "one weird trick, scheme b", "owt-c": "one weird trick, scheme c",
-          "layerwise": "layer by layer", "integrated": "model or domain parallel by layer"}
 
 
 def plural(count: int, word: str) -> str:
@@ -34,10 +28,10 @@ def images(count: float) -> str:
 
 def words(strategy: str) -> str:
     """A strategy in words, with its name where that has a grid or a placement."""
-    if strategy in _WORDS:
-        return _WORDS[strategy]
-    told = _WORDS.get(re.split("[:/]", strategy)[0])
-    return f"{told} ({strategy})" if told else strategy
+    entry = STRATEGIES.get(re.split("[:/]", strategy)[0])
+    if entry is None:
+        return strategy
+    return entry.words if strategy == entry.name else f"{entry.words} ({strategy})"
 
 
 def cost(p: Prediction, epochs: float = 1.0) -> str:

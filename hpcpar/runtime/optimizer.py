@@ -1,6 +1,4 @@
-"""The update of weights (SGD with momentum and weight decay, or Adam), and the schedule of the
-learning rate.
-"""
+"""The update of weights by a plan's optimizer, and the schedule of the learning rate."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from enum import Enum
 
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Backend, Tick
-from hpcpar.plan.plan import OPTIMIZERS
+from hpcpar.plan.optimizers import OPTIMIZERS, Update
 from hpcpar.runtime.parameters import Parameters
 
 #: Iterations in which the learning rate grows at first, at most.
@@ -110,16 +108,10 @@ class SGD:
 
 
 class Rule:
-    """Updates weights by a plan's optimiser: SGD, SGD with momentum, or Adam, whose first beta is
-    the momentum.
-    """
-
-    BETA, EPS = 0.999, 1e-8
+    """Updates weights by a plan's optimizer."""
 
     def __init__(self, optimizer: str) -> None:
-        self.optimizer = optimizer
-        #: Values of state for each weight.
-        self.states = OPTIMIZERS[optimizer]
+        self.optimizer = OPTIMIZERS[optimizer]
         self.rate, self.momentum, self.decay = 0.0, 0.0, 0.0
         #: Factors of rate and decay for layers that are updated after every FC pass.
         self.of_a_pass = 1.0, 1.0
@@ -133,13 +125,9 @@ class Rule:
         """Apply the gradient to what this rank updates, after `count` updates before; other
         gradients progress meanwhile (`tick`).
         """
-        w, grad = p.updated(p.flat), p.updated(p.grad)
         factors = self.of_a_pass if of_a_pass else (1.0, 1.0)
         rate, decay = self.rate * factors[0], self.decay * factors[1]
-        if self.optimizer == "adam":
-            first, second = p.state
-            backend.adam_update(w, grad, first, second, rate, self.momentum, self.BETA, self.EPS,
-                                count + 1, decay, tick)
-        else:
-            backend.sgd_update(w, grad, p.state[0] if p.state else None, rate, self.momentum,
-                               decay, tick)
+        whole = (p.updated(p.flat), p.updated(p.grad), *p.state)
+        for w, grad, *state in backend.blocks(whole, tick):
+            self.optimizer.update(Update(backend, w, grad, state, rate, self.momentum, decay,
+                                         count + 1))

@@ -16,7 +16,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, Layer
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
-from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
+from hpcpar.plan.optimizers import OPTIMIZERS
+from hpcpar.plan.plan import Plan, Synchronisation
 
 #: Part of He's deviation that the classifier starts with: all classes start nearly alike, so the
 #: first loss is about ln(classes).
@@ -83,7 +84,7 @@ class Parameters:
         self.updates = updates and bool(self.flat.size)
         held = shape(self.shard) if self.shard is not None else self.flat.shape
         self.state = [backend.zeros(held, plan.dtype)
-                      for _ in range(OPTIMIZERS[plan.optimizer] if self.updates else 0)]
+                      for _ in (OPTIMIZERS[plan.optimizer].state if self.updates else ())]
         self.buffers: Array = None
         if layer.buffers(x):
             self.buffers = backend.zeros((2, rows), plan.dtype)

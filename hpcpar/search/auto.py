@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -13,9 +12,11 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.stages import cuts
-from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named, parse
+from hpcpar.plan.strategies import entry_of, parse
+from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes
+from hpcpar.search import integrated  # noqa: F401 - registers its strategy
 from hpcpar.search.candidates import (
-    APART,
+    SEARCHES,
     Candidate,
     PlanningTask,
     alone,
@@ -23,41 +24,30 @@ from hpcpar.search.candidates import (
     in_order,
     of_plan,
     priced,
+    searched,
 )
 from hpcpar.search.fit import with_variations
-from hpcpar.search.integrated import plan_integrated
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.pipelines import maybe_faster
 from hpcpar.search.table_search import SearchResult
 
-#: Strategies whose configurations depend on machine and batch.
-SEARCHED = ("layerwise", "integrated")
-
 
 def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[str]:
     """Named strategies worth pricing for this network and machine.
 
-    Strategies that cut images are left out where the network has no image layers, and those that
-    change the cut for features where it has none. Mixed groups are
-    tried in both placements where the machine has several levels. The ranks of a pipeline's stage
-    all do the same, so pipelines have one placement.
+    Mixed groups are tried in both placements where the machine has several levels.
     """
-    images = any(len(network.shapes[layer.name]) > 1 for layer in network.weighted)
-    features = any(len(network.shapes[layer.name]) == 1 for layer in network.layers)
-    most_stages = len(cuts(network)) - 1
-    names = []
-    for strategy in named(ranks):
-        name, grid = parse(strategy)
-        if not images and name in ("spatial", "domain", "ds", "owt", "grid-fc"):
-            continue
-        if not features and name in ("domain", "owt", "owt-b", "owt-c", "grid-fc"):
-            continue
-        if name == "pipeline" and grid is not None and grid[0] > most_stages:
-            continue
-        names.append(strategy)
-        if grid is not None and 1 not in grid and name != "pipeline" and len(machine.levels) > 1:
-            names.append(f"{strategy}/outer")
+    has = {"images": any(len(network.shapes[layer.name]) > 1 for layer in network.weighted),
+           "features": any(len(network.shapes[layer.name]) == 1 for layer in network.layers)}
+    names, most_stages = [], len(cuts(network)) - 1
+    for entry in STRATEGIES.values():
+        for grid in entry.grids(ranks) if all(has[kind] for kind in entry.needs) else ():
+            if entry.pipeline and grid[0] > most_stages:
+                continue
+            names.append(entry.on(grid))
+            if grid and 1 not in grid and entry.outer and len(machine.levels) > 1:
+                names.append(f"{entry.on(grid)}/outer")
     return names
 
 
@@ -75,26 +65,12 @@ def expand(pattern: str, ranks: int) -> list[str]:
     InputError
         Unknown strategy, or a wildcard on one that takes no grid.
     """
-    if pattern in SEARCHED:
-        return [pattern]
-    strategy, slash, placement = pattern.partition("/")
-    name, _, rest = strategy.partition(":")
-    if rest.endswith("+*"):
-        first = pattern.replace("+*", "")
-        fits = math.prod(parse(first)[1] or ()) == ranks
-        # where the first grid is for other ranks, one refusal is enough
-        return [pattern.replace("*", f"{a}x{b}") for a, b in grid_sizes(ranks)] if fits else [first]
-    if rest != "*":
-        parse(pattern)
-        return [pattern]
-    if name in STRATEGIES and STRATEGIES[name][1] == "no":
-        raise InputError(f"strategy '{pattern}': '{name}' takes no grid; write just '{name}'")
-    if name not in STRATEGIES:
-        parse(name)
-    grids = grid_sizes(ranks)
-    if name in ("df", "ds"):  # their sample groups come first: order by the other number
-        grids = [(b, a) for a, b in grids]
-    return [f"{name}:{a}x{b}{slash}{placement}" for a, b in grids]
+    grids = grid_sizes(ranks, entry_of(pattern).numbers or 1) if "*" in pattern else [()]
+    each = [pattern.replace("*", "x".join(map(str, grid))) for grid in grids]
+    _, grid = parse(each[0])
+    if "+*" in pattern and math.prod(grid) != ranks ** 2:
+        return [pattern.replace("+*", "")]  # the first grid is for other ranks: one refusal
+    return each
 
 
 def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *,
@@ -106,17 +82,24 @@ def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
 
 def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,
                 machine: Machine, **options: Any) -> Candidate:
-    """The priced plan of a named strategy or of one of `SEARCHED`; `options` are those of `task`.
+    """The priced plan of a strategy; `options` are those of `task`.
 
     Raises
     ------
     InputError
         The strategy cannot be run at this size (`Candidate.refusal`).
     """
-    if strategy == "layerwise":
-        return named_or_layerwise(network, spec, ranks, batch, machine, **options)[0]
-    plan_alone = plan_integrated if strategy == "integrated" else partial(alone, strategy=strategy)
-    return accepted([plan_alone(task(network, spec, ranks, batch, machine, **options))])[0]
+    wanted = task(network, spec, ranks, batch, machine, **options)
+    search = SEARCHES.get(parse(strategy)[0])
+    return accepted([search(wanted) if search else alone(wanted, strategy)])[0]
+
+
+@searched(Strategy("layerwise", "layer by layer",
+                   "a configuration for every layer, by search (OptCNN)",
+                   cuts=("samples", "parts")))
+def layerwise_of(t: PlanningTask) -> Candidate:
+    return named_or_layerwise(t.network, t.spec, t.ranks, t.batch, t.machine, gather=t.gather,
+                              samples=t.samples, tell=t.tell, **t.options)[0]
 
 
 def accepted(candidates: list[Candidate]) -> list[Candidate]:
@@ -156,8 +139,8 @@ def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: i
     chosen, result, search = plan_layerwise(wanted)
     if known is None:
         known = priced(wanted, [name for name in strategies_to_try(network, ranks, machine)
-                                if parse(name)[0] not in APART])
-    others = [c for c in known if c.parts <= batch and parse(c.strategy)[0] not in APART]
+                                if not entry_of(name).apart])
+    others = [c for c in known if c.parts <= batch and not entry_of(c.strategy).apart]
     other = best_of(others or [chosen])
     if other.order < chosen.order:
         start = of_plan(wanted, replace(other.plan, strategy="layerwise"))
@@ -196,7 +179,7 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     as_executed = options.get("accounting", "schedule") == "schedule"
     trains = as_executed and options.get("training", True)
     names = strategies_to_try(network, ranks, machine)
-    pipelines = [name for name in names if parse(name)[0] == "pipeline"]
+    pipelines = [name for name in names if entry_of(name).pipeline]
     found = priced(wanted, [name for name in names if name not in pipelines])
     layered = []
     if layers and ranks > 1 and trains:

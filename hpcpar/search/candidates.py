@@ -17,8 +17,9 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import configurations, parse, plan_options, together
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategies import configurations, entry_of, parse, plan_options, together
+from hpcpar.plan.strategy import Strategy
+from hpcpar.plan.strategy_request import Configs, StrategyRequest
 from hpcpar.schedule.buckets import gradient_bytes
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
@@ -35,8 +36,6 @@ from hpcpar.simulation.price_plan import (
 PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches",
                 "optimizer", "order", "bucket_bytes", "recompute")
 
-#: Strategies that are priced one by one, and are not in the space of the layer-wise search.
-APART = ("pipeline", "owt-b", "owt-c")
 #: Factor beyond which nobody would take a plan in place of the fastest.
 MUCH_SLOWER = 2.0
 #: The first candidates, which are shown, are priced one by one: at most this many.
@@ -207,11 +206,32 @@ class Candidate:
                         **t.price_options)
 
 
+#: Plans and prices a problem.
+Planner = Callable[[PlanningTask], Candidate]
+#: The searches behind the strategies that `searched` registers.
+SEARCHES: dict[str, Planner] = {}
+
+
+def searched(entry: Strategy) -> Callable[[Planner], Planner]:
+    """Registers a strategy whose configurations depend on machine and batch: a search."""
+    def register(search: Planner) -> Planner:
+        def refuse(request: StrategyRequest) -> Configs:
+            raise InputError(f"strategy '{entry.name}' depends on machine and batch: use hpcpar "
+                             "plan, or name another one")
+
+        refuse.__module__ = search.__module__
+        entry(refuse)
+        SEARCHES[entry.name] = search
+        return search
+
+    return register
+
+
 def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
     """Every strategy with its price, in the order given."""
     names = list(strategies)
-    together_names = [name for name in names if parse(name)[0] not in APART]
-    found = {name: _apart(task, name) for name in names if parse(name)[0] in APART}
+    together_names = [name for name in names if not entry_of(name).apart]
+    found = {name: _apart(task, name) for name in names if entry_of(name).apart}
     found |= zip(together_names, _families(task, together_names), strict=True)
     return [found[name] for name in names]
 
@@ -219,7 +239,7 @@ def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
 def _apart(task: PlanningTask, strategy: str) -> Candidate:
     """A strategy whose number of steps depends on its grid."""
     task.tell(f"pricing {strategy}")
-    return (best_pipeline if parse(strategy)[0] == "pipeline" else alone)(task, strategy)
+    return (best_pipeline if entry_of(strategy).pipeline else alone)(task, strategy)
 
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
@@ -316,13 +336,13 @@ def alone(task: PlanningTask, strategy: str) -> Candidate:
 def _alone(task: PlanningTask, strategy: str) -> Candidate:
     plan = make_plan(task.spec, strategy, task.ranks, task.batch, gather=task.gather,
                      network=task.network, machine=files.to_dict(task.machine), **task.plan_options)
-    return _balanced(task, plan)
+    return _balanced(task, plan) if entry_of(strategy).pipeline else _of_plan(task, plan)
 
 
 def stages_and_ranks(strategy: str, ranks: int) -> tuple[int, int]:
     """Stages of a named pipeline, and ranks of each."""
-    _, grid = parse(strategy)
-    return (ranks, 1) if grid is None else (grid[0], grid[1])
+    count, stage_ranks = parse(strategy)[1] or (ranks, 1)
+    return count, stage_ranks
 
 
 def microbatches_tried(task: PlanningTask, strategy: str) -> list[int]:

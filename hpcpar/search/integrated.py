@@ -5,14 +5,19 @@ from __future__ import annotations
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.papers.gholami_choice import HockneyLink, choose
+from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import DTYPES, Plan
-from hpcpar.plan.strategies_15d import integrated
+from hpcpar.plan.strategy import Strategy
 from hpcpar.plan.strategy_request import StrategyRequest
-from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
+from hpcpar.search.candidates import Candidate, PlanningTask, of_plan, searched
 
 NAME = "integrated"
 
 
+@searched(Strategy(
+    NAME, "model or domain parallel by layer",
+    "Gholami's choice of the grid, and of image parts or channels for each layer, by Eq 9",
+    cuts=("samples", "parts")))
 def plan_integrated(task: PlanningTask) -> Candidate:
     """The plan of least communication by Eq 9, priced as any other.
 

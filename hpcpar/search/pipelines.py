@@ -31,7 +31,7 @@ def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float
     shapes = np.array([stages_and_ranks(strategy, task.ranks) for strategy, _ in tried])
     numbers = np.array([number for _, number in tried])
     config = Config(n=shapes[:, 1])
-    plan = Plan(task.spec, task.ranks, np.maximum(1, task.batch // numbers), "pipeline",
+    plan = Plan(task.spec, task.ranks, np.maximum(1, task.batch // numbers), strategies[0],
                 {layer.name: config for layer in task.network.layers},
                 **(task.plan_options | {"microbatches": 1}))
     costs = price_family(task.network, plan, task.machine, **task.price_options)

@@ -10,10 +10,8 @@ computes output channel i, so a rank that owns some channels reads some rows (`r
                                       without bias
 ``params/<layer>/running_mean``,      [out], of batch normalisation
 ``running_variance``
-``optimizer/<layer>/weight``,         state of the optimiser, of the same shapes: velocities of
-``bias``                              momentum, or Adam's first moments
-``optimizer/<layer>/weight_second``,  Adam's second moments
-``bias_second``
+``optimizer/<layer>/weight``,         state of the optimizer, of the same shapes, by the names in
+``bias``, ``weight_second``, ...      `hpcpar.plan.optimizers.Optimizer.state`
 attributes of group ``state``         the fields of `CheckpointState`, hpcpar_checkpoint (version
                                       of the file), hpcpar_version
 ====================================  =============================================================
@@ -24,7 +22,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -46,16 +44,10 @@ VERSION = 1
 _REMEDY = "write one with: hpcpar run ... --checkpoint FILE"
 _PARTIAL = "use another one, or go on without that with --partial"
 
-#: Suffixes of the optimiser's state tensors.
-STATES = ("", "_second")
-#: Groups of tensors, and names of a layer's tensors in each.
+#: Groups of tensors.
 GROUPS = ("params", "optimizer")
-TENSORS = tuple(f"{kind}{suffix}" for kind in ("weight", "bias") for suffix in STATES)
 #: Running statistics of batch normalisation.
 RUNNING = ("running_mean", "running_variance")
-#: All names of a layer's tensors.
-NAMES = (*(f"{group}/{kind}" for group in GROUPS for kind in TENSORS),
-         *(f"params/{name}" for name in RUNNING))
 #: Bytes of a chunk, which has a checksum of its own, about.
 _CHUNK_BYTES = 4 << 20
 
@@ -190,13 +182,13 @@ def _state(f: h5py.File, path: str) -> CheckpointState:
     return convert(known, CheckpointState, f"the state in checkpoint {path}", _PARTIAL)
 
 
-def check(path: str, network: Network, states: int) -> Checked:
+def check(path: str, network: Network, states: Sequence[str]) -> Checked:
     """Checks that a checkpoint belongs to this network, and finds what it lacks.
 
     Parameters
     ----------
-    states : int
-        The optimiser's values for each weight that are needed; 0 for an inference.
+    states : sequence of str
+        Those of the optimizer (`Optimizer.state`) that are needed; none for an inference.
 
     Raises
     ------
@@ -227,19 +219,23 @@ def _check_network(path: str, state: CheckpointState, network: Network) -> None:
                              "and classes")
 
 
-def tensor_shapes(network: Network, layer: Layer, states: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of a layer's tensors by name (of `NAMES`); `states` as in `check`."""
+def tensor_shapes(network: Network, layer: Layer,
+                  states: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a layer's tensors by name; `states` as in `check`.
+
+    Names are those of the file without the layer: ``params/weight``, ``optimizer/bias``.
+    """
     x = network.input_shape(layer)
     both = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
     shapes = {kind: shape for kind, shape in both.items() if shape}
     out = {f"params/{kind}": shape for kind, shape in shapes.items()}
     out |= {f"optimizer/{kind}{suffix}": shape for kind, shape in shapes.items()
-            for suffix in STATES[:states]}
+            for suffix in states}
     return out | {f"params/{name}": x[:1] for name in RUNNING if layer.buffers(x)}
 
 
 def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
-                  states: int) -> dict[str, str]:
+                  states: Sequence[str]) -> dict[str, str]:
     """The faults of a layer's tensors, by group."""
     faults: dict[str, str] = {}
     for wanted, shape in tensor_shapes(network, layer, states).items():
@@ -261,11 +257,11 @@ def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
 
 
 def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
-                names: Iterable[str] = NAMES) -> dict[str, NDArray[Any]]:
+                names: Iterable[str]) -> dict[str, NDArray[Any]]:
     """Rows ``start:stop`` of a layer's tensors, those of one rank that resumes.
 
-    Their names are those of the file without the layer: ``params/weight``, ``optimizer/bias``.
-    `check` has to find no fault in them: their size is not looked at here.
+    `names` are some of `tensor_shapes`. `check` has to find no fault in them: their size is not
+    looked at here.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.parameters import Parameters, columns
 from hpcpar.schedule.steps import Group
 from hpcpar.schedule.weights import gradient_axes
-from hpcpar.train.checkpoint import RUNNING, STATES
+from hpcpar.train.checkpoint import RUNNING
 
 
 def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
@@ -41,7 +41,7 @@ def state(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
     """The optimiser's state of every layer, likewise."""
     for layer in executor.network.weighted:
         p = executor.parameters[layer.name]
-        for i, suffix in enumerate(STATES[: executor.rule.states]):
+        for i, suffix in enumerate(executor.rule.optimizer.state):
             yield from _layer(executor, world, layer, p.state[i] if p.updates else p.flat[:0],
                               suffix, True)
 
@@ -121,7 +121,7 @@ def restore(executor: Executor, p: Parameters, rows: Mapping[str, np.ndarray]) -
     move = executor.backend.to_device
     if "params/weight" in rows:
         move(flat("params/weight", "params/bias"), p.flat)
-    for array, suffix in zip(p.state, STATES, strict=False):
+    for array, suffix in zip(p.state, executor.rule.optimizer.state, strict=False):
         if f"optimizer/weight{suffix}" in rows:
             whole = flat(f"optimizer/weight{suffix}", f"optimizer/bias{suffix}")
             move(np.ascontiguousarray(p.updated(whole)), array)

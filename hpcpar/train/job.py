@@ -224,9 +224,9 @@ class Job:
             raise InputError(next(iter(found.faults.values())))
 
     @property
-    def _states(self) -> int:
-        """The optimiser's values for each weight; 0 for an inference."""
-        return self.executor.rule.states if self.executor.training is not None else 0
+    def _states(self) -> tuple[str, ...]:
+        """What the optimizer keeps for each weight; nothing for an inference."""
+        return self.executor.rule.optimizer.state if self.executor.training is not None else ()
 
     def _rows(self, layer: str, groups: Collection[str]) -> dict[str, np.ndarray]:
         p = self.executor.parameters[layer]

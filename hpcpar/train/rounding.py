@@ -24,9 +24,6 @@ ULPS = 32
 FACTOR = 4.0
 #: Least tolerance in ulps: that of sums of very many numbers in another order.
 FLOOR_ULPS = 1000
-#: Least tolerance under Adam after an update, in learning rates per update: a weight whose gradient
-#: is mere rounding moves by the rate either way, and what follows moves with it.
-ADAM_STEPS = 10.0
 #: For tensors that are zero everywhere.
 TINY = 1e-300
 

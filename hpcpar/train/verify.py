@@ -19,6 +19,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
+from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.optimizer import SGD
@@ -26,7 +27,6 @@ from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.job import require_ranks
 from hpcpar.train.rounding import (
-    ADAM_STEPS,
     FACTOR,
     QUANTITIES,
     TINY,
@@ -236,9 +236,9 @@ class Verification:
         if self.perturbed is not None:
             other = self.perturbed.iterate(step, self.options.sgd)
             tolerance = tolerances(self.serial, self.perturbed)
-            if self.plan.optimizer == "adam":
-                least = np.where(np.array(QUANTITIES) == "weight", step + 1, step)
-                tolerance = np.maximum(tolerance, ADAM_STEPS * self.options.sgd.rate * least)
+            least = np.where(np.array(QUANTITIES) == "weight", step + 1, step)
+            noise = OPTIMIZERS[self.plan.optimizer].noise_rates * self.options.sgd.rate
+            tolerance = np.maximum(tolerance, noise * least)
             tolerance[-1, 0] += FACTOR * abs(other - loss) / max(abs(loss), TINY)
         return loss, tolerance
 

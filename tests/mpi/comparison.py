@@ -23,6 +23,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
 from hpcpar.plan.boxes import Box, items, local, whole_box
 from hpcpar.plan.layout import owned
+from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch
@@ -63,9 +64,14 @@ def facts(name: str) -> Facts:
     return Facts(network, batch, np.stack([d[0] for d in drawn]), np.stack([d[1] for d in drawn]))
 
 
+def is_noisy(plan: Plan) -> bool:
+    """The optimizer makes rounding as large as everything else."""
+    return OPTIMIZERS[plan.optimizer].noise_rates > 0
+
+
 def rates(network: Network, plan: Plan) -> tuple[float, float, float]:
     """Learning rate, momentum, weight decay."""
-    return (0.001 if plan.optimizer == "adam" else rate(network), 0.9, 0.01)
+    return (0.001 if is_noisy(plan) else rate(network), 0.9, 0.01)
 
 
 @dataclass(frozen=True)
@@ -232,7 +238,7 @@ class Comparison:
     def same(self, found: Any, expected: np.ndarray, where: str, piece: Any = slice(None)) -> None:
         off = distance(fetch(found), expected, expected[piece])
         usual = CHAIN_TOLERANCE if self.network.is_chain else TOLERANCE
-        if not off <= (ADAM_TOLERANCE if self.plan.optimizer == "adam" else usual):
+        if not off <= (ADAM_TOLERANCE if is_noisy(self.plan) else usual):
             self.faults.append(f"{where}: off by {off:.2e}")
 
     def step(self, i: int, loss: float, correct: float) -> None:

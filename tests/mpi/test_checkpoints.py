@@ -52,10 +52,12 @@ def test_normalisations_resume_under_another_plan(name: str, communicator: Commu
                               given.network.classes)
         checkpoint.write(path, checkpoint.image(before.items(), state.items(), now))
     ranks.bcast(0)
-    checkpoint.check(path, given.network, first.rule.states)
+    checkpoint.check(path, given.network, first.rule.optimizer.state)
     for layer, p in second.parameters.items():
+        names = checkpoint.tensor_shapes(given.network, given.network.by_name[layer],
+                                         second.rule.optimizer.state)
         global_tensors.restore(second, p, checkpoint.resume_rows(path, layer, p.start, p.stop,
-                                                                 "float64"))
+                                                                 "float64", names))
     after = tensors(second, ranks)
     assert before.keys() == after.keys()
     for key, value in before.items():

@@ -20,7 +20,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.small import lenet5
 from hpcpar.plan.boxes import local
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import grid_sizes
+from hpcpar.plan.strategy import grid_sizes
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 

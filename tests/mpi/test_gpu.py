@@ -7,6 +7,7 @@ Work is done as late as the streams' order allows, so a wait that is missing sho
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ from hpcpar.kernels import backend
 from hpcpar.plan.boxes import local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
-from hpcpar.plan.strategies import named
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Algorithm, Kind
-from tests import cuda_cpu
-from tests.strategies import one_pass
+from tests import cuda_cpu, outside
+from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
 
@@ -64,6 +64,15 @@ def test_every_strategy(collectives: str, gpu_communicator: Communicator) -> Non
         overlap = list(Overlap)[number % len(Overlap)]
         check("lenet5", plan_of("lenet5", strategy, overlap), by_number[number % len(by_number)],
               gpu_communicator, f"{strategy} on a GPU", steps=2)
+
+
+@pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
+@pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
+def test_updates_by_array_operations(optimizer: str, gpu_communicator: Communicator) -> None:
+    with outside.known():
+        plan = replace(plan_of("lenet5", "data", "full"), optimizer=optimizer,
+                       synchronisation="sharded")
+        check("lenet5", plan, "ring", gpu_communicator, f"{optimizer} on a GPU", steps=2)
 
 
 @pytest.mark.skipif(P not in (2, 3, 4), reason="stages and passes on a few ranks are enough")

@@ -18,9 +18,10 @@ from hpcpar.comm.world import World, world
 from hpcpar.kernels import backend
 from hpcpar.machine.files import load
 from hpcpar.plan.boxes import local
+from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan
-from hpcpar.plan.strategies import GATHERS, configurations, grid_sizes, plan_options
-from hpcpar.plan.strategies_15d import integrated
+from hpcpar.plan.strategies import GATHERS, configurations, plan_options
+from hpcpar.plan.strategy import grid_sizes
 from hpcpar.plan.strategy_request import StrategyRequest
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
@@ -155,8 +156,9 @@ def test_layers_with_passes_have_their_own_rate(communicator: Communicator, rank
         assert (weights == after[name]).all() == name.partition("/")[0].startswith("fc"), name
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 @pytest.mark.parametrize("name", [FIXED[0], "resnet"])
-def test_adam(name: str, communicator: Communicator) -> None:
+def test_adam(name: str, optimizer: str, communicator: Communicator) -> None:
     """In all ways of keeping weights alike: every rank the whole state, a shard of it, or the
     server alone.
     """
@@ -164,7 +166,7 @@ def test_adam(name: str, communicator: Communicator) -> None:
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for synchronisation in ("allreduce", "sharded", "server")[: 1 if P > 4 else None]:
         plan = Plan(spec, P, given.batch, "data", configurations(given.network, "data", P),
-                    dtype="float64", optimizer="adam",
+                    dtype="float64", optimizer=optimizer,
                     synchronisation=synchronisation)
         check(name, replace(plan, microbatches=2 if name == "lenet5" else 1), "ring", communicator,
-              f"adam, {synchronisation}", 3)
+              f"{optimizer}, {synchronisation}", 3)

@@ -22,9 +22,10 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.boxes import block
+from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.schedule.pipeline_order import switch
 from tests.mpi.networks import sample
-from tests.reference import Reference
+from tests.reference import Reference, torch_optimizer
 from tests.unit.torch_models import Branches, Residual, Volumes, branches, residual, volumes
 
 torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
@@ -81,13 +82,11 @@ def same_state(reference: Reference, model: Any) -> None:
 
 
 def update_like(model: Any, optimizer: str) -> Any:
-    if optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), RATE, weight_decay=DECAY)
-    return torch.optim.SGD(model.parameters(), RATE, MOMENTUM if optimizer == "momentum" else 0,
-                           weight_decay=DECAY)
+    known, options = torch_optimizer(optimizer, RATE, MOMENTUM, DECAY)
+    return known(model.parameters(), **options)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "sgd", "adam"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("network", "model"),
                          [(residual(), Residual), (branches(), Branches), (volumes(), Volumes)],
                          ids=["residual", "branches", "volumes"])

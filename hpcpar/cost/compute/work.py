@@ -20,14 +20,11 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
+from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
-
-#: Values moved per weight by an update (weight, gradient and state read, weight and state written),
-#: and flops.
-UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
 
 Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
@@ -177,10 +174,11 @@ class Workload:
             count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)
-        values, flops = UPDATE[plan.optimizer]
-        options = "" if plan.optimizer == "momentum" else f" {plan.optimizer}"
-        return Work("update", Op.UPDATE.value, (count,), (count,), flops * count,
-                    values * count * plan.item_bytes, options, plan.dtype, ranks=config.ranks)
+        optimizer = OPTIMIZERS[plan.optimizer]
+        options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
+        return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
+                    optimizer.values * count * plan.item_bytes, options, plan.dtype,
+                    ranks=config.ranks)
 
     def _accumulation(self, layer: Layer, batch: Ints) -> Work:
         """The addition of two gradients of a layer's output: two values read, one written."""

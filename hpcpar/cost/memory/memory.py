@@ -18,7 +18,8 @@ from hpcpar.network.layers import (
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
-from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
+from hpcpar.plan.optimizers import OPTIMIZERS
+from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.moments import moments_layout
@@ -140,7 +141,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
         sharded = (plan.synchronisation is Synchronisation.SHARDED
                    and not sums_known(plan, layer))
         mine = boxes.items(shards(network, layer, config)) if sharded else count
-        state = OPTIMIZERS[plan.optimizer] * mine
+        state = len(OPTIMIZERS[plan.optimizer].state) * mine
     return Memory(values * plan.item_bytes, state * plan.item_bytes, 0, 0, 0, 0)
 
 

@@ -313,7 +313,7 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         ([*LENET, "--microbatches", "0"], "'0' is not a whole number of at least 1"),
         ([*LENET, "--strategy", "df:2x2/outr"], "unknown placement 'outr'; did you mean 'outer'?"),
         ([*LENET, "--strategy", "df:2x4/outer"], "is for 8 ranks, not 4"),
-        ([*LENET, "--strategy", "df/outer"], "'df' needs a grid of two whole numbers"),
+        ([*LENET, "--strategy", "df/outer"], "'df' needs a grid of whole numbers"),
         ([*LENET, "--strategy", "pipeline:2x4"],
          "is for 8 ranks, not 4; use one of pipeline:1x4, pipeline:2x2, pipeline:4x1"),
         ([*LENET, "--strategy", "layerwize"], "unknown strategy 'layerwize'"),

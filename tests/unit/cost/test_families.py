@@ -16,8 +16,10 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import STRATEGIES, fill
+from hpcpar.plan.strategies import fill
+from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.schedule.steps import Compute
+from hpcpar.search.candidates import SEARCHES
 from hpcpar.simulation.price_plan import Prediction
 from tests.unit.closed import price
 
@@ -26,7 +28,8 @@ RESNET = NetworkSpec("resnet50", (3, 64, 64), 1000)
 LENET = NetworkSpec("lenet5", (1, 28, 28), 10)
 NETWORKS: dict[str, Network] = {spec.name: spec.build() for spec in (ALEXNET, RESNET, LENET)}
 #: Strategies whose schedule has the same layers and fc_passes for any number of ranks.
-NAMES = [name for name in STRATEGIES if name not in ("pipeline", "owt-b", "owt-c")]
+NAMES = [name for name, entry in STRATEGIES.items()
+         if not (entry.apart or name in SEARCHES)]
 #: Channel, image or sample parts by sample or channel parts; uneven, on one node and on several, on
 #: several racks.
 GRIDS = [(1, 1), (4, 1), (1, 3), (3, 2), (4, 4), (17, 8)]

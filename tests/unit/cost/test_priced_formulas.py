@@ -36,8 +36,10 @@ from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import layer_values
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import STRATEGIES, grid_sizes, named
+from hpcpar.plan.strategy import STRATEGIES, grid_sizes
+from hpcpar.search.candidates import SEARCHES
 from hpcpar.simulation.price_plan import Prediction, StepCost
+from tests.strategies import named
 from tests.unit.closed import price
 
 ALPHA_S, BETA_S = 1e-5, 1e-9
@@ -291,7 +293,8 @@ def same(a: Prediction, b: Prediction) -> None:
     )
 
 
-ALONE = [f"{name}:1x1" if takes == "yes" else name for name, (_, takes) in STRATEGIES.items()]
+ALONE = [entry.on((1,) * entry.numbers) for name, entry in STRATEGIES.items()
+         if name not in SEARCHES]
 
 
 @FIXED

@@ -13,7 +13,8 @@ from hpcpar.network.layers import Conv2d, SoftmaxCrossEntropy
 from hpcpar.papers import gholami as eq
 from hpcpar.papers.gholami import HockneyLink, total_s
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import configurations, grid_sizes
+from hpcpar.plan.strategies import configurations
+from hpcpar.plan.strategy import grid_sizes
 from hpcpar.schedule.steps import Comm, Kind, Phase
 from hpcpar.simulation.price_plan import price
 

@@ -10,7 +10,7 @@ from hpcpar.network.builtin import network
 from hpcpar.plan.layout import needed, partial
 from hpcpar.plan.limits import CUT_THINGS, PassedLimit, limits_in_words, passed_limits
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import named
+from tests.strategies import named
 
 LENET = network("lenet5")
 SPEC = NetworkSpec("lenet5", LENET.image_shape, LENET.classes)

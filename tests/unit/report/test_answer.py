@@ -10,7 +10,7 @@ import pytest
 
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.plan.strategies import STRATEGIES
+from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.report import answer
 from hpcpar.report.rows import Row, Times
 from hpcpar.report.tables import seconds

@@ -355,8 +355,8 @@ def test_long_kernels_tick() -> None:
         lambda tick: numpy.gemm(x, w, y, transpose_b=True, tick=tick),
         lambda tick: numpy.gemm(y, x, grad, transpose_a=True, tick=tick),
         lambda tick: numpy.gemm(y, w, x, tick=tick),
-        lambda tick: numpy.sgd_update(w.ravel(), grad.ravel(), velocity.ravel(), 0.1, 0.9, 0.0,
-                                      tick),
+        lambda tick: [numpy.sgd_update(*parts, 0.1, 0.9, 0.0) for parts in numpy.blocks(
+            (w.ravel(), grad.ravel(), velocity.ravel()), tick)],
     ):
         ticks.clear()
         long(lambda: ticks.append(1))

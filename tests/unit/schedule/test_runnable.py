@@ -11,8 +11,8 @@ from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import named
 from hpcpar.schedule.runnable import require
+from tests.strategies import named
 
 SPEC = NetworkSpec("lenet5", (1, 12, 12), 10)
 LENET = SPEC.build()

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from bench.networks import dense
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec
-from hpcpar.plan.strategies import parse
+from hpcpar.plan.strategies import entry_of
 from hpcpar.search import approximate_elimination, auto
 from hpcpar.search.approximate_elimination import solve_any
-from hpcpar.search.candidates import APART, priced
+from hpcpar.search.candidates import priced
 from hpcpar.search.edge_elimination import largest_table, solve, total
 from hpcpar.search.table_search import Search
 from tests.unit.search.test_edge_elimination import Problem, brute, problems
@@ -112,7 +112,7 @@ def test_dense_blocks(count: int, ranks: int) -> None:
         found.objective_s <= found.bound_s * (1 + 1e-9))
     wanted = auto.task(net, spec, ranks, 16 * ranks, machine, overlap="none")
     others = priced(
-        wanted, [s for s in auto.strategies_to_try(net, ranks, machine) if parse(s)[0] not in APART]
+        wanted, [s for s in auto.strategies_to_try(net, ranks, machine) if not entry_of(s).apart]
     )
     assert others and all(found.objective_s <= c.iteration_s * (1 + 1e-9) for c in others)
 

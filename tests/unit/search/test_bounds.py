@@ -9,8 +9,9 @@ from hpcpar.api.options import PlanningOptions
 from hpcpar.machine import files
 from hpcpar.network.builtin import defaults
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.plan.strategies import entry_of
 from hpcpar.search import auto
-from hpcpar.search.candidates import APART, PlanningTask, microbatches_tried, priced
+from hpcpar.search.candidates import PlanningTask, microbatches_tried, priced
 from hpcpar.search.pipelines import maybe_faster
 from tests.unit.search import test_tables
 
@@ -75,6 +76,6 @@ def test_no_plan_of_the_layer_wise_space_is_faster_than_its_bound(
                                  gather=wanted.gather, **wanted.options)
     others = priced(wanted, [s for s in auto.strategies_to_try(wanted.network, ranks,
                                                                wanted.machine)
-                             if s.split(":")[0] not in APART])
+                             if not entry_of(s).apart])
     fastest_s = min(c.iteration_s for c in [best, *others])
     assert 0.2 * fastest_s < found.overlap_bound_s <= fastest_s

@@ -17,13 +17,12 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Collectives, NetworkSpec, Plan, make_plan
-from hpcpar.plan.strategies import parse
+from hpcpar.plan.strategies import entry_of
 from hpcpar.schedule.buckets import summed
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.schedule.steps import Op, Phase
 from hpcpar.search import auto
 from hpcpar.search.bucket_sizes import fastest_sizes
-from hpcpar.search.candidates import APART
 
 #: Networks, strategies, ranks, batches, machines and options of plans.
 CASES: list[tuple[str, str, int, int, str, dict[str, Any]]] = [
@@ -82,7 +81,7 @@ def test_each_case_of_a_family_gets_its_own_size() -> None:
     spec = NetworkSpec("alexnet", net.image_shape, net.classes)
     task = auto.task(net, spec, 16, 512, machine, bucket_bytes=None)
     names = [name for name in auto.strategies_to_try(net, 16, machine)
-             if parse(name)[0] not in APART]
+             if not entry_of(name).apart]
     together = auto.priced(task, names)
     assert len({c.bucket_bytes for c in together}) > 1
     for c in together[::5]:

@@ -9,10 +9,10 @@ from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.papers.gholami import HockneyLink, eq9_integrated, total_s
 from hpcpar.papers.gholami_choice import choose
+from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.strategies import configurations, parse
-from hpcpar.plan.strategies_15d import integrated
 from hpcpar.plan.strategy_request import StrategyRequest
 from hpcpar.search import auto
 
@@ -37,8 +37,8 @@ def test_another_grid_for_fully_connected_layers() -> None:
     ("domain:2x4+8x2", "is for 16 ranks, not 8"), ("domain:2x2+8x1", "is for 4 ranks, not 8"),
     ("domain:2x4+8", "or two, as in 'domain:2x4\\+8x1'"), ("domain:2x4+", "or two"),
     ("domain:2x4+8x1+2x4", "or two"), ("domain:2x4+0x8", "or two"),
-    ("grid:2x4+8x1", "needs a grid of two whole numbers, as in 'grid:2x4'$"),
-    ("integrated:2x4", "unknown strategy"),
+    ("grid:2x4+8x1", "needs a grid of whole numbers, as in 'grid:2x4'$"),
+    ("integrated:2x4", "takes no grid"),
 ])
 def test_impossible_grids_are_refused_in_one_line(strategy: str, told: str) -> None:
     with pytest.raises(InputError, match=told) as refused:

@@ -31,12 +31,13 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.plan import NetworkSpec, load
-from hpcpar.plan.strategies import named, parse
+from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, table_search
-from hpcpar.search.candidates import APART, priced
+from hpcpar.search.candidates import priced
 from hpcpar.search.table_search import Search
 from hpcpar.simulation.price_plan import price
+from tests.strategies import named
 
 
 def chain() -> Network:
@@ -92,7 +93,7 @@ def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9,
 
 def names(ranks: int, machine: Machine) -> list[str]:
     """The named strategies of the space, in all placements."""
-    plain = [s for s in named(ranks) if parse(s)[0] not in APART]
+    plain = [s for s in named(ranks) if not entry_of(s).apart]
     mixed = [s for s in plain if (grid := parse(s)[1]) is not None and 1 not in grid]
     return plain + [f"{s}/outer" for s in mixed if len(machine.levels) > 1]
 

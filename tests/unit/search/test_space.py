@@ -18,9 +18,10 @@ from hpcpar.network import builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config
-from hpcpar.plan.strategies import fill, named, parse, placement_of
+from hpcpar.plan.strategies import fill, parse, placement_of
 from hpcpar.search.space import ALL_SHAPES, FIELDS, Spaces, chain, divisors, factors, totals
 from hpcpar.search.tables import units
+from tests.strategies import named
 
 LOCAL = files.load("local")
 

@@ -14,10 +14,17 @@ from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import block
+from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.train import checkpoint
 from hpcpar.train.checkpoint import CheckpointState
 
 NET = network("lenet5", (1, 8, 8), 10)
+#: Adam's state.
+ADAM = OPTIMIZERS["adam"].state
+#: Names of a layer's tensors.
+NAMES = [f"{group}/{kind}{end}" for group, ends in (("params", ("",)), ("optimizer", ADAM))
+         for kind in ("weight", "bias") for end in ends] + [
+             f"params/{name}" for name in checkpoint.RUNNING]
 
 
 def tensors(net: Network, seed: int) -> dict[str, np.ndarray]:
@@ -32,7 +39,7 @@ def tensors(net: Network, seed: int) -> dict[str, np.ndarray]:
 
 def moments(net: Network) -> dict[str, np.ndarray]:
     """Both of Adam's."""
-    return {f"{name}{suffix}": value for i, suffix in enumerate(checkpoint.STATES)
+    return {f"{name}{suffix}": value for i, suffix in enumerate(ADAM)
             for name, value in tensors(net, 1 + i).items()}
 
 
@@ -48,7 +55,7 @@ def save(path: Path | str, params: checkpoint.Tensors, moments: checkpoint.Tenso
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    return save(tmp_path / "c.h5", tensors(NET, 0).items(), moments(NET).items())
+    return save(tmp_path / "c.h5", tensors(NET, ()).items(), moments(NET).items())
 
 
 def fails(message: str, call: Any, *args: Any) -> None:
@@ -62,19 +69,19 @@ def test_rows_of_any_split_make_the_tensors(path: str, parts: int) -> None:
     params, states = tensors(NET, 0), moments(NET)
     for layer in NET.weighted:
         rows = len(params[f"{layer.name}/bias"])
-        got = [checkpoint.resume_rows(path, layer.name, *block(rows, parts, i), np.float64)
+        got = [checkpoint.resume_rows(path, layer.name, *block(rows, parts, i), np.float64, NAMES)
                for i in range(parts)]
         assert got[0]["params/weight"].dtype == np.float64
         for name in "weight", "bias":
             assert np.array_equal(np.concatenate([r[f"params/{name}"] for r in got]),
                                   params[f"{layer.name}/{name}"])
-            for suffix in checkpoint.STATES:
+            for suffix in ADAM:
                 parts_of = np.concatenate([r[f"optimizer/{name}{suffix}"] for r in got])
                 assert np.array_equal(parts_of, states[f"{layer.name}/{name}{suffix}"])
 
 
 def test_state(path: str) -> None:
-    got = checkpoint.check(path, NET, 2)
+    got = checkpoint.check(path, NET, ADAM)
     assert got.state == state() and not got.faults
     with h5py.File(path) as f:
         assert f["state"].attrs["hpcpar_version"] == hpcpar.__version__
@@ -82,7 +89,7 @@ def test_state(path: str) -> None:
 
 def test_without_bias_and_state(tmp_path: Path) -> None:
     out = save(tmp_path / "c.h5", [("fc/weight", np.ones((4, 2)))])
-    rows = checkpoint.resume_rows(out, "fc", 1, 3, np.float32)
+    rows = checkpoint.resume_rows(out, "fc", 1, 3, np.float32, NAMES)
     assert list(rows) == ["params/weight"] and rows["params/weight"].shape == (2, 2)
 
 
@@ -90,7 +97,8 @@ def test_running_statistics(tmp_path: Path) -> None:
     mean, variance = np.arange(4.0), np.arange(4.0, 8.0)
     bn = {"bn/weight": np.ones(4), "bn/bias": np.zeros(4), "bn/running_mean": mean,
           "bn/running_variance": variance}
-    rows = checkpoint.resume_rows(save(tmp_path / "c.h5", bn.items()), "bn", 1, 3, np.float64)
+    path = save(tmp_path / "c.h5", bn.items())
+    rows = checkpoint.resume_rows(path, "bn", 1, 3, np.float64, NAMES)
     assert np.array_equal(rows["params/running_mean"], mean[1:3])
     assert np.array_equal(rows["params/running_variance"], variance[1:3])
 
@@ -103,16 +111,16 @@ def test_the_newest_stay(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.h5", "c.step10.h5", "c.step15.h5",
                                                           "c.stepping.h5"]
     for name, step in (("c.h5", 20), ("c.step15.h5", 15), ("c.step10.h5", 10)):
-        found = checkpoint.check(str(tmp_path / name), NET, 0).state
+        found = checkpoint.check(str(tmp_path / name), NET, ()).state
         assert found is not None and found.step == step
-        rows = checkpoint.resume_rows(str(tmp_path / name), "fc1", 0, 9, "f4")
+        rows = checkpoint.resume_rows(str(tmp_path / name), "fc1", 0, 9, "f4", NAMES)
         assert np.array_equal(rows["params/bias"], tensors(NET, step)["fc1/bias"][:9])
 
 
 def test_a_flipped_bit_is_found_or_changes_nothing(path: str) -> None:
     """Tensors and what describes them have checksums."""
     whole, rng = Path(path).read_bytes(), np.random.default_rng(7)
-    want = {layer.name: checkpoint.resume_rows(path, layer.name, 0, 6, "f4")
+    want = {layer.name: checkpoint.resume_rows(path, layer.name, 0, 6, "f4", NAMES)
             for layer in NET.weighted}
     found = 0
     for place in rng.integers(0, len(whole), 300):
@@ -120,12 +128,12 @@ def test_a_flipped_bit_is_found_or_changes_nothing(path: str) -> None:
         flipped[place] ^= 1 << int(rng.integers(8))
         Path(path).write_bytes(flipped)
         try:
-            checked = checkpoint.check(path, NET, 2)
+            checked = checkpoint.check(path, NET, ADAM)
             if checked.faults:
                 raise InputError(next(iter(checked.faults.values())))
             assert checked.state == state()
             for name, tensors_ in want.items():
-                rows = checkpoint.resume_rows(path, name, 0, 6, "f4")
+                rows = checkpoint.resume_rows(path, name, 0, 6, "f4", NAMES)
                 assert all(np.array_equal(rows[k], v) for k, v in tensors_.items())
         except InputError as err:
             assert "\n" not in str(err)
@@ -138,29 +146,29 @@ def test_what_is_missing_is_named_and_may_be_left_out(path: str) -> None:
         del f["optimizer/conv2"]
         f["params/fc1"].move("bias", "other")
         f["state"].attrs["step"] = -1
-    found = checkpoint.check(path, NET, 1)
+    found = checkpoint.check(path, NET, ("",))
     assert "step" in found.faults["state"] and "--partial" in found.faults["state"]
     assert found.state is None and set(found.faults) == {"state", "optimizer/conv2", "params/fc1"}
     assert "has no weight of layer 'conv2' (optimizer/conv2/weight)" in found.faults[
         "optimizer/conv2"]
-    assert set(checkpoint.check(path, NET, 0).faults) == {"state", "params/fc1"}
+    assert set(checkpoint.check(path, NET, ()).faults) == {"state", "params/fc1"}
     for step in (5.7, "5", np.nan, 10**18):
         with h5py.File(path, "a") as f:
             f["state"].attrs["step"] = step
-        assert "step" in checkpoint.check(path, NET, 0).faults["state"]
+        assert "step" in checkpoint.check(path, NET, ()).faults["state"]
 
 
 def test_bad_files(path: str, tmp_path: Path) -> None:
-    fails("does not exist", checkpoint.check, str(tmp_path / "none.h5"), NET, 1)
+    fails("does not exist", checkpoint.check, str(tmp_path / "none.h5"), NET, ("",))
     cut = tmp_path / "cut.h5"
     cut.write_bytes(Path(path).read_bytes()[:-300])
-    fails("is truncated", checkpoint.check, str(cut), NET, 1)
+    fails("is truncated", checkpoint.check, str(cut), NET, ("",))
     with h5py.File(tmp_path / "other.h5", "w") as f:
         f["images"] = np.zeros(3)
-    fails("not a checkpoint", checkpoint.check, str(tmp_path / "other.h5"), NET, 1)
+    fails("not a checkpoint", checkpoint.check, str(tmp_path / "other.h5"), NET, ("",))
     with h5py.File(path, "a") as f:
         f["state"].attrs["hpcpar_checkpoint"] = 99
-    fails("version 99", checkpoint.resume_rows, path, "conv1", 0, 1, "f4")
+    fails("version 99", checkpoint.resume_rows, path, "conv1", 0, 1, "f4", NAMES)
 
 
 @pytest.mark.parametrize("value", [np.full(6, b"x"), None])
@@ -171,7 +179,7 @@ def test_a_tensor_of_no_numbers_is_refused(path: str, value: Any) -> None:
             f.create_dataset("optimizer/conv1/bias", (6, 1 << 20, 1 << 20), "f4", chunks=True)
         else:
             f["optimizer/conv1/bias"] = value
-    fails("optimizer/conv1/bias", checkpoint.resume_rows, path, "conv1", 0, 6, "f4")
+    fails("optimizer/conv1/bias", checkpoint.resume_rows, path, "conv1", 0, 6, "f4", NAMES)
 
 
 def test_another_network(path: str) -> None:
@@ -182,13 +190,13 @@ def test_another_network(path: str) -> None:
     fails("classes 10, the plan is for classes 4", checkpoint.check, path,
           network("lenet5", (1, 8, 8), 4), 1)
     fails(r"has shape \(6, 1, 5, 5\), rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9,
-          "f4")
+          "f4", NAMES)
     with h5py.File(path, "a") as f:
         del f["params/fc2/bias"]
-    assert "no bias of layer 'fc2'" in checkpoint.check(path, NET, 1).faults["params/fc2"]
+    assert "no bias of layer 'fc2'" in checkpoint.check(path, NET, ("",)).faults["params/fc2"]
     with h5py.File(path, "a") as f:
         f["params/fc2/bias"] = np.zeros(3)
-    fault = checkpoint.check(path, NET, 1).faults["params/fc2"]
+    fault = checkpoint.check(path, NET, ("",)).faults["params/fc2"]
     assert "of shape (3,), the network's is (84,)" in fault
 
 
@@ -199,13 +207,13 @@ def test_chunks_that_are_larger_than_their_tensor_are_a_fault(path: str) -> None
         f.create_dataset("params/conv1/bias", (6,), "f8", chunks=(1 << 27,), maxshape=(None,),
                          compression="gzip")
         f["params/conv1/bias"].id.write_direct_chunk((0,), b"small")
-    fault = checkpoint.check(path, NET, 0).faults["params/conv1"]
+    fault = checkpoint.check(path, NET, ()).faults["params/conv1"]
     assert "params/conv1/bias in chunks (134217728,), which are larger than the tensor" in fault
 
 
 def test_rows_of_names(path: str) -> None:
     """An inference reads no state of the optimiser."""
     layer = NET.weighted[0]
-    names = checkpoint.tensor_shapes(NET, layer, 0)
+    names = checkpoint.tensor_shapes(NET, layer, ())
     assert list(names) == ["params/weight", "params/bias"]
     assert list(checkpoint.resume_rows(path, layer.name, 0, 6, "f4", names)) == [*names]

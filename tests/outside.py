@@ -1,0 +1,52 @@
+"""A strategy and an optimizer from outside the package, as a user writes them.
+
+``mpiexec -n 2 python tests/outside.py run ...`` is ``hpcpar run ...`` that knows them; tests take
+them by `known`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from hpcpar.plan.optimizers import OPTIMIZERS, Optimizer, Update
+from hpcpar.plan.strategy import STRATEGIES, Strategy, mixed
+from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
+
+
+@contextmanager
+def known() -> Iterator[None]:
+    """Registers both until the end of the block."""
+    with patch.dict(STRATEGIES), patch.dict(OPTIMIZERS):
+        register()
+        yield
+
+
+def register() -> None:
+    """What a module of a user does when it is imported."""
+    @Strategy("halves:AxB", "samples, then channels", "the first half of the layers by samples, "
+              "the second by A channel parts times B sample parts", grids=mixed)
+    def halves(request: StrategyRequest) -> Configs:
+        layers, (channel_parts, sample_parts) = request.layers, request.grid
+        by_samples = request.config(n=request.ranks)
+        by_channels = request.config(n=sample_parts, c=channel_parts)
+        middle = len(layers) // 2
+        return assign(layers, by_samples) | assign(layers[middle:-1], by_channels)
+
+    @Optimizer("nesterov", ("_velocity",), 8, torch=lambda rate, momentum, decay: (
+        "SGD", {"lr": rate, "momentum": momentum, "weight_decay": decay, "nesterov": True}))
+    def nesterov(u: Update) -> None:
+        gradient = u.grad + u.decay * u.w
+        velocity, = u.state
+        velocity *= u.momentum
+        velocity += gradient
+        u.w -= u.rate * (gradient + u.momentum * velocity)
+
+
+if __name__ == "__main__":
+    from hpcpar.cli.main import main
+
+    register()
+    sys.exit(main())
