@@ -11,7 +11,8 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.errors import InputError
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import configurations, named, plan_options
+from hpcpar.plan.strategies import configurations, plan_options
+from tests.strategies import named
 
 P = world().size
 pytestmark = pytest.mark.skipif(P > 4, reason="every cut occurs on 1 to 4 ranks")

@@ -14,9 +14,9 @@ import hpcpar
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
-from hpcpar.plan.strategies import named
 from tests.limits import LIMIT_S
 from tests.mpi.zoo import own
+from tests.strategies import named
 
 MODULE = str(Path(__file__).parents[1] / "own_layers.py")
 NETWORK = '''"""A network with them."""
