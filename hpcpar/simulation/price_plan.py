@@ -315,8 +315,7 @@ def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
     step, seconds = entry.step, float(cost.seconds)
     moves = isinstance(step, Move)
     if isinstance(step, Move):
-        kind = step.pattern.kind
-        assert kind is not None
+        (kind,) = step.pattern.kinds
         label, layer = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer
     else:
         label, layer = f"{step.layer.name}.{step.op.value}", step.layer.name

@@ -58,7 +58,7 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
         group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
         algorithm = ALGORITHMS.get(pattern.kind, (Algorithm.DIRECT,))[0]
     return Comm(index, Phase.FORWARD, "test", TENSOR, pattern.kind, source, destination,
-                bool(pattern.reduce), group, algorithm, 1, 8, index + 1)
+                pattern.reduce, group, algorithm, 1, 8, index + 1)
 
 
 def variants(base: Comm) -> list[Comm]:

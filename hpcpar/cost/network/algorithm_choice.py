@@ -19,7 +19,6 @@ from hpcpar.plan.plan import Collectives, Plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
-from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Algorithm, Kind, Schedule
 
 #: Least size and greatest number of the pieces of a ring's message. In smaller pieces latency costs
@@ -47,8 +46,7 @@ def collective_bytes(step: Move) -> Ints:
 
 def kinds_of(step: Move) -> list[Kind]:
     """The kinds of movement that occur in some case."""
-    counts = np.bincount(np.ravel(step.pattern.code), minlength=len(KINDS))
-    return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
+    return step.pattern.kinds
 
 
 def allowed(kind: Kind, collectives: Collectives) -> Sequence[Algorithm]:
