@@ -12,7 +12,6 @@ import numpy as np
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
-from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
@@ -173,7 +172,7 @@ class Candidate:
             return self.made
         options = t.plan_options | {"bucket_bytes": self.bucket_bytes}
         return make_plan(t.spec, self.strategy, t.ranks, t.batch, gather=t.gather,
-                         network=t.network, machine=files.to_dict(t.machine), **options)
+                         network=t.network, machine=t.machine, **options)
 
     def with_options(self, **changed: Any) -> Candidate:
         """The same plan with other options of `Plan`."""
@@ -315,7 +314,7 @@ def alone(task: PlanningTask, strategy: str) -> Candidate:
 
 def _alone(task: PlanningTask, strategy: str) -> Candidate:
     plan = make_plan(task.spec, strategy, task.ranks, task.batch, gather=task.gather,
-                     network=task.network, machine=files.to_dict(task.machine), **task.plan_options)
+                     network=task.network, machine=task.machine, **task.plan_options)
     return _balanced(task, plan)
 
 

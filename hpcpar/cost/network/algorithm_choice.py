@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.network.collectives import Routed, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
-from hpcpar.machine import files
+from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
@@ -166,7 +166,8 @@ def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedul
     Raises
     ------
     InputError
-        If the plan carries no valid machine.
+        If the plan carries no machine.
     """
-    machine = files.from_dict(plan.machine, "the plan's machine")
-    return lower(network, plan, chooser(machine, plan.collectives), training=training)
+    if plan.machine is None:
+        raise InputError("the plan names no machine; write it again with: hpcpar plan --machine")
+    return lower(network, plan, chooser(plan.machine, plan.collectives), training=training)
