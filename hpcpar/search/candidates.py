@@ -302,8 +302,9 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
     held = np.broadcast_to(costs.memory.total_bytes, cases) + spare_bytes
     parts = np.broadcast_to(sample_parts(plan), cases)
     measured = np.broadcast_to(costs.measured_compute, cases)
-    return [Candidate(task, strategy, float(seconds[i]), int(held[i]), int(parts[i]),
-                      float(measured[i]), int(sizes[i]))
+    return [Candidate(task=task, strategy=strategy, iteration_s=float(seconds[i]),
+                      bound_bytes=int(held[i]), parts=int(parts[i]), measured=float(measured[i]),
+                      bucket_bytes=int(sizes[i]))
             for i, strategy in enumerate(strategies)]
 
 
@@ -378,9 +379,10 @@ def _costs(task: PlanningTask, plan: Plan) -> Costs:
 
 
 def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
-    return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes),
-                     int(sample_parts(plan)), float(costs.measured_compute), plan.bucket_bytes,
-                     plan, costs)
+    return Candidate(task=task, strategy=plan.strategy, iteration_s=float(costs.iteration_s),
+                     bound_bytes=int(costs.memory.total_bytes), parts=int(sample_parts(plan)),
+                     measured=float(costs.measured_compute), bucket_bytes=plan.bucket_bytes,
+                     made=plan, priced_alone=costs)
 
 
 def sample_parts(plan: Plan) -> Ints:
