@@ -42,7 +42,7 @@ def ratios(name: str, machine_name: str, per_rank: int, ranks: int) -> tuple[flo
     """
     net, machine = network(name), files.load(machine_name)
     plan = make_plan(NetworkSpec(name, net.image_shape, net.classes), "data", ranks,
-                     per_rank * ranks, network=net, machine=files.to_dict(machine))
+                     per_rank * ranks, network=net, machine=machine)
     costs = price_family(net, plan, machine)
     layers = layers_in_buckets(net, plan)
 

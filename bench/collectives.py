@@ -69,8 +69,11 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     group, tensor = Group((MeshAxis(1, p),)), TensorRef("bench", Role.OUTPUT)
 
     def ours(index: int, kind: str, algorithm: str, segments: int) -> Job:
-        step = Comm(index, Phase.GRADIENT, "bench", tensor, Kind(kind), *layouts[kind],
-                    kind != "allgather", group, Algorithm(algorithm), segments, 4, index + 1)
+        source, destination = layouts[kind]
+        step = Comm(index=index, phase=Phase.GRADIENT, layer="bench", tensor=tensor,
+                    kind=Kind(kind), source=source, destination=destination,
+                    reduce=kind != "allgather", group=group, algorithm=Algorithm(algorithm),
+                    segments=segments, item_bytes=4, needed_by=index + 1)
         transfer = communicator.bind(step, *arrays[kind])
 
         def run() -> None:

@@ -83,11 +83,10 @@ def many_ranks(strategy: str, runs: int) -> tuple[float, float]:
             grid = f":{ranks // 4}x4"
         elif strategy == "domain":
             grid = f":4x{ranks // 4}"
-        data = files.to_dict(machine)
 
-        def once(ranks: int = ranks, grid: str = grid, data: dict[str, Any] = data) -> None:
+        def once(ranks: int = ranks, grid: str = grid) -> None:
             price(net, make_plan(spec, strategy + grid, ranks, 32 * ranks, network=net,
-                                 machine=data), machine)
+                                 machine=machine), machine)
 
         out.append(median_s(once, runs))
     return out[0], out[1]

@@ -122,8 +122,7 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
 
 def algorithm(step: Move) -> tuple[str, int]:
     """Rings, for every collective."""
-    assert step.pattern.kind is not None
-    return ALGORITHMS[step.pattern.kind][0], 1
+    return ALGORITHMS[step.pattern.kinds[0]][0], 1
 
 
 class Step:

@@ -38,7 +38,7 @@ def row(name: str, strategy: str, ranks: int, batch: int, jitter: float) -> tupl
     named = strategy.format(of=ranks // 4)
     head = (name, str(ranks), str(batch), named)
     try:
-        plan = make_plan(spec, named, ranks, batch, network=net, machine=files.to_dict(machine))
+        plan = make_plan(spec, named, ranks, batch, network=net, machine=machine)
         begin, simulator = time.perf_counter(), Simulator(net, plan, machine)
     except InputError:
         return ()

@@ -118,7 +118,6 @@ class StrategyRunner:
         """Predicts and runs a strategy."""
         from hpcpar.calibrate import compute_probe as probe
         from hpcpar.errors import InputError
-        from hpcpar.machine import files
         from hpcpar.plan.plan import make_plan
         from hpcpar.schedule.runnable import require
         from hpcpar.simulation.price_plan import price
@@ -126,7 +125,7 @@ class StrategyRunner:
         out = Row(self.case.network, self.image, self.world.size, self.case.batch, strategy)
         try:
             plan = make_plan(self.spec, strategy, out.ranks, out.batch, network=self.network,
-                             machine=files.to_dict(self.machine))
+                             machine=self.machine)
             require(self.network, plan)
         except InputError as err:
             out.note = str(err)
@@ -143,7 +142,7 @@ class StrategyRunner:
         if found is not None:
             table = {**self.machine.compute, **found.table()}
             self.machine = replace(self.machine, compute=table)
-        plan = replace(plan, machine=files.to_dict(self.machine))
+        plan = replace(plan, machine=self.machine)
         out.predicted_s = float(price(self.network, plan, self.machine).iteration_s)
         out.measured_s = self.measured(plan)
         gc.collect()

@@ -130,7 +130,7 @@ def machine(preset: str, name: str) -> Machine:
     if (preset, name) not in MEASURED:
         return out
     plan = Plan(spec(name), 1, IMAGES, "data", configurations(name, "data", 1),
-                machine=files.to_dict(out))
+                machine=out)
     slower = MEASURED[preset, name] * price(network(name), plan, out).iteration_s / IMAGES
     device = out.device
     rates = {field: slower * getattr(device, field)
@@ -156,7 +156,7 @@ def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation:
         return auto.named_or_layerwise(net, named, ranks, batch, on, bucket_bytes=0,
                                        **options)[0].prediction
     plan = Plan(named, ranks, batch, strategy, configurations(name, strategy, ranks, classes),
-                machine=files.to_dict(on), **options)
+                machine=on, **options)
     return price(net, plan, on)
 
 

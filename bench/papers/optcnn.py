@@ -36,7 +36,6 @@ from bench.papers.layerwise import (
     variants,
     volume,
 )
-from hpcpar.machine import files
 from hpcpar.papers.optcnn import Configuration, ts_s
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
@@ -84,7 +83,7 @@ def of_layer_s(name: str, layer: str, configs: Configs, ranks: int) -> float:
     """Computing of a layer in a step of 32 images for each of the 16 GPUs."""
     on = machine(PRESET, name)
     plan = Plan(spec(name), ranks, IMAGES * RANKS[-1], "layerwise", configs,
-                machine=files.to_dict(on), batch_norm="local")
+                machine=on, batch_norm="local")
     return sum(s.seconds for s in price(network(name), plan, on).steps
                if s.layer == layer and not s.is_comm)
 

@@ -38,7 +38,7 @@ TABLE_1 = {1: (98.05, 1.0, 98.05, 1.0), 2: (50.24, 1.95, 50.90, 1.93),
 def predict(strategy: str, ranks: int, overlap: str = "full") -> Prediction:
     # as in the paper, a GPU sends what it has to each of the others, without a tree
     plan = make_plan(SPEC, strategy, ranks, IMAGES * ranks, overlap=overlap, collectives="mpi",
-                     machine=files.to_dict(MACHINE))
+                     machine=MACHINE)
     return price(NETWORK, plan, MACHINE)
 
 

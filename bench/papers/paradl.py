@@ -39,7 +39,6 @@ from bench.papers.paradl_settings import (
     schedule_ms,
     table3,
 )
-from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
@@ -88,7 +87,7 @@ def claims_of_the_public_tool() -> list[Claim]:
     # leaves 8 x 8 x 512 in front of fc6, as pooling 226 x 226 rounding up does
     spec = NetworkSpec("vgg16", (3, 256, 256), 1000)
     plan = make_plan(spec, "data", 16, 512, overlap="none", collectives="ring",
-                     machine=files.to_dict(flat))
+                     machine=flat)
     found_s = price(spec.build(), plan, flat).phases["gradient"]["communication_s"] * IMAGENET / 512
     latency_s = 15 * 30 * 30.31e-6 * IMAGENET / 512
     note = f"16 allreduces, one a layer, in place of one: {latency_s:.0f} s more latency"

@@ -112,7 +112,7 @@ def schedule(model: Model, strategy: str, ranks: int, batch: int,
         gather="layer",
         overlap="none",
         batch_norm="local",
-        machine=files.to_dict(machine),
+        machine=machine,
         microbatches=SEGMENTS if strategy == "pipeline" else 1,
     )
     return price(network(model), plan, machine)

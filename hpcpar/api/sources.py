@@ -69,4 +69,6 @@ def machine_of(machine: MachineLike) -> Machine:
 
 def machine_of_plan(plan: Plan, where: str) -> Machine:
     """The machine that a plan was made for; `where` names the plan in messages."""
-    return files.from_dict(plan.machine, f"the machine in {where}")
+    if plan.machine is None:
+        raise InputError(f"{where} names no machine; give one by its name or file")
+    return plan.machine

@@ -112,9 +112,10 @@ class Steps:
     def _step(self, kind: Kind, source: Layout, destination: Layout, group: Group | None,
               algorithm: Algorithm) -> Comm:
         i, self._count = self._count, self._count + 1
-        sums = kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER)
-        return Comm(i, Phase.FORWARD, "probe", PROBED, kind, source, destination, sums, group,
-                    algorithm, 1, ITEM, i + 1)
+        return Comm(index=i, phase=Phase.FORWARD, layer="probe", tensor=PROBED, kind=kind,
+                    source=source, destination=destination, group=group, algorithm=algorithm,
+                    reduce=kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER), segments=1,
+                    item_bytes=ITEM, needed_by=i + 1)
 
 
 def computing(backend: Backend) -> Callable[[], None]:

@@ -88,7 +88,7 @@ def _read(args: argparse.Namespace, w: World) -> tuple[list[plans.Plan], Backend
         tried = strategies_to_try(network, ranks, local)
         for strategy in args.strategy.split(",") if args.strategy else tried:
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype,
-                                          machine=files.to_dict(local)))
+                                          machine=local))
     for plan in chosen:
         require(plan.network.build(), plan)
     return chosen, backend(args.device, args.math, w.local_rank)

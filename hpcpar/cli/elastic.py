@@ -24,12 +24,12 @@ from types import FrameType
 
 from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
+from hpcpar.api.sources import machine_of_plan
 from hpcpar.cli.launch import die_with, job_environment
 from hpcpar.cli.output_files import PLAN, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
-from hpcpar.machine import files
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report.answer import plural
@@ -95,10 +95,10 @@ def plan_for(given: Plan, ranks: int) -> Plan:
     """
     if ranks >= int(given.ranks):
         return given
-    network = given.network.build()
+    network, machine = given.network.build(), machine_of_plan(given, "the plan")
     for count in range(ranks, 0, -1):
         try:
-            found = best_plan(network, count, int(given.batch), files.from_dict(given.machine),
+            found = best_plan(network, count, int(given.batch), machine,
                               overlap=given.overlap, dtype=given.dtype, optimizer=given.optimizer,
                               batch_norm=given.batch_norm)
         except InputError:

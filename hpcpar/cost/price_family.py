@@ -21,7 +21,6 @@ from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
 from hpcpar.errors import InputError, unknown
-from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
@@ -207,12 +206,9 @@ def price_family(
 
 def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
     """Chooses algorithms on the plan's own machine, where it carries one."""
-    if not plan.machine and network_model.contention is None:
-        return chooser(network_model.machine, plan.collectives, network_model)
-    own = network_model.machine
-    if plan.machine:
-        own = files.from_dict(plan.machine, "the plan's machine")
-    return chooser(own, plan.collectives)
+    own = network_model.machine if plan.machine is None else plan.machine
+    same = network_model.contention is None and own == network_model.machine
+    return chooser(own, plan.collectives, network_model if same else None)
 
 
 def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:

@@ -88,11 +88,11 @@ def from_dict(data: object, where: str = "machine") -> Machine:
         message.
     """
     if isinstance(data, Mapping):
-        data = _as_today(data, where)
+        data = as_today(data, where)
     return convert(data, Machine, where, _FORMAT)
 
 
-def _as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
+def as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
     """The table of a machine file with plain numbers for quantities, and today's fields."""
     table = {name: value for name, value in data.items() if name not in _REMOVED}
     device, quality, levels = table.get("device"), table.get("quality", {}), table.get("levels")

@@ -3,36 +3,15 @@
 The receptive field of a layer is the product of one-dimensional relations, so the input region
 that a rank needs is a box.
 
-Each relation has two methods of equal result: `needed` maps one interval of ints, `needed_array`
-maps arrays of intervals. For a single interval the former is several times faster than NumPy.
-Intervals are half-open, [start, stop); `extent` is the length of the input axis.
+`needed` of each relation maps an interval. Intervals are half-open, [start, stop); `extent` is the
+length of the input axis.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 Interval = tuple[int, int]
-#: Starts or stops: an int, or an array that broadcasts with the other.
-Indices = npt.ArrayLike
-IntArray = npt.NDArray[np.int64]
-Intervals = tuple[IntArray, IntArray]
-
-
-def _together(start: Indices, stop: Indices) -> Intervals:
-    """Starts and stops as int64 arrays of their broadcast shape."""
-    a, b = np.broadcast_arrays(np.asarray(start, np.int64), np.asarray(stop, np.int64))
-    return a, b
-
-
-def _inside(lo: IntArray, hi: IntArray, extent: int) -> Intervals:
-    """Intersection of [lo, hi) with [0, extent); an empty one lies within the axis."""
-    lo, hi = np.maximum(lo, 0), np.minimum(hi, extent)
-    empty = np.minimum(lo, extent)
-    return np.where(hi > lo, lo, empty), np.where(hi > lo, hi, empty)
 
 
 @dataclass(frozen=True)
@@ -42,9 +21,6 @@ class Same:
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return start, stop
 
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        return _together(start, stop)
-
 
 @dataclass(frozen=True)
 class Full:
@@ -52,10 +28,6 @@ class Full:
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return 0, extent
-
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        return np.zeros_like(a), np.zeros_like(b) + extent
 
 
 class Sliding:
@@ -94,12 +66,6 @@ class Window(Sliding):
         lo, hi = max(0, lo), min(extent, hi)
         return (lo, hi) if hi > lo else (min(lo, extent), min(lo, extent))
 
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        lo, hi = _inside(a * self.stride - self.padding,
-                         (b - 1) * self.stride - self.padding + self.span, extent)
-        return np.where(b > a, lo, 0), np.where(b > a, hi, 0)
-
     def pads(self, start: int, stop: int, extent: int) -> Interval:
         """Padding (before, after) of the local input of outputs [start, stop)."""
         if stop <= start:
@@ -135,13 +101,6 @@ class Transposed(Sliding):
         hi = (stop - 1 + self.padding) // self.stride + 1
         return min(max(lo, 0), extent), min(max(hi, 0), extent)
 
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        lo = -(-(a + self.padding + 1 - self.span) // self.stride)
-        hi = (b - 1 + self.padding) // self.stride + 1
-        return (np.where(b > a, np.clip(lo, 0, extent), 0),
-                np.where(b > a, np.clip(hi, 0, extent), 0))
-
     def pads(self, start: int, stop: int, extent: int) -> Interval:
         """Padding (before, after) of outputs [start, stop) as the input of the convolution.
 
@@ -168,13 +127,6 @@ class Interpolated(Sliding):
         hi = ((stop - 1) * self.up + self.shift) // self.down + self.taps
         return min(max(lo, 0), extent - 1), min(max(hi, 1), extent)
 
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        lo = (a * self.up + self.shift) // self.down
-        hi = ((b - 1) * self.up + self.shift) // self.down + self.taps
-        return (np.where(b > a, np.clip(lo, 0, extent - 1), 0),
-                np.where(b > a, np.clip(hi, 1, extent), 0))
-
 
 @dataclass(frozen=True)
 class Periodic(Sliding):
@@ -191,13 +143,6 @@ class Periodic(Sliding):
         lo, hi = start - self.before, stop - self.before
         return (lo, hi) if lo >= 0 and hi <= extent else (0, extent)
 
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        lo, hi = a - self.before, b - self.before
-        inside = (lo >= 0) & (hi <= extent)
-        return (np.where((b > a) & inside, lo, 0),
-                np.where(b > a, np.where(inside, hi, extent), 0))
-
 
 @dataclass(frozen=True)
 class Groups:
@@ -213,12 +158,6 @@ class Groups:
         first, last = start // self.out_per_group, (stop - 1) // self.out_per_group
         return first * self.in_per_group, (last + 1) * self.in_per_group
 
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        first, last = a // self.out_per_group, (b - 1) // self.out_per_group
-        lo, hi = first * self.in_per_group, (last + 1) * self.in_per_group
-        return np.where(b > a, lo, 0), np.where(b > a, hi, 0)
-
 
 @dataclass(frozen=True)
 class SharedGroups(Groups):
@@ -226,9 +165,6 @@ class SharedGroups(Groups):
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return 0, extent
-
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        return Full().needed_array(start, stop, extent)
 
 
 @dataclass(frozen=True)
@@ -239,10 +175,6 @@ class Granule:
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return start // self.size, -(-stop // self.size)
-
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        return a // self.size, -(-b // self.size)
 
 
 @dataclass(frozen=True)
@@ -259,10 +191,6 @@ class Offset:
         lo, hi = max(start - self.start, 0), min(stop - self.start, self.extent)
         return (lo, hi) if hi > lo else (min(lo, self.extent), min(lo, self.extent))
 
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        return _inside(a - self.start, b - self.start, self.extent)
-
 
 @dataclass(frozen=True)
 class Columns:
@@ -277,10 +205,6 @@ class Columns:
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return start * self.size, stop * self.size + self.bias
-
-    def needed_array(self, start: Indices, stop: Indices, extent: int) -> Intervals:
-        a, b = _together(start, stop)
-        return a * self.size, b * self.size + self.bias
 
 
 Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Groups | Granule | Offset

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, PassWork, Shape, axes_of, need_image, shape_text
 from hpcpar.network.receptive_field import (
-    IntArray,
     Interpolated,
     Interval,
     Periodic,
@@ -22,7 +21,7 @@ from hpcpar.network.receptive_field import (
 )
 
 #: Inputs of each output along an axis, and their weights: both [outputs, taps].
-Taps = tuple[IntArray, npt.NDArray[np.float64]]
+Taps = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 
 def _number(axis: str, x: Shape) -> int | None:

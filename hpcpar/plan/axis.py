@@ -63,28 +63,25 @@ def _interval(axis: Axis, parts: int, index: int) -> Interval:
 
 
 def intervals(axis: Axis, parts: Ints, index: Ints) -> tuple[IntArray, IntArray]:
-    """`Axis.interval` of arrays of degrees and indices: starts and stops."""
-    units = axis.out_extent // axis.granule
-    start = index * units // parts * axis.granule
-    stop = (index + 1) * units // parts * axis.granule
-    relation = axis.relation
-    if not isinstance(relation, Same):
-        start, stop = relation.needed_array(start, stop, int(axis.extent))
-    if isinstance(relation, Groups):
-        groups = relation.groups
-        fine = np.equal(parts % groups, 0)
-        whole_groups = fine | np.equal(groups % parts, 0)
-        blocks = np.where(fine, groups, parts)
-        place = np.where(fine, index * groups // parts, index)
-        start = np.where(whole_groups, place * axis.extent // blocks, start)
-        stop = np.where(whole_groups, (place + 1) * axis.extent // blocks, stop)
-    uncut = np.equal(parts, 1)
-    return np.where(uncut, 0, start), np.where(uncut, axis.extent, stop)
+    """`Axis.interval` of arrays of indices, and of degrees: starts and stops."""
+    if isinstance(axis.relation, Same):  # the rule of `block`
+        units = axis.out_extent // axis.granule
+        return (np.asarray(index * units // parts * axis.granule),
+                np.asarray((index + 1) * units // parts * axis.granule))
+    if not isinstance(parts, np.ndarray):
+        start, stop = all_intervals(axis, int(parts))
+        return start[index], stop[index]
+    degrees, which = np.unique(parts, return_inverse=True)
+    first = np.cumsum([0, *degrees[:-1]])[which.reshape(parts.shape)]
+    each = np.concatenate([all_intervals(axis, degree) for degree in degrees.tolist()], axis=1)
+    start, stop = each[:, first + index]
+    return start, stop
 
 
-def all_intervals(axis: Axis, parts: int) -> tuple[IntArray, IntArray]:
-    """Starts and stops of all parts of an axis: two arrays of `parts` entries."""
-    return intervals(axis, parts, np.arange(parts))
+@lru_cache(maxsize=50_000)
+def all_intervals(axis: Axis, parts: int) -> IntArray:
+    """Starts and stops of all parts of an axis: [2, parts]."""
+    return np.array([axis.interval(parts, index) for index in range(parts)], np.int64).T
 
 
 def tabulate(function: Callable[[int], float | IntArray], degree: Ints,

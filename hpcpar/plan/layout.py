@@ -15,7 +15,7 @@ from hpcpar.network.layers import Layer, axes_of
 from hpcpar.network.receptive_field import Columns, Full, Same
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
 from hpcpar.plan.boxes import Box, Interval, intersect, items, largest_part, part_of
-from hpcpar.plan.config import Config, Ints, MergedAxis, MeshAxis
+from hpcpar.plan.config import ONE, Config, Ints, MergedAxis, MeshAxis
 
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
 SHARD = "shard"
@@ -90,8 +90,11 @@ class Layout:
 
     def degree(self, axis: Axis) -> Ints:
         """Parts that `axis` is cut into."""
-        mesh_axis = self.mesh_axes.get(axis.name)
-        return 1 if mesh_axis is None else mesh_axis.size
+        return self.mesh_axis(axis).size
+
+    def mesh_axis(self, axis: Axis) -> MeshAxis:
+        """The coordinate that cuts `axis`."""
+        return self.mesh_axes.get(axis.name, ONE)
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Index of the part of `rank` along each axis."""

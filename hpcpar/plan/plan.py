@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ import numpy as np
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import write_text
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.config import Config, Degree, Ints
@@ -123,9 +125,9 @@ class Plan:
     fc_passes : int
         Passes of the layers on features over the batch, with an update after each (OWT's schemes b
         and c); 1 pass takes the whole batch (scheme a).
-    machine : dict
-        Content of the machine file that the plan was made for. It decides the collective algorithms
-        of the schedule.
+    machine : Machine, optional
+        The machine that the plan was made for. It decides the collective algorithms of the
+        schedule.
     """
 
     network: NetworkSpec
@@ -136,7 +138,7 @@ class Plan:
     overlap: Overlap = Overlap.FULL
     collectives: Collectives = Collectives.AUTO
     dtype: str = "float32"
-    machine: dict[str, object] = field(default_factory=dict, hash=False)
+    machine: Machine | None = field(default=None, hash=False)
     synchronisation: Synchronisation = Synchronisation.ALLREDUCE
     batch_norm: str = "sync"
     microbatches: Extent = 1
@@ -191,7 +193,7 @@ class PlanOptions(StrategyOptions, total=False):
     overlap: Overlap
     collectives: Collectives
     dtype: str
-    machine: dict[str, object]
+    machine: Machine | None
     synchronisation: Synchronisation
     batch_norm: str
     optimizer: str
@@ -218,7 +220,8 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
 
 def to_json(plan: Plan) -> dict[str, object]:
     """The plan as JSON data, without configurations' and the network's defaults."""
-    out = asdict(plan)
+    out = asdict(replace(plan, machine=None))
+    out["machine"] = plan.machine and files.to_dict(plan.machine)
     plain = asdict(Config())
     out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]}
                       for name, c in plan.configs.items()}
@@ -241,8 +244,10 @@ def from_json(data: object, where: str) -> Plan:
         found = data["hpcpar_plan"]
         raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version "
                          f"{VERSION}; {_AGAIN}")
-    plan = convert({FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items()
-                    if k != "hpcpar_plan"}, Plan, where, _AGAIN)
+    known = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items() if k != "hpcpar_plan"}
+    if isinstance(known.get("machine"), dict):
+        known["machine"] = files.as_today(known["machine"], where) or None
+    plan = convert(known, Plan, where, _AGAIN)
     for name in ("microbatches", "fc_passes"):
         if getattr(plan, name) > MOST_PARTS:
             raise InputError(f"{where}: '{name}': {getattr(plan, name)} is more than {MOST_PARTS}, "

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.plan.axis import Axis, IntArray, intervals
-from hpcpar.plan.config import ONE
 from hpcpar.plan.layout import Layout
 
 
@@ -18,7 +17,7 @@ def lives(layout: Layout, rank: IntArray) -> NDArray[np.bool_]:
 
 def part(layout: Layout, axis: Axis, rank: IntArray) -> IntArray:
     """Index of each rank's part of an axis."""
-    mesh_axis = layout.mesh_axes.get(axis.name, ONE)
+    mesh_axis = layout.mesh_axis(axis)
     return np.asarray(mesh_axis.of(rank - layout.config.first) + np.zeros_like(rank))
 
 

@@ -19,7 +19,8 @@ from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.moments import MOMENT_BYTES, moments_layout, moments_pattern
 from hpcpar.schedule.outline_steps import Chooser, Move
-from hpcpar.schedule.pattern import NOTHING, collective_along
+from hpcpar.schedule.pattern import NOTHING
+from hpcpar.schedule.pattern_family import collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import gradient, update

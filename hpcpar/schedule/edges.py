@@ -10,8 +10,9 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints, value_key
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.pattern import Pattern, patterns
-from hpcpar.schedule.steps import Role, TensorRef
+from hpcpar.schedule.pattern import Pattern
+from hpcpar.schedule.pattern_family import AnyPattern, patterns
+from hpcpar.schedule.steps import Kind, Role, TensorRef
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,21 @@ class Edge:
     which: int
     owned: Layout
     needed: Layout
-    forward: Pattern
-    backward: Pattern
+    forward: AnyPattern
+    backward: AnyPattern
     key: Hashable
+
+    @property
+    def kind(self) -> Kind | None:
+        """How the tensor moves, in a single plan; None where it stays."""
+        assert isinstance(self.forward, Pattern)
+        return self.forward.kind
+
+    @property
+    def adjoint_kind(self) -> Kind | None:
+        """How its gradient moves, in a single plan."""
+        assert isinstance(self.backward, Pattern)
+        return self.backward.kind
 
     @property
     def tensor(self) -> TensorRef:
@@ -55,7 +68,7 @@ class Edges:
 
     def __init__(self, network: Network, plan: Plan) -> None:
         self.network, self.plan = network, plan
-        self._known: dict[Hashable, tuple[Layout, Layout, Pattern, Pattern]] = {}
+        self._known: dict[Hashable, tuple[Layout, Layout, AnyPattern, AnyPattern]] = {}
         self._needs: dict[Hashable, Layout] = {}
 
     def key(self, layer: Layer, batch: Ints) -> Hashable:

@@ -22,7 +22,7 @@ from hpcpar.schedule.outline_steps import (
     Quote,
     Task,
 )
-from hpcpar.schedule.pattern import Pattern
+from hpcpar.schedule.pattern_family import AnyPattern
 from hpcpar.schedule.steps import Algorithm, Op, Phase, TensorRef
 
 
@@ -55,7 +55,7 @@ class Emitter:
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
     def move(
-        self, phase: Phase, layer: str, tensor: TensorRef, pattern: Pattern, source: Layout,
+        self, phase: Phase, layer: str, tensor: TensorRef, pattern: AnyPattern, source: Layout,
         destination: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None if nothing moves in any case."""

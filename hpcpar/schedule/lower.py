@@ -19,6 +19,7 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
+from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.pipeline_order import cells, firsts, stage_of
 from hpcpar.schedule.steps import PASSES, Algorithm, Comm, Compute, Group, Phase, Schedule, Step
 
@@ -210,13 +211,26 @@ def _frozen(index: int, entry: Entry) -> Step:
 
 def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 0) -> Comm:
     """The communication step that a movement of a single plan is."""
+    assert isinstance(step.pattern, Pattern) and step.pattern.kind is not None
     kind, group = step.pattern.kind, step.pattern.group
-    assert kind is not None
     if group is not None:
         group = Group(group.mesh_axes, int(step.source.config.first))
     return Comm(
-        index, step.phase, step.layer, step.tensor, kind, step.source, step.destination,
-        bool(step.pattern.reduce), group, Algorithm(str(step.algorithm)), int(step.segments),
-        step.item_bytes, needed_by, part, step.root, step.covers,
-        int(step.inner),
+        index=index,
+        phase=step.phase,
+        layer=step.layer,
+        tensor=step.tensor,
+        kind=kind,
+        source=step.source,
+        destination=step.destination,
+        reduce=step.pattern.reduce,
+        group=group,
+        algorithm=Algorithm(str(step.algorithm)),
+        segments=int(step.segments),
+        item_bytes=step.item_bytes,
+        needed_by=needed_by,
+        part=part,
+        root=step.root,
+        covers=step.covers,
+        inner=int(step.inner),
     )

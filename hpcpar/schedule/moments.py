@@ -12,7 +12,8 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Ints, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.pattern import NOTHING, Pattern, collective, collective_along
+from hpcpar.schedule.pattern import NOTHING
+from hpcpar.schedule.pattern_family import AnyPattern, collective, collective_along
 from hpcpar.schedule.steps import Kind
 from hpcpar.schedule.weights import SUMMED
 
@@ -40,7 +41,7 @@ def moments_layout(network: Network, plan: Plan, layer: Layer, batch: Ints) -> L
     return Layout(config, (Axis("n", batch, batch), axis, sums))
 
 
-def moments_pattern(network: Network, plan: Plan, layer: Layer) -> Pattern:
+def moments_pattern(network: Network, plan: Plan, layer: Layer) -> AnyPattern:
     """The sum over the ranks that hold other items behind the same mean and variance.
 
     Nothing moves where each rank has all of them.

@@ -12,7 +12,7 @@ from hpcpar.plan.config import Flags, Floats, Ints, Names
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.pattern import Pattern
+from hpcpar.schedule.pattern_family import AnyPattern
 from hpcpar.schedule.steps import CODES, Algorithm, Kind, Op, Phase, TensorRef
 
 #: `Move.needed_by` of a movement that no step waits for yet.
@@ -75,7 +75,7 @@ class Move:
     tensor: TensorRef
     source: Layout
     destination: Layout
-    pattern: Pattern
+    pattern: AnyPattern
     item_bytes: int
     key: Hashable
     algorithm: Names = Algorithm.DIRECT

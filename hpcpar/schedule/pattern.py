@@ -1,18 +1,23 @@
 """The pattern of a movement, recognised from what ranks own and need: the decision behind every
 communication step.
 
-Every axis is decided from degrees and strides, never by walking ranks. Degrees and strides are
-numbers, or arrays that are broadcast: one case each of a family of plans, or every configuration of
-a producer against every configuration of a consumer.
+Every axis is decided from degrees and strides, never by walking ranks; all axes together by the
+table `ROWS`, which ``docs/explanation/schedule.md`` explains. `hpcpar.schedule.pattern_family`
+looks up the patterns of many configurations at once.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from enum import IntFlag
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import (
     Columns,
@@ -24,18 +29,16 @@ from hpcpar.network.receptive_field import (
     Sliding,
     Window,
 )
-from hpcpar.plan.axis import Axis, all_intervals, tabulate
-from hpcpar.plan.config import ONE, Config, Flags, Ints, MeshAxis
+from hpcpar.plan.axis import Axis, all_intervals
+from hpcpar.plan.config import ONE, Flags, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.steps import CODES, Group, Kind
 
 #: Axes of a configuration along which gradients may be partial sums.
 PARTIAL = ("n", "c", "d", "h", "w", "k")
-KINDS: tuple[Kind | None, ...] = (None, *CODES)
-#: By code, whether it is a collective's, and whether that sums.
-COLLECTIVE = np.array([kind not in (None, Kind.HALO, Kind.REDISTRIBUTE) for kind in KINDS])
-SUMS = np.array([kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE) for kind in KINDS])
-_ALLGATHER, _REDISTRIBUTE = CODES[Kind.ALLGATHER], CODES[Kind.REDISTRIBUTE]
+#: Kinds whose messages go from rank to rank; the others are collectives.
+POINT_TO_POINT = (Kind.HALO, Kind.REDISTRIBUTE)
+SUMMING = (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE)
 
 
 @dataclass(frozen=True)
@@ -44,53 +47,46 @@ class Pattern:
 
     Attributes
     ----------
-    code : int
-        One of `CODES`, 0 where nothing moves.
+    kind : Kind or None
+        None where nothing moves.
     adds : bool
         Messages of a halo exchange or a redistribution are added to what they meet.
     mesh_axes : tuple of MeshAxis
-        Coordinates of a collective's group; of size 1 in cases where one does not belong to it.
+        Coordinates of a collective's group.
     """
 
-    code: np.int8 | NDArray[np.int8]
+    kind: Kind | None
     adds: bool = False
     mesh_axes: tuple[MeshAxis, ...] = ()
 
     @property
-    def reduce(self) -> Flags:
-        """True where it sums."""
-        return SUMS[self.code] | (self.adds & (self.code != 0) & ~COLLECTIVE[self.code])
+    def code(self) -> np.int8:
+        """The kind as one of `CODES`; 0 where nothing moves."""
+        return np.int8(0) if self.kind is None else CODES[self.kind]
 
     @property
-    def kind(self) -> Kind | None:
-        """The kind of a single case."""
-        return KINDS[int(self.code)]
+    def kinds(self) -> list[Kind]:
+        """The kind, if anything moves."""
+        return [] if self.kind is None else [self.kind]
+
+    @property
+    def reduce(self) -> bool:
+        """True where it sums."""
+        return self.kind in SUMMING or (self.adds and self.kind in POINT_TO_POINT)
 
     @property
     def group(self) -> Group | None:
-        """The group of a single case; None where there is no collective."""
-        if not COLLECTIVE[self.code]:
+        """The group of a collective; None for other movements."""
+        if self.kind is None or self.kind in POINT_TO_POINT:
             return None
-        return Group(tuple(MeshAxis(int(d.stride), int(d.size)) for d in self.mesh_axes
-                           if d.size > 1))
+        return Group(tuple(d for d in self.mesh_axes if d.size > 1))
 
 
-NOTHING = Pattern(np.int8(0))
-
-
-def collective(kind: Kind, mesh_axes: tuple[MeshAxis, ...]) -> Pattern:
-    """A collective over the ranks that differ in `mesh_axes`; nothing where these are one rank."""
-    return Pattern(_any_cut(mesh_axes) * CODES[kind], False, mesh_axes)
-
-
-def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> Pattern:
-    """A collective over the ranks that differ along some axes of a configuration."""
-    return collective(kind, tuple(config.mesh_axes[name] for name in names))
+NOTHING = Pattern(None)
 
 
 # -- one axis --------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Cut:
+class Cut(NamedTuple):
     """How a layout cuts one axis: part ``mesh_axis.of(rank)`` of `mesh_axis.size` blocks.
 
     Attributes
@@ -102,47 +98,47 @@ class Cut:
     """
 
     mesh_axis: MeshAxis
-    granule: int
-    exact: Flags
-    regular: Flags = True
+    granule: int = 1
+    exact: bool = True
+    regular: bool = True
 
     @property
-    def parts(self) -> Ints:
-        return self.mesh_axis.size
+    def parts(self) -> int:
+        return int(self.mesh_axis.size)
 
 
-def cut(layout: Layout, axis: Axis) -> Cut:
-    """How `layout` cuts `axis`."""
-    mesh_axis, relation = layout.mesh_axes.get(axis.name, ONE), axis.relation
+def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
+    """How the parts along `mesh_axis` of a layer's output cut `axis`."""
+    relation, parts = axis.relation, int(mesh_axis.size)
     if isinstance(relation, Same):
-        return Cut(mesh_axis, axis.granule, True)
+        return Cut(mesh_axis, axis.granule)
     if isinstance(relation, Full):
-        return Cut(ONE, 1, True)
-    if isinstance(relation, Granule | Columns):
-        return Cut(mesh_axis, 1, True)
-    whole = np.equal(mesh_axis.size, 1)
+        return Cut(ONE)
+    if isinstance(relation, Granule | Columns) or parts == 1:
+        return Cut(mesh_axis)
     if isinstance(relation, Offset):
-        return Cut(mesh_axis, 1, whole, whole)
+        return Cut(mesh_axis, exact=False, regular=False)
     if isinstance(relation, Groups):
-        size = np.asarray(mesh_axis.size)
-        coarse, fine = relation.groups % size == 0, size % relation.groups == 0
-        stride = np.where(coarse, mesh_axis.stride, mesh_axis.stride * (size // relation.groups))
-        parts = np.where(fine & ~coarse, relation.groups, size)
-        return Cut(MeshAxis(stride, parts), 1, coarse | fine, coarse | fine)
+        if relation.groups % parts == 0:
+            return Cut(mesh_axis)
+        if parts % relation.groups == 0:  # several parts of the output in each group
+            stride = mesh_axis.stride * (parts // relation.groups)
+            return Cut(MeshAxis(stride, relation.groups))
+        return Cut(mesh_axis, exact=False, regular=False)
     assert isinstance(relation, Sliding)
     pointwise = (isinstance(relation, Window) and relation.pointwise
                  and axis.extent == axis.out_extent)
-    return Cut(mesh_axis, 1, whole | pointwise)
+    return Cut(mesh_axis, exact=pointwise)
 
 
-def _is_union(fine: Cut, coarse: Cut) -> Flags:
+def _is_union(fine: Cut, coarse: Cut) -> bool:
     """True where a part of `coarse` is a union of parts of `fine` held by neighbouring coordinates.
     """
-    if fine.granule != coarse.granule:
-        return np.equal(coarse.parts, 1)
-    ratio, rest = np.divmod(fine.parts, coarse.parts)
-    nested = (rest == 0) & np.equal(coarse.mesh_axis.stride, fine.mesh_axis.stride * ratio)
-    return np.equal(coarse.parts, 1) | nested
+    if coarse.parts == 1:
+        return True
+    ratio, rest = divmod(fine.parts, coarse.parts)
+    return (fine.granule == coarse.granule and rest == 0
+            and bool(coarse.mesh_axis.stride == fine.mesh_axis.stride * ratio))
 
 
 @lru_cache(maxsize=50_000)
@@ -152,156 +148,133 @@ def _holds_needed(owned: Axis, needed: Axis, parts: int) -> bool:
     return bool(((need1 <= need0) | ((own0 <= need0) & (need1 <= own1))).all())
 
 
-@dataclass(frozen=True)
-class AxisRelation:
+class Fit(IntFlag):
+    """How needed intervals relate to owned ones along an axis, or along several axes.
+
+    Attributes
+    ----------
+    EQUAL
+        They are the same.
+    WITHIN
+        They are widened by windows, but every rank owns all that it needs.
+    HALO
+        They are widened by windows into the owned intervals of other ranks.
+    GATHER
+        A needed one is the union of the owned ones of neighbours.
+    NARROW
+        A needed one is a piece of the owned one, another at each neighbour.
+    IRREGULAR
+        None of these.
+    """
+
+    EQUAL = 0
+    WITHIN = 1
+    HALO = 2
+    GATHER = 4
+    NARROW = 8
+    IRREGULAR = 16
+
+
+class AxisRelation(NamedTuple):
     """How the needed intervals of an axis relate to the owned ones.
 
     Attributes
     ----------
     depends : MeshAxis
         The coordinate that decides which interval is needed.
-    gather : MeshAxis
-        Neighbours whose owned intervals together make up a needed one (size 1: none).
-    narrow : MeshAxis
-        Ranks that each need another piece of the same owned interval (size 1: none).
-    halo : bool
-        Needed intervals reach into other ranks' owned ones by windows.
-    inexact : bool
-        Some needed interval is no union of parts, though every rank may own what it needs.
-    irregular : bool
-        None of the simple relations holds.
+    among : MeshAxis
+        The neighbours of `Fit.GATHER` and `Fit.NARROW`; else one rank.
     """
 
+    fit: Fit
     depends: MeshAxis
-    gather: MeshAxis
-    narrow: MeshAxis
-    halo: Flags
-    inexact: Flags
-    irregular: Flags
+    among: MeshAxis = ONE
 
 
-def relate(owned: Layout, needed: Layout, a: Axis, b: Axis) -> AxisRelation:
-    """Compare the owned axis `a` with the needed axis `b`."""
-    have, want = cut(owned, a), cut(needed, b)
-    irregular: Flags = np.logical_not(want.regular)
-    inexact: Flags = False
-    halo = np.logical_not(want.exact) & want.regular
-    if np.any(halo):
-        held = tabulate(partial(_holds_needed, a, b), want.parts, np.bool_)
-        same_cut = (np.equal(want.mesh_axis.stride, have.mesh_axis.stride)
-                    & np.equal(want.parts, have.parts))
-        irregular = irregular | (halo & ~same_cut)
-        inexact, halo = halo & same_cut & held, halo & same_cut & ~held
-    gathers = _is_union(have, want) & want.exact
-    narrows = _is_union(want, have) & want.exact & ~gathers
-    return AxisRelation(
-        want.mesh_axis,
-        MeshAxis(have.mesh_axis.stride, np.where(gathers, have.parts // want.parts, 1)),
-        MeshAxis(want.mesh_axis.stride, np.where(narrows, want.parts // have.parts, 1)),
-        halo, inexact, irregular | (want.exact & np.logical_not(gathers | narrows)),
-    )
+def relate(a: Axis, b: Axis, have: Cut, want: Cut) -> AxisRelation:
+    """Compare the owned axis `a`, cut as `have` says, with the needed axis `b`."""
+    depends = want.mesh_axis
+    if not want.exact:
+        same = (depends.stride, want.parts) == (have.mesh_axis.stride, have.parts)
+        if not (want.regular and same):
+            return AxisRelation(Fit.IRREGULAR, depends)
+        held = _holds_needed(a, b, want.parts)
+        return AxisRelation(Fit.WITHIN if held else Fit.HALO, depends)
+    if _is_union(have, want):
+        ratio = have.parts // want.parts
+        if ratio == 1:
+            return AxisRelation(Fit.EQUAL, depends)
+        return AxisRelation(Fit.GATHER, depends, MeshAxis(have.mesh_axis.stride, ratio))
+    if _is_union(want, have):
+        pieces = MeshAxis(depends.stride, want.parts // have.parts)
+        return AxisRelation(Fit.NARROW, depends, pieces)
+    return AxisRelation(Fit.IRREGULAR, depends)
 
 
 # -- all axes --------------------------------------------------------------------------------------
+#: The movement, its adjoint for gradients that are complete, and for gradients that are partial
+#: sums. `REDUCE_SCATTER` requires that the ranks that share a sum are those that gather the box.
+Row = tuple[Kind | None, Kind | None, Kind | None]
+ROWS: dict[Fit, Row] = {
+    Fit.EQUAL: (None, None, Kind.ALLREDUCE),
+    Fit.WITHIN: (None, None, Kind.REDISTRIBUTE),
+    Fit.HALO: (Kind.HALO, Kind.HALO, Kind.REDISTRIBUTE),
+    Fit.HALO | Fit.WITHIN: (Kind.HALO, Kind.HALO, Kind.REDISTRIBUTE),
+    Fit.GATHER: (Kind.ALLGATHER, None, Kind.REDUCE_SCATTER),
+    Fit.GATHER | Fit.WITHIN: (Kind.REDISTRIBUTE, None, Kind.REDISTRIBUTE),
+    Fit.NARROW: (None, Kind.ALLGATHER, Kind.REDISTRIBUTE),
+    Fit.NARROW | Fit.WITHIN: (None, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE),
+    Fit.NARROW | Fit.HALO: (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE),
+    Fit.NARROW | Fit.HALO | Fit.WITHIN: (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE),
+}
+ANYTHING_ELSE: Row = (Kind.REDISTRIBUTE, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)
+
+
 def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
     """The movement from owned boxes to needed ones, and its adjoint for the gradients."""
-    axes = [relate(owned, needed, a, b) for a, b in zip(owned.axes, needed.axes, strict=True)
-            if _is_cut(owned, a) or _is_cut(needed, b)]
-    gathers = tuple(r.gather for r in axes if _some_cut(r.gather))
-    narrows = tuple(r.narrow for r in axes if _some_cut(r.narrow))
+    relations = [relate(a, b, cut(a, owned.mesh_axis(a)), cut(b, needed.mesh_axis(b)))
+                 for a, b in zip(owned.axes, needed.axes, strict=True)]
+    gathers = tuple(r.among for r in relations if r.fit is Fit.GATHER)
+    narrows = tuple(r.among for r in relations if r.fit is Fit.NARROW)
+    fits = functools.reduce(operator.or_, (r.fit for r in relations), Fit.EQUAL)
     a, b = owned.config, needed.config
-    irregular: Flags = np.not_equal(a.first, b.first) | np.not_equal(a.ranks, b.ranks)
-    halo: Flags = False
-    inexact: Flags = False
-    for r in axes:
-        irregular, halo, inexact = irregular | r.irregular, halo | r.halo, inexact | r.inexact
     # a gathered box must be the same for the whole group
-    for group in gathers:
-        for r in axes:
-            irregular = irregular | _share_factors(group, r.depends)
-    gather, narrow = _any_cut(gathers), _any_cut(narrows)
-
-    general = irregular | (gather & (halo | inexact | narrow))
-    forward = np.where(general, _REDISTRIBUTE,
-                       np.where(gather, _ALLGATHER, np.where(halo, CODES[Kind.HALO], 0)))
+    if (a.first, a.ranks) != (b.first, b.ranks) or any(
+            share_factors(x, r.depends) for x, r in itertools.product(gathers, relations)):
+        fits = Fit.IRREGULAR
+    forward, complete, summed = ROWS.get(fits, ANYTHING_ELSE)
     sums = partial_axes(needed)
-    same_group = _same_axes(gathers, sums)
-    backward = _adjoint_code(_any_cut(sums), same_group, gather, narrow, halo, inexact, irregular)
-    # the adjoint gathers where the forward pass took boxes apart, and sums elsewhere
-    gathers_back = backward == _ALLGATHER
-    mesh_axes = [MeshAxis(d.stride, np.where(gathers_back, 1, d.size)) for d in sums]
-    mesh_axes += [MeshAxis(d.stride, np.where(gathers_back, d.size, 1)) for d in narrows]
-    return Pattern(forward, False, gathers), Pattern(backward, True, tuple(mesh_axes))
-
-
-def _adjoint_code(partial: Flags, same_group: Flags, gather: Flags, narrow: Flags, halo: Flags,
-                  inexact: Flags, irregular: Flags) -> NDArray[np.int8]:
-    """The code of the adjoint of a movement.
-
-    Parameters
-    ----------
-    partial : bool
-        Gradients are partial sums.
-    same_group : bool
-        The ranks over which they are partial sums are those that together gather a needed box.
-    """
-    complete = np.where(
-        halo, np.where(gather | narrow, _REDISTRIBUTE, CODES[Kind.HALO]),
-        # pieces of a box that several ranks own: put together what the forward pass took apart
-        np.where(narrow, np.where(gather | inexact, _REDISTRIBUTE, _ALLGATHER), 0),
-    )
-    summed = np.where(
-        halo | inexact | narrow, _REDISTRIBUTE,
-        np.where(np.logical_not(gather), CODES[Kind.ALLREDUCE],
-                 np.where(same_group, CODES[Kind.REDUCE_SCATTER], _REDISTRIBUTE)),
-    )
-    return np.where(irregular, _REDISTRIBUTE, np.where(partial, summed, complete))
+    if summed is Kind.REDUCE_SCATTER and set(gathers) != set(sums):
+        summed = Kind.REDISTRIBUTE
+    back = Pattern(summed, True, sums) if sums else Pattern(complete, True, narrows)
+    return Pattern(forward, False, gathers), back
 
 
 def partial_axes(needed: Layout) -> tuple[MeshAxis, ...]:
     """Coordinates over which the gradients of a needed box are partial sums: those of parts of the
     work that need the same box.
     """
-    out = []
-    by_name = {a.name: a for a in needed.axes}
-    for name in PARTIAL:
-        if f"all {name}" in by_name:
-            continue  # the layer's output has no such axis: ranks along it are replicas
-        mesh_axis = needed.config.mesh_axes[name]
-        kept = cut(needed, by_name[name]).parts if name in by_name else 1
-        out.append(MeshAxis(mesh_axis.stride, mesh_axis.size // kept))
-    return tuple(mesh_axis for mesh_axis in out if _some_cut(mesh_axis))
+    mesh_axes = needed.config.mesh_axes
+    found = (summed_over(axis, mesh_axes[name]) for name, axis in may_sum(needed.axes))
+    return tuple(mesh_axis for mesh_axis in found if mesh_axis.size > 1)
 
 
-def _is_cut(layout: Layout, axis: Axis) -> bool:
-    return bool(np.any(np.greater(layout.degree(axis), 1)))
+def may_sum(axes: Sequence[Axis]) -> list[tuple[str, Axis | None]]:
+    """Axes of a configuration along which gradients may be partial sums, and what they cut.
+
+    Along an axis that the layer's output does not have ranks are replicas.
+    """
+    by_name = {axis.name: axis for axis in axes}
+    return [(name, by_name.get(name)) for name in PARTIAL if f"all {name}" not in by_name]
 
 
-def _some_cut(mesh_axis: MeshAxis) -> bool:
-    return bool(np.any(np.greater(mesh_axis.size, 1)))
+def summed_over(axis: Axis | None, mesh_axis: MeshAxis) -> MeshAxis:
+    """The coordinate over which parts along `mesh_axis` need the same interval of `axis`."""
+    kept = 1 if axis is None else cut(axis, mesh_axis).parts
+    return MeshAxis(mesh_axis.stride, mesh_axis.size // kept)
 
 
-def _any_cut(mesh_axes: tuple[MeshAxis, ...]) -> Flags:
-    """True in cases in which some coordinate has more than one part."""
-    out: Flags = np.bool_(False)
-    for mesh_axis in mesh_axes:
-        out = out | np.greater(mesh_axis.size, 1)
-    return out
-
-
-def _share_factors(a: MeshAxis, b: MeshAxis) -> Flags:
+def share_factors(a: MeshAxis, b: MeshAxis) -> Flags:
     """True where two coordinates of more than one part are made of common factors of the rank."""
     overlap = (a.stride < b.stride * b.size) & (b.stride < a.stride * a.size)
-    return np.greater(a.size, 1) & np.greater(b.size, 1) & overlap
-
-
-def _same_axes(a: tuple[MeshAxis, ...], b: tuple[MeshAxis, ...]) -> Flags:
-    """True where both name the same coordinates; those of one part do not count."""
-    out: Flags = np.bool_(True)
-    for some, others in ((a, b), (b, a)):
-        for x in some:
-            found: Flags = np.equal(x.size, 1)
-            for y in others:
-                found = found | (np.equal(x.stride, y.stride) & np.equal(x.size, y.size))
-            out = out & found
-    return out
+    return (a.size > 1) & (b.size > 1) & overlap

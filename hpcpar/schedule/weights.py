@@ -11,7 +11,7 @@ from hpcpar.plan.plan import Overlap, Plan, Synchronisation
 from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.outline_steps import NOT_YET, Move
-from hpcpar.schedule.pattern import collective_along
+from hpcpar.schedule.pattern_family import collective_along
 from hpcpar.schedule.steps import Kind, Op, Phase, Role, TensorRef
 
 #: Axes along which a weight's gradient is a partial sum: all but channels.

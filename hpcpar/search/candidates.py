@@ -12,7 +12,6 @@ import numpy as np
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
-from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
@@ -172,7 +171,7 @@ class Candidate:
             return self.made
         options = t.plan_options | {"bucket_bytes": self.bucket_bytes}
         return make_plan(t.spec, self.strategy, t.ranks, t.batch, gather=t.gather,
-                         network=t.network, machine=files.to_dict(t.machine), **options)
+                         network=t.network, machine=t.machine, **options)
 
     def with_options(self, **changed: Any) -> Candidate:
         """The same plan with other options of `Plan`."""
@@ -323,8 +322,9 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
     held = np.broadcast_to(costs.memory.total_bytes, cases) + spare_bytes
     parts = np.broadcast_to(sample_parts(plan), cases)
     measured = np.broadcast_to(costs.measured_compute, cases)
-    return [Candidate(task, strategy, float(seconds[i]), int(held[i]), int(parts[i]),
-                      float(measured[i]), int(sizes[i]))
+    return [Candidate(task=task, strategy=strategy, iteration_s=float(seconds[i]),
+                      bound_bytes=int(held[i]), parts=int(parts[i]), measured=float(measured[i]),
+                      bucket_bytes=int(sizes[i]))
             for i, strategy in enumerate(strategies)]
 
 
@@ -335,7 +335,7 @@ def alone(task: PlanningTask, strategy: str) -> Candidate:
 
 def _alone(task: PlanningTask, strategy: str) -> Candidate:
     plan = make_plan(task.spec, strategy, task.ranks, task.batch, gather=task.gather,
-                     network=task.network, machine=files.to_dict(task.machine), **task.plan_options)
+                     network=task.network, machine=task.machine, **task.plan_options)
     return _balanced(task, plan) if entry_of(strategy).pipeline else _of_plan(task, plan)
 
 
@@ -399,9 +399,10 @@ def _costs(task: PlanningTask, plan: Plan) -> Costs:
 
 
 def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
-    return Candidate(task, plan.strategy, float(costs.iteration_s), int(costs.memory.total_bytes),
-                     int(sample_parts(plan)), float(costs.measured_compute), plan.bucket_bytes,
-                     plan, costs)
+    return Candidate(task=task, strategy=plan.strategy, iteration_s=float(costs.iteration_s),
+                     bound_bytes=int(costs.memory.total_bytes), parts=int(sample_parts(plan)),
+                     measured=float(costs.measured_compute), bucket_bytes=plan.bucket_bytes,
+                     made=plan, priced_alone=costs)
 
 
 def sample_parts(plan: Plan) -> Ints:

@@ -51,7 +51,7 @@ class TableMaker:
     def __init__(self, network: Network, plan: Plan, machine: Machine,
                  contention: float | None = None, gamma: float = 1.0) -> None:
         self.network, self.machine, self.gamma = network, machine, gamma
-        self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine={})
+        self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine=None)
         self.network_model = NetworkModel(machine, contention)
         # a plan's algorithms are chosen without a given contention
         plain = self.network_model if contention is None else NetworkModel(machine)

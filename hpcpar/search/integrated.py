@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hpcpar.errors import InputError
-from hpcpar.machine import files
 from hpcpar.papers.gholami_choice import HockneyLink, choose
 from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import DTYPES, Plan
@@ -38,5 +37,5 @@ def plan_integrated(task: PlanningTask) -> Candidate:
                     HockneyLink(level.alpha_s, item_bytes * level.loaded_beta_s_per_byte))
     request = StrategyRequest(network, task.ranks, (choice.pr, choice.pc), task.gather, "inner")
     plan = Plan(task.spec, task.ranks, task.batch, NAME, integrated(request, choice.domain),
-                machine=files.to_dict(machine), **task.plan_options)
+                machine=machine, **task.plan_options)
     return of_plan(task, plan)

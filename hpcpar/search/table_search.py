@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.price_family import price_family
-from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation
@@ -109,7 +108,7 @@ class Search:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
         self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma}
-        self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=files.to_dict(machine),
+        self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=machine,
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
         reductions = self.plan.synchronisation is Synchronisation.ALLREDUCE

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Collectives, Overlap, Synchronisation
@@ -77,7 +76,7 @@ def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
             continue
         add(what, p.iteration_s, p.fits)
     for what, machine in _better_machines(task.machine):
-        moved = replace(plan, machine=files.to_dict(machine))
+        moved = replace(plan, machine=machine)
         p = price(network, moved, machine, **task.price_options)
         add(what, p.iteration_s, p.fits)
     return sorted(found, key=lambda change: (not change.fits, change.iteration_s))

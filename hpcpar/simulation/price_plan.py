@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -253,35 +253,57 @@ def _contended(machine: Machine, contention: float) -> Machine:
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
              samples: int | None = None, **options: Unpack[PriceOptions]) -> Prediction:
     """The prediction of a plan from its `costs`; the other parameters are those of `price`."""
-    line = costs.timeline
+    batch, iteration_s = int(plan.batch), float(costs.iteration_s)
     traffic = _traffic(costs, int(plan.ranks))
     steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
-    names = [level.name for level in machine.levels]
+    held = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
+    gamma = options.get("gamma", 1.0)
+    held_by_layer = {name: part.scaled(gamma) for name, part in held.layers.items()}
+    normalised = any(layer.statistics == "batch" for layer in network.layers)
+    return Prediction(
+        network=plan.network.name,
+        machine=machine.name,
+        strategy=plan.strategy,
+        ranks=int(plan.ranks),
+        batch=batch,
+        overlap=plan.overlap,
+        accounting=options.get("accounting", "schedule"),
+        iteration_s=iteration_s,
+        epoch_s=None if samples is None else samples / batch * iteration_s,
+        compute_s=float(costs.compute_s),
+        communication_s=float(costs.communication_s),
+        exposed_communication_s=float(costs.exposed_communication_s),
+        bubble_s=float(costs.bubble_s),
+        measured_compute=float(costs.measured_compute),
+        communication_bytes=traffic.n_bytes,
+        io_s=float(costs.io_s),
+        memory=held.total.scaled(gamma),
+        memory_limit_bytes=machine.device.memory_bytes,
+        process=process_memory(network, plan),
+        layers=_layers(network, plan, costs, traffic, steps, held_by_layer),
+        steps=steps,
+        timeline=_timeline(machine, costs, steps),
+        samples=samples,
+        batch_norm=plan.batch_norm if normalised else "",
+        processor=machine.processor,
+        training=options.get("training", True),
+        interval_s=of_iteration(machine, costs),
+        limits=passed_limits(network, plan),
+    )
+
+
+def _timeline(machine: Machine, costs: Costs, steps: Sequence[StepCost]) -> Timeline[float]:
+    """The timeline of a single plan in plain numbers; a movement's stream is the level it crosses.
+    """
+    line = costs.timeline
     spans = []
     for step, span, cost in zip(steps, line.spans, costs.steps, strict=True):
-        stream = names[int(cost.level)] if step.is_comm else span.stream
+        stream = machine.levels[int(cost.level)].name if step.is_comm else span.stream
         spans.append(Span(float(span.start_s), float(span.end_s), stream))
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
     stages = tuple(StageTime({i: float(seconds) for i, seconds in stage.exposed_s.items()},
                              float(stage.bubble_s)) for stage in line.stages)
-    total = float(costs.iteration_s)
-    held = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
-    gamma = options.get("gamma", 1.0)
-    held_by_layer = {name: part.scaled(gamma) for name, part in held.layers.items()}
-    return Prediction(
-        plan.network.name, machine.name, plan.strategy, int(plan.ranks), int(plan.batch),
-        plan.overlap, options.get("accounting", "schedule"), total,
-        None if samples is None else samples / int(plan.batch) * total,
-        float(costs.compute_s), float(costs.communication_s),
-        float(costs.exposed_communication_s), float(costs.bubble_s),
-        float(costs.measured_compute), traffic.n_bytes, float(costs.io_s),
-        held.total.scaled(gamma), machine.device.memory_bytes, process_memory(network, plan),
-        _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
-        Timeline(tuple(spans), waits, float(line.total_s), stages), samples,
-        plan.batch_norm if any(x.statistics == "batch" for x in network.layers) else "",
-        machine.processor, options.get("training", True), of_iteration(machine, costs),
-        passed_limits(network, plan),
-    )
+    return Timeline(tuple(spans), waits, float(line.total_s), stages)
 
 
 def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
@@ -312,16 +334,16 @@ def _traffic(costs: Costs, ranks: int) -> RankTraffic:
 def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
     entry, cost = costs.entries[index], costs.steps[index]
     step, seconds = entry.step, float(cost.seconds)
-    moves = isinstance(step, Move)
     if isinstance(step, Move):
-        kind = step.pattern.kind
-        assert kind is not None
-        label, layer = f"{step.layer}.{step.phase.value}.{kind.value}", step.layer
+        (kind,) = step.pattern.kinds
+        layer, does = step.layer, f"{step.phase.value}.{kind.value}"
+        exposed_s = float(costs.timeline.waits_s[index])
     else:
-        label, layer = f"{step.layer.name}.{step.op.value}", step.layer.name
-    exposed = float(costs.timeline.waits_s[index]) if moves else seconds
-    return StepCost(index, label, layer, step.phase.value, moves, seconds, exposed,
-                    *traffic.of_step[index], entry.part, entry.stage)
+        layer, does, exposed_s = step.layer.name, step.op.value, seconds
+    messages, sent_bytes = traffic.of_step[index]
+    return StepCost(index=index, label=f"{layer}.{does}", layer=layer, phase=step.phase.value,
+                    is_comm=isinstance(step, Move), seconds=seconds, exposed_s=exposed_s,
+                    messages=messages, sent_bytes=sent_bytes, part=entry.part, stage=entry.stage)
 
 
 def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
@@ -333,9 +355,15 @@ def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
     found, compute = [], costs.seconds_of_layers()
     for name, comm in comm_s.items():
         config = plan.configs[name]
-        degrees = {a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")}
-        placement = "outer" if config.outer else "inner"
-        found.append(LayerCost(name, degrees, placement, int(config.first), int(config.ranks),
-                               float(compute[name]), comm, traffic.of_layer.get(name, 0),
-                               int(held[name].total_bytes)))
+        found.append(LayerCost(
+            name=name,
+            config={a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")},
+            placement="outer" if config.outer else "inner",
+            first_rank=int(config.first),
+            ranks=int(config.ranks),
+            compute_s=float(compute[name]),
+            communication_s=comm,
+            communication_bytes=traffic.of_layer.get(name, 0),
+            memory_bytes=int(held[name].total_bytes),
+        ))
     return tuple(found)

@@ -184,8 +184,7 @@ ALGORITHMS_OF_MPI = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 
 def _fixed(place: int, segments: int) -> Chooser:
     def choose(step: Move) -> tuple[str, int]:
-        kind = step.pattern.kind
-        assert kind is not None
+        (kind,) = step.pattern.kinds
         algorithm = ALGORITHMS[kind][min(place, len(ALGORITHMS[kind]) - 1)]
         return algorithm, segments if algorithm == "ring" else 1
 
@@ -198,7 +197,7 @@ CHOOSERS: dict[str, Chooser] = {
     "ring, 3 segments": _fixed(0, 3),
     "tree": _fixed(1, 1),
     "halving": _fixed(2, 1),
-    "mpi": lambda step: ("mpi" if step.pattern.kind in ALGORITHMS_OF_MPI else "direct", 1),
+    "mpi": lambda step: ("mpi" if step.pattern.kinds[0] in ALGORITHMS_OF_MPI else "direct", 1),
 }
 
 

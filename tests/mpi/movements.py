@@ -57,8 +57,9 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
     if group is not None:
         group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
         algorithm = ALGORITHMS.get(pattern.kind, (Algorithm.DIRECT,))[0]
-    return Comm(index, Phase.FORWARD, "test", TENSOR, pattern.kind, source, destination,
-                bool(pattern.reduce), group, algorithm, 1, 8, index + 1)
+    return Comm(index=index, phase=Phase.FORWARD, layer="test", tensor=TENSOR, kind=pattern.kind,
+                source=source, destination=destination, reduce=pattern.reduce, group=group,
+                algorithm=algorithm, segments=1, item_bytes=8, needed_by=index + 1)
 
 
 def variants(base: Comm) -> list[Comm]:

@@ -101,7 +101,7 @@ def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
     spec = NetworkSpec("lenet5", (1, 16, 16), 10)
     if strategy == "spatial" and ranks.size > 4:
         pytest.skip("images are too small")
-    plan = make_plan(spec, strategy, ranks.size, 4 * ranks.size, machine=files.to_dict(machine))
+    plan = make_plan(spec, strategy, ranks.size, 4 * ranks.size, machine=machine)
     samples = ranks.bcast(probe.compute_samples(ranks, plan, NumpyBackend(), {}))
     assert samples is not None and len(samples.seconds) >= probe.FEWEST
     table = samples.table()
@@ -149,7 +149,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     local = ranks.size // nodes
     monkeypatch.setattr(World, "hostname", property(lambda w: f"node{w.rank // local}"))
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size,
-                     machine=files.to_dict(files.load("local")))
+                     machine=files.load("local"))
     said: list[str] = []
     machine = calibrate.calibrate(ranks, NumpyBackend(), [plan], "m", said.append)
     assert any("about" in line for line in said) and sum("round" in line for line in said) >= 3

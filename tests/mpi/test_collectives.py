@@ -16,7 +16,7 @@ from hpcpar.comm.world import World, world
 from hpcpar.errors import RunError
 from hpcpar.plan.config import MeshAxis
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import CODES, Comm, Group, Kind
+from hpcpar.schedule.steps import Comm, Group, Kind
 
 P = world().size
 KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
@@ -75,7 +75,7 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
     all_of, own = (Boxes(tuple((boxes[rank],) for rank in range(P))) for boxes in (whole, block))
     source = own if kind is Kind.ALLGATHER else all_of
     destination = own if kind is Kind.REDUCE_SCATTER else all_of
-    made = step(Pattern(CODES[kind], mesh_axes=group.mesh_axes), source, destination, index)
+    made = step(Pattern(kind, mesh_axes=group.mesh_axes), source, destination, index)
     return Case(made, [rng.standard_normal(source.items(rank)) for rank in range(P)])
 
 

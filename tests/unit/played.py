@@ -27,7 +27,7 @@ Lasts = Callable[[int, int, Step], float]
 
 def lenet(strategy: str, ranks: int, batch: int = 16, **options: Any) -> Plan:
     return make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), strategy, ranks, batch,
-                     machine=files.to_dict(MACHINE), **options)
+                     machine=MACHINE, **options)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.network.collectives import Routed, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
-from hpcpar.machine import files
+from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
@@ -19,7 +19,6 @@ from hpcpar.plan.plan import Collectives, Plan
 from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
-from hpcpar.schedule.pattern import KINDS
 from hpcpar.schedule.steps import CODES, Algorithm, Kind, Schedule
 
 #: Least size and greatest number of the pieces of a ring's message. In smaller pieces latency costs
@@ -47,8 +46,7 @@ def collective_bytes(step: Move) -> Ints:
 
 def kinds_of(step: Move) -> list[Kind]:
     """The kinds of movement that occur in some case."""
-    counts = np.bincount(np.ravel(step.pattern.code), minlength=len(KINDS))
-    return [kind for code, kind in enumerate(KINDS) if kind is not None and counts[code]]
+    return step.pattern.kinds
 
 
 def allowed(kind: Kind, collectives: Collectives) -> Sequence[Algorithm]:
@@ -168,7 +166,8 @@ def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedul
     Raises
     ------
     InputError
-        If the plan carries no valid machine.
+        If the plan carries no machine.
     """
-    machine = files.from_dict(plan.machine, "the plan's machine")
-    return lower(network, plan, chooser(machine, plan.collectives), training=training)
+    if plan.machine is None:
+        raise InputError("the plan names no machine; write it again with: hpcpar plan --machine")
+    return lower(network, plan, chooser(plan.machine, plan.collectives), training=training)

@@ -15,11 +15,12 @@ from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
-from hpcpar.plan.config import Floats, Ints, Numbers
+from hpcpar.plan.config import ONE, Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.pattern import cut
+from hpcpar.schedule.pattern_family import cut_parts
 from hpcpar.schedule.steps import CODES, Algorithm, Kind, Phase
 
 
@@ -120,8 +121,8 @@ def _least_items(parts: Layout, whole: Layout) -> Ints:
     """
     least: Ints = 1
     for a, b, extent in zip(parts.axes, whole.axes, whole.largest, strict=True):
-        pieces = np.maximum(1, cut(parts, a).parts // cut(whole, b).parts)
-        granule = max(cut(parts, a).granule, cut(whole, b).granule)
+        pieces = np.maximum(1, cut_parts(parts, a) // cut_parts(whole, b))
+        granule = max(cut(a, ONE).granule, cut(b, ONE).granule)
         least = least * (extent // granule // pieces * granule)
     return least
 
@@ -138,7 +139,7 @@ def copied(kind: Kind, seconds: Floats, n: Numbers, machine: Machine, way: Route
 
 def _even_items(layout: Layout) -> Floats:
     """Items of a box if every axis were cut into equal parts, fractions of an item included."""
-    return math.prod(a.extent / cut(layout, a).parts for a in layout.axes)
+    return math.prod(a.extent / cut_parts(layout, a) for a in layout.axes)
 
 
 def paper_comm_s(step: Move, machine: Machine, network_model: NetworkModel, network: Network,

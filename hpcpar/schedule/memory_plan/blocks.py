@@ -193,11 +193,11 @@ class BlockPlanner:
         if self._has_several_readers(e.producer):
             if before.out is None:
                 before.out = self._edge_value(e, "out", own)
-            if e.forward.kind is None:
+            if e.kind is None:
                 return before.out.crop(need, own)
             return self._edge_value(e, "x", need)
         reuse = self._overwritten(e, need)
-        if e.forward.kind is None:
+        if e.kind is None:
             if reuse is not None and need == own:
                 before.out = reuse.reshape(shape(need))
                 return before.out
@@ -205,14 +205,14 @@ class BlockPlanner:
             # producer's block too
             before.out = self._edge_value(e, "out", own)
             return before.out.crop(need, own)
-        if e.forward.kind is Kind.HALO and reuse is None and not contains(need, own):
+        if e.kind is Kind.HALO and reuse is None and not contains(need, own):
             # a window that skips some of what the rank owns: both are parts of the box around them
             hull = _hull(need, own)
             whole = self._edge_value(e, "hull", hull)
             before.out = whole.crop(own, hull)
             return whole.crop(need, hull)
         x = self._edge_value(e, "x", need) if reuse is None else reuse.reshape(shape(need))
-        inside = e.forward.kind is not Kind.REDISTRIBUTE and contains(need, own)
+        inside = e.kind is not Kind.REDISTRIBUTE and contains(need, own)
         before.out = x.crop(own, need) if inside else self._edge_value(e, "out", own)
         return x
 
@@ -229,7 +229,7 @@ class BlockPlanner:
         """The gradient of the consumer's input; where it alone reads the tensor, that of the
         producer's output with it.
         """
-        before, kind = self.blocks.get(e.producer.name), e.backward.kind
+        before, kind = self.blocks.get(e.producer.name), e.adjoint_kind
         if before is None:
             return self._edge_gradient(e, "x", need)
         if self._has_several_readers(e.producer):
@@ -270,7 +270,7 @@ class BlockPlanner:
         """The gradient that one of several readers gives: the first goes where the sum shall be,
         the others are added to it.
         """
-        kind, here = e.backward.kind, self.blocks[e.consumer.name]
+        kind, here = e.adjoint_kind, self.blocks[e.consumer.name]
         stays = kind in (None, Kind.ALLREDUCE)
         if e.producer.name in self._summed:
             if not stays:

@@ -171,7 +171,7 @@ class PassPlans:
             each = count // int(plan.configs[e.producer.name].n)
             samples = PassSamples(count, part * each, each, plan.fc_passes * each)
         made = self._pass(layers, part, samples, FcSlots(first.name, part))
-        if e.forward.kind is None and plan.switch == "each":
+        if e.kind is None and plan.switch == "each":
             producer, here = before.blocks[e.producer.name], made.blocks[first.name]
             assert producer.out is not None
             here.xs[0] = self.rows_of(producer.out, part)

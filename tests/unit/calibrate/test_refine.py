@@ -32,7 +32,7 @@ def record(strategy: str = "data", ranks: int = 2, iterations: int = 10, scale: 
                                          "node7"), options.pop("threads", 1), options.pop(
                                              "started", "then")
     plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), strategy, ranks, 9,
-                     machine=files.to_dict(MACHINE), **options)
+                     machine=MACHINE, **options)
     network = plan.network.build()
     schedule = schedule_for(network, plan)
     n = len(schedule.steps)
@@ -114,7 +114,7 @@ def test_everything_priced_is_measured() -> None:
         r = record(strategy, **options)
         found = refine(MACHINE, "m.toml", [r]).machine
         plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), strategy, 2, 9,
-                         machine=files.to_dict(MACHINE), **options)
+                         machine=MACHINE, **options)
         assert price(plan.network.build(), plan, found).measured_compute == 1.0, strategy
 
 
@@ -156,7 +156,7 @@ def test_ranks_that_differ_and_steps_of_another_version_are_refused() -> None:
 
 def test_a_rank_outside_a_layer_does_not_count() -> None:
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "pipeline", 2, 4,
-                     machine=files.to_dict(MACHINE))
+                     machine=MACHINE)
     network = plan.network.build()
     schedule = schedule_for(network, plan)
     work = WorkIndex(network, plan, schedule)
@@ -170,7 +170,7 @@ def clocked(machine: Machine, late_s: float = 0.0, overlap: str = "none") -> Run
     """
     r = record("filter", overlap=overlap)
     plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "filter", 2, 9,
-                     machine=files.to_dict(MACHINE), overlap=overlap)
+                     machine=MACHINE, overlap=overlap)
     costs = price(plan.network.build(), plan, machine).steps
     k, n = r.iterations, len(r.steps)
     starts, took = 0.1 * np.arange(n), np.array([c.seconds for c in costs])

@@ -32,7 +32,7 @@ exit "$status"
 
 def given(**options: Any) -> Plan:
     return make_plan(NetworkSpec("lenet5", (1, 8, 8), 10), "data", 4, 12,
-                     machine=files.to_dict(files.load("local")), **options)
+                     machine=files.load("local"), **options)
 
 
 @pytest.fixture

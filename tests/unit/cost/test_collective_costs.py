@@ -186,6 +186,6 @@ def test_choices() -> None:
     network = SMALL.build()
     for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "halving"}),
                                  ("halving", {"halving"}), ("mpi", {"mpi"})):
-        plan = make_plan(SMALL, "grid:2x2", 4, 8, machine=files.to_dict(LOCAL),
+        plan = make_plan(SMALL, "grid:2x2", 4, 8, machine=LOCAL,
                          collectives=collectives)
         assert {s.algorithm for s in schedule_for(network, plan).comms if s.group} == allowed

@@ -133,7 +133,7 @@ def test_routes_of_a_family_are_those_of_its_cases() -> None:
 
 # -- prices ----------------------------------------------------------------------------------------
 def cost(strategy: str, ranks: int, machine: files.Machine = ABCI, **options: Any) -> Prediction:
-    plan = make_plan(LENET, strategy, ranks, 64, network=NETWORK, machine=files.to_dict(machine),
+    plan = make_plan(LENET, strategy, ranks, 64, network=NETWORK, machine=machine,
                      overlap="none", collectives="ring")
     return price(NETWORK, plan, machine, **options)
 
@@ -222,7 +222,7 @@ def test_hops_between_stages_cross_what_lies_between_them(strategy: str, each: i
     """From the ranks of one stage to those of the next, which is the next node where the stage
     begins with one.
     """
-    plan = make_plan(LENET, strategy, 8, 64, network=NETWORK, machine=files.to_dict(ABCI),
+    plan = make_plan(LENET, strategy, 8, 64, network=NETWORK, machine=ABCI,
                      overlap="none")
     p = price(NETWORK, plan, ABCI)
     hops = [(s, span) for s, span in zip(p.steps, p.timeline.spans, strict=True)

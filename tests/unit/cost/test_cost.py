@@ -40,7 +40,7 @@ SMALL = NetworkSpec("alexnet", (3, 67, 67), 20)
 
 def plan_of(strategy: str, ranks: int, batch: int, spec: NetworkSpec = SMALL,
             machine: files.Machine = LOCAL, **options: Any) -> Plan:
-    return make_plan(spec, strategy, ranks, batch, machine=files.to_dict(machine), **options)
+    return make_plan(spec, strategy, ranks, batch, machine=machine, **options)
 
 
 def priced_steps(strategy: str, ranks: int, batch: int,
@@ -147,7 +147,7 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     network = even()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, ranks, 32, "random", random_configs(network, seed, ranks), collectives="ring",
-                machine=files.to_dict(LOCAL))
+                machine=LOCAL)
     steps = schedule_for(network, plan).steps
     for step, cost in zip(steps, price(network, plan, LOCAL).steps, strict=True):
         if not isinstance(step, Comm):

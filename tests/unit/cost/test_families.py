@@ -82,7 +82,7 @@ def alone(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], i: int, se
     configs = fill(NETWORKS[spec.name], name, a * b, (a, b), setting.gather, setting.placement)
     return Plan(spec, a * b, batch, name, configs, overlap=setting.overlap,
                 collectives=setting.collectives,
-                machine=files.to_dict(setting.machine), **options)
+                machine=setting.machine, **options)
 
 
 def same(costs: Costs, i: int, count: int, p: Prediction) -> None:
@@ -183,7 +183,7 @@ def test_large_buffers_do_not_overflow() -> None:
     seconds = {}
     for ranks in (64, 1024, 65536):
         plain = Plan(spec, ranks, 2 * ranks, "data", fill(network, "data", ranks),
-                     collectives="tree", machine=files.to_dict(machine))
+                     collectives="tree", machine=machine)
         array = replace(plain, ranks=np.array([ranks]), batch=np.array([2 * ranks]),
                         configs=fill(network, "data", np.array([ranks])))
         p, costs = price(network, plain, machine), price_family(network, array, machine)

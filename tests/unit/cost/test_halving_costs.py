@@ -126,7 +126,7 @@ def test_no_round_has_more_flows_than_are_priced(stride: int, size: int, ranks: 
 def test_a_schedule_goes_by_the_nodes_of_its_machine() -> None:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     six = replace(ABCI, levels=(replace(NODE, ranks=6), replace(RACK, ranks=0, oversubscription=1)))
-    plan = make_plan(spec, "data", 12, 24, machine=files.to_dict(six), collectives="halving")
+    plan = make_plan(spec, "data", 12, 24, machine=six, collectives="halving")
     assert {s.inner for s in schedule_for(plan.network.build(), plan).comms} == {6}
 
 

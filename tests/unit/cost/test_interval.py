@@ -35,13 +35,13 @@ def test_the_whole_is_no_surer_than_a_part_nor_less_sure_than_all_together(
 
 
 def predicted(machine: Machine, strategy: str = "filter") -> Prediction:
-    plan = make_plan(SPEC, strategy, 2, 16, overlap="none", machine=files.to_dict(LOCAL))
+    plan = make_plan(SPEC, strategy, 2, 16, overlap="none", machine=LOCAL)
     return price(SPEC.build(), plan, machine)
 
 
 def calibrated(**changed: object) -> Machine:
     """A machine that has measured the computing of ``filter``."""
-    plan = make_plan(SPEC, "filter", 2, 16, overlap="none", machine=files.to_dict(LOCAL))
+    plan = make_plan(SPEC, "filter", 2, 16, overlap="none", machine=LOCAL)
     network = SPEC.build()
     works = WorkIndex(network, plan, schedule_for(network, plan)).works
     table = {key: float(compute_s(LOCAL, work)) for key, work in works.items()}

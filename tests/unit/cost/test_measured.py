@@ -28,7 +28,7 @@ KEY = "conv2d.forward x={0}x3x32x32 y={0}x8x32x32 k=3x3 s=1x1 d=1x1 g=1 float32"
 
 def plan_of(strategy: str, batch: int, ranks: int = 2) -> Plan:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
-    return make_plan(spec, strategy, ranks, batch, machine=files.to_dict(LOCAL))
+    return make_plan(spec, strategy, ranks, batch, machine=LOCAL)
 
 
 def works(plan: Plan) -> dict[str, Work]:

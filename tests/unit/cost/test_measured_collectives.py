@@ -49,7 +49,7 @@ def test_price_of_a_collective_that_differs(n: float, factor: float) -> None:
 def test_direct_movements_that_differ(kind: str) -> None:
     """Those of a level alone, by what the busiest rank moves; other levels and kinds stay."""
     plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "spatial", 4, 16,
-                     machine=files.to_dict(PLAIN))
+                     machine=PLAIN)
     plan = replace(plan, overlap="none")
     network = plan.network.build()
     plain = price(network, plan, PLAIN).steps
@@ -76,7 +76,7 @@ def test_a_slow_algorithm_is_not_chosen() -> None:
     spec = NetworkSpec("alexnet", (3, 227, 227), 1000)
 
     def names(machine: Machine) -> set[str]:
-        plan = make_plan(spec, "data", 16, 64, machine=files.to_dict(machine))
+        plan = make_plan(spec, "data", 16, 64, machine=machine)
         network = plan.network.build()
         from hpcpar.schedule.outline import outline
 
@@ -115,7 +115,7 @@ def test_bad_collectives_are_named(change: dict[str, Any]) -> None:
 
 def test_no_price_depends_on_the_quality() -> None:
     plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "data", 4, 16,
-                     machine=files.to_dict(PLAIN))
+                     machine=PLAIN)
     sure = replace(PLAIN, quality={"rounds": 1})
     network = plan.network.build()
     assert price(network, plan, PLAIN).iteration_s == price(network, plan, sure).iteration_s

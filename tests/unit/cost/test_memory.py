@@ -141,7 +141,7 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
          **options: Any) -> tuple[dict[str, int], list[dict[str, int]]]:
     """Predicted bytes by use, and every rank's allocated ones."""
     network = NETWORKS[spec.name]
-    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(MACHINE),
+    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=MACHINE,
                      **options)
     found = price(network, plan, MACHINE).memory
     assert found.total_bytes == sum(asdict(found).values())
@@ -228,7 +228,7 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
     """
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE),
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=MACHINE,
                      **options)
     predicted = price(network, plan, MACHINE)
     schedule = schedule_for(network, plan)
@@ -247,7 +247,7 @@ def test_messages_of_halos_along_several_axes(name: str, ranks: int) -> None:
     """The part through whose buffers most goes need not be the busiest along each axis."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, "spatial", ranks, 16, network=network, machine=files.to_dict(MACHINE))
+    plan = make_plan(spec, "spatial", ranks, 16, network=network, machine=MACHINE)
     schedule = schedule_for(network, plan)
     halos = [c for c in schedule.comms if c.kind is Kind.HALO and not c.reduce]
     for c in halos:
@@ -266,7 +266,7 @@ def test_many_micro_batches_need_no_long_schedule(
     """They are planned with few: 1F1B keeps no more than its stages need, GPipe grows with each."""
     network = SMALL["resnet"][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, "pipeline:2x2", 4, 48, network=network, machine=files.to_dict(MACHINE),
+    plan = make_plan(spec, "pipeline:2x2", 4, 48, network=network, machine=MACHINE,
                      microbatches=12, order=order)
     assert all(p.microbatches <= 3 for p in _shortened(network, plan))
     exact = price(network, plan, MACHINE).memory_bytes
@@ -282,7 +282,7 @@ def test_many_micro_batches_need_no_long_schedule(
 def test_uneven_micro_batches_are_planned_as_they_are(order: str) -> None:
     network = SMALL["resnet"][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, "pipeline:2x2", 4, 23, network=network, machine=files.to_dict(MACHINE),
+    plan = make_plan(spec, "pipeline:2x2", 4, 23, network=network, machine=MACHINE,
                      microbatches=5, order=order)
     schedule = schedule_for(network, plan)
     real = [allocated(plan, schedule, rank, network) for rank in range(4)]
@@ -296,7 +296,7 @@ def test_the_bound_is_one(name: str, strategy: str, ranks: int, options: dict[st
     """Families are priced with a bound: nothing that it says to fit needs more."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=files.to_dict(MACHINE),
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=MACHINE,
                      **options)
     for training in (True, False):
         bound = price_family(network, plan, MACHINE, training=training).memory
@@ -311,7 +311,7 @@ def test_random_plans_take_what_is_predicted() -> None:
     """
     for seed, ranks in enumerate((2, 3, 4, 6, 8) * 4):
         network, plan = random_plan(seed, ranks)
-        plan = replace(plan, machine=files.to_dict(MACHINE))
+        plan = replace(plan, machine=MACHINE)
         bound = price_family(network, plan, MACHINE).memory.total_bytes
         schedule = schedule_for(network, plan)
         real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
@@ -327,7 +327,7 @@ def test_recomputing_takes_less() -> None:
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     held = []
     for count in (0, 4):
-        plan = make_plan(spec, "data", 1, 16, network=network, machine=files.to_dict(MACHINE),
+        plan = make_plan(spec, "data", 1, 16, network=network, machine=MACHINE,
                          recompute=count)
         held.append(allocated(plan, schedule_for(network, plan), 0, network)["blocks"])
     assert held[1] < 0.6 * held[0]
@@ -347,7 +347,7 @@ def test_float64_takes_twice_as_much() -> None:
 def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bool = True,
               **options: Any) -> Any:
     network = NETWORKS[spec.name]
-    plan = make_plan(spec, strategy, ranks, 8, network=network, machine=files.to_dict(MACHINE),
+    plan = make_plan(spec, strategy, ranks, 8, network=network, machine=MACHINE,
                      **options)
     return price(network, plan, MACHINE, training=training).memory
 

@@ -75,7 +75,7 @@ def priced(strategy: str, ranks: int, pooled: bool = False, machine: Machine = F
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     chosen = {"overlap": "none", "collectives": "ring"} | options
     plan = make_plan(spec, strategy, ranks, B, gather="layer", network=network,
-                     machine=files.to_dict(machine), **chosen)
+                     machine=machine, **chosen)
     return price(network, plan, machine)
 
 
@@ -235,7 +235,7 @@ def test_pipeline(p: int, segments: int) -> None:
     network = uniform(p)
     machine = replace(FLAT, device=Device(10**12, 1e30, 1e30))
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, f"pipeline:{p}x1", p, B, network=network, machine=files.to_dict(machine),
+    plan = make_plan(spec, f"pipeline:{p}x1", p, B, network=network, machine=machine,
                      overlap="none", microbatches=segments)
     found = price(network, plan, machine)
     layers = layer_values(network)
@@ -278,7 +278,7 @@ def planned(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: M
             **options: Any) -> Plan:
     """The plan, with the algorithms that `machine` makes cheapest."""
     return make_plan(spec, strategy, ranks, batch, network=BUILT[spec.name],
-                     machine=files.to_dict(machine), **options)
+                     machine=machine, **options)
 
 
 def cost(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine,

@@ -9,7 +9,6 @@ from functools import lru_cache
 
 import pytest
 
-from hpcpar.machine import files
 from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builtin import network
 from hpcpar.papers import optcnn, owt
@@ -34,7 +33,7 @@ def priced(strategy: str, workers: int, synchronisation: str = "allreduce") -> P
     direct = synchronisation == "server" or strategy == STRATEGIES["b"]
     collectives = "mpi" if direct else "ring"
     plan = make_plan(
-        SPEC, strategy, workers, IMAGES * workers, network=NET, machine=files.to_dict(FLAT),
+        SPEC, strategy, workers, IMAGES * workers, network=NET, machine=FLAT,
         overlap="none", collectives=collectives, synchronisation=synchronisation,
     )
     return price(NET, plan, FLAT)

@@ -30,7 +30,7 @@ def test_predicted_traffic_is_that_of_the_messages(
 ) -> None:
     spec, loaded = NetworkSpec(name, shape, 10), files.load(machine)
     network = spec.build()
-    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(loaded),
+    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=loaded,
                      **options)
     predicted, schedule = price(network, plan, loaded), schedule_for(network, plan)
     total = np.zeros(ranks, np.int64)

@@ -112,7 +112,7 @@ def test_overlap_of_priced_plans(strategy: str) -> None:
     network = spec.build()
     total = {}
     for overlap in ("none", "gradient", "full"):
-        plan = make_plan(spec, strategy, 6, 24, overlap=overlap, machine=files.to_dict(MACHINE))
+        plan = make_plan(spec, strategy, 6, 24, overlap=overlap, machine=MACHINE)
         p = price(network, plan, MACHINE)
         total[overlap] = p
         assert p.iteration_s == pytest.approx(p.compute_s + p.exposed_communication_s, rel=1e-12)

@@ -53,6 +53,7 @@ from hpcpar.network.receptive_field import (
     Transposed,
     Window,
 )
+from hpcpar.plan.axis import Axis, intervals
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=120, database=None)
 
@@ -71,22 +72,21 @@ RELATIONS: st.SearchStrategy[Relation] = st.one_of(
 
 
 @FIXED
-@given(RELATIONS, st.integers(1, 20), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)),
+@given(RELATIONS, st.integers(1, 20), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)),
                                                min_size=1, max_size=12))
-def test_relations_on_arrays_agree_with_ints(relation: Relation, extent: int,
-                                             pairs: list[tuple[int, int]]) -> None:
-    one = [relation.needed(a, b, extent) for a, b in pairs]
+def test_intervals_of_arrays_are_those_of_each_part(relation: Relation, extent: int,
+                                                    cases: list[tuple[int, int]]) -> None:
+    out = extent if isinstance(relation, Same) else 12
+    axis = Axis("h", extent, out, 1, relation)
+    cases = [(parts, index % parts) for parts, index in cases]
+    one = [axis.interval(parts, index) for parts, index in cases]
     assert all(type(x) is int for interval in one for x in interval)
-    lo, hi = relation.needed_array(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]),
-                                   extent)
+    lo, hi = intervals(axis, *np.array(cases).T)
     assert list(zip(lo.tolist(), hi.tolist(), strict=True)) == one
-    # starts as a column, stops as a row
-    lo, hi = relation.needed_array(np.array([[a] for a, _ in pairs]),
-                                   np.array([b for _, b in pairs]), extent)
-    assert lo.shape == hi.shape == (len(pairs),) * 2
-    i, j = len(pairs) - 1, 0
-    assert (lo[i, j], hi[i, j]) == relation.needed(pairs[i][0], pairs[j][1], extent)
-    assert relation.needed_array(*pairs[0], extent)[0].shape == ()
+    parts = cases[0][0]
+    lo, hi = intervals(axis, parts, np.arange(parts))
+    assert [(int(a), int(b)) for a, b in zip(lo, hi, strict=True)] == [
+        axis.interval(parts, index) for index in range(parts)]
 
 
 @FIXED

@@ -42,7 +42,7 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
     network = spec.build() if network is None else network
     configs = configurations(network, strategy, ranks, "layer")
     plan = Plan(spec, ranks, batch, strategy, configs, overlap="none",
-                machine=files.to_dict(MACHINE))
+                machine=MACHINE)
     result = price(network, plan, MACHINE, accounting="paper")
     own: Terms = {}
     rest: Terms = {}

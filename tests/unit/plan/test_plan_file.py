@@ -71,7 +71,8 @@ CASES: list[tuple[list[Any], object, str]] = [
     (["overlap"], "al", "'overlap': expected one of none, gradient, full, found 'al'"),
     (["dtype"], "float8", "unknown dtype 'float8'; did you mean 'float64'?"),
     (["strategy"], True, "'strategy': expected a text, found true"),
-    (["machine"], 3, "'machine': expected a table of names and values, found 3"),
+    (["machine"], 3, "'machine': expected a table of names and values or nothing, found 3"),
+    (["machine"], {"name": "m"}, "'machine': 'device' is missing"),
     (["machine"], {"x": math.nan}, "not JSON"),
     (["rank"], 3, "unknown field 'rank'; did you mean 'ranks'?"),
 ]

@@ -22,7 +22,7 @@ LOCAL = files.load("local")
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial", "grid-fc:2x2", "pipeline:2x2"])
 def test_the_path_fills_the_iteration_without_a_gap(strategy: str) -> None:
     plan = make_plan(NetworkSpec("vgg16", (3, 32, 32), 16), strategy, 4, 16,
-                     machine=files.to_dict(LOCAL))
+                     machine=LOCAL)
     network = plan.network.build()
     schedule = schedule_for(network, plan)
     slow = np.array([1.0, 1.0, 1.5, 1.0])

@@ -24,7 +24,7 @@ class Full(NumpyBackend):
 
 def test_a_rank_without_memory_says_so() -> None:
     plan = make_plan(NetworkSpec("lenet5", (1, 16, 16), 12), "data", 2, 4,
-                     machine=files.to_dict(files.load("local")))
+                     machine=files.load("local"))
     network = plan.network.build()
     silent = Silent(1, Full())
     with pytest.raises(RunError, match=r"no memory for rank 1's part .*unable.*; plan for more"):

@@ -36,8 +36,7 @@ def ring(step: Move) -> tuple[str, int]:
 
 
 def tree(step: Move) -> tuple[str, int]:
-    assert step.pattern.kind is not None
-    return ALGORITHMS[step.pattern.kind][1], 1
+    return ALGORITHMS[step.pattern.kinds[0]][1], 1
 
 
 def schedule(strategy: str, ranks: int, gather: str = "late", overlap: str = "full") -> Schedule:

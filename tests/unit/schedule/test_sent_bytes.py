@@ -24,20 +24,20 @@ def ring(step: Move) -> tuple[str, int]:
 
 
 def tree(step: Move) -> tuple[str, int]:
-    scattered = step.pattern.kind in (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
+    scattered = step.pattern.kinds[0] in (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
     return ("halving" if scattered else "doubling"), 1
 
 
 def halving(step: Move) -> tuple[str, int]:
     """By nodes of two members, where they fit."""
-    if step.pattern.kind in ROOTED:
+    if step.pattern.kinds[0] in ROOTED:
         return "direct", 1
     step.inner = 2 if math.prod(int(d.size) for d in step.pattern.mesh_axes) % 2 == 0 else 1
     return "halving", 1
 
 
 def library(step: Move) -> tuple[str, int]:
-    return ("direct" if step.pattern.kind in ROOTED else "mpi"), 1
+    return ("direct" if step.pattern.kinds[0] in ROOTED else "mpi"), 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 6, 7, 8, 12])

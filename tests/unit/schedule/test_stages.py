@@ -136,7 +136,7 @@ def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float]
     network = uniform(p)
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, f"pipeline:{p}x1", p, 4 * micro, network=network,
-                     machine=files.to_dict(MACHINE), microbatches=micro, order=order)
+                     machine=MACHINE, microbatches=micro, order=order)
     steps = outline(network, plan, chooser(MACHINE, plan.collectives))
     entries = listed(plan, [steps] * micro)
     seconds = {Phase.FORWARD: forward_s, Phase.BACKWARD: backward_s, Phase.UPDATE: [update_s] * p}
@@ -243,7 +243,7 @@ def test_micro_batches_are_priced_with_their_own_sizes(strategy: str, order: str
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
     no_launch = replace(MACHINE, device=replace(MACHINE.device, launch_s=0.0))
-    plan = make_plan(spec, strategy, 3, 30, network=network, machine=files.to_dict(no_launch),
+    plan = make_plan(spec, strategy, 3, 30, network=network, machine=no_launch,
                      microbatches=4, order=order)
     p, schedule = price(network, plan, no_launch), schedule_for(network, plan)
     assert [s.label for s in p.steps] == [s.label for s in schedule.steps]
@@ -265,7 +265,7 @@ def test_priced_pipelines() -> None:
     found = {}
     for micro in (1, 2, 8):
         plan = make_plan(spec, "pipeline:4x1", 4, 64, network=network,
-                         machine=files.to_dict(no_launch), microbatches=micro)
+                         machine=no_launch, microbatches=micro)
         found[micro] = p = price(network, plan, no_launch)
         parts = {s.part for s in p.steps if s.phase == Phase.BACKWARD.value}
         assert parts == set(range(micro))

@@ -26,7 +26,7 @@ RESNET = NetworkSpec("resnet50", (3, 64, 64), 100)
 def planned(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine,
             **options: Any) -> tuple[Network, Plan, Costs]:
     network = spec.build()
-    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=files.to_dict(machine),
+    plan = make_plan(spec, strategy, ranks, batch, network=network, machine=machine,
                      **options)
     return network, plan, price_family(network, plan, machine)
 

@@ -44,7 +44,7 @@ def problem(case: int) -> tuple[Network, Plan, Machine, int, float]:
     name, strategy, ranks, batch, machine, options = CASES[case]
     net, loaded = network(name), files.load(machine)
     plan = make_plan(NetworkSpec(name, net.image_shape, net.classes), strategy, ranks, batch,
-                     network=net, machine=files.to_dict(loaded), **options)
+                     network=net, machine=loaded, **options)
     sizes, seconds = fastest_sizes(net, plan, loaded, price_family(net, plan, loaded))
     return net, plan, loaded, int(sizes[0]), float(seconds[0])
 

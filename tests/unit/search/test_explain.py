@@ -137,7 +137,7 @@ def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, A
                 device=replace(d, flops_per_s=2 * d.flops_per_s, launch_s=d.launch_s / 2,
                                bandwidth_bytes_per_s=2 * d.bandwidth_bytes_per_s),
             )
-        p = price(t.network, replace(again, machine=files.to_dict(machine)), machine,
+        p = price(t.network, replace(again, machine=machine), machine,
                   **t.price_options)
         assert (
             change.iteration_s == pytest.approx(p.iteration_s, rel=1e-12) and change.fits == p.fits

@@ -36,7 +36,7 @@ RESNET = NetworkSpec("resnet50", (3, 64, 64), 16)
 
 def plan_of(spec: NetworkSpec, strategy: str, ranks: int, batch: int, machine: Machine = LOCAL,
             **options: object) -> Plan:
-    return make_plan(spec, strategy, ranks, batch, machine=files.to_dict(machine), **options)
+    return make_plan(spec, strategy, ranks, batch, machine=machine, **options)
 
 
 def play(plan: Plan, machine: Machine, noise: Noise = QUIET, repeats: int = 1) -> Simulation:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.api.sources import machine_of_plan
 from hpcpar.cli import main as cli
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.data.synthetic import synthetic
@@ -47,7 +48,7 @@ def pretend(words: list[str], seconds: float) -> None:
     schedule, ranks = schedule_for(network, plan), int(plan.ranks)
     s = len(schedule.steps)
     times = np.full((ranks, ITERATIONS), seconds / ranks) * np.linspace(0.9, 1.1, ITERATIONS)
-    prediction = price(network, plan, files.from_dict(plan.machine),
+    prediction = price(network, plan, machine_of_plan(plan, "the plan"),
                        samples=640).to_json(steps=True)
     sent = np.zeros((ranks, s), np.int64)
     record.write(
