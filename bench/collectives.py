@@ -53,7 +53,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     from hpcpar.plan.axis import Axis
     from hpcpar.plan.config import Config, MeshAxis
     from hpcpar.plan.layout import Layout
-    from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase, Role, TensorRef
+    from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
 
     w, backend = world(), NumpyBackend()
     p, items = w.size, size // 4
@@ -70,7 +70,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
 
     def ours(index: int, kind: str, algorithm: str, segments: int) -> Job:
         step = Comm(index, Phase.GRADIENT, "bench", tensor, Kind(kind), *layouts[kind],
-                    kind != "allgather", group, Algorithm(algorithm), segments, 4, index + 1)
+                    kind != "allgather", group, algorithm, segments, 4, index + 1)
         transfer = communicator.bind(step, *arrays[kind])
 
         def run() -> None:

@@ -20,7 +20,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
 from hpcpar.schedule.pipeline_order import cells, firsts, stage_of
-from hpcpar.schedule.steps import PASSES, Algorithm, Comm, Compute, Group, Phase, Schedule, Step
+from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule, Step
 
 
 class Entry(NamedTuple):
@@ -216,7 +216,7 @@ def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 
         group = Group(group.mesh_axes, int(step.source.config.first))
     return Comm(
         index, step.phase, step.layer, step.tensor, kind, step.source, step.destination,
-        bool(step.pattern.reduce), group, Algorithm(str(step.algorithm)), int(step.segments),
+        bool(step.pattern.reduce), group, str(step.algorithm), int(step.segments),
         step.item_bytes, needed_by, part, step.root, step.covers,
         int(step.inner),
     )

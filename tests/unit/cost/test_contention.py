@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from hpcpar.cli.main import main
-from hpcpar.cost.network.contention import NetworkModel, doublings, route
+from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.schedule.algorithms.powers import doublings
 from hpcpar.schedule.steps import Group
 from hpcpar.search import auto
 from hpcpar.simulation.price_plan import Prediction, price
