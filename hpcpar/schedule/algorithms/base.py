@@ -8,7 +8,7 @@ messages would be too large; tests hold each against the rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, Protocol
@@ -243,7 +243,9 @@ class Algorithm:
         n, block : int
             Of the whole buffer, and of the largest block.
         """
-        return np.where(np.greater(p, 1), n, 0)
+        whole = p * block if kind is Kind.REDUCE_SCATTER else n
+        return np.vectorize(lambda *case: _landing(self, kind, *map(int, case)),
+                            otypes=[np.int64])(p, whole)
 
     def seconds(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
@@ -271,6 +273,25 @@ class Algorithm:
     def has_formula(self) -> bool:
         """False where only the table of messages gives the time."""
         return type(self).seconds is not Algorithm.seconds
+
+
+def slots_of(rounds: Sequence[Round], segments: int) -> dict[int, int]:
+    """Items of the buffers for received messages that are added, one buffer for a round.
+
+    At most `segments` rounds are in flight; they use the buffers cyclically.
+    """
+    out: dict[int, int] = {}
+    for i, r in enumerate(rounds):
+        if r.reduce and r.recvs:
+            slot = i % segments
+            out[slot] = max(out.get(slot, 0), sum(m.stop - m.start for m in r.recvs))
+    return out
+
+
+@lru_cache(maxsize=2_000)
+def _landing(algorithm: Algorithm, kind: Kind, p: int, items: int) -> int:
+    one = Collective.of(kind, p, items)
+    return max(sum(slots_of(algorithm.rounds(one, me), 1).values()) for me in range(p))
 
 
 @lru_cache(maxsize=2_000)
