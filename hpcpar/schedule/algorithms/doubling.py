@@ -63,10 +63,10 @@ class Doubling(Algorithm):
             walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
             return np.where(walks, walked, alike)
         walks = route.crosses & (beyond_power(p) > 0)
-        walked = route.table_s(self, kind, n_bytes, 1, 0.0, walks)[0]
+        walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
         # every member adds in as many rounds, or waits for one that does
         adding_s = log2_ceil(p) * n_bytes * add_s_per_byte
-        return np.where(walks, walked, _exchanges_s(p, n_bytes, route)) + adding_s
+        return np.where(walks, walked, _exchanges_s(p, n_bytes, route) + adding_s)
 
 
 def _exchanges(p: int, me: int, n: int) -> list[Round]:
