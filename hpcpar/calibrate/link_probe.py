@@ -218,7 +218,7 @@ class LevelProbe:
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         out = []
         for (kind, algorithm), timers in self.collectives.items():
-            model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte))
+            model = [float(collective_s(kind, algorithm, n, 1, way, machine.add_s_per_byte))
                      for n in sizes]
             times = tuple(g.seconds / m for g, m in zip(timers, model, strict=True))
             out.append(Factors(self.name, kind.value, algorithm, sizes, times))

@@ -124,6 +124,4 @@ def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
 @lru_cache(maxsize=2_000)
 def _of_members(algorithm: str, collective: Collective) -> tuple[Counts, Counts]:
     """Messages and items that each member of a group sends, by position."""
-    if collective.p == 1:
-        return np.zeros(1, np.int64), np.zeros(1, np.int64)
     return ALGORITHMS[algorithm].sent(collective)

@@ -16,7 +16,7 @@ import numpy as np
 from hpcpar.errors import RunError
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.rank_boxes import box_items, lives
-from hpcpar.schedule.algorithms.base import Collective, Round, Shift
+from hpcpar.schedule.algorithms.base import Collective, Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.halo_exchange import point_to_point
 from hpcpar.schedule.steps import Comm, Group, Kind
@@ -99,7 +99,7 @@ def streams(step: Comm) -> bool:
     return step.group is not None and shifts is not None
 
 
-def _shifted(members: IntArray, shifts: Iterator[Shift]) -> Iterator[Wave]:
+def _shifted(members: IntArray, shifts: Iterator[tuple[IntArray, bool]]) -> Iterator[Wave]:
     receivers = np.roll(members, -1, axis=1).ravel()
     order = np.argsort(receivers)
     pairs = Pairs(members.ravel()[order], receivers[order], np.zeros_like(order))

@@ -194,7 +194,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     for (kind, algorithm), timers in level.collectives.items():
         for n_bytes, timer in zip(level.buffers, timers, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
-            assert collective_s(kind, algorithm, ranks.size, whole, 1, way,
+            assert collective_s(kind, algorithm, whole, 1, way,
                                 plain.add_s_per_byte) == pytest.approx(timer.seconds)
 
 

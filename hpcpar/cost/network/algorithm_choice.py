@@ -16,7 +16,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.plan import COLLECTIVES, Plan
-from hpcpar.schedule.algorithms.base import ROOTED, Routed
+from hpcpar.schedule.algorithms.base import ROOTED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
@@ -53,7 +53,7 @@ def allowed(kind: Kind, collectives: str, p: Ints) -> Sequence[str]:
 
 
 def offers(
-    kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
+    kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
     names: Sequence[str],
 ) -> tuple[list[tuple[str, int]], list[Floats]]:
     """All choices of (algorithm, segments), and the seconds of each.
@@ -66,20 +66,20 @@ def offers(
     for name in names:
         for segments in (1, *ALGORITHMS[name].pieces(kind)):
             too_small = np.greater(segments, 1) & (
-                n_bytes / ((1 if kind in ROOTED else p) * segments) < LEAST_PIECE_BYTES)
+                n_bytes / ((1 if kind in ROOTED else way.p) * segments) < LEAST_PIECE_BYTES)
             if not np.all(too_small):
-                cost = collective_s(kind, name, p, n_bytes, segments, routed, add_s_per_byte)
+                cost = collective_s(kind, name, n_bytes, segments, way, add_s_per_byte)
                 choices.append((name, segments))
                 seconds.append(np.where(too_small, np.inf, cost))
     return choices, seconds
 
 
 def cheapest(
-    kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
+    kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
     allowed: Sequence[str],
 ) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
     """The cheapest of the `allowed` algorithms, its number of segments and its seconds."""
-    choices, seconds = offers(kind, p, n_bytes, routed, add_s_per_byte, allowed)
+    choices, seconds = offers(kind, n_bytes, way, add_s_per_byte, allowed)
     every = np.stack(np.broadcast_arrays(*seconds))
     best = np.argmin(every, axis=0)
     names = np.array([name for name, _ in choices])
@@ -106,7 +106,7 @@ def chooser(machine: Machine, collectives: str,
         for kind in kinds_of(step):
             if CODES[kind] in DIRECT:
                 continue
-            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte,
+            found = cheapest(kind, collective_bytes(step), way, machine.add_s_per_byte,
                              allowed(kind, collectives, way.p))
             quoted[kind] = found[2]
             here = np.equal(step.pattern.code, CODES[kind])
@@ -130,11 +130,11 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
 
     def cheapest_s(kind: Kind, way: Route, n_bytes: Numbers) -> Floats:
         names = allowed(kind, collectives, way.p)
-        offered = offers(kind, way.p, n_bytes, way, add_s_per_byte, names)[1]
+        offered = offers(kind, n_bytes, way, add_s_per_byte, names)[1]
         if network_model is chosen_on:
             return reduce(np.minimum, offered)
         plain = replace(way, network_model=chosen_on)
-        estimates = offers(kind, way.p, n_bytes, plain, add_s_per_byte, names)[1]
+        estimates = offers(kind, n_bytes, plain, add_s_per_byte, names)[1]
         return np.choose(np.argmin(np.stack(estimates), axis=0), np.stack(offered))
 
     def choose(step: Move) -> tuple[Names, Ints]:

@@ -8,33 +8,30 @@ plans.
 
 from __future__ import annotations
 
-from hpcpar.cost.network.contention import Links
+from hpcpar.cost.network.contention import Links, Route
 from hpcpar.plan.config import Floats, Ints, Numbers
-from hpcpar.schedule.algorithms.base import Routed
 from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.steps import Kind
 
 
-def collective_s(kind: Kind, algorithm: str, p: Ints, n_bytes: Numbers, segments: Ints,
-                 route: Routed, add_s_per_byte: float = 0.0) -> Floats:
+def collective_s(kind: Kind, algorithm: str, n_bytes: Numbers, segments: Ints, route: Route,
+                 add_s_per_byte: float = 0.0) -> Floats:
     """Seconds of a collective.
 
     Parameters
     ----------
-    p : int
-        Members.
     n_bytes : float
         Allgather and reduce-scatter: all members' blocks together; else the buffer.
     segments : int
         Pieces of a message, where the algorithm cuts messages.
-    route : Routed
+    route : Route
         The links that the group's messages cross.
     add_s_per_byte : float
         Cost of adding received bytes; a ring of several segments hides it behind the transfer of
         the next segment.
     """
-    return ALGORITHMS[algorithm].priced_s(kind, p, n_bytes, segments, route, add_s_per_byte)
+    return ALGORITHMS[algorithm].priced_s(kind, n_bytes, segments, route, add_s_per_byte)
 
 
 def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:

@@ -93,8 +93,7 @@ def _collective(kind: Kind, step: Move, machine: Machine, network_model: Network
         if quote is not None:
             cost = quote.seconds[kind]
         else:
-            cost = collective_s(kind, algorithm, way.p, n, step.segments, way,
-                                machine.add_s_per_byte)
+            cost = collective_s(kind, algorithm, n, step.segments, way, machine.add_s_per_byte)
         messages, items = _sent(kind, algorithm, step, way.p)
         out = CollectivePrice(np.where(here, cost, out.seconds),
                               np.where(here, messages, out.messages),

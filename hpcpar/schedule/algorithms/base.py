@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -51,20 +50,6 @@ class Round:
     sends: tuple[Message, ...]
     recvs: tuple[Message, ...]
     reduce: bool = False
-
-
-class Shift(NamedTuple):
-    """A round of all members of many groups, each of which sends to the next member.
-
-    Attributes
-    ----------
-    items : ndarray
-        [groups, p] by sender.
-    adds : bool
-    """
-
-    items: IntArray
-    adds: bool
 
 
 def message(peer: int, start: int, stop: int) -> tuple[Message, ...]:
@@ -121,13 +106,16 @@ class LinkTimes(Protocol):
 class Routed(Protocol):
     """The links of a group's messages.
 
-    `far` joins the neighbours of a ring, `hop` partners at 2^doubling, or `around` the group every
-    member and the one 2^doubling further on. `crosses` is true where members differ in the links
-    between them. `split` are the routes inside nodes and between them; None where no group has
-    runs of members in nodes. `factor` is measured time over modelled time; None where nothing was
-    measured. `table_s` are the seconds of an algorithm's messages one by one, and of the slowest
-    message of all, in the cases `where`; elsewhere nan.
+    `p` are the members. `far` joins the neighbours of a ring, `hop` partners at 2^doubling, or
+    `around` the group every member and the one 2^doubling further on. `crosses` is true where
+    members differ in the links between them. `split` are the routes inside nodes and between them;
+    None where no group has runs of members in nodes. `factor` is measured time over modelled time;
+    None where nothing was measured. `table_s` are the seconds of an algorithm's messages one by
+    one, and of the slowest message of all, in the cases `where`; elsewhere nan.
     """
+
+    @property
+    def p(self) -> Ints: ...
 
     @property
     def far(self) -> LinkTimes: ...
@@ -138,19 +126,12 @@ class Routed(Protocol):
     def hop(self, doubling: int, around: bool = False) -> LinkTimes: ...
 
     @property
-    def split(self) -> tuple[Part, Part] | None: ...
+    def split(self) -> tuple[Routed, Routed] | None: ...
 
     def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None: ...
 
     def table_s(self, algorithm: Algorithm, kind: Kind, n_bytes: Numbers, segments: Ints,
                 add_s_per_byte: float, where: Flags) -> tuple[Floats, Floats]: ...
-
-
-class Part(Routed, Protocol):
-    """A route with its number of members."""
-
-    @property
-    def p(self) -> Ints: ...
 
 
 class Algorithm:
@@ -197,9 +178,10 @@ class Algorithm:
         """Numbers of pieces of a message that a plan may choose, besides one."""
         return ()
 
-    def shifts(self, kind: Kind, sizes: IntArray, segments: int) -> Iterator[Shift] | None:
-        """The rounds of all members of many groups at once, for algorithms in which each member
-        sends to the next one; None where `rounds` alone says who sends.
+    def shifts(self, kind: Kind, sizes: IntArray, segments: int
+               ) -> Iterator[tuple[IntArray, bool]] | None:
+        """The rounds of all members of many groups at once, where each member sends to the next
+        one: items by sender, [groups, p], and whether they are added. None: `rounds` alone says.
 
         Parameters
         ----------
@@ -231,9 +213,12 @@ class Algorithm:
         blocks : (int, int)
             The smallest and the largest block of an allgather or reduce-scatter.
         """
-        found = np.vectorize(lambda *case: tuple(map(np.max, _sent(self, kind, *map(int, case)))),
-                             otypes=[np.int64] * 2)(p, items, segments, inner)
-        return found[0], found[1]
+        def case(*numbers: int) -> tuple[int, int]:
+            messages, sent = self.sent(Collective.of(kind, *map(int, numbers)))
+            return int(messages.max()), int(sent.max())
+
+        messages, sent = np.vectorize(case, otypes=[np.int64] * 2)(p, items, segments, inner)
+        return messages, sent
 
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
         """Items that wait to be added on the member with most of them, at most; arrays as above.
@@ -243,11 +228,14 @@ class Algorithm:
         n, block : int
             Of the whole buffer, and of the largest block.
         """
-        whole = p * block if kind is Kind.REDUCE_SCATTER else n
-        return np.vectorize(lambda *case: _landing(self, kind, *map(int, case)),
-                            otypes=[np.int64])(p, whole)
+        def case(p: int, items: int) -> int:
+            one = Collective.of(kind, int(p), int(items))
+            return max(sum(slots_of(self.rounds(one, me), 1).values()) for me in range(p))
 
-    def seconds(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+        whole = p * block if kind is Kind.REDUCE_SCATTER else n
+        return np.vectorize(case, otypes=[np.int64])(p, whole)
+
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
         """Seconds by the model of links; arrays as above.
 
@@ -260,12 +248,12 @@ class Algorithm:
         """
         return route.table_s(self, kind, n_bytes, segments, add_s_per_byte, True)[0]
 
-    def priced_s(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+    def priced_s(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                  add_s_per_byte: float) -> Floats:
         """Seconds as they were measured, where they were; arguments as for `seconds`."""
         add = add_s_per_byte if kind not in (Kind.ALLGATHER, Kind.BROADCAST) else 0.0
-        seconds = self.seconds(kind, p, n_bytes, segments, route, add)
-        seconds = np.where(np.equal(p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
+        seconds = self.seconds(kind, n_bytes, segments, route, add)
+        seconds = np.where(np.equal(route.p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
         factor = route.factor(kind, self.name, n_bytes)
         return seconds if factor is None else seconds * factor
 
@@ -286,15 +274,3 @@ def slots_of(rounds: Sequence[Round], segments: int) -> dict[int, int]:
             slot = i % segments
             out[slot] = max(out.get(slot, 0), sum(m.stop - m.start for m in r.recvs))
     return out
-
-
-@lru_cache(maxsize=2_000)
-def _landing(algorithm: Algorithm, kind: Kind, p: int, items: int) -> int:
-    one = Collective.of(kind, p, items)
-    return max(sum(slots_of(algorithm.rounds(one, me), 1).values()) for me in range(p))
-
-
-@lru_cache(maxsize=2_000)
-def _sent(algorithm: Algorithm, kind: Kind, p: int, items: int, segments: int, inner: int
-          ) -> tuple[IntArray, IntArray]:
-    return algorithm.sent(Collective.of(kind, p, items, segments, inner))

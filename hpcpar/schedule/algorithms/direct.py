@@ -39,8 +39,8 @@ class Direct(Algorithm):
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
         return (p - 1) * n
 
-    def seconds(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
-        alike = (p - 1) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
+        alike = (route.p - 1) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
         walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, route.crosses)[0]
         return np.where(route.crosses, walked, alike)

@@ -55,14 +55,14 @@ class Doubling(Algorithm):
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
         return n
 
-    def seconds(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
+        p, walks = route.p, route.crosses
         if kind in ROOTED:
-            walks = route.crosses
             alike = log2_ceil(p) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
             walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
             return np.where(walks, walked, alike)
-        walks = route.crosses & (beyond_power(p) > 0)
+        walks = walks & (beyond_power(p) > 0)
         walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
         # every member adds in as many rounds, or waits for one that does
         adding_s = log2_ceil(p) * n_bytes * add_s_per_byte

@@ -30,7 +30,6 @@ from hpcpar.schedule.algorithms.base import (
     Algorithm,
     Collective,
     Message,
-    Part,
     Round,
     Routed,
     message,
@@ -109,22 +108,23 @@ class Halving(Algorithm):
         """Up to half of the blocks."""
         return p // 2 * block
 
-    def seconds(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
+        p = route.p
         seconds = _gathering_s(p, n_bytes, route)
         if kind is Kind.ALLREDUCE:
             seconds = 2 * (seconds + _wraps_s(p, n_bytes, route))
         return seconds + n_bytes * (p - 1) / p * add_s_per_byte
 
-    def priced_s(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+    def priced_s(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                  add_s_per_byte: float) -> Floats:
         """Inside nodes and between them, each with what was measured there."""
         if route.split is None:
-            return super().priced_s(kind, p, n_bytes, segments, route, add_s_per_byte)
+            return super().priced_s(kind, n_bytes, segments, route, add_s_per_byte)
         inside, between = route.split
 
-        def phase_s(kind: Kind, way: Part, n: Numbers) -> Floats:
-            return self.priced_s(kind, way.p, n, 1, way, add_s_per_byte)
+        def phase_s(kind: Kind, way: Routed, n: Numbers) -> Floats:
+            return self.priced_s(kind, n, 1, way, add_s_per_byte)
 
         seconds = phase_s(kind, between, n_bytes / inside.p)
         for phase in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):

@@ -39,7 +39,7 @@ class Library(Algorithm):
         sizes = np.array(collective.sizes, np.int64)
         if collective.kind is Kind.REDUCE_SCATTER:
             sizes = np.full_like(sizes, sizes.sum())
-        return np.ones_like(sizes), sizes
+        return np.full_like(sizes, collective.p > 1), sizes * (collective.p > 1)
 
     def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
                 inner: Ints) -> tuple[Ints, Ints]:
@@ -52,8 +52,8 @@ class Library(Algorithm):
         """A reduce-scatter lands its result."""
         return block if kind is Kind.REDUCE_SCATTER else 0
 
-    def seconds(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
         return reduce(np.minimum, (
-            entry.seconds(kind, p, n_bytes, segments, route, add_s_per_byte)
+            entry.seconds(kind, n_bytes, segments, route, add_s_per_byte)
             for entry in self._known if kind in entry.kinds))

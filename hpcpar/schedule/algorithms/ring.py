@@ -31,7 +31,6 @@ from hpcpar.schedule.algorithms.base import (
     LinkTimes,
     Round,
     Routed,
-    Shift,
     message,
 )
 from hpcpar.schedule.steps import Kind
@@ -87,7 +86,8 @@ class Ring(Algorithm):
                                  message(left, take + b[0], take + b[1]), turn.adds))
         return out
 
-    def shifts(self, kind: Kind, sizes: IntArray, segments: int) -> Iterator[Shift] | None:
+    def shifts(self, kind: Kind, sizes: IntArray, segments: int
+               ) -> Iterator[tuple[IntArray, bool]] | None:
         return None if kind in ROOTED else _shifts(kind, sizes, segments)
 
     def in_flight(self, kind: Kind, segments: int) -> int:
@@ -130,25 +130,25 @@ class Ring(Algorithm):
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
         return n if kind is Kind.REDUCE else block
 
-    def seconds(self, kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, route: Routed,
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
         if kind not in ROOTED:
-            return _ring_s(kind, p, n_bytes, segments, route.far, add_s_per_byte)
+            return _ring_s(kind, route.p, n_bytes, segments, route.far, add_s_per_byte)
         each = n_bytes / segments
-        alike = (p - 2 + segments) * (route.far.message_s(each) + each * add_s_per_byte)
+        alike = (route.p - 2 + segments) * (route.far.message_s(each) + each * add_s_per_byte)
         # pieces follow each other at the pace of the slowest link
         first, pace = route.table_s(self, kind, each, 1, add_s_per_byte, route.crosses)
         return np.where(route.crosses, first + (segments - 1) * pace, alike)
 
 
-def _shifts(kind: Kind, sizes: IntArray, segments: int) -> Iterator[Shift]:
+def _shifts(kind: Kind, sizes: IntArray, segments: int) -> Iterator[tuple[IntArray, bool]]:
     p = sizes.shape[1]
     if kind is Kind.ALLREDUCE:
         sizes = block_sizes(sizes[:, 0], p)
     for turn in turns(kind, p, np.arange(p)):
         pieces = block_sizes(sizes[:, turn.give], segments)
         for s in range(segments):
-            yield Shift(pieces[..., s], turn.adds)
+            yield pieces[..., s], turn.adds
 
 
 def _bounds(collective: Collective, me: int) -> list[tuple[int, int]]:

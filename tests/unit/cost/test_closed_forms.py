@@ -72,7 +72,7 @@ def test_seconds_without_contention(levels: str, p: int) -> None:
     for kind, entry in CASES:
         for segments, root in variants(kind, entry, p):
             way = route(known, [MeshAxis(1, p)], p, root)
-            closed_s = float(collective_s(kind, entry.name, p, items * ITEM, segments, way,
+            closed_s = float(collective_s(kind, entry.name, items * ITEM, segments, way,
                                           known.machine.add_s_per_byte))
             ratio = closed_s / table_s(kind, entry.name, p, items, segments, way)
             what = (kind, entry.name, segments, root, ratio)
@@ -96,7 +96,7 @@ def test_seconds_with_contention(levels: str, p: int) -> None:
     for kind, entry in CASES:
         for segments, root in variants(kind, entry, p):
             way = route(known, [MeshAxis(1, p)], p, root)
-            closed_s = float(collective_s(kind, entry.name, p, p * 960 * ITEM, segments, way,
+            closed_s = float(collective_s(kind, entry.name, p * 960 * ITEM, segments, way,
                                           known.machine.add_s_per_byte))
             ratio = closed_s / table_s(kind, entry.name, p, p * 960, segments, way)
             what = (kind, entry.name, segments, root, ratio)

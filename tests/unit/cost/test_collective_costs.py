@@ -80,40 +80,6 @@ def test_sent_of_a_family_is_that_of_each_case() -> None:
                     for t in together] == [int(v) for v in alone]
 
 
-def finish(every: list[list[Round]], alpha: float, beta: float) -> float:
-    """When the last member is through, of rounds with at most one message each way."""
-    sent = [[(r, i, m) for i, r in enumerate(mine) for m in r.sends] for mine in every]
-    ends = [[0.0] * (len(mine) + 1) for mine in every]  # ends[me][i + 1]: of round i
-    for _ in range(sum(map(len, every))):
-        for me, mine in enumerate(every):
-            for i, r in enumerate(mine):
-                begin = ends[me][i]
-                ends[me][i + 1] = max(ends[me][i + 1], begin)
-                for m in r.recvs:
-                    # pieces between two members come in order
-                    before = sum(q.peer == m.peer for past in mine[:i] for q in past.recvs)
-                    _, j, _ = [s for s in sent[m.peer] if s[2].peer == me][before]
-                    end = max(begin, ends[m.peer][j]) + alpha + beta * (m.stop - m.start)
-                    ends[me][i + 1] = max(ends[me][i + 1], end)
-                    ends[m.peer][j + 1] = max(ends[m.peer][j + 1], end)
-    return max(mine[-1] for mine in ends)
-
-
-@pytest.mark.parametrize("kind", [Kind.REDUCE, Kind.BROADCAST])
-@pytest.mark.parametrize("p", [2, 3, 4, 5, 8])
-def test_seconds_of_reductions_and_broadcasts(kind: Kind, p: int) -> None:
-    links, n = one_level(p, 3.0, 0.5), 24
-    for name, segments in (("ring", 1), ("ring", 4), ("doubling", 1)):
-        every = [rounds_of(kind, name, (n,) * p, me, segments, root=p - 1) for me in range(p)]
-        assert collective_s(kind, name, p, n, segments, links) == finish(every, 3.0, 0.5), name
-    add = 0.25 * (kind is Kind.REDUCE)
-    for name, expected in (("ring", (p + 2) * (3 + n / 4 * (0.5 + add))),
-                           ("doubling", math.ceil(math.log2(p)) * (3 + n * (0.5 + add))),
-                           ("direct", (p - 1) * (3 + n * (0.5 + add)))):
-        segments = 4 if name == "ring" else 1
-        assert collective_s(kind, name, p, n, segments, links, 0.25) == expected
-
-
 @pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case[0] not in ROOTED])
 @pytest.mark.parametrize("p", range(2, 18))
 def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int) -> None:
@@ -131,58 +97,57 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
         return sum(max(sum(m.stop - m.start for m in side) for side in (r.sends, r.recvs))
                    for r in taken)
 
-    assert collective_s(kind, name, p, n, 1, alpha) == sum(
+    assert collective_s(kind, name, n, 1, alpha) == sum(
         max([1, *(len(side) for rounds in every if len(rounds) > i
                   for side in (rounds[i].sends, rounds[i].recvs))]) for i in range(len(busiest)))
-    assert collective_s(kind, name, p, n, 1, beta) == pytest.approx(count(busiest, False))
-    assert collective_s(kind, name, p, n, 1, none,
+    assert collective_s(kind, name, n, 1, beta) == pytest.approx(count(busiest, False))
+    assert collective_s(kind, name, n, 1, none,
                         1.0) == pytest.approx(max(count(r, True) for r in every))
 
 
 def test_ring_formulas() -> None:
     level, links = one_level(8, 3e-6, 2e-9), Links.of(Level("", 0, 3e-6, 2e-9))
-    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 1,
+    assert collective_s(Kind.ALLREDUCE, "ring", 1e6, 1,
                         level) == pytest.approx(2 * 7 * (3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLREDUCE, "ring", 8, 1e6, 4,
+    assert collective_s(Kind.ALLREDUCE, "ring", 1e6, 4,
                         level) == pytest.approx(2 * 7 * (4 * 3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLGATHER, "ring", 8, 1e6, 1,
+    assert collective_s(Kind.ALLGATHER, "ring", 1e6, 1,
                         level) == pytest.approx(7 * (3e-6 + 1e6 / 8 * 2e-9))
     assert paper_s(Kind.ALLGATHER, 5, 1e6, links) == pytest.approx(3 * 3e-6 + 4 / 5 * 1e6 * 2e-9)
     assert paper_s(Kind.ALLREDUCE, 5, 1e6, links) == 2 * paper_s(Kind.ALLGATHER, 5, 1e6, links)
-    assert collective_s(Kind.ALLREDUCE, "ring", 1, 1e6, 1,
+    assert collective_s(Kind.ALLREDUCE, "ring", 1e6, 1,
                         one_level(1, 3e-6, 2e-9)) == paper_s(Kind.ALLREDUCE, 1, 1e6, links) == 0
     # one member's link, message by message
     for kind, sums in ((Kind.REDUCE, 1), (Kind.BROADCAST, 0)):
-        assert collective_s(kind, "direct", 8, 1e6, 1, level,
+        assert collective_s(kind, "direct", 1e6, 1, level,
                             1e-9) == pytest.approx(7 * (3e-6 + 1e6 * (2e-9 + sums * 1e-9)))
-    tree = collective_s(Kind.ALLREDUCE, "doubling", 8, 100, 1, level)
-    ring = collective_s(Kind.ALLREDUCE, "ring", 8, 100, 1, level)
-    assert collective_s(Kind.ALLREDUCE, "mpi", 8, 100, 1, level) == tree < ring
+    tree = collective_s(Kind.ALLREDUCE, "doubling", 100, 1, level)
+    ring = collective_s(Kind.ALLREDUCE, "ring", 100, 1, level)
+    assert collective_s(Kind.ALLREDUCE, "mpi", 100, 1, level) == tree < ring
 
 
 def test_segments_hide_sums() -> None:
     level = one_level(4, 1e-6, 1e-9)
-    one = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 1, level, 5e-10)
-    four = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 5e-10)
-    bare = collective_s(Kind.ALLREDUCE, "ring", 4, 6.4e7, 4, level, 0.0)
+    one = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 1, level, 5e-10)
+    four = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 4, level, 5e-10)
+    bare = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 4, level, 0.0)
     assert bare == four < one  # the last sum too: the first segment is gathered meanwhile
 
 
 def test_choices() -> None:
     level = one_level(8, 2e-6, 1e-9)
     either = BY_KIND[Kind.ALLREDUCE]
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 16, level, 1e-10, either)
-    assert (name, segments) == ("doubling",
-                                1) and seconds == collective_s(
-                                    Kind.ALLREDUCE, "doubling", 8, 16, 1, level, 1e-10)
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 1e-9, either)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 16, level, 1e-10, either)
+    expected = collective_s(Kind.ALLREDUCE, "doubling", 16, 1, level, 1e-10)
+    assert (name, segments, seconds) == ("doubling", 1, expected)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 1e-9, either)
     assert (name, segments) == ("ring", 2)  # enough where adding is no slower than the links
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 3e-9, either)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 3e-9, either)
     assert (name, segments) == ("ring", 4)
-    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 8, 10**9, s, level, 3e-9)
+    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 10**9, s, level, 3e-9)
                           for s in (1, 2, 4))
     for n in (10**5, 10**6, 10**7):
-        _, segments, _ = cheapest(Kind.ALLREDUCE, 8, n, level, 1e-9, ("ring",))
+        _, segments, _ = cheapest(Kind.ALLREDUCE, n, level, 1e-9, ("ring",))
         assert segments == 1 or n / 8 / segments >= LEAST_PIECE_BYTES
     network = SMALL.build()
     for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "halving"}),

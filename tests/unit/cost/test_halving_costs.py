@@ -26,7 +26,7 @@ N = 1 << 22
 
 def price(machine: Machine, kind: Kind, mesh_axes: list[MeshAxis], ranks: int) -> float:
     way = route(NetworkModel(machine), mesh_axes, ranks)
-    return float(collective_s(kind, "halving", way.p, N, 1, way))
+    return float(collective_s(kind, "halving", N, 1, way))
 
 
 @pytest.mark.parametrize(("mesh_axes", "ranks", "inner", "between"), [
@@ -83,12 +83,12 @@ def test_a_family_is_priced_as_its_cases() -> None:
     ranks = np.array([16, 16, 16, 16, 12])
     way = route(NetworkModel(ABCI), [MeshAxis(stride, size)], ranks)
     for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER):
-        together = collective_s(kind, "halving", way.p, N, 1, way, 1e-10)
+        together = collective_s(kind, "halving", N, 1, way, 1e-10)
         for i in range(len(size)):
             axes = [MeshAxis(int(stride[i]), int(size[i]))]
             alone = route(NetworkModel(ABCI), axes, int(ranks[i]))
             assert together[i] == pytest.approx(float(
-                collective_s(kind, "halving", alone.p, N, 1, alone, 1e-10))), (kind, i)
+                collective_s(kind, "halving", N, 1, alone, 1e-10))), (kind, i)
 
 
 @pytest.mark.parametrize(("stride", "size", "ranks"), [

@@ -26,7 +26,7 @@ MACHINE = replace(PLAIN, collectives=(KNOWN,))
 
 
 def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, digit: MeshAxis) -> Any:
-    return collective_s(kind, algorithm, digit.size, n, 1,
+    return collective_s(kind, algorithm, n, 1,
                         route(NetworkModel(machine), [digit], 16),
                         1e-10)
 
