@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcpar.api.plan import plan
+from hpcpar.cost.price_family import price_family
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.boxes import items
@@ -170,7 +171,8 @@ def iteration(strategy: str, network: str, machine_name: str, ranks: int, batch:
         for step, step_s in zip(steps, lasts_s[:, rank].tolist(), strict=True):
             yield Leg(step_s) if step is None else leg(machine, step, rank)
 
-    return (simulation.mean_s, float(simulator.costs.iteration_s),
+    predicted = price_family(made.network.build(), made, machine)
+    return (simulation.mean_s, float(predicted.iteration_s),
             replay(machine, ranks, program, in_turn), simulation.mean_s > 1.001 * alone.mean_s)
 
 

@@ -21,6 +21,7 @@ from hpcpar.plan.config import Floats
 from hpcpar.plan.rank_boxes import box_items
 from hpcpar.schedule.algorithms.base import SCATTERED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.sent_bytes import sent
 from hpcpar.schedule.steps import Comm
 from hpcpar.schedule.waves import Pairs, Wave, groups, streams, waves
 from hpcpar.simulation.links import FloatArray, LinkRates
@@ -120,7 +121,8 @@ class Movement:
         self._library = algorithm.library
         self._in_flight = algorithm.in_flight(step.kind, step.segments)
         self._members = None if step.group is None else groups(step, step.group, ranks)[0]
-        self.messages, self.sent_bytes = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+        counted = sent(step, ranks)
+        self.messages, self.sent_bytes = counted.messages, counted.n_bytes
         self.left_bytes, self.level = links.nothing_left(ranks), 0
         found, most = waves(step, ranks), MOST_MESSAGES // ranks if streams(step) else None
         kept = list(itertools.islice(found, most))
@@ -180,19 +182,11 @@ class Movement:
         return done + self._after_s
 
     def _count(self) -> None:
-        """Count messages and bytes that ranks send; a collective of the library as one message with
-        the rank's own contribution.
-        """
+        """Count the bytes that leave each unit, and find the level that they cross."""
         for wave in self._each():
-            np.add.at(self.messages, wave.pairs.senders, wave.items > 0)
             n_bytes = wave.items * self.step.item_bytes
-            np.add.at(self.sent_bytes, wave.pairs.senders, n_bytes)
             level = self.links.leave(wave.pairs, n_bytes, self.left_bytes)
             self.level = max(self.level, level)
-        if self._library and self._members is not None:
-            self.messages[self._members] = 1
-            self.sent_bytes += (box_items(self.step.source, np.arange(self.ranks))
-                                * self.step.item_bytes)
 
     def _each(self) -> Iterable[Wave]:
         return waves(self.step, self.ranks) if self._waves is None else self._waves
