@@ -13,7 +13,6 @@ from hpcpar.calibrate import alpha_beta_fit, held_out
 from hpcpar.calibrate.timer import Timer, bootstrap, long_enough, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine.model import Factors, Level, Machine
@@ -22,7 +21,7 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.algorithms.registry import algorithms_of
+from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
@@ -218,7 +217,7 @@ class LevelProbe:
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         out = []
         for (kind, algorithm), timers in self.collectives.items():
-            model = [float(collective_s(kind, algorithm, n, 1, way, machine.add_s_per_byte))
+            model = [float(ALGORITHMS[algorithm].priced_s(kind, n, 1, way, machine.add_s_per_byte))
                      for n in sizes]
             times = tuple(g.seconds / m for g, m in zip(timers, model, strict=True))
             out.append(Factors(self.name, kind.value, algorithm, sizes, times))

@@ -127,7 +127,9 @@ class Movement:
         found, most = waves(step, ranks), MOST_MESSAGES // ranks if streams(step) else None
         kept = list(itertools.islice(found, most))
         self._waves = kept if next(found, None) is None else None
-        self._count()
+        for wave in self._each():
+            n_bytes = wave.items * step.item_bytes
+            self.level = max(self.level, links.leave(wave.pairs, n_bytes, self.left_bytes))
         self._before_s, self._after_s = self._copies_s()
         self._known = None if self._waves is None else list(self._timed())
         self.alone_s = self._end_s(np.zeros(ranks))
@@ -181,13 +183,6 @@ class Movement:
             earlier.append(done)
         return done + self._after_s
 
-    def _count(self) -> None:
-        """Count the bytes that leave each unit, and find the level that they cross."""
-        for wave in self._each():
-            n_bytes = wave.items * self.step.item_bytes
-            level = self.links.leave(wave.pairs, n_bytes, self.left_bytes)
-            self.level = max(self.level, level)
-
     def _each(self) -> Iterable[Wave]:
         return waves(self.step, self.ranks) if self._waves is None else self._waves
 
@@ -214,11 +209,11 @@ class Movement:
         level = self.links.crossed(pairs)
         presence = np.ones(len(n_bytes))
         if not alone:
-            sent, received = np.zeros((2, self.ranks))
-            np.add.at(sent, pairs.senders, n_bytes)
-            np.add.at(received, pairs.receivers, n_bytes)
+            gone, come = np.zeros((2, self.ranks))
+            np.add.at(gone, pairs.senders, n_bytes)
+            np.add.at(come, pairs.receivers, n_bytes)
             # a rank sends, and receives, one message after another
-            presence = n_bytes / np.maximum(sent[pairs.senders], received[pairs.receivers])
+            presence = n_bytes / np.maximum(gone[pairs.senders], come[pairs.receivers])
         return _Route(level, senders, receivers, alone,
                       self.links.seconds_per_byte(pairs, level, presence))
 
@@ -230,9 +225,9 @@ class Movement:
             received = np.zeros(self.ranks)
             for wave in self._each():
                 np.add.at(received, wave.pairs.receivers, wave.items * n_bytes)
-            sent = self.sent_bytes * self.factor
+            packed = self.sent_bytes * self.factor
             handling = machine.add_s_per_byte if step.reduce else machine.copy_s_per_byte
-            return sent * machine.copy_s_per_byte, received * handling
+            return packed * machine.copy_s_per_byte, received * handling
         if step.kind not in SCATTERED:
             return np.zeros(self.ranks), np.zeros(self.ranks)
         held, wanted = (box_items(layout, rank) * n_bytes * machine.copy_s_per_byte

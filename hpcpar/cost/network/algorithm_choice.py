@@ -9,7 +9,6 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -68,7 +67,7 @@ def offers(
             too_small = np.greater(segments, 1) & (
                 n_bytes / ((1 if kind in ROOTED else way.p) * segments) < LEAST_PIECE_BYTES)
             if not np.all(too_small):
-                cost = collective_s(kind, name, n_bytes, segments, way, add_s_per_byte)
+                cost = ALGORITHMS[name].priced_s(kind, n_bytes, segments, way, add_s_per_byte)
                 choices.append((name, segments))
                 seconds.append(np.where(too_small, np.inf, cost))
     return choices, seconds

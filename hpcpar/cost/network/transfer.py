@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.cost.network.algorithm_choice import collective_bytes, kinds_of
-from hpcpar.cost.network.collectives import collective_s, paper_s
-from hpcpar.cost.network.contention import NetworkModel, Route, route
+from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.machine.model import Machine
@@ -18,6 +17,7 @@ from hpcpar.network.layers import Conv
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.pattern import cut
@@ -93,7 +93,8 @@ def _collective(kind: Kind, step: Move, machine: Machine, network_model: Network
         if quote is not None:
             cost = quote.seconds[kind]
         else:
-            cost = collective_s(kind, algorithm, n, step.segments, way, machine.add_s_per_byte)
+            cost = ALGORITHMS[algorithm].priced_s(kind, n, step.segments, way,
+                                                  machine.add_s_per_byte)
         messages, items = _sent(kind, algorithm, step, way.p)
         out = CollectivePrice(np.where(here, cost, out.seconds),
                               np.where(here, messages, out.messages),
@@ -138,6 +139,15 @@ def copied(kind: Kind, seconds: Floats, n: Numbers, machine: Machine, way: Route
 def _even_items(layout: Layout) -> Floats:
     """Items of a box if every axis were cut into equal parts, fractions of an item included."""
     return math.prod(a.extent / cut(layout, a).parts for a in layout.axes)
+
+
+def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:
+    """The accounting of Gholami et al. (Eq 3 to 9).
+
+    ceil(log2 p) alpha + (p - 1) / p n beta; twice that for an allreduce.
+    """
+    once = links.alpha_s * log2_ceil(p) + links.beta_s_per_byte * (p - 1) / p * n_bytes
+    return 2 * once if kind is Kind.ALLREDUCE else once
 
 
 def paper_comm_s(step: Move, machine: Machine, network_model: NetworkModel, network: Network,

@@ -171,7 +171,7 @@ class Algorithm:
         return [(me + j) % p for j in range(p)]
 
     def in_flight(self, kind: Kind, segments: int) -> int:
-        """Rounds that may be under way at once."""
+        """Rounds that may be under way at once, at most `segments`."""
         return 1
 
     def pieces(self, kind: Kind) -> tuple[int, ...]:

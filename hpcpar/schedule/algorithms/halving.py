@@ -18,12 +18,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from hpcpar.plan.axis import IntArray
-from hpcpar.plan.boxes import block
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.schedule.algorithms.base import (
     SCATTERED,
@@ -34,8 +32,8 @@ from hpcpar.schedule.algorithms.base import (
     Routed,
     message,
 )
-from hpcpar.schedule.algorithms.powers import doublings, log2_ceil, log2_floor
-from hpcpar.schedule.algorithms.ring import adjoint, block_sizes
+from hpcpar.schedule.algorithms.powers import log2_ceil, log2_floor
+from hpcpar.schedule.algorithms.ring import adjoint, block_bounds, block_sizes
 from hpcpar.schedule.steps import Kind
 
 
@@ -55,7 +53,7 @@ class Halving(Algorithm):
     def rounds(self, collective: Collective, me: int) -> list[Round]:
         p, inner, sizes = collective.p, collective.inner, collective.sizes
         if collective.kind is Kind.ALLREDUCE:
-            gather = _gathered(me, _stages(p, me, inner, False), _bounds(sizes[0], p))
+            gather = _gathered(me, _stages(p, me, inner, False), block_bounds(sizes[0], p))
             return [*adjoint(gather), *gather]
         at = [0, *itertools.accumulate(sizes[k] for k in self.wire_order(p, me, inner))]
         gather = _gathered(me, _stages(p, me, inner, True), at)
@@ -206,18 +204,12 @@ def _gathered(me: int, stages: list[_HalvingStage], at: Sequence[int]) -> list[R
             for stage in reversed(stages) for distance, count in _doublings(stage.size)]
 
 
-@lru_cache(maxsize=64)
-def _bounds(n: int, p: int) -> tuple[int, ...]:
-    """Where each block of a buffer begins, and where the last ends: the same for all members."""
-    return (*(block(n, p, i)[0] for i in range(p)), n)
-
-
 def _gathering_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
     """Seconds of the messages of an allgather or a reduce-scatter."""
     total: Floats = 0.0
     odd = p // (p & -p)
     twos = log2_floor(p // odd)
-    for r in range(doublings(p)):
+    for r in range(int(np.max(log2_ceil(p)))):
         partners = np.less(r, twos)
         # around the odd rest, blocks double from one on
         distance = 1 << np.maximum(0, r - twos)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from hpcpar.plan.axis import IntArray
@@ -24,8 +22,3 @@ def log2_ceil(p: Ints) -> IntArray:
 def beyond_power(p: Ints) -> IntArray:
     """1 where p is no power of two, else 0."""
     return np.greater(p, np.left_shift(1, log2_floor(p))).astype(np.int64)
-
-
-def doublings(p: Ints) -> int:
-    """ceil(log2) of the largest p."""
-    return math.ceil(math.log2(max(1, int(np.max(p)))))

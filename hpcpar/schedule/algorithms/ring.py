@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from hpcpar.schedule.algorithms.base import (
     Algorithm,
     Collective,
     LinkTimes,
+    Message,
     Round,
     Routed,
     message,
@@ -36,28 +36,21 @@ from hpcpar.schedule.algorithms.base import (
 from hpcpar.schedule.steps import Kind
 
 
-class Turn(NamedTuple):
-    """A turn of a ring: the blocks that a member passes on and takes, or those of all members.
+def turns(kind: Kind, p: int, me: Ints) -> Iterator[tuple[Ints, bool]]:
+    """By turn, the block that member `me` (or each of an array of members) passes on, and whether
+    the next member adds it. It takes the block before that.
 
-    Attributes
-    ----------
-    adds : bool
-        The member adds what it takes.
-    """
-
-    give: Ints
-    take: Ints
-    adds: bool
-
-
-def turns(kind: Kind, p: int, me: Ints) -> Iterator[Turn]:
-    """The turns of member `me`, or of all members in an array: in turn t it passes on the block t
-    before its own, in a reduce-scatter that before it.
+    In turn t a member passes on the block t before its own; in a reduce-scatter one more before.
     """
     first = int(kind is Kind.REDUCE_SCATTER)
     for t in range(2 * (p - 1) if kind is Kind.ALLREDUCE else p - 1):
-        give = (me - t - first) % p
-        yield Turn(give, (give - 1) % p, kind is not Kind.ALLGATHER and t < p - 1)
+        yield (me - t - first) % p, kind is not Kind.ALLGATHER and t < p - 1
+
+
+@lru_cache(maxsize=64)
+def block_bounds(n: int, p: int) -> tuple[int, ...]:
+    """Where each block of a buffer begins, and where the last ends."""
+    return (*(block(n, p, i)[0] for i in range(p)), n)
 
 
 def block_sizes(n: Ints, p: int) -> IntArray:
@@ -75,16 +68,18 @@ class Ring(Algorithm):
     def rounds(self, collective: Collective, me: int) -> list[Round]:
         if collective.kind in ROOTED:
             return _chain(collective, me)
-        p, segments, bounds = collective.p, collective.segments, _bounds(collective, me)
-        right, left = (me + 1) % p, (me - 1) % p
-        out = []
-        for turn in turns(collective.kind, p, me):
-            (give, end), (take, stop) = bounds[int(turn.give)], bounds[int(turn.take)]
-            for s in range(segments):
-                a, b = block(end - give, segments, s), block(stop - take, segments, s)
-                out.append(Round(message(right, give + a[0], give + a[1]),
-                                 message(left, take + b[0], take + b[1]), turn.adds))
-        return out
+        p, segments, whole = collective.p, collective.segments, collective.kind is Kind.ALLREDUCE
+        order = self.wire_order(p, me, 1)
+        at = (block_bounds(collective.sizes[0], p) if whole
+              else [0, *itertools.accumulate(collective.sizes[k] for k in order)])
+
+        def piece(peer: int, number: int, s: int) -> tuple[Message, ...]:
+            place = number % p if whole else (number - me) % p
+            a, b = block(at[place + 1] - at[place], segments, s)
+            return message(peer % p, at[place] + a, at[place] + b)
+
+        return [Round(piece(me + 1, int(give), s), piece(me - 1, int(give) - 1, s), adds)
+                for give, adds in turns(collective.kind, p, me) for s in range(segments)]
 
     def shifts(self, kind: Kind, sizes: IntArray, segments: int
                ) -> Iterator[tuple[IntArray, bool]] | None:
@@ -145,24 +140,9 @@ def _shifts(kind: Kind, sizes: IntArray, segments: int) -> Iterator[tuple[IntArr
     p = sizes.shape[1]
     if kind is Kind.ALLREDUCE:
         sizes = block_sizes(sizes[:, 0], p)
-    for turn in turns(kind, p, np.arange(p)):
-        pieces = block_sizes(sizes[:, turn.give], segments)
-        for s in range(segments):
-            yield pieces[..., s], turn.adds
-
-
-def _bounds(collective: Collective, me: int) -> list[tuple[int, int]]:
-    """Where each member's block lies in the wire of member `me`."""
-    p, sizes = collective.p, collective.sizes
-    if collective.kind is Kind.ALLREDUCE:
-        return _blocks(sizes[0], p)
-    starts = [0, *itertools.accumulate(sizes[(me + j) % p] for j in range(p))]
-    return [(starts[(k - me) % p], starts[(k - me) % p + 1]) for k in range(p)]
-
-
-@lru_cache(maxsize=64)
-def _blocks(n: int, p: int) -> list[tuple[int, int]]:
-    return [block(n, p, i) for i in range(p)]
+    for give, adds in turns(kind, p, np.arange(p)):
+        pieces = block_sizes(sizes[:, give], segments)
+        yield from ((pieces[..., s], adds) for s in range(segments))
 
 
 def _chain(collective: Collective, me: int) -> list[Round]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
@@ -23,7 +22,7 @@ from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
 from hpcpar.simulation.links import LinkRates
 from hpcpar.simulation.movement import Movement
-from tests.collectives import BY_KIND
+from tests.collectives import BY_KIND, collective_s
 
 ITEM = 4
 #: Ranks of a node, and of a rack; 0: of the whole machine.

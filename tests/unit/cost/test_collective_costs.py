@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import LEAST_PIECE_BYTES, cheapest, schedule_for
-from hpcpar.cost.network.collectives import collective_s, paper_s
 from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
+from hpcpar.cost.network.transfer import paper_s
 from hpcpar.machine import files
 from hpcpar.machine.model import Level
 from hpcpar.plan.boxes import block
@@ -20,7 +20,7 @@ from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.algorithms.base import Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.steps import Kind
-from tests.collectives import BY_KIND, rounds_of
+from tests.collectives import BY_KIND, collective_s, rounds_of
 
 LOCAL = files.load("local")
 CORI = files.load("cori-knl")

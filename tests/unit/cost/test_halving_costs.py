@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.steps import Group, Kind
-from tests.collectives import rounds_of
+from tests.collectives import collective_s, rounds_of
 
 #: Nodes of 4 with 2 links each, racks of 17 nodes whose 34 links are oversubscribed 3 times.
 ABCI = files.load("abci-v100")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import chooser
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.errors import InputError
 from hpcpar.machine import files
@@ -19,6 +18,7 @@ from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.steps import Kind
 from hpcpar.simulation.price_plan import price
+from tests.collectives import collective_s
 
 PLAIN = files.load("p100x4x4")
 KNOWN = Factors("network", "allreduce", "ring", (1e3, 1e6), (3.0, 2.0))
