@@ -28,7 +28,7 @@ from hpcpar.simulation.links import FloatArray, LinkRates
 
 #: Messages that are kept between two uses; of a movement with more, waves that can be streamed are
 #: made again.
-MOST_MESSAGES = 1 << 17
+MOST_MESSAGES = 1 << 16
 
 
 class _Grouped(NamedTuple):
