@@ -53,7 +53,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     from hpcpar.plan.axis import Axis
     from hpcpar.plan.config import Config, MeshAxis
     from hpcpar.plan.layout import Layout
-    from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase, Role, TensorRef
+    from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
 
     w, backend = world(), NumpyBackend()
     p, items = w.size, size // 4
@@ -72,7 +72,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
         source, destination = layouts[kind]
         step = Comm(index=index, phase=Phase.GRADIENT, layer="bench", tensor=tensor,
                     kind=Kind(kind), source=source, destination=destination,
-                    reduce=kind != "allgather", group=group, algorithm=Algorithm(algorithm),
+                    reduce=kind != "allgather", group=group, algorithm=algorithm,
                     segments=segments, item_bytes=4, needed_by=index + 1)
         transfer = communicator.bind(step, *arrays[kind])
 

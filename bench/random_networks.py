@@ -36,9 +36,9 @@ from hpcpar.plan.layout import owned  # noqa: E402
 from hpcpar.plan.plan import Plan  # noqa: E402
 from hpcpar.runtime.executor import Executor  # noqa: E402
 from hpcpar.runtime.observe import Watch  # noqa: E402
-from hpcpar.schedule.collective_algorithms import ALGORITHMS  # noqa: E402
 from hpcpar.schedule.lower import lower  # noqa: E402
 from hpcpar.schedule.outline_steps import Move  # noqa: E402
+from tests.collectives import BY_KIND  # noqa: E402
 from tests.mpi.plans import random_plan  # noqa: E402
 
 TOLERANCE = 1e-9
@@ -122,7 +122,7 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
 
 def algorithm(step: Move) -> tuple[str, int]:
     """Rings, for every collective."""
-    return ALGORITHMS[step.pattern.kinds[0]][0], 1
+    return BY_KIND[step.pattern.kinds[0]][0], 1
 
 
 class Step:

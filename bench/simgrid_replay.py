@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcpar.api.plan import plan
+from hpcpar.cost.price_family import price_family
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.boxes import items
 from hpcpar.report.tables import say, show, show_line
-from hpcpar.schedule.collective_algorithms import Message, Round
+from hpcpar.schedule.algorithms.base import Message, Round
 from hpcpar.schedule.exchange import NOTHING, Exchange
 from hpcpar.schedule.lower import frozen_movement
 from hpcpar.schedule.messages import make_exchange
@@ -113,12 +114,14 @@ def replay(machine: Machine, ranks: int, program: Callable[[int], Iterator[Leg]]
             sleep(before_s)
             peers, rounds, done = exchange.peers, list[tuple[list[Any], float]](), 0
             # the last one waits for all others
-            for r in (*exchange.rounds, Round((), (), False, len(exchange.rounds) - 1)):
-                for messages, add_s in rounds[done:r.after + 1]:
+            waited = [i - exchange.in_flight + 1 for i in range(len(exchange.rounds))]
+            for r, before in zip((*exchange.rounds, Round((), ())),
+                                 (*waited, len(exchange.rounds)), strict=True):
+                for messages, add_s in rounds[done:max(before, 0)]:
                     for message, _ in messages:
                         message.wait()
                     sleep(add_s)
-                done = max(done, r.after + 1)
+                done = max(done, before)
                 posted = [mailbox(f"{peers[m.peer]} {rank}").get_async() for m in r.recvs]
                 for m in r.sends:
                     box = mailbox(f"{rank} {peers[m.peer]}")
@@ -141,7 +144,7 @@ def replay(machine: Machine, ranks: int, program: Callable[[int], Iterator[Leg]]
 
 def lone_message(to: int) -> float:
     """Seconds of 1 MiB from rank 0 over latency and bytes / bandwidth, less 1."""
-    machine, none, n = files.load("abci-v100"), Round((), (), False, -1), 1 << 20
+    machine, none, n = files.load("abci-v100"), Round((), ()), 1 << 20
     rounds = {0: replace(none, sends=(Message(to, 0, n),)),
               to: replace(none, recvs=(Message(0, 0, n),))}
 
@@ -168,7 +171,8 @@ def iteration(strategy: str, network: str, machine_name: str, ranks: int, batch:
         for step, step_s in zip(steps, lasts_s[:, rank].tolist(), strict=True):
             yield Leg(step_s) if step is None else leg(machine, step, rank)
 
-    return (simulation.mean_s, float(simulator.costs.iteration_s),
+    predicted = price_family(made.network.build(), made, machine)
+    return (simulation.mean_s, float(predicted.iteration_s),
             replay(machine, ranks, program, in_turn), simulation.mean_s > 1.001 * alone.mean_s)
 
 

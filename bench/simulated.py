@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 
+from hpcpar.cost.price_family import price_family
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.network.builtin import network
@@ -42,7 +43,8 @@ def row(name: str, strategy: str, ranks: int, batch: int, jitter: float) -> tupl
         begin, simulator = time.perf_counter(), Simulator(net, plan, machine)
     except InputError:
         return ()
-    predicted_s, quiet = float(simulator.costs.timeline.total_s), simulator.play()
+    predicted_s = float(price_family(net, plan, machine).timeline.total_s)
+    quiet = simulator.play()
     noisy = simulator.play(Noise(jitter), REPEATS)
     slow = simulator.play(Noise(slow=slow_ranks(machine, ranks, {"node3": 1.3})))
     p95_s = float(np.percentile(noisy.iteration_s, 95))

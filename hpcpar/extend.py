@@ -1,5 +1,6 @@
-"""Everything that a module with layers, strategies or optimizers of your own imports: see
-docs/how-to/extend.md.
+"""Everything that a module with layers, strategies, algorithms or optimizers of your own imports.
+
+See docs/how-to/extend.md.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches
+from hpcpar.schedule.algorithms.base import Algorithm, Round, message
+from hpcpar.schedule.algorithms.registry import register
+from hpcpar.schedule.steps import Kind
 
 __all__ = [
     "Activation",
+    "Algorithm",
     "Array",
     "Call",
     "Configs",
     "Context",
     "Full",
     "Importer",
+    "Kind",
     "Layer",
     "Loss",
     "Node",
@@ -33,6 +39,7 @@ __all__ = [
     "Optimizer",
     "PassWork",
     "Relation",
+    "Round",
     "Same",
     "Shape",
     "Strategy",
@@ -42,10 +49,12 @@ __all__ = [
     "Windowed",
     "assign",
     "grids",
+    "message",
     "mixed",
     "operator",
     "reaches",
     "reads_onnx",
     "reads_torch",
+    "register",
     "several",
 ]

@@ -22,8 +22,8 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
+    COLLECTIVES,
     DTYPES,
-    Collectives,
     NetworkSpec,
     Overlap,
     PipelineOrder,
@@ -63,7 +63,7 @@ class PlanningOptions:
     dtype: str = _option(
         Plan.dtype, OneOf(DTYPES), "type of activations and weights (default %(default)s)")
     collectives: str = _option(
-        Plan.collectives, OneOf(Collectives),
+        Plan.collectives, OneOf(COLLECTIVES),
         "who chooses the algorithms of collectives (default %(default)s: the cost model)")
     synchronisation: str = _option(
         Plan.synchronisation, OneOf(Synchronisation),

@@ -13,7 +13,6 @@ from hpcpar.calibrate import alpha_beta_fit, held_out
 from hpcpar.calibrate.timer import Timer, bootstrap, long_enough, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine.model import Factors, Level, Machine
@@ -22,8 +21,8 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.collective_algorithms import ALGORITHMS
-from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
+from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -67,7 +66,7 @@ class Steps:
         self.communicator, self.rank = communicator, communicator.world.rank
         self._count = 0
 
-    def action(self, kind: Kind, algorithm: Algorithm, config: Config, axis: str, n_bytes: int,
+    def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int,
                only: int | None = None) -> Callable[[], None]:
         """One collective, all groups at work at once; or one group alone, that of rank `only`."""
         transfer = self.bind(kind, algorithm, config, axis, n_bytes)
@@ -83,7 +82,7 @@ class Steps:
 
         return run
 
-    def bind(self, kind: Kind, algorithm: Algorithm, config: Config, axis: str,
+    def bind(self, kind: Kind, algorithm: str, config: Config, axis: str,
              n_bytes: int) -> Transfer:
         """A collective on a whole buffer of `n_bytes` of its own."""
         mesh_axis = config.mesh_axes[axis]
@@ -106,11 +105,11 @@ class Steps:
         """Messages from rank to rank, between buffers of their own."""
         held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
                         for layout in (source, destination))
-        step = self._step(kind, source, destination, None, Algorithm.DIRECT)
+        step = self._step(kind, source, destination, None, "direct")
         return self.communicator.bind(step, held, wanted)
 
     def _step(self, kind: Kind, source: Layout, destination: Layout, group: Group | None,
-              algorithm: Algorithm) -> Comm:
+              algorithm: str) -> Comm:
         i, self._count = self._count, self._count + 1
         return Comm(index=i, phase=Phase.FORWARD, layer="probe", tensor=PROBED, kind=kind,
                     source=source, destination=destination, group=group, algorithm=algorithm,
@@ -162,7 +161,7 @@ class LevelProbe:
         self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
 
         def ring(piece: int, only: int | None = None) -> Timer:
-            return timer(steps.action(Kind.ALLGATHER, Algorithm.RING, config, axis,
+            return timer(steps.action(Kind.ALLGATHER, "ring", config, axis,
                                       self.p * piece, only))
 
         self.messages = [ring(piece) for piece in self.pieces]
@@ -170,13 +169,13 @@ class LevelProbe:
         last = self.messages[-1].once_s / (self.p * self.pieces[-1])
         long = [n for n, most_s in LONG_BUFFERS_S.items() if n * last <= most_s]
         self.buffers = (*BUFFERS, *long)
-        library = [Algorithm.MPI] if steps.communicator.library_collectives else []
+        library = ["mpi"] if steps.communicator.library_collectives else []
         self.collectives = {
             (kind, algorithm): [
                 timer(steps.action(kind, algorithm, config, axis, n)) for n in self.buffers
             ]
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-            for algorithm in (*ALGORITHMS[kind], *library)
+            for algorithm in (*algorithms_of(kind), *library)
         }
 
     @property
@@ -219,10 +218,10 @@ class LevelProbe:
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         out = []
         for (kind, algorithm), timers in self.collectives.items():
-            model = [float(collective_s(kind, algorithm, self.p, n, 1, way, machine.add_s_per_byte))
+            model = [float(ALGORITHMS[algorithm].priced_s(kind, n, 1, way, machine.add_s_per_byte))
                      for n in sizes]
             times = tuple(g.seconds / m for g, m in zip(timers, model, strict=True))
-            out.append(Factors(self.name, kind.value, algorithm.value, sizes, times))
+            out.append(Factors(self.name, kind.value, algorithm, sizes, times))
         return out
 
 
@@ -251,7 +250,7 @@ class Hiding:
         transfers: dict[int, Transfer] = {}
 
         def allreduce(n_bytes: int) -> Timer:
-            transfers[n_bytes] = steps.bind(Kind.ALLREDUCE, Algorithm.RING, Config(n=world.size),
+            transfers[n_bytes] = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size),
                                             "n", n_bytes)
             return timer(steps.whole(transfers[n_bytes]))
 

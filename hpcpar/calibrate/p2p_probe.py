@@ -13,7 +13,7 @@ from hpcpar.network.receptive_field import Window
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.schedule.steps import Kind
 
 #: Bytes of one message.
 MESSAGES = (512, 4096, 32 * 1024, 256 * 1024)
@@ -87,6 +87,6 @@ class P2pProbe:
                     items = float(max(found.sent, found.received))
                 sizes.append(items * ITEM)
                 times.append(timer.seconds / float(model_s))
-            out.append(Factors(self.name, kind.value, Algorithm.DIRECT.value, tuple(sizes),
+            out.append(Factors(self.name, kind.value, "direct", tuple(sizes),
                                tuple(times)))
         return out

@@ -25,8 +25,9 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.interface import Array, Backend
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Algorithm, Comm, Phase, Schedule
+from hpcpar.schedule.steps import Comm, Phase, Schedule
 
 #: Seconds after which a wait without any progress ends the job (0: never), and how many unless the
 #: environment says so.
@@ -90,7 +91,7 @@ class Communicator:
             On every rank alike: the library must not do the schedule's collectives.
         """
         agree(self.world, schedule)
-        if not self.library_collectives and any(s.algorithm is Algorithm.MPI
+        if not self.library_collectives and any(ALGORITHMS[s.algorithm].library
                                                 for s in schedule.comms):
             raise on_all_ranks(InputError(
                 "--collectives mpi with --transport direct: Open MPI's non-blocking collectives "
@@ -135,7 +136,7 @@ class Communicator:
         Every rank connects the steps of a schedule in the same order.
         """
         step, peers = buffers.step, buffers.ex.peers
-        by_library = step.algorithm is Algorithm.MPI and len(peers) > 1
+        by_library = ALGORITHMS[step.algorithm].library and len(peers) > 1
         if self.transport is Transport.NCCL and self._on_device(step):
             if by_library:
                 return NcclCollective(buffers, self._device_group(peers), self.trace)

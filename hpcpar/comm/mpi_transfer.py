@@ -42,8 +42,8 @@ class MpiTransfer(Transfer):
             self._post()
 
     def _post(self) -> None:
-        rounds = self.ex.rounds
-        while self._posted < len(rounds) and rounds[self._posted].after < self._done:
+        while (self._posted < len(self._rounds)
+               and self._posted - self.ex.in_flight < self._done):
             # one by one: messages to the same rank match in the order in which they start
             for request in self._requests[self._posted]:
                 request.Start()

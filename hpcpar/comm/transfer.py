@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
-from hpcpar.schedule.collective_algorithms import Message
+from hpcpar.schedule.algorithms.base import Message
 
 
 class Transfer(ABC):

@@ -8,8 +8,8 @@ a prediction takes as long for a million ranks as for sixteen.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -32,7 +32,7 @@ from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
 from hpcpar.schedule.steps import PASSES, Phase
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 #: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the
 #: same steps.
@@ -69,15 +69,13 @@ class Sums:
     communication_bytes: Ints
 
     @classmethod
-    def of(cls, machine: Machine, entries: Sequence[Entry], prices: Sequence[StepPrice],
-           line: Timeline[Floats], io_s: Floats) -> Self:
+    def summed(cls, known: PricedSteps, line: Timeline[Floats]) -> Self:
         """The sums over steps with their prices and their timeline."""
         stages = [_StageSums() for _ in line.stages]
-        for entry, price in zip(entries, prices, strict=True):
-            item = item_of(machine, entry, price)
-            stages[entry.stage].add(item, price)
+        for entry, price in zip(known.entries, known.steps, strict=True):
+            stages[entry.stage].add(entry.step, price)
             if isinstance(entry.step, Move) and entry.stage not in entry.receivers:
-                stages[entry.receivers[0]].communication_s += item.seconds
+                stages[entry.receivers[0]].communication_s += price.seconds
         longest = 0
         if len(stages) > 1:
             longest = int(np.argmax([float(stage.compute_s) for stage in stages]))
@@ -85,7 +83,7 @@ class Sums:
         sent: Ints = stages[0].sent_bytes
         for other in stages[1:]:
             sent = np.maximum(sent, other.sent_bytes)
-        return cls(iteration_s=np.maximum(line.total_s, io_s), compute_s=stage.compute_s,
+        return cls(iteration_s=np.maximum(line.total_s, known.io_s), compute_s=stage.compute_s,
                    communication_s=stage.communication_s,
                    exposed_communication_s=sum(waited.exposed_s.values()),
                    bubble_s=waited.bubble_s, measured_compute=stage.measured,
@@ -93,8 +91,8 @@ class Sums:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Costs(Sums):
-    """Costs of the cases of a family of plans on a machine; arrays with an entry for each case.
+class PricedSteps:
+    """The steps of the cases of a family of plans, priced one by one.
 
     Attributes
     ----------
@@ -118,7 +116,6 @@ class Costs(Sums):
     moved_bytes: MovedBytes
     entries: tuple[Entry, ...]
     steps: tuple[StepPrice, ...]
-    timeline: Timeline[Floats]
     out: Outline
 
     def seconds_of_layers(self) -> dict[str, Floats]:
@@ -130,8 +127,21 @@ class Costs(Sums):
         return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class Costs(Sums, PricedSteps):
+    """Costs of the cases of a family of plans on a machine; arrays with an entry for each case."""
+
+    timeline: Timeline[Floats]
+
+    @classmethod
+    def of(cls, known: PricedSteps, line: Timeline[Floats]) -> Self:
+        """The costs of steps that lie so in time."""
+        steps = {field.name: getattr(known, field.name) for field in fields(PricedSteps)}
+        return cls(**vars(Sums.summed(known, line)), **steps, timeline=line)
+
+
 class PriceOptions(TypedDict, total=False):
-    """Options of `price_family`."""
+    """Options of `price_steps`."""
 
     accounting: str
     contention: float | None
@@ -141,7 +151,18 @@ class PriceOptions(TypedDict, total=False):
     io_item_bytes: float
 
 
-def price_family(
+def price_family(network: Network, plan: Plan, machine: Machine,
+                 **options: Unpack[PriceOptions]) -> Costs:
+    """Price a plan, or every case of a family, in closed form; the options are those of
+    `price_steps`.
+    """
+    known = price_steps(network, plan, machine, **options)
+    items = list(items_of(machine, known))
+    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
+    return Costs.of(known, line)
+
+
+def price_steps(
     network: Network,
     plan: Plan,
     machine: Machine,
@@ -152,8 +173,8 @@ def price_family(
     training: bool = True,
     io_bytes_per_s: float | None = None,
     io_item_bytes: float = 1.0,
-) -> Costs:
-    """Price a plan, or every case of a family.
+) -> PricedSteps:
+    """Price the steps of a plan, or of every case of a family.
 
     Parameters
     ----------
@@ -196,12 +217,8 @@ def price_family(
     moved = {step.key: priced[step].through_bytes for step in out.steps if isinstance(step, Move)}
     held = memory_bound(network, plan, out, moved, training=training).scaled(gamma)
     entries = listed(plan, each, training)
-    prices = [priced[entry.step] for entry in entries]
-    items = [item_of(machine, entry, price) for entry, price in zip(entries, prices, strict=True)]
-    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
-    sums = Sums.of(machine, entries, prices, line, io_s)
-    return Costs(**vars(sums), io_s=io_s, memory=held, moved_bytes=moved, entries=tuple(entries),
-                 steps=tuple(prices), timeline=line, out=out)
+    return PricedSteps(io_s=io_s, memory=held, moved_bytes=moved, entries=tuple(entries),
+                       steps=tuple(priced[entry.step] for entry in entries), out=out)
 
 
 def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
@@ -209,6 +226,16 @@ def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
     own = network_model.machine if plan.machine is None else plan.machine
     same = network_model.contention is None and own == network_model.machine
     return chooser(own, plan.collectives, network_model if same else None)
+
+
+def items_of(machine: Machine, known: PricedSteps) -> Iterator[Item]:
+    """The steps in time. Micro-batches share theirs."""
+    found: dict[Task | Move, Item] = {}
+    for entry, price in zip(known.entries, known.steps, strict=True):
+        if entry.step not in found:
+            found[entry.step] = item_of(machine, entry, price)
+        item = found[entry.step]
+        yield item if item.needed_by is None else item._replace(needed_by=entry.needed_by)
 
 
 def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:
@@ -234,14 +261,14 @@ class _StageSums:
     communication_s: Floats = 0.0
     sent_bytes: Ints = 0
 
-    def add(self, item: Item, price: StepPrice) -> None:
+    def add(self, step: Task | Move, price: StepPrice) -> None:
         """Count a step that the stage does, or sends."""
-        if item.needed_by is None:
-            self.compute_s = self.compute_s + item.seconds
+        if isinstance(step, Task):
+            self.compute_s = self.compute_s + price.seconds
             if np.ndim(price.measured) or price.measured:
-                self.measured_s = self.measured_s + np.where(price.measured, item.seconds, 0.0)
+                self.measured_s = self.measured_s + np.where(price.measured, price.seconds, 0.0)
         else:
-            self.communication_s = self.communication_s + item.seconds
+            self.communication_s = self.communication_s + price.seconds
             self.sent_bytes = self.sent_bytes + price.sent_bytes
 
     @property

@@ -44,20 +44,6 @@ class Overlap(str, Enum):
     __str__ = str.__str__
 
 
-class Collectives(str, Enum):
-    """Algorithms of collectives: those that the cost model finds cheapest, rings, those of the
-    fewest rounds (recursive doubling), halving, or the MPI library's own.
-    """
-
-    AUTO = "auto"
-    RING = "ring"
-    TREE = "tree"
-    HALVING = "halving"
-    MPI = "mpi"
-
-    __str__ = str.__str__
-
-
 class Synchronisation(str, Enum):
     """How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
     updates a shard, which is then gathered; or one rank updates them all (the parameter server).
@@ -81,6 +67,13 @@ class PipelineOrder(str, Enum):
     __str__ = str.__str__
 
 
+#: Algorithms of collectives: the first of these names that does a collective is taken; where none
+#: does, the one that the cost model finds cheapest. ``tree`` has the fewest rounds. Further names
+#: come from `hpcpar.schedule.algorithms.registry.register`.
+COLLECTIVES: dict[str, tuple[str, ...]] = {
+    "auto": (), "ring": ("ring",), "tree": ("doubling", "halving"),
+    "halving": ("halving", "doubling"), "mpi": ("mpi", "direct"),
+}
 DTYPES = {"float32": 4, "float64": 8}
 #: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
 #: rank's samples.
@@ -92,7 +85,7 @@ SWITCHES = ("each", "one")
 MOST_PARTS = 4096
 #: Options of plan files of earlier versions, and their names today.
 FORMER_NAMES = {"turns": "fc_passes"}
-CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": Collectives,
+CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
                                      "dtype": DTYPES, "synchronisation": Synchronisation,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
                                      "optimizer": OPTIMIZERS, "order": PipelineOrder}
@@ -110,7 +103,7 @@ class Plan:
     configs : dict
         Configuration of every layer.
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
-        One of `Overlap`, `Collectives`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
+        One of `Overlap`, `COLLECTIVES`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `PipelineOrder`.
     dtype : str
         Type of activations and weights.
@@ -136,7 +129,7 @@ class Plan:
     strategy: str
     configs: Configs = field(hash=False)
     overlap: Overlap = Overlap.FULL
-    collectives: Collectives = Collectives.AUTO
+    collectives: str = "auto"
     dtype: str = "float32"
     machine: Machine | None = field(default=None, hash=False)
     synchronisation: Synchronisation = Synchronisation.ALLREDUCE
@@ -191,7 +184,7 @@ class PlanOptions(StrategyOptions, total=False):
     """Options of `Plan`."""
 
     overlap: Overlap
-    collectives: Collectives
+    collectives: str
     dtype: str
     machine: Machine | None
     synchronisation: Synchronisation

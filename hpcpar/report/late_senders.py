@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.clock_sync import common
 from hpcpar.errors import InputError
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase
+from hpcpar.schedule.steps import Comm, Kind, Phase
 from hpcpar.schedule.waves import groups
 from hpcpar.train.recorded_run import RecordedRun, recorded_run
 from hpcpar.train.run_record import RunRecord
@@ -54,7 +55,7 @@ def partners(step: Comm, rank: int) -> tuple[int, ...]:
 def _meets_all(step: Comm) -> bool:
     """True for a collective in which every member needs all others."""
     rooted = step.kind in (Kind.REDUCE, Kind.BROADCAST)
-    return step.group is not None and (step.algorithm is Algorithm.MPI or not rooted)
+    return step.group is not None and (ALGORITHMS[step.algorithm].library or not rooted)
 
 
 def _last_of_others(entered: NDArray[Any], members: NDArray[np.int64]

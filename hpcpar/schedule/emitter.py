@@ -23,7 +23,7 @@ from hpcpar.schedule.outline_steps import (
     Task,
 )
 from hpcpar.schedule.pattern_family import AnyPattern
-from hpcpar.schedule.steps import Algorithm, Op, Phase, TensorRef
+from hpcpar.schedule.steps import Op, Phase, TensorRef
 
 
 class Emitter:
@@ -74,7 +74,7 @@ class Emitter:
             if algorithm is CHEAPEST:
                 step.algorithm = CHEAPEST
             else:
-                step.algorithm = np.where(direct, Algorithm.DIRECT, algorithm)
+                step.algorithm = np.where(direct, "direct", algorithm)
                 step.segments = np.where(direct, 1, segments)
         self.steps.append(step)
         return step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.plan.boxes import Box
-from hpcpar.schedule.collective_algorithms import Round
+from hpcpar.schedule.algorithms.base import Round
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Exchange:
         A Piece is copied (added, where the step reduces) from the wire into the wanted array. A
         bare Box is copied from the held array without a message. The order is that of the parts, so
         that replicas add in the same order.
+    in_flight : int
+        A round starts when the one so many before it is complete.
     """
 
     wire_items: int
@@ -41,6 +43,7 @@ class Exchange:
     peers: tuple[int, ...]
     rounds: tuple[Round, ...]
     unpack: tuple[Piece | Box, ...]
+    in_flight: int = 1
 
 
 NOTHING = Exchange(0, (), (), (), ())

@@ -14,7 +14,7 @@ which add them (`Comm.reduce`).
 from __future__ import annotations
 
 from hpcpar.plan.boxes import Box, intersect, items
-from hpcpar.schedule.collective_algorithms import Message, Round
+from hpcpar.schedule.algorithms.base import Message, Round
 from hpcpar.schedule.exchange import Exchange, Piece
 from hpcpar.schedule.steps import Comm
 
@@ -40,7 +40,7 @@ def point_to_point(step: Comm, rank: int) -> Exchange:
         unpack.append(Piece(box, at, at + items(box)))
         recvs.append(Message(peer, at, at + items(box)))
         at += items(box)
-    rounds = (Round(tuple(sends), tuple(recvs), False, -1),) if sends or recvs else ()
+    rounds = (Round(tuple(sends), tuple(recvs)),) if sends or recvs else ()
     ends = [c.first + c.ranks for c in (step.source.config, step.destination.config)]
     peers = tuple(range(int(max(ends))))
     return Exchange(at, tuple(pack), peers, rounds, tuple(unpack))

@@ -21,7 +21,7 @@ from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
 from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.pipeline_order import cells, firsts, stage_of
-from hpcpar.schedule.steps import PASSES, Algorithm, Comm, Compute, Group, Phase, Schedule, Step
+from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule, Step
 
 
 class Entry(NamedTuple):
@@ -225,7 +225,7 @@ def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 
         destination=step.destination,
         reduce=step.pattern.reduce,
         group=group,
-        algorithm=Algorithm(str(step.algorithm)),
+        algorithm=str(step.algorithm),
         segments=int(step.segments),
         item_bytes=step.item_bytes,
         needed_by=needed_by,

@@ -5,15 +5,15 @@ The communicator executes an `Exchange`. The trace of a run must show its `count
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hpcpar.plan.boxes import items
-from hpcpar.schedule.collective_algorithms import Round, collective, wire_order
+from hpcpar.schedule.algorithms.base import ROOTED, SCATTERED, Collective, Round
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.exchange import NOTHING, Exchange, Piece
 from hpcpar.schedule.halo_exchange import point_to_point
-from hpcpar.schedule.steps import Algorithm, Comm, Kind
+from hpcpar.schedule.steps import Comm, Kind
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,15 @@ def make_exchange(step: Comm, rank: int) -> Exchange:
         return NOTHING
     if step.group is None:
         return point_to_point(step, rank)
-    peers = step.group.members(rank)
-    if step.kind is Kind.ALLREDUCE:
-        sizes = (items(step.source_box(rank)),) * len(peers)
-        return Exchange(0, (), peers, _rounds(step, sizes, peers.index(rank)), ())
-    if step.kind in (Kind.REDUCE, Kind.BROADCAST):
-        return _rooted(step, rank, peers)
-    return _blocks(step, rank, peers)
+    parts = _rooted if step.kind in ROOTED else _blocks if step.kind in SCATTERED else _whole
+    in_flight = ALGORITHMS[step.algorithm].in_flight(step.kind, step.segments)
+    return replace(parts(step, rank, step.group.members(rank)), in_flight=in_flight)
+
+
+def _whole(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
+    """Allreduce: the wire is the tensor itself."""
+    sizes = (items(step.source_box(rank)),) * len(peers)
+    return Exchange(0, (), peers, _rounds(step, sizes, peers.index(rank)), ())
 
 
 def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
@@ -51,11 +53,7 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     boxes = [layout.box(peer) for peer in peers]
     sizes = tuple(items(box) for box in boxes)
     me = peers.index(rank)
-    # MPI wants the group's order
-    order: Iterable[int] = range(len(peers))
-    if step.algorithm is not Algorithm.MPI:
-        halving = step.algorithm is Algorithm.HALVING
-        order = wire_order(len(peers), me, step.inner if halving else None)
+    order = ALGORITHMS[step.algorithm].wire_order(len(peers), me, step.inner)
     at = 0
     pieces: dict[int, Piece] = {}
     for k in order:
@@ -83,10 +81,10 @@ def _rooted(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
 
 
 def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
-    if step.algorithm is Algorithm.MPI or len(sizes) == 1:
+    if len(sizes) == 1:
         return ()
-    return tuple(collective(step.kind, step.algorithm, sizes, me, step.segments, step.inner,
-                            step.root))
+    collective = Collective(step.kind, sizes, step.segments, step.inner, step.root)
+    return tuple(ALGORITHMS[step.algorithm].rounds(collective, me))
 
 
 def counts(step: Comm, rank: int) -> Counts:
@@ -96,7 +94,7 @@ def counts(step: Comm, rank: int) -> Counts:
     the messages inside are not visible.
     """
     ex = exchange(step, rank)
-    if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
+    if ALGORITHMS[step.algorithm].library and len(ex.peers) > 1:
         return Counts(1, items(step.source_box(rank)) * step.item_bytes)
     sent = [m for r in ex.rounds for m in r.sends]
     return Counts(len(sent), sum(m.stop - m.start for m in sent) * step.item_bytes)

@@ -13,7 +13,7 @@ from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.pattern_family import AnyPattern
-from hpcpar.schedule.steps import CODES, Algorithm, Kind, Op, Phase, TensorRef
+from hpcpar.schedule.steps import CODES, Kind, Op, Phase, TensorRef
 
 #: `Move.needed_by` of a movement that no step waits for yet.
 NOT_YET = -1
@@ -78,7 +78,7 @@ class Move:
     pattern: AnyPattern
     item_bytes: int
     key: Hashable
-    algorithm: Names = Algorithm.DIRECT
+    algorithm: Names = "direct"
     segments: Ints = 1
     inner: Ints = 1
     quote: Quote | None = None

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.plan.axis import Axis, all_intervals
-from hpcpar.plan.boxes import block
 from hpcpar.plan.config import ONE
-from hpcpar.plan.rank_boxes import box_items, boxes, lives, part
-from hpcpar.schedule.collective_algorithms import radices
-from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind, Schedule
+from hpcpar.plan.rank_boxes import boxes, lives, part
+from hpcpar.schedule.algorithms.base import Collective
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.steps import Comm, Group, Schedule
+from hpcpar.schedule.waves import collectives
 
 Counts = NDArray[np.int64]
 #: Rows of the matrix of all rank pairs that are computed at once, to bound memory.
@@ -115,120 +116,12 @@ def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
 def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
     """Groups with equal block sizes send alike, so each distinct row of sizes is counted once."""
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-    rank = np.arange(ranks)
-    rank = rank[lives(step.source, rank)]
-    position, base = _positions(group, rank)
-    blocks = step.source if step.kind in (Kind.ALLGATHER, Kind.REDUCE) else step.destination
-    bases, group_of = np.unique(base, return_inverse=True)
-    members = np.array(group.members(group.first)) + bases[:, None]
-    sizes = box_items(blocks, members.ravel()).reshape(members.shape)
-    rows, row_of = np.unique(sizes, axis=0, return_inverse=True)
-    for i, row in enumerate(rows):
-        member_messages, member_items = _of_members(
-            step.kind, step.algorithm, tuple(row.tolist()), step.segments, step.root, step.inner)
-        mine = np.ravel(row_of)[group_of] == i
-        messages[rank[mine]] = member_messages[position[mine]]
-        items[rank[mine]] = member_items[position[mine]]
+    for collective, members in collectives(step, group, ranks):
+        messages[members], items[members] = _of_members(step.algorithm, collective)
     return messages, items
-
-
-def _positions(group: Group, rank: Counts) -> tuple[Counts, Counts]:
-    """Position of each rank in its group, and the offset of its group's first member."""
-    position: Counts = np.zeros(len(rank), np.int64)
-    base: Counts = rank - group.first
-    for mesh_axis in sorted(group.mesh_axes, key=lambda d: -int(d.stride)):
-        coordinate = np.asarray(mesh_axis.of(rank - group.first))
-        position = position * int(mesh_axis.size) + coordinate
-        base = base - coordinate * int(mesh_axis.stride)
-    return position, base
 
 
 @lru_cache(maxsize=2_000)
-def _of_members(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...], segments: int, root: int,
-                inner: int = 1) -> tuple[Counts, Counts]:
-    """Messages and items that each member of a group sends, by position.
-
-    Parameters
-    ----------
-    sizes : tuple of int
-        Items of each member's block; the whole buffer's where blocks are not spread.
-    """
-    p, n = len(sizes), np.array(sizes, np.int64)
-    none = np.zeros(p, np.int64)
-    if p == 1:
-        return none, none
-    if algorithm is Algorithm.MPI:
-        return none + 1, n if kind is not Kind.REDUCE_SCATTER else none + n.sum()
-    if kind is Kind.REDUCE or kind is Kind.BROADCAST:
-        at = (np.arange(p) - root) % p
-        pieces = np.minimum(n, segments) if algorithm is Algorithm.RING else np.minimum(n, 1)
-        sends: Counts
-        if kind is Kind.REDUCE:
-            sends = np.minimum(at, 1)
-        elif algorithm is Algorithm.RING:
-            sends = np.minimum(p - 1 - at, 1)
-        elif algorithm is Algorithm.DIRECT:
-            sends = np.where(at == 0, p - 1, 0)
-        else:
-            distances = 1 << np.arange((p - 1).bit_length())[:, None]
-            sends = ((at % (2 * distances) == 0) & (at + distances < p)).sum(axis=0)
-        return sends * pieces, sends * n
-    if algorithm is Algorithm.RING:
-        return _ring(kind, n, segments)
-    if algorithm is Algorithm.HALVING:
-        return _halving(kind, n, inner)
-    assert algorithm is Algorithm.DOUBLING
-    # ranks beyond a power of two send to the next one, which sends the sum back
-    power = 1 << (p.bit_length() - 1)
-    rounds = np.full(p, power.bit_length() - 1)
-    rounds[:2 * (p - power):2] = 1
-    rounds[1:2 * (p - power):2] += 1
-    sends = rounds * (n > 0)
-    return sends, sends * n
-
-
-def _ring(kind: Kind, sizes: Counts, segments: int) -> tuple[Counts, Counts]:
-    """A member of a ring passes on every block but one; in an allreduce twice."""
-    if kind is Kind.ALLREDUCE:
-        n, p = int(sizes[0]), len(sizes)
-        sizes = np.diff([block(n, p, i)[0] for i in range(p + 1)])
-        left_out: tuple[Counts, ...] = (np.roll(sizes, -1), np.roll(sizes, -2))
-    elif kind is Kind.ALLGATHER:
-        left_out = (np.roll(sizes, -1),)
-    else:
-        left_out = (sizes,)
-    items = len(left_out) * sizes.sum() - sum(left_out)
-    pieces = np.minimum(sizes, segments)
-    messages = len(left_out) * pieces.sum() - sum(np.minimum(n, segments) for n in left_out)
-    return messages, items
-
-
-def _halving(kind: Kind, sizes: Counts, inner: int) -> tuple[Counts, Counts]:
-    """In each stage a member passes on what it has gathered and sums what it will not keep; parts
-    that pass the end of an allreduce's buffer are two messages.
-    """
-    p, stages = len(sizes), radices(len(sizes), inner)
-    reduces = kind is Kind.ALLREDUCE
-    if reduces:
-        ends = np.array([block(int(sizes[0]), p, i)[1] for i in range(p)])
-        sizes = np.diff(ends, prepend=0).reshape(stages).T.ravel()
-    messages, items = np.zeros(p, np.int64), np.zeros(p, np.int64)
-    for size in reversed(stages):
-        # sums of the blocks of each member of the stage that were gathered in later ones
-        parts = sizes.reshape(size, -1)
-        upto = np.concatenate([np.zeros_like(parts[:1]), parts.cumsum(axis=0)])
-        own = np.arange(size)
-        distance = 1
-        while distance < size:
-            count = min(distance, size - distance)
-            firsts = {Kind.ALLGATHER: (own,), Kind.REDUCE_SCATTER: ((own + distance) % size,)}
-            for first in firsts.get(kind, (own, (own + distance) % size)):
-                stop = first + count
-                near = upto[np.minimum(stop, size)] - upto[first]
-                far = upto[np.maximum(stop - size, 0)]
-                pieces = np.sign(near) + np.sign(far)
-                items += np.resize(near + far, p)
-                messages += np.resize(pieces if reduces else np.sign(pieces), p)
-            distance *= 2
-        sizes = parts.sum(axis=0)
-    return messages, items
+def _of_members(algorithm: str, collective: Collective) -> tuple[Counts, Counts]:
+    """Messages and items that each member of a group sends, by position."""
+    return ALGORITHMS[algorithm].sent(collective)

@@ -41,20 +41,6 @@ class Kind(str, Enum):
     BROADCAST = "broadcast"
 
 
-class Algorithm(str, Enum):
-    """Algorithm of a communication step: point to point, three of collectives, or the library's own
-    (MPI's; NCCL's, where that moves the messages).
-    """
-
-    DIRECT = "direct"
-    RING = "ring"
-    DOUBLING = "doubling"
-    HALVING = "halving"
-    MPI = "mpi"
-
-    __str__ = str.__str__
-
-
 #: Kinds as small numbers, for arrays of many cases; 0 means no communication.
 CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
 
@@ -174,6 +160,8 @@ class Comm:
     group : Group or None
         Members of a collective. None for point-to-point patterns (halo, redistribute), whose
         messages follow from the boxes.
+    algorithm : str
+        Name of the algorithm (`hpcpar.schedule.algorithms`); "direct" point to point.
     segments : int
         Pieces that each message of a ring is cut into, so that summing one overlaps the transfer of
         the next.
@@ -200,7 +188,7 @@ class Comm:
     destination: Layout
     reduce: bool
     group: Group | None
-    algorithm: Algorithm
+    algorithm: str
     segments: int
     item_bytes: int
     needed_by: int

@@ -1,12 +1,13 @@
 """The messages of a communication step between all of its ranks, in waves.
 
-A wave holds one round of every rank. `hpcpar.schedule.messages.exchange` has the rounds of a single
-rank; here those of all ranks are put side by side, and every send meets its receive.
+A wave holds one round of every rank: the rounds of all ranks side by side, where every send meets
+its receive. `hpcpar.schedule.messages.exchange` has the rounds of a single rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,9 +16,10 @@ import numpy as np
 from hpcpar.errors import RunError
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.rank_boxes import box_items, lives
-from hpcpar.schedule.collective_algorithms import Round, collective
+from hpcpar.schedule.algorithms.base import Collective, Round
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.halo_exchange import point_to_point
-from hpcpar.schedule.steps import Algorithm, Comm, Group, Kind
+from hpcpar.schedule.steps import Comm, Group, Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +51,27 @@ class Wave:
     items: IntArray
     adds: IntArray
 
+    def between(self, members: IntArray) -> Wave:
+        """With ranks in place of members, in every group of [groups, members]."""
+        senders, receivers = (members[:, end].ravel()
+                              for end in (self.pairs.senders, self.pairs.receivers))
+        turn, items, adds = (np.tile(each, len(members))
+                             for each in (self.pairs.turn, self.items, self.adds))
+        return Wave(Pairs(senders, receivers, turn), items, adds)
 
-def is_ring(step: Comm) -> bool:
-    """True where blocks travel around a ring (a reduction or broadcast goes along a chain)."""
-    return step.algorithm is Algorithm.RING and step.kind not in (Kind.REDUCE, Kind.BROADCAST)
+    @classmethod
+    def joined(cls, parts: Sequence[Wave]) -> Wave:
+        """The messages of all parts, sorted by receiver."""
+        senders, receivers, turn, items, adds = (np.concatenate(columns) for columns in zip(*(
+            (w.pairs.senders, w.pairs.receivers, w.pairs.turn, w.items, w.adds) for w in parts),
+            strict=True))
+        order = np.argsort(receivers, kind="stable")
+        pairs = Pairs(senders[order], receivers[order], turn[order])
+        return cls(pairs, items[order], adds[order])
+
+
+#: Tables of groups of up to so many members are kept.
+KEPT_MEMBERS = 1024
 
 
 def waves(step: Comm, ranks: int) -> Iterator[Wave]:
@@ -66,30 +85,60 @@ def waves(step: Comm, ranks: int) -> Iterator[Wave]:
     if step.group is None:
         rounds = {rank: list(point_to_point(step, rank).rounds)
                   for rank in range(ranks) if step.concerns(rank)}
-        yield from _matched(_name(step), _Messages.of(rounds))
-        return
-    if step.algorithm is Algorithm.MPI:
+        name = f"step {step.index} ({step.label})"
+        yield from (wave for _, wave in _matched(name, _Messages.of(rounds)))
         return
     members, sizes = groups(step, step.group, ranks)
-    if is_ring(step):
-        yield from _ring(step, members, sizes)
-        return
-    found = []
+    shifts = ALGORITHMS[step.algorithm].shifts(step.kind, sizes, step.segments)
+    yield from _of_groups(step, step.group, ranks) if shifts is None else _shifted(members, shifts)
+
+
+def streams(step: Comm) -> bool:
+    """True where waves are made one by one, without a table of all messages."""
+    shifts = ALGORITHMS[step.algorithm].shifts(step.kind, np.ones((1, 2), np.int64), 1)
+    return step.group is not None and shifts is not None
+
+
+def _shifted(members: IntArray, shifts: Iterator[tuple[IntArray, bool]]) -> Iterator[Wave]:
+    receivers = np.roll(members, -1, axis=1).ravel()
+    order = np.argsort(receivers)
+    pairs = Pairs(members.ravel()[order], receivers[order], np.zeros_like(order))
+    for items, adds in shifts:
+        yield Wave(pairs, items.ravel()[order], np.full(len(order), adds))
+
+
+def _of_groups(step: Comm, group: Group, ranks: int) -> Iterator[Wave]:
+    """Waves of all groups side by side."""
+    parts: dict[int, list[Wave]] = defaultdict(list)
+    for collective, members in collectives(step, group, ranks):
+        for number, wave in table(step.algorithm, collective):
+            parts[number].append(wave.between(members))
+    for number in sorted(parts):
+        yield Wave.joined(parts[number])
+
+
+def collectives(step: Comm, group: Group, ranks: int) -> Iterator[tuple[Collective, IntArray]]:
+    """The distinct collectives of a step's groups, and the ranks of each: [groups, members]."""
+    members, sizes = groups(step, group, ranks)
     alike, which = np.unique(sizes, axis=0, return_inverse=True)
-    for i, row in enumerate(alike):  # groups with equal blocks send alike
-        blocks = tuple(row.tolist())
-        one = _Messages.of({me: collective(step.kind, step.algorithm, blocks, me, step.segments,
-                                           step.inner, step.root)
-                            for me in range(len(row))})
-        found += [one.between(group) for group in members[np.ravel(which) == i]]
-    yield from _matched(_name(step), _Messages.joined(found))
+    for i, row in enumerate(alike):
+        yield (Collective(step.kind, tuple(row.tolist()), step.segments, step.inner, step.root),
+               members[np.ravel(which) == i])
 
 
-@lru_cache(maxsize=1000)
-def member_waves(kind: Kind, algorithm: Algorithm, p: int, root: int) -> tuple[Pairs, ...]:
-    """Who sends to whom in a group of `p` members, whose messages are all of one size."""
-    every = {me: collective(kind, algorithm, (1,) * p, me, 1, 1, root) for me in range(p)}
-    return tuple(wave.pairs for wave in _matched(kind.value, _Messages.of(every)))
+def table(algorithm: str, collective: Collective) -> tuple[tuple[int, Wave], ...]:
+    """All messages of a collective, between its members: the waves with their numbers."""
+    find = _kept_table if collective.p <= KEPT_MEMBERS else _table
+    return find(algorithm, collective)
+
+
+def _table(algorithm: str, collective: Collective) -> tuple[tuple[int, Wave], ...]:
+    entry = ALGORITHMS[algorithm]
+    rounds = {me: entry.rounds(collective, me) for me in range(collective.p)}
+    return tuple(_matched(f"{algorithm} {collective.kind.value}", _Messages.of(rounds)))
+
+
+_kept_table = lru_cache(maxsize=256)(_table)
 
 
 def groups(step: Comm, group: Group, ranks: int) -> tuple[IntArray, IntArray]:
@@ -107,30 +156,6 @@ def groups(step: Comm, group: Group, ranks: int) -> tuple[IntArray, IntArray]:
     return members, box_items(parts, members.ravel()).reshape(members.shape)
 
 
-def _ring(step: Comm, members: IntArray, sizes: IntArray) -> Iterator[Wave]:
-    """`collective` of all members of a ring: in round t a member passes on the block t before its
-    own, in a reduce-scatter that before it.
-    """
-    p, reduces = members.shape[1], step.kind is not Kind.ALLGATHER
-    both = step.kind is Kind.ALLREDUCE
-    if both:
-        sizes = np.concatenate([_part_items(sizes[:, :1], p, i) for i in range(p)], axis=1)
-    receivers = np.roll(members, -1, axis=1).ravel()
-    order = np.argsort(receivers)
-    pairs = Pairs(members.ravel()[order], receivers[order], np.zeros_like(order))
-    me, first = np.arange(p), int(step.kind is Kind.REDUCE_SCATTER)
-    for t in range(2 * (p - 1) if both else p - 1):
-        blocks = sizes[:, (me - t - first) % p].ravel()[order]
-        adds = np.full(len(order), reduces and t < p - 1)
-        for s in range(step.segments):
-            yield Wave(pairs, _part_items(blocks, step.segments, s), adds)
-
-
-def _part_items(items: IntArray, parts: int, index: int) -> IntArray:
-    """Items of a part of each block (`hpcpar.plan.boxes.block`)."""
-    return (index + 1) * items // parts - index * items // parts
-
-
 @dataclass(frozen=True)
 class _Messages:
     """Sends and receives of many ranks: columns rank, peer, round, turn, items, adds."""
@@ -140,7 +165,7 @@ class _Messages:
 
     @classmethod
     def of(cls, rounds: dict[int, list[Round]]) -> _Messages:
-        """Those of the rounds of each rank (or member)."""
+        """The messages of the rounds of each rank (or member)."""
         sends = [(rank, m.peer, i, turn, m.stop - m.start, 0)
                  for rank, each in rounds.items() for i, r in enumerate(each)
                  for turn, m in enumerate(r.sends)]
@@ -149,25 +174,8 @@ class _Messages:
                     for turn, m in enumerate(r.recvs)]
         return cls(*(np.array(rows, np.int64).reshape(-1, 6) for rows in (sends, receives)))
 
-    @classmethod
-    def joined(cls, each: list[_Messages]) -> _Messages:
-        """Those of several groups together."""
-        return cls(np.concatenate([m.sends for m in each]),
-                   np.concatenate([m.receives for m in each]))
 
-    def between(self, members: IntArray) -> _Messages:
-        """With ranks in place of the members of a group."""
-        out = _Messages(self.sends.copy(), self.receives.copy())
-        for rows in (out.sends, out.receives):
-            rows[:, :2] = members[rows[:, :2]]
-        return out
-
-
-def _name(step: Comm) -> str:
-    return f"step {step.index} ({step.label})"
-
-
-def _matched(name: str, messages: _Messages) -> Iterator[Wave]:
+def _matched(name: str, messages: _Messages) -> Iterator[tuple[int, Wave]]:
     """Messages between the same ranks meet in their order; those of a wave do not wait for each
     other.
     """
@@ -199,7 +207,8 @@ def _matched(name: str, messages: _Messages) -> Iterator[Wave]:
     for w in np.unique(of_message):
         here = of_message == w
         some = sends[here]
-        yield Wave(Pairs(some[:, 0], some[:, 1], some[:, 3]), some[:, 4], receives[here, 5])
+        yield int(w), Wave(Pairs(some[:, 0], some[:, 1], some[:, 3]), some[:, 4],
+                           receives[here, 5])
 
 
 def _unmatched(name: str, sends: IntArray, receives: IntArray) -> RunError:

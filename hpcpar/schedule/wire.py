@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.plan.boxes import local
+from hpcpar.schedule.algorithms.base import SCATTERED, slots_of
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.exchange import Exchange, Piece
-from hpcpar.schedule.steps import Algorithm, Comm, Kind
+from hpcpar.schedule.steps import Comm, Kind
 
 
 @dataclass
@@ -47,9 +49,9 @@ def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
     if step.kind is Kind.ALLREDUCE:
         return Wire()
     out, held_box, wanted_box = Wire(), step.source_box(rank), step.destination_box(rank)
-    # a span of several blocks (halving, the library) needs them side by side
-    ring = step.algorithm is Algorithm.RING and step.kind not in (Kind.REDUCE, Kind.BROADCAST)
-    may_view = on_host and (step.group is None or ring)
+    # a span of several blocks needs them side by side
+    apart = step.kind in SCATTERED and ALGORITHMS[step.algorithm].block_by_block
+    may_view = on_host and (step.group is None or apart)
     for p in ex.pack:
         view = held[local(p.box, held_box)]
         if may_view and view.flags.c_contiguous:
@@ -77,16 +79,8 @@ def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
 
 
 def landing_slots(step: Comm, ex: Exchange) -> dict[int, int]:
-    """Items of the buffers for received messages that are added, one buffer for a round.
-
-    At most `segments` rounds are in flight; they use the buffers cyclically.
-    """
-    if step.algorithm is Algorithm.MPI and len(ex.peers) > 1:
+    """Items of the buffers where messages land to be added, by slot."""
+    if ALGORITHMS[step.algorithm].library and len(ex.peers) > 1:
         own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
         return {0: own.stop - own.start} if isinstance(own, Piece) else {}
-    out: dict[int, int] = {}
-    for i, r in enumerate(ex.rounds):
-        if r.reduce and r.recvs:
-            slot = i % step.segments
-            out[slot] = max(out.get(slot, 0), sum(m.stop - m.start for m in r.recvs))
-    return out
+    return slots_of(ex.rounds, step.segments)

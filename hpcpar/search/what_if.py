@@ -8,7 +8,7 @@ from typing import Any
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Collectives, Overlap, Synchronisation
+from hpcpar.plan.plan import Overlap, Synchronisation
 from hpcpar.schedule.runnable import require
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
@@ -40,7 +40,7 @@ _OPTIONS = (
     ("compute convolutions whole, without hiding halos (--overlap gradient)", "overlap",
      Overlap.GRADIENT),
     ("let the cost model choose collectives (--collectives auto)", "collectives",
-     Collectives.AUTO),
+     "auto"),
     ("shard the weight update (--synchronisation sharded)", "synchronisation",
      Synchronisation.SHARDED),
     ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm",

@@ -8,6 +8,7 @@ is added.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -18,9 +19,16 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats
 from hpcpar.plan.rank_boxes import box_items
-from hpcpar.schedule.steps import Algorithm, Comm, Kind
-from hpcpar.schedule.waves import Pairs, Wave, groups, is_ring, waves
+from hpcpar.schedule.algorithms.base import SCATTERED
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.sent_bytes import sent
+from hpcpar.schedule.steps import Comm
+from hpcpar.schedule.waves import Pairs, Wave, groups, streams, waves
 from hpcpar.simulation.links import FloatArray, LinkRates
+
+#: Messages that are kept between two uses; of a movement with more, waves that can be streamed are
+#: made again.
+MOST_MESSAGES = 1 << 16
 
 
 class _Grouped(NamedTuple):
@@ -109,14 +117,19 @@ class Movement:
         self.step, self.ranks, self.machine, self.links = step, ranks, machine, links
         self.factor, self.library_s = factor, library_s
         self._routes: dict[Pairs, _Route] = {}
-        # a ring's segments follow each other without waiting
-        self._lag = step.segments if is_ring(step) else 1
+        algorithm = ALGORITHMS[step.algorithm]
+        self._library = algorithm.library
+        self._in_flight = algorithm.in_flight(step.kind, step.segments)
         self._members = None if step.group is None else groups(step, step.group, ranks)[0]
-        self.messages, self.sent_bytes = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+        counted = sent(step, ranks)
+        self.messages, self.sent_bytes = counted.messages, counted.n_bytes
         self.left_bytes, self.level = links.nothing_left(ranks), 0
-        # a ring of many ranks has too many waves to keep
-        self._waves = None if is_ring(step) else list(waves(step, ranks))
-        self._count()
+        found, most = waves(step, ranks), MOST_MESSAGES // ranks if streams(step) else None
+        kept = list(itertools.islice(found, most))
+        self._waves = kept if next(found, None) is None else None
+        for wave in self._each():
+            n_bytes = wave.items * step.item_bytes
+            self.level = max(self.level, links.leave(wave.pairs, n_bytes, self.left_bytes))
         self._before_s, self._after_s = self._copies_s()
         self._known = None if self._waves is None else list(self._timed())
         self.alone_s = self._end_s(np.zeros(ranks))
@@ -148,12 +161,12 @@ class Movement:
         return out
 
     def _end_s(self, begin_s: FloatArray) -> FloatArray:
-        if self._members is not None and self.step.algorithm is Algorithm.MPI:
+        if self._members is not None and self._library:
             done, last = begin_s.copy(), begin_s[..., self._members].max(axis=-1, keepdims=True)
             done[..., self._members] = last + self.library_s
             return done
         done = begin_s + self._before_s
-        port, earlier = done, deque([done] * self._lag, self._lag)
+        port, earlier = done, deque([done] * self._in_flight, self._in_flight)
         for wave in self._timed() if self._known is None else self._known:
             ready = np.maximum(earlier[0], port)
             pairs, (_, senders, receivers, alone, _) = wave.pairs, wave.route
@@ -169,21 +182,6 @@ class Movement:
                                           + wave.add_s)
             earlier.append(done)
         return done + self._after_s
-
-    def _count(self) -> None:
-        """Count messages and bytes that ranks send; a collective of the library as one message with
-        the rank's own contribution.
-        """
-        for wave in self._each():
-            np.add.at(self.messages, wave.pairs.senders, wave.items > 0)
-            n_bytes = wave.items * self.step.item_bytes
-            np.add.at(self.sent_bytes, wave.pairs.senders, n_bytes)
-            level = self.links.leave(wave.pairs, n_bytes, self.left_bytes)
-            self.level = max(self.level, level)
-        if self.step.algorithm is Algorithm.MPI and self._members is not None:
-            self.messages[self._members] = 1
-            self.sent_bytes += (box_items(self.step.source, np.arange(self.ranks))
-                                * self.step.item_bytes)
 
     def _each(self) -> Iterable[Wave]:
         return waves(self.step, self.ranks) if self._waves is None else self._waves
@@ -211,11 +209,11 @@ class Movement:
         level = self.links.crossed(pairs)
         presence = np.ones(len(n_bytes))
         if not alone:
-            sent, received = np.zeros((2, self.ranks))
-            np.add.at(sent, pairs.senders, n_bytes)
-            np.add.at(received, pairs.receivers, n_bytes)
+            gone, come = np.zeros((2, self.ranks))
+            np.add.at(gone, pairs.senders, n_bytes)
+            np.add.at(come, pairs.receivers, n_bytes)
             # a rank sends, and receives, one message after another
-            presence = n_bytes / np.maximum(sent[pairs.senders], received[pairs.receivers])
+            presence = n_bytes / np.maximum(gone[pairs.senders], come[pairs.receivers])
         return _Route(level, senders, receivers, alone,
                       self.links.seconds_per_byte(pairs, level, presence))
 
@@ -227,10 +225,10 @@ class Movement:
             received = np.zeros(self.ranks)
             for wave in self._each():
                 np.add.at(received, wave.pairs.receivers, wave.items * n_bytes)
-            sent = self.sent_bytes * self.factor
+            packed = self.sent_bytes * self.factor
             handling = machine.add_s_per_byte if step.reduce else machine.copy_s_per_byte
-            return sent * machine.copy_s_per_byte, received * handling
-        if step.kind not in (Kind.ALLGATHER, Kind.REDUCE_SCATTER):
+            return packed * machine.copy_s_per_byte, received * handling
+        if step.kind not in SCATTERED:
             return np.zeros(self.ranks), np.zeros(self.ranks)
         held, wanted = (box_items(layout, rank) * n_bytes * machine.copy_s_per_byte
                         for layout in (step.source, step.destination))

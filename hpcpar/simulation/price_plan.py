@@ -11,7 +11,7 @@ from hpcpar.cost.interval import Interval90, of_iteration
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.prediction import RankMemory, rank_memories
 from hpcpar.cost.memory.process import ProcessMemory, process_memory
-from hpcpar.cost.price_family import Costs, PriceOptions, price_family
+from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.machine.model import Machine
@@ -233,13 +233,13 @@ def price_alone(network: Network, plan: Plan, machine: Machine,
     """The costs of one plan: of few ranks from the messages between all of them, of more than
     `EXACT_RANKS` (and by the paper's formulas) in closed form.
     """
-    costs = price_family(network, plan, machine, **options)
     if plan.ranks > EXACT_RANKS or options.get("accounting") == "paper":
-        return costs
+        return price_family(network, plan, machine, **options)
+    known = price_steps(network, plan, machine, **options)
     contention = options.get("contention")
     if contention is not None:
         machine = _contended(machine, contention)
-    return Simulator(network, plan, machine, costs).exact_costs()
+    return Simulator(network, plan, machine, known).exact_costs()
 
 
 def _contended(machine: Machine, contention: float) -> Machine:

@@ -12,11 +12,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.exchange import Exchange
 from hpcpar.schedule.lower import frozen_movement
 from hpcpar.schedule.messages import make_exchange
 from hpcpar.schedule.outline_steps import Move, Task
-from hpcpar.schedule.steps import Algorithm, Comm
+from hpcpar.schedule.steps import Comm
 from hpcpar.simulation.links import FloatArray
 from hpcpar.simulation.simulate import Simulator
 
@@ -80,7 +81,7 @@ class Programs:
         self.ranks, self._entries, self._progress = simulator.ranks, simulator.entries, progress
         steps = dict.fromkeys(entry.step for entry in self._entries)
         self._comms = {step: frozen_movement(step) for step in steps if isinstance(step, Move)}
-        if any(comm.algorithm is Algorithm.MPI for comm in self._comms.values()):
+        if any(ALGORITHMS[comm.algorithm].library for comm in self._comms.values()):
             raise InputError("the plan leaves collectives to the MPI library, whose messages are "
                              "not known; plan with --collectives auto, ring, tree or halving")
         self._amounts = {step: _amounts(simulator, step) for step in steps
@@ -135,7 +136,7 @@ class _Flight:
     def __init__(self, comm: Comm, exchange: Exchange, until: int, ready: tuple[int, ...],
                  tags: Counter[tuple[bool, int]]) -> None:
         self.until, self._ready, self._label = until, ready, comm.label
-        self._after = [r.after for r in exchange.rounds]
+        self._after = [i - exchange.in_flight for i in range(len(exchange.rounds))]
         self._done: list[tuple[int, ...]] = []
         self._rounds: list[list[tuple[bool, int, int, int]]] = []
         for r in exchange.rounds:

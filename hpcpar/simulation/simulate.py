@@ -16,7 +16,7 @@ import numpy as np
 from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.price_family import Costs, Sums, item_of, price_family
+from hpcpar.cost.price_family import Costs, PricedSteps, items_of, price_steps
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.overlap import Item, Span, StageTime, Timeline, timeline
 from hpcpar.errors import InputError
@@ -98,8 +98,8 @@ class Simulator:
 
     Parameters
     ----------
-    costs : Costs, optional
-        The price of the plan in closed form; made here if not given.
+    costs : PricedSteps, optional
+        The prices of the steps in closed form; made here if not given.
 
     Raises
     ------
@@ -108,10 +108,10 @@ class Simulator:
     """
 
     def __init__(self, network: Network, plan: Plan, machine: Machine,
-                 costs: Costs | None = None) -> None:
+                 costs: PricedSteps | None = None) -> None:
         require_size(int(plan.ranks))
         self.machine, self.ranks = machine, int(plan.ranks)
-        self.costs = price_family(network, plan, machine) if costs is None else costs
+        self.costs = price_steps(network, plan, machine) if costs is None else costs
         self.entries = self.costs.entries
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
@@ -164,15 +164,15 @@ class Simulator:
             if item.needed_by is None:
                 computed[item.stage] += np.ravel(item.seconds)
         longest = computed.argmax(axis=1)
-        prices = []
-        for item, price in zip(items, self.costs.steps, strict=True):
-            every = np.ravel(item.seconds)
-            seconds = every.max() if item.needed_by is not None else every[longest[item.stage]]
-            prices.append(replace(price, seconds=float(seconds), level=item.level))
+        priced: dict[Task | Move, StepPrice] = {}
+        for entry, item, price in zip(self.entries, items, self.costs.steps, strict=True):
+            if entry.step not in priced:  # micro-batches share theirs
+                every = np.ravel(item.seconds)
+                seconds = every.max() if item.needed_by is not None else every[longest[item.stage]]
+                priced[entry.step] = replace(price, seconds=float(seconds), level=item.level)
+        known = replace(self.costs, steps=tuple(priced[entry.step] for entry in self.entries))
         busy_s = computed.max(axis=1).tolist()
-        known, line = self.costs, _of_ranks(items, line, longest.tolist(), busy_s)
-        sums = Sums.of(self.machine, known.entries, prices, line, known.io_s)
-        return replace(known, **vars(sums), steps=tuple(prices), timeline=line)
+        return Costs.of(known, _of_ranks(items, line, longest.tolist(), busy_s))
 
     def _line(self, items: Sequence[Item]) -> Timeline[Floats]:
         return timeline(items, self.machine.overlap, len(self.machine.levels),
@@ -198,15 +198,19 @@ class Simulator:
 
     def _items(self, noise: Noise, repeats: int, generator: np.random.Generator) -> Iterator[Item]:
         """The steps in time, with an entry for every repeat and rank."""
-        for entry, price in zip(self.entries, self.costs.steps, strict=True):
-            plain = item_of(self.machine, entry, price)
+        known: dict[Task | Move, Item] = {}
+        every = items_of(self.machine, self.costs)
+        for entry, price, plain in zip(self.entries, self.costs.steps, every, strict=True):
             if isinstance(entry.step, Move):
                 movement = self._movement(entry.step, price)
                 yield plain._replace(seconds=movement.alone_s, end_s=movement.end_s,
                                      level=movement.level or plain.level)
+            elif noise.jitter or entry.step not in known:
+                seconds = noise.on(self.compute_s(entry.step), repeats, generator)
+                known[entry.step] = plain._replace(seconds=seconds)
+                yield known[entry.step]
             else:
-                seconds = self.compute_s(entry.step)
-                yield plain._replace(seconds=noise.on(seconds, repeats, generator))
+                yield known[entry.step]
 
     def _movement(self, step: Move, price: StepPrice) -> Movement:
         key = (step.key, step.phase, step.root)
@@ -259,11 +263,11 @@ def _of_ranks(items: Sequence[Item], line: Timeline[Floats], ranks: Sequence[int
         How long each of the ranks computes.
     """
     def at(seconds: Floats, stage: int) -> float:
-        every = np.ravel(seconds)
-        return float(every[ranks[stage] if len(every) > 1 else 0])
+        every = np.asarray(seconds)
+        return float(every.item(ranks[stage] if every.size > 1 else 0))
 
     spans = tuple(
-        Span[Floats](at(span.start_s, item.stage), at(span.end_s, item.stage), span.stream)
+        Span(at(span.start_s, item.stage), at(span.end_s, item.stage), span.stream)
         for item, span in zip(items, line.spans, strict=True))
     total_s, waits, stages = float(np.max(line.total_s)), np.zeros(len(items)), []
     for number, stage in enumerate(line.stages):

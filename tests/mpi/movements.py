@@ -20,10 +20,10 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Algorithm, Comm, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Kind, Phase, Role, TensorRef
+from tests.collectives import BY_KIND
 
 TENSOR = TensorRef("test", Role.OUTPUT)
 
@@ -53,10 +53,10 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
          index: int = 0) -> Comm:
     """The communication step of a pattern, in float64."""
     assert pattern.kind is not None
-    group, algorithm = pattern.group, Algorithm.DIRECT
+    group, algorithm = pattern.group, "direct"
     if group is not None:
         group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
-        algorithm = ALGORITHMS.get(pattern.kind, (Algorithm.DIRECT,))[0]
+        algorithm = BY_KIND.get(pattern.kind, ("direct",))[0]
     return Comm(index=index, phase=Phase.FORWARD, layer="test", tensor=TENSOR, kind=pattern.kind,
                 source=source, destination=destination, reduce=pattern.reduce, group=group,
                 algorithm=algorithm, segments=1, item_bytes=8, needed_by=index + 1)
@@ -64,17 +64,17 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
 
 def variants(base: Comm) -> list[Comm]:
     """The step with every algorithm that its kind may use, rings in 1 to 4 segments."""
-    if base.algorithm == Algorithm.DIRECT:
+    if base.algorithm == "direct":
         return [base]
     rooted = base.kind in (Kind.REDUCE, Kind.BROADCAST)
-    out = [] if rooted else [replace(base, algorithm=Algorithm.MPI)]
-    for algorithm in ALGORITHMS[base.kind]:
+    out = [] if rooted else [replace(base, algorithm="mpi")]
+    for algorithm in BY_KIND[base.kind]:
         out += [replace(base, algorithm=algorithm, segments=s)
-                for s in ((1, 2, 3, 4) if algorithm == Algorithm.RING else (1,))]
+                for s in ((1, 2, 3, 4) if algorithm == "ring" else (1,))]
     assert base.group is not None
     p = base.group.size
-    if Algorithm.HALVING in ALGORITHMS[base.kind]:  # by nodes, whether or not the ranks lie so
-        out += [replace(base, algorithm=Algorithm.HALVING, inner=inner)
+    if "halving" in BY_KIND[base.kind]:  # by nodes, whether or not the ranks lie so
+        out += [replace(base, algorithm="halving", inner=inner)
                 for inner in range(2, p) if p % inner == 0]
     return out
 

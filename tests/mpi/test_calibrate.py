@@ -19,7 +19,6 @@ from hpcpar.calibrate.for_auto import calibrate_for_auto
 from hpcpar.calibrate.p2p_probe import MESSAGES, P2pProbe
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import redistribution
@@ -38,6 +37,7 @@ from hpcpar.schedule.steps import CODES, Kind, Phase
 from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
 from hpcpar.simulation.price_plan import price
+from tests.collectives import collective_s
 
 #: network, and what to draw a plan with
 CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2),
@@ -194,7 +194,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     for (kind, algorithm), timers in level.collectives.items():
         for n_bytes, timer in zip(level.buffers, timers, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
-            assert collective_s(kind, algorithm, ranks.size, whole, 1, way,
+            assert collective_s(kind, algorithm, whole, 1, way,
                                 plain.add_s_per_byte) == pytest.approx(timer.seconds)
 
 

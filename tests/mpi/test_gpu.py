@@ -28,7 +28,7 @@ from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.schedule.steps import Kind
 from tests import cuda_cpu, outside
 from tests.strategies import named, one_pass
 
@@ -105,7 +105,7 @@ def test_links_are_measured_as_runs_use_them(gpu_communicator: Communicator) -> 
     """A calibration's buffers are the device's: staged, or handed to MPI."""
     steps = Steps(gpu_communicator)
     for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER) if P > 1 else ():
-        transfer = steps.bind(kind, Algorithm.RING, Config(n=P), "n", 4096)
+        transfer = steps.bind(kind, "ring", Config(n=P), "n", 4096)
         staged = gpu_communicator.transport is Transport.STAGED
         assert transfer.buffers.staged is staged
         assert (type(transfer.buffers.wire) is np.ndarray) is staged

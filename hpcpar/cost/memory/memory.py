@@ -20,11 +20,12 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.moments import moments_layout
-from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import CODES, Algorithm, Kind
+from hpcpar.schedule.outline_steps import CHEAPEST, Move
+from hpcpar.schedule.steps import CODES, Kind
 
 #: Arrays of each sum of a normalisation: the sum, its gradient, and mean or deviation (float64).
 MOMENTS_BYTES = 24
@@ -221,19 +222,18 @@ def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
 
 
 def landing_bytes(step: Move) -> Ints:
-    """Where messages land on the largest rank that are added to what it has: of a ring one block,
-    of doubling the whole box, of halving up to half of the blocks; at the root of a reduction a
-    whole box at a time, or one from each of the others.
-    """
+    """Where messages land on the largest rank that are added to what it has."""
     group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)
-    reduces, scatters = code == CODES[Kind.ALLREDUCE], code == CODES[Kind.REDUCE_SCATTER]
     n = step.source.largest_items
-    block = np.where(reduces, -(-n // np.maximum(group, 1)), step.destination.largest_items)
-    # the library's reduce-scatter lands its result
-    blocks = np.where(np.equal(step.algorithm, Algorithm.HALVING), group // 2,
-                      ~(reduces & np.equal(step.algorithm, Algorithm.MPI)))
-    items = np.where(np.equal(step.algorithm, Algorithm.DOUBLING), n, blocks * block)
-    boxes = np.where(np.equal(step.algorithm, Algorithm.DIRECT), group - 1, 1)
-    items = np.where(code == CODES[Kind.REDUCE], boxes * n, np.where(reduces | scatters, items, 0))
+    items: Ints = 0
+    for kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE):
+        if not np.any(code == CODES[kind]):
+            continue
+        block = (step.destination.largest_items if kind is Kind.REDUCE_SCATTER
+                 else -(-n // np.maximum(group, 1)))
+        for name in np.unique(step.algorithm).tolist():
+            here = (code == CODES[kind]) & np.equal(step.algorithm, name)
+            entry = ALGORITHMS["ring" if name == CHEAPEST else name]
+            items = np.where(here, entry.landing_items(kind, group, n, block), items)
     return np.where(np.greater(group, 1), items, 0) * step.item_bytes

@@ -9,32 +9,23 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.collectives import Routed, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
-from hpcpar.plan.plan import Collectives, Plan
-from hpcpar.schedule.collective_algorithms import ALGORITHMS
+from hpcpar.plan.plan import COLLECTIVES, Plan
+from hpcpar.schedule.algorithms.base import ROOTED
+from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
-from hpcpar.schedule.steps import CODES, Algorithm, Kind, Schedule
+from hpcpar.schedule.steps import CODES, Kind, Schedule
 
-#: Least size and greatest number of the pieces of a ring's message. In smaller pieces latency costs
-#: more than pipelining gains; one or two pieces are nearly always fastest, eight are slower
+#: Least size of the pieces of a message. In smaller pieces latency costs more than pipelining gains
 #: (``bench/collectives.py``).
 LEAST_PIECE_BYTES = 512 * 1024
-MOST_SEGMENTS = 4
-#: Numbers of the pieces of a ring's messages, and of a chain's, which hide more of its length.
-PIECES = (2, MOST_SEGMENTS)
-CHAIN_PIECES = (4, 16)
-ROOTED = (Kind.REDUCE, Kind.BROADCAST)
-
-#: The algorithms of the fewest rounds.
-TREE = {Kind.ALLREDUCE: Algorithm.DOUBLING, Kind.ALLGATHER: Algorithm.HALVING,
-        Kind.REDUCE_SCATTER: Algorithm.HALVING, Kind.REDUCE: Algorithm.DOUBLING,
-        Kind.BROADCAST: Algorithm.DOUBLING}
+#: The cost model chooses algorithms without a formula in groups of up to so many members.
+TABLE_MEMBERS = 64
 
 
 def collective_bytes(step: Move) -> Ints:
@@ -49,43 +40,43 @@ def kinds_of(step: Move) -> list[Kind]:
     return step.pattern.kinds
 
 
-def allowed(kind: Kind, collectives: Collectives) -> Sequence[Algorithm]:
+def allowed(kind: Kind, collectives: str, p: Ints) -> Sequence[str]:
     """The algorithms that a plan's option `collectives` allows for a kind of collective."""
-    if collectives is Collectives.AUTO:
-        return ALGORITHMS[kind]
-    if kind in ROOTED and collectives is not Collectives.RING:
-        return (Algorithm.DIRECT if collectives is Collectives.MPI else Algorithm.DOUBLING,)
-    return (TREE[kind] if collectives is Collectives.TREE else Algorithm(collectives.value),)
+    for name in COLLECTIVES[collectives]:
+        if kind in ALGORITHMS[name].kinds:
+            return (name,)
+    few = np.max(p) <= TABLE_MEMBERS
+    return [name for name in algorithms_of(kind) if few or ALGORITHMS[name].has_formula]
 
 
 def offers(
-    kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
-    names: Sequence[Algorithm],
-) -> tuple[list[tuple[Algorithm, int]], list[Floats]]:
+    kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
+    names: Sequence[str],
+) -> tuple[list[tuple[str, int]], list[Floats]]:
     """All choices of (algorithm, segments), and the seconds of each.
 
-    A ring has 1, 2 or 4 segments, a chain 1, 4 or 16. Where pieces get too small, its time is
-    infinite; a number of segments for which they are too small in every case is left out.
+    Where pieces get too small, the time is infinite; a number of segments for which they are too
+    small in every case is left out.
     """
-    choices = [(name, 1) for name in names]
-    seconds = [collective_s(kind, name, p, n_bytes, 1, routed, add_s_per_byte) for name in names]
-    rooted = kind in ROOTED
-    for segments in (CHAIN_PIECES if rooted else PIECES) if Algorithm.RING in names else ():
-        too_small = n_bytes / ((1 if rooted else p) * segments) < LEAST_PIECE_BYTES
-        if not np.all(too_small):
-            cost = collective_s(kind, Algorithm.RING, p, n_bytes, segments, routed,
-                                add_s_per_byte)
-            choices.append((Algorithm.RING, segments))
-            seconds.append(np.where(too_small, np.inf, cost))
+    choices: list[tuple[str, int]] = []
+    seconds: list[Floats] = []
+    for name in names:
+        for segments in (1, *ALGORITHMS[name].pieces(kind)):
+            too_small = np.greater(segments, 1) & (
+                n_bytes / ((1 if kind in ROOTED else way.p) * segments) < LEAST_PIECE_BYTES)
+            if not np.all(too_small):
+                cost = ALGORITHMS[name].priced_s(kind, n_bytes, segments, way, add_s_per_byte)
+                choices.append((name, segments))
+                seconds.append(np.where(too_small, np.inf, cost))
     return choices, seconds
 
 
 def cheapest(
-    kind: Kind, p: Ints, n_bytes: Numbers, routed: Routed, add_s_per_byte: float,
-    allowed: Sequence[Algorithm],
+    kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
+    allowed: Sequence[str],
 ) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
     """The cheapest of the `allowed` algorithms, its number of segments and its seconds."""
-    choices, seconds = offers(kind, p, n_bytes, routed, add_s_per_byte, allowed)
+    choices, seconds = offers(kind, n_bytes, way, add_s_per_byte, allowed)
     every = np.stack(np.broadcast_arrays(*seconds))
     best = np.argmin(every, axis=0)
     names = np.array([name for name, _ in choices])
@@ -93,7 +84,7 @@ def cheapest(
     return names[best], segments[best], every.min(axis=0)
 
 
-def chooser(machine: Machine, collectives: Collectives,
+def chooser(machine: Machine, collectives: str,
             network_model: NetworkModel | None = None) -> Chooser:
     """A function that chooses the algorithm and the segments of a collective step.
 
@@ -105,15 +96,15 @@ def chooser(machine: Machine, collectives: Collectives,
     known = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Move) -> tuple[Names, Ints]:
-        name: Names = Algorithm.DIRECT
+        name: Names = "direct"
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
         way = route(known, step.pattern.mesh_axes, step.source.config.ranks, step.root)
         for kind in kinds_of(step):
             if CODES[kind] in DIRECT:
                 continue
-            found = cheapest(kind, way.p, collective_bytes(step), way, machine.add_s_per_byte,
-                             allowed(kind, collectives))
+            found = cheapest(kind, collective_bytes(step), way, machine.add_s_per_byte,
+                             allowed(kind, collectives, way.p))
             quoted[kind] = found[2]
             here = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)
@@ -124,7 +115,7 @@ def chooser(machine: Machine, collectives: Collectives,
 
 
 def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
-                   collectives: Collectives) -> Chooser:
+                   collectives: str) -> Chooser:
     """A chooser for steps that are only priced: it quotes the cheapest time without a name.
 
     Parameters
@@ -135,12 +126,12 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
     add_s_per_byte = network_model.machine.add_s_per_byte
 
     def cheapest_s(kind: Kind, way: Route, n_bytes: Numbers) -> Floats:
-        names = allowed(kind, collectives)
-        offered = offers(kind, way.p, n_bytes, way, add_s_per_byte, names)[1]
+        names = allowed(kind, collectives, way.p)
+        offered = offers(kind, n_bytes, way, add_s_per_byte, names)[1]
         if network_model is chosen_on:
             return reduce(np.minimum, offered)
         plain = replace(way, network_model=chosen_on)
-        estimates = offers(kind, way.p, n_bytes, plain, add_s_per_byte, names)[1]
+        estimates = offers(kind, n_bytes, plain, add_s_per_byte, names)[1]
         return np.choose(np.argmin(np.stack(estimates), axis=0), np.stack(offered))
 
     def choose(step: Move) -> tuple[Names, Ints]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 from hpcpar.machine.model import Level, Machine
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Numbers
-from hpcpar.schedule.steps import Algorithm, Kind
-from hpcpar.schedule.waves import member_waves
+from hpcpar.schedule.algorithms.base import SCATTERED, Algorithm, Collective
+from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.waves import Wave, table
 
+#: Items of a block in tables of messages that are priced for any size: a multiple of many numbers.
+NOMINAL_ITEMS = 5040
 #: From the ranks of a unit to the messages that leave it at the same time.
 Flows: TypeAlias = Callable[[Ints], Numbers]
 
@@ -51,27 +54,6 @@ class Links:
     def message_s(self, message_bytes: Numbers) -> Floats:
         """Seconds of one message."""
         return self.latency_s(message_bytes) + self.beta_s_per_byte * message_bytes
-
-    def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> None:
-        """Nothing is known of collectives."""
-        return
-
-    @property
-    def far(self) -> Links:
-        return self
-
-    def hop(self, doubling: int, around: bool = False) -> Links:
-        return self
-
-    def walked_s(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers, segments: Ints,
-                 add_s_per_byte: float) -> float:
-        """All messages cross the same links."""
-        return math.nan
-
-    @property
-    def split(self) -> None:
-        """There are no nodes."""
-        return
 
 
 class NetworkModel:
@@ -135,12 +117,12 @@ class NetworkModel:
         small = alpha if self.plain else self._small[index]
         return Links(alpha, beta, small, self._bytes[index])
 
-    def factor(self, index: Ints, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats:
+    def factor(self, index: Ints, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats:
         """Measured over modelled time of a collective or point-to-point movement; 1 if unknown."""
         factor: Floats = 1.0
         log_bytes = np.log(np.maximum(n_bytes, 1))
         for known in self.machine.collectives:
-            if (known.kind, known.algorithm) != (kind.value, algorithm.value):
+            if (known.kind, known.algorithm) != (kind.value, algorithm):
                 continue
             if known.level in self._names:
                 here = np.equal(index, self._names.index(known.level))
@@ -148,11 +130,11 @@ class NetworkModel:
                 factor = np.where(here, measured, factor)
         return factor
 
-    def walk(self, kind: Kind, algorithm: Algorithm, root: int, *lies: int) -> Walk:
-        """The rounds of a collective of groups that lie so (`Walk.of`)."""
-        key = (kind, algorithm, root, lies)
+    def walk(self, algorithm: str, collective: Collective, *lies: int) -> Walk:
+        """The messages of a collective in groups that lie so (`Walk.of`)."""
+        key = (algorithm, collective, lies)
         if key not in self._walks:
-            self._walks[key] = Walk.of(self, kind, algorithm, root, *lies)
+            self._walks[key] = Walk.of(self, algorithm, collective, *lies)
         return self._walks[key]
 
     def _phi(self, level: int, flows: Flows) -> Floats:
@@ -164,26 +146,51 @@ class NetworkModel:
         return np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
 
 
-@dataclass(frozen=True)
-class Walk:
-    """The rounds of a collective in all groups at once, with the links that each message crosses.
+class Messages(NamedTuple):
+    """Messages of all groups that travel together: [messages].
 
     Attributes
     ----------
-    ranks, groups : int
-    serial : bool
-        The root's messages follow each other, in one round.
-    rounds : list of (senders, receivers, Links)
-        Ranks, all groups' messages one group after another.
+    senders, receivers : ndarray
+        Ranks.
+    share, added : ndarray
+        Parts of the buffer that a message has, and that its receiver adds.
+    alone : bool
+        No rank sends or receives two of them.
+    links : Links
     """
 
+    senders: IntArray
+    receivers: IntArray
+    share: NDArray[np.float64]
+    added: NDArray[np.float64]
+    alone: bool
+    links: Links
+
+    def seconds(self, n_bytes: NDArray[np.float64], add_s_per_byte: float, ranks: int
+                ) -> NDArray[np.float64]:
+        """Seconds of each message on buffers of several sizes: [messages, sizes]. Those of a rank
+        go, and come, one after another.
+        """
+        each = np.stack([self.links.message_s(n * self.share) + n * self.added * add_s_per_byte
+                         for n in n_bytes.tolist()], axis=1)
+        if self.alone:
+            return each
+        sent, received = np.zeros((2, ranks, len(n_bytes)))
+        np.add.at(sent, self.senders, each)
+        np.add.at(received, self.receivers, each)
+        return np.maximum(sent[self.senders], received[self.receivers])
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The messages of a collective in all groups at once, with the links that each crosses."""
+
     ranks: int
-    groups: int
-    serial: bool
-    rounds: list[tuple[IntArray, IntArray, Links]]
+    rounds: list[Messages]
 
     @classmethod
-    def of(cls, network_model: NetworkModel, kind: Kind, algorithm: Algorithm, root: int,
+    def of(cls, network_model: NetworkModel, algorithm: str, collective: Collective,
            ranks: int, p: int, stride: int, block: int, inner: int) -> Walk:
         """The rounds in groups that lie as a `Route` says."""
         rank = np.arange(ranks)
@@ -191,38 +198,45 @@ class Walk:
         first = rank[(rank // stride % inner == 0) & (rank % block < apart)]
         member = np.arange(p)
         members = first[:, None] + member % inner * stride + member // inner * apart
-        rounds = []
-        for pairs in member_waves(kind, algorithm, p, root):
-            ends = members[:, pairs.senders].ravel(), members[:, pairs.receivers].ravel()
-            turns = p - 1 if algorithm is Algorithm.DIRECT else 1
+        whole = sum(collective.sizes) if collective.kind in SCATTERED else collective.sizes[0]
+        waves = (wave.between(members) for _, wave in table(algorithm, collective))
+        return cls(1 + int(members.max()),
+                   [_linked(network_model, wave, whole) for wave in waves])
 
-            def flows(unit: Ints, ends: Sequence[IntArray] = ends, turns: int = turns) -> float:
-                a, b = (end // unit for end in ends)
-                counts = [np.bincount(end[a != b], minlength=1) for end in (a, b)]
-                return float(np.max(np.concatenate(counts))) / turns
-
-            links = network_model.links(network_model.between(*ends), flows)
-            rounds.append((*ends, links))
-        return cls(1 + int(members.max()), len(first), algorithm is Algorithm.DIRECT, rounds)
-
-    def seconds(self, n_bytes: NDArray[np.float64], segments: IntArray,
-                add_s_per_byte: float) -> NDArray[np.float64]:
-        """Seconds for each of several sizes.
-
-        A message begins when both ends are ready. Segments follow each other at the pace of the
-        slowest link.
+    def seconds(self, n_bytes: NDArray[np.float64], add_s_per_byte: float) -> NDArray[np.float64]:
+        """Seconds of the collective, and of its slowest message, for each of several sizes: [2,
+        sizes]. A message begins when both ends are ready.
         """
-        piece = (n_bytes / segments)[:, None]
-        ready, pace = np.zeros((len(piece), self.ranks)), np.zeros(len(piece))
-        for senders, receivers, links in self.rounds:
-            seconds = links.message_s(piece) + add_s_per_byte * piece
-            pace = np.maximum(pace, seconds.max(axis=1))
-            if self.serial:
-                return seconds.reshape(len(piece), self.groups, -1).sum(axis=2).max(axis=1)
-            end = np.maximum(ready[:, senders], ready[:, receivers]) + seconds
-            ready[:, senders] = end
-            ready[:, receivers] = np.maximum(ready[:, receivers], end)
-        return ready.max(axis=1) + (segments - 1) * pace
+        ready, slowest = np.zeros((self.ranks, len(n_bytes))), np.zeros(len(n_bytes))
+        for messages in self.rounds:
+            senders, receivers = messages.senders, messages.receivers
+            seconds = messages.seconds(n_bytes, add_s_per_byte, self.ranks)
+            slowest = np.maximum(slowest, seconds.max(axis=0))
+            end = np.maximum(ready[senders], ready[receivers]) + seconds
+            for ends in (senders, receivers):
+                if messages.alone:
+                    ready[ends] = np.maximum(ready[ends], end)
+                else:
+                    np.maximum.at(ready, ends, end)
+        return np.stack([ready.max(axis=0), slowest])
+
+
+def _linked(network_model: NetworkModel, wave: Wave, whole: int) -> Messages:
+    """A wave with its links. A rank that sends or receives several messages has each of them on the
+    links for a part of the time.
+    """
+    ends = wave.pairs.senders, wave.pairs.receivers
+    counts = [np.bincount(end)[end] for end in ends]
+    present = 1.0 / np.maximum(*counts)
+
+    def flows(unit: Ints) -> float:
+        a, b = (end // unit for end in ends)
+        leaves = a != b
+        return max(float(np.bincount(end[leaves], present[leaves], 1).max()) for end in (a, b))
+
+    links = network_model.links(network_model.between(*ends), flows)
+    share = wave.items / whole
+    return Messages(*ends, share, share * wave.adds, bool(np.all(present == 1)), links)
 
 
 @dataclass(frozen=True)
@@ -303,29 +317,34 @@ class Route:
         return inside, Route(self.network_model, self.ranks, self.p // self.inner, stride,
                              self.block)
 
-    def walked_s(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers, segments: Ints,
-                 add_s_per_byte: float) -> Floats:
-        """Seconds of a collective whose messages are all of one size, round by round, over the
-        links between the members; nan where the formulas hold.
-        """
-        walks = np.greater(self.level, 0)
-        if kind is Kind.ALLREDUCE:
-            walks = walks & np.not_equal(self.p & (self.p - 1), 0)
-        if self.network_model.alone or not np.any(walks):
-            return math.nan
-        walks, n_bytes, segments, *lies = np.broadcast_arrays(
-            walks, n_bytes, segments, self.ranks, self.p, self.stride, self.block, self.inner)
-        out = np.full(walks.shape, math.nan)
-        cases, which = np.unique(np.stack(lies)[:, walks], axis=1, return_inverse=True)
-        found = np.empty(which.shape)
-        for i, case in enumerate(cases.T.tolist()):
-            here = which == i
-            walk = self.network_model.walk(kind, algorithm, self.root, *case)
-            found[here] = walk.seconds(n_bytes[walks][here], segments[walks][here], add_s_per_byte)
-        out[walks] = found
-        return out
+    @cached_property
+    def crosses(self) -> Flags:
+        """True where members differ in the links between them."""
+        return np.greater(self.level, 0) & (self.network_model.alone is None)
 
-    def factor(self, kind: Kind, algorithm: Algorithm, n_bytes: Numbers) -> Floats | None:
+    def table_s(self, algorithm: Algorithm, kind: Kind, n_bytes: Numbers, segments: Ints,
+                add_s_per_byte: float, where: Flags) -> tuple[Floats, Floats]:
+        """Seconds of a collective message by message, over the links between the members, and of
+        its slowest message, in the cases `where`; elsewhere nan.
+        """
+        if not np.any(where):
+            return math.nan, math.nan
+        where, n_bytes, *lies = np.broadcast_arrays(
+            where, np.asarray(n_bytes, np.float64), segments, self.ranks, self.p, self.stride,
+            self.block, self.inner)
+        out = np.full((2, *where.shape), math.nan)
+        cases, which = np.unique(np.stack(lies)[:, where], axis=1, return_inverse=True)
+        found = np.empty((2, which.size))
+        for i, (pieces, *case) in enumerate(cases.T.tolist()):
+            here = np.ravel(which) == i
+            p, inner = case[1], case[-1] if algorithm.by_nodes else 1
+            nominal = Collective.of(kind, p, p * NOMINAL_ITEMS, pieces, inner, self.root)
+            walk = self.network_model.walk(algorithm.name, nominal, *case)
+            found[:, here] = walk.seconds(n_bytes[where][here], add_s_per_byte)
+        out[:, where] = found
+        return out[0], out[1]
+
+    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None:
         """Measured over modelled time of a collective; None where nothing was measured."""
         if not self.network_model.machine.collectives:
             return None
@@ -370,8 +389,3 @@ def _runs(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], p: Ints) -
         runs = equal & np.greater(here, 1) & np.less(here, p)
         inner, node = np.where(runs, here, inner), np.where(runs, unit, node)
     return inner, node
-
-
-def doublings(p: Ints) -> int:
-    """ceil(log2) of the largest p."""
-    return math.ceil(math.log2(max(1, int(np.max(p)))))

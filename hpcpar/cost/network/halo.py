@@ -22,7 +22,7 @@ from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
 from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.schedule.steps import Kind
 
 #: Columns of `axis_halo`.
 KEPT, BELOW, ABOVE, MESSAGES_BELOW, MESSAGES_ABOVE = range(5)
@@ -143,7 +143,7 @@ def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes
     packed = sent.items * item_bytes * machine.copy_s_per_byte
     seconds = np.maximum(received.seconds, sent.seconds) + handled + packed
     most_bytes = np.maximum(received.items, sent.items) * item_bytes
-    return seconds * network_model.factor(level, Kind.HALO, Algorithm.DIRECT, most_bytes)
+    return seconds * network_model.factor(level, Kind.HALO, "direct", most_bytes)
 
 
 def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,

@@ -13,7 +13,7 @@ from hpcpar.cost.network.volumes import Volumes, ends, volumes
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.schedule.steps import Kind
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_by
                          receiving.seconds(received, found.messages_received))
     seconds = seconds + received * s_per_byte + sent * network_model.machine.copy_s_per_byte
     most = np.maximum(sent, received)
-    return seconds * network_model.factor(sending.level, Kind.REDISTRIBUTE, Algorithm.DIRECT, most)
+    return seconds * network_model.factor(sending.level, Kind.REDISTRIBUTE, "direct", most)
 
 
 @dataclass(frozen=True)

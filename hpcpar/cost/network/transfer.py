@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.cost.network.algorithm_choice import collective_bytes, kinds_of
-from hpcpar.cost.network.collectives import collective_s, paper_s, sent
-from hpcpar.cost.network.contention import NetworkModel, Route, route
+from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.machine.model import Machine
@@ -18,10 +17,12 @@ from hpcpar.network.layers import Conv
 from hpcpar.plan.config import ONE, Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.algorithms.powers import log2_ceil
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.pattern import cut
 from hpcpar.schedule.pattern_family import cut_parts
-from hpcpar.schedule.steps import CODES, Algorithm, Kind, Phase
+from hpcpar.schedule.steps import CODES, Kind, Phase
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,15 @@ def _collective(kind: Kind, step: Move, machine: Machine, network_model: Network
         assert quote is not None
         return CollectivePrice(copied(kind, quote.seconds[kind], n, machine, way))
     out = CollectivePrice(0.0)
-    for algorithm in map(Algorithm, np.unique(step.algorithm).tolist()):
-        if algorithm is Algorithm.DIRECT and kind not in (Kind.REDUCE, Kind.BROADCAST):
-            continue  # the halos and redistributions of other cases
+    for algorithm in np.unique(step.algorithm).tolist():
+        if kind not in ALGORITHMS[algorithm].kinds:
+            continue  # that of other cases
         here = np.equal(step.algorithm, algorithm)
         if quote is not None:
             cost = quote.seconds[kind]
         else:
-            cost = collective_s(kind, algorithm, way.p, n, step.segments, way,
-                                machine.add_s_per_byte)
+            cost = ALGORITHMS[algorithm].priced_s(kind, n, step.segments, way,
+                                                  machine.add_s_per_byte)
         messages, items = _sent(kind, algorithm, step, way.p)
         out = CollectivePrice(np.where(here, cost, out.seconds),
                               np.where(here, messages, out.messages),
@@ -102,15 +103,14 @@ def _collective(kind: Kind, step: Move, machine: Machine, network_model: Network
     return CollectivePrice(copied(kind, out.seconds, n, machine, way), out.messages, out.items)
 
 
-def _sent(kind: Kind, algorithm: Algorithm, step: Move, p: Ints) -> tuple[Ints, Ints]:
+def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
     """Messages and items that the busiest member of a collective sends."""
     gathers = kind is Kind.ALLGATHER
     parts, whole = (step.source, step.destination) if gathers else (step.destination, step.source)
     items = collective_bytes(step) // step.item_bytes
-    messages, sent_items = sent(kind, algorithm, p, items, _least_items(parts, whole),
-                                step.segments, step.inner)
-    if algorithm is Algorithm.MPI and gathers:
-        sent_items = np.where(np.equal(p, 1), 0, parts.largest_items)
+    blocks = _least_items(parts, whole), parts.largest_items
+    found = ALGORITHMS[algorithm].busiest(kind, p, items, blocks, step.segments, step.inner)
+    messages, sent_items = (np.where(np.equal(p, 1), 0, each) for each in found)
     return messages, sent_items
 
 
@@ -140,6 +140,15 @@ def copied(kind: Kind, seconds: Floats, n: Numbers, machine: Machine, way: Route
 def _even_items(layout: Layout) -> Floats:
     """Items of a box if every axis were cut into equal parts, fractions of an item included."""
     return math.prod(a.extent / cut_parts(layout, a) for a in layout.axes)
+
+
+def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:
+    """The accounting of Gholami et al. (Eq 3 to 9).
+
+    ceil(log2 p) alpha + (p - 1) / p n beta; twice that for an allreduce.
+    """
+    once = links.alpha_s * log2_ceil(p) + links.beta_s_per_byte * (p - 1) / p * n_bytes
+    return 2 * once if kind is Kind.ALLREDUCE else once
 
 
 def paper_comm_s(step: Move, machine: Machine, network_model: NetworkModel, network: Network,

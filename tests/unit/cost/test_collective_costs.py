@@ -3,43 +3,48 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hpcpar.cost.network.algorithm_choice import (
-    LEAST_PIECE_BYTES,
-    MOST_SEGMENTS,
-    cheapest,
-    schedule_for,
-)
-from hpcpar.cost.network.collectives import (
-    collective_s,
-    doubling_rounds,
-    paper_s,
-    sent,
-    summing_rounds,
-)
-from hpcpar.cost.network.contention import Links
+from hpcpar.cost.network.algorithm_choice import LEAST_PIECE_BYTES, cheapest, schedule_for
+from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
+from hpcpar.cost.network.transfer import paper_s
 from hpcpar.machine import files
 from hpcpar.machine.model import Level
 from hpcpar.plan.boxes import block
+from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective
-from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.schedule.algorithms.base import Round
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.steps import Kind
+from tests.collectives import BY_KIND, collective_s, rounds_of
 
 LOCAL = files.load("local")
 CORI = files.load("cori-knl")
 SMALL = NetworkSpec("alexnet", (3, 67, 67), 20)
 ROOTED = (Kind.REDUCE, Kind.BROADCAST)
 SCATTERED = (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-CASES = [(kind, name) for kind, names in ALGORITHMS.items() for name in names]
+CASES = [(kind, name) for kind, names in BY_KIND.items() for name in names]
+
+
+def one_level(p: int, alpha_s: float, beta_s_per_byte: float) -> Route:
+    """The route of a group whose messages all cross the same links."""
+    machine = replace(LOCAL, levels=(Level("", 0, alpha_s, beta_s_per_byte),), collectives=())
+    return route(NetworkModel(machine), [MeshAxis(1, p)], p)
 
 
 def walk(kind: Kind, name: str, sizes: tuple[int, ...], me: int, segments: int) -> tuple[int, int]:
-    rounds = collective(kind, name, sizes, me, segments)
+    rounds = rounds_of(kind, name, sizes, me, segments)
     messages = [m for r in rounds for m in r.sends]
     return len(messages), sum(m.stop - m.start for m in messages)
+
+
+def sent(kind: Kind, name: str, p: Any, n: Any, segments: Any) -> tuple[Any, Any]:
+    """Messages and items of the busiest member, of blocks as equal as they can be."""
+    return ALGORITHMS[name].busiest(kind, p, n, (n // p, -(-n // p)), segments, 1)
 
 
 def blocks_of(n: int, p: int) -> tuple[int, ...]:
@@ -56,7 +61,7 @@ def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
         for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
             sizes = blocks_of(n, p) if kind in SCATTERED else (n,) * p
             walked = [walk(kind, name, sizes, me, segments) for me in range(p)]
-            messages, items = sent(kind, name, p, n, min(sizes), segments)
+            messages, items = sent(kind, name, p, n, segments)
             uneven = 2 * math.ceil(math.log2(p)) if name == "halving" and n % p else 0
             if segments == 1 or n % p == 0:
                 assert messages == max(m for m, _ in walked), (n, segments)
@@ -67,46 +72,12 @@ def test_sent_of_a_family_is_that_of_each_case() -> None:
     """Members, items and segments may be arrays."""
     p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
         [1, 2, 1, 4, 4])
-    for kind, name in [*CASES, (Kind.ALLGATHER, Algorithm.MPI)]:
-        together = sent(kind, name, p, n, n // p, segments)
+    for kind, name in [*CASES, (Kind.ALLGATHER, "mpi")]:
+        together = sent(kind, name, p, n, segments)
         for i in range(len(p)):
-            alone = sent(kind, name, int(p[i]), int(n[i]), int(n[i] // p[i]), int(segments[i]))
+            alone = sent(kind, name, int(p[i]), int(n[i]), int(segments[i]))
             assert [int(np.broadcast_to(t, p.shape)[i])
                     for t in together] == [int(v) for v in alone]
-
-
-def finish(every: list[list[Round]], alpha: float, beta: float) -> float:
-    """When the last member is through, of rounds with at most one message each way."""
-    sent = [[(r, i, m) for i, r in enumerate(mine) for m in r.sends] for mine in every]
-    ends = [[0.0] * (len(mine) + 1) for mine in every]  # ends[me][i + 1]: of round i
-    for _ in range(sum(map(len, every))):
-        for me, mine in enumerate(every):
-            for i, r in enumerate(mine):
-                begin = ends[me][i]
-                ends[me][i + 1] = max(ends[me][i + 1], begin)
-                for m in r.recvs:
-                    # pieces between two members come in order
-                    before = sum(q.peer == m.peer for past in mine[:i] for q in past.recvs)
-                    _, j, _ = [s for s in sent[m.peer] if s[2].peer == me][before]
-                    end = max(begin, ends[m.peer][j]) + alpha + beta * (m.stop - m.start)
-                    ends[me][i + 1] = max(ends[me][i + 1], end)
-                    ends[m.peer][j + 1] = max(ends[m.peer][j + 1], end)
-    return max(mine[-1] for mine in ends)
-
-
-@pytest.mark.parametrize("kind", [Kind.REDUCE, Kind.BROADCAST])
-@pytest.mark.parametrize("p", [2, 3, 4, 5, 8])
-def test_seconds_of_reductions_and_broadcasts(kind: Kind, p: int) -> None:
-    links, n = Links.of(Level("", 0, 3.0, 0.5)), 24
-    for name, segments in ((Algorithm.RING, 1), (Algorithm.RING, 4), (Algorithm.DOUBLING, 1)):
-        every = [collective(kind, name, (n,) * p, me, segments, root=p - 1) for me in range(p)]
-        assert collective_s(kind, name, p, n, segments, links) == finish(every, 3.0, 0.5), name
-    add = 0.25 * (kind is Kind.REDUCE)
-    for name, expected in ((Algorithm.RING, (p + 2) * (3 + n / 4 * (0.5 + add))),
-                           (Algorithm.DOUBLING, math.ceil(math.log2(p)) * (3 + n * (0.5 + add))),
-                           (Algorithm.DIRECT, (p - 1) * (3 + n * (0.5 + add)))):
-        segments = 4 if name is Algorithm.RING else 1
-        assert collective_s(kind, name, p, n, segments, links, 0.25) == expected
 
 
 @pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case[0] not in ROOTED])
@@ -117,9 +88,8 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
     """
     n = 24 * p
     sizes = (24,) * p if kind in SCATTERED else (n,) * p
-    every = [collective(kind, name, sizes, me, 1) for me in range(p)]
-    alpha, beta, none = (Links.of(Level("", 0, a, b))
-                         for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
+    every = [rounds_of(kind, name, sizes, me, 1) for me in range(p)]
+    alpha, beta, none = (one_level(p, a, b) for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
     busiest = max(every, key=len)
 
     def count(rounds: list[Round], summing: bool) -> int:
@@ -127,61 +97,57 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
         return sum(max(sum(m.stop - m.start for m in side) for side in (r.sends, r.recvs))
                    for r in taken)
 
-    assert collective_s(kind, name, p, n, 1, alpha) == sum(
+    assert collective_s(kind, name, n, 1, alpha) == sum(
         max([1, *(len(side) for rounds in every if len(rounds) > i
                   for side in (rounds[i].sends, rounds[i].recvs))]) for i in range(len(busiest)))
-    assert collective_s(kind, name, p, n, 1, beta) == pytest.approx(count(busiest, False))
-    assert collective_s(kind, name, p, n, 1, none,
+    assert collective_s(kind, name, n, 1, beta) == pytest.approx(count(busiest, False))
+    assert collective_s(kind, name, n, 1, none,
                         1.0) == pytest.approx(max(count(r, True) for r in every))
-    if name == "doubling":
-        assert doubling_rounds(p) == len(busiest) and summing_rounds(p) == max(
-            sum(r.reduce for r in m) for m in every)
 
 
 def test_ring_formulas() -> None:
-    level = Links.of(Level("", 0, 3e-6, 2e-9))
-    assert collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 1e6, 1,
+    level, links = one_level(8, 3e-6, 2e-9), Links.of(Level("", 0, 3e-6, 2e-9))
+    assert collective_s(Kind.ALLREDUCE, "ring", 1e6, 1,
                         level) == pytest.approx(2 * 7 * (3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 1e6, 4,
+    assert collective_s(Kind.ALLREDUCE, "ring", 1e6, 4,
                         level) == pytest.approx(2 * 7 * (4 * 3e-6 + 1e6 / 8 * 2e-9))
-    assert collective_s(Kind.ALLGATHER, Algorithm.RING, 8, 1e6, 1,
+    assert collective_s(Kind.ALLGATHER, "ring", 1e6, 1,
                         level) == pytest.approx(7 * (3e-6 + 1e6 / 8 * 2e-9))
-    assert paper_s(Kind.ALLGATHER, 5, 1e6, level) == pytest.approx(3 * 3e-6 + 4 / 5 * 1e6 * 2e-9)
-    assert paper_s(Kind.ALLREDUCE, 5, 1e6, level) == 2 * paper_s(Kind.ALLGATHER, 5, 1e6, level)
-    assert collective_s(Kind.ALLREDUCE, Algorithm.RING, 1, 1e6, 1,
-                        level) == paper_s(Kind.ALLREDUCE, 1, 1e6, level) == 0
+    assert paper_s(Kind.ALLGATHER, 5, 1e6, links) == pytest.approx(3 * 3e-6 + 4 / 5 * 1e6 * 2e-9)
+    assert paper_s(Kind.ALLREDUCE, 5, 1e6, links) == 2 * paper_s(Kind.ALLGATHER, 5, 1e6, links)
+    assert collective_s(Kind.ALLREDUCE, "ring", 1e6, 1,
+                        one_level(1, 3e-6, 2e-9)) == paper_s(Kind.ALLREDUCE, 1, 1e6, links) == 0
     # one member's link, message by message
     for kind, sums in ((Kind.REDUCE, 1), (Kind.BROADCAST, 0)):
-        assert collective_s(kind, Algorithm.DIRECT, 8, 1e6, 1, level,
+        assert collective_s(kind, "direct", 1e6, 1, level,
                             1e-9) == pytest.approx(7 * (3e-6 + 1e6 * (2e-9 + sums * 1e-9)))
-    tree = collective_s(Kind.ALLREDUCE, Algorithm.DOUBLING, 8, 100, 1, level)
-    ring = collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 100, 1, level)
-    assert collective_s(Kind.ALLREDUCE, Algorithm.MPI, 8, 100, 1, level) == tree < ring
+    tree = collective_s(Kind.ALLREDUCE, "doubling", 100, 1, level)
+    ring = collective_s(Kind.ALLREDUCE, "ring", 100, 1, level)
+    assert collective_s(Kind.ALLREDUCE, "mpi", 100, 1, level) == tree < ring
 
 
 def test_segments_hide_sums() -> None:
-    level = Links.of(Level("", 0, 1e-6, 1e-9))
-    one = collective_s(Kind.ALLREDUCE, Algorithm.RING, 4, 6.4e7, 1, level, 5e-10)
-    four = collective_s(Kind.ALLREDUCE, Algorithm.RING, 4, 6.4e7, 4, level, 5e-10)
-    bare = collective_s(Kind.ALLREDUCE, Algorithm.RING, 4, 6.4e7, 4, level, 0.0)
+    level = one_level(4, 1e-6, 1e-9)
+    one = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 1, level, 5e-10)
+    four = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 4, level, 5e-10)
+    bare = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 4, level, 0.0)
     assert bare == four < one  # the last sum too: the first segment is gathered meanwhile
 
 
 def test_choices() -> None:
-    level = Links.of(Level("", 0, 2e-6, 1e-9))
-    either = ALGORITHMS[Kind.ALLREDUCE]
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 16, level, 1e-10, either)
-    assert (name, segments) == ("doubling",
-                                1) and seconds == collective_s(
-                                    Kind.ALLREDUCE, Algorithm.DOUBLING, 8, 16, 1, level, 1e-10)
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 1e-9, either)
+    level = one_level(8, 2e-6, 1e-9)
+    either = BY_KIND[Kind.ALLREDUCE]
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 16, level, 1e-10, either)
+    expected = collective_s(Kind.ALLREDUCE, "doubling", 16, 1, level, 1e-10)
+    assert (name, segments, seconds) == ("doubling", 1, expected)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 1e-9, either)
     assert (name, segments) == ("ring", 2)  # enough where adding is no slower than the links
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 8, 10**9, level, 3e-9, either)
-    assert (name, segments) == ("ring", MOST_SEGMENTS)
-    assert seconds == min(collective_s(Kind.ALLREDUCE, Algorithm.RING, 8, 10**9, s, level, 3e-9)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 3e-9, either)
+    assert (name, segments) == ("ring", 4)
+    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 10**9, s, level, 3e-9)
                           for s in (1, 2, 4))
     for n in (10**5, 10**6, 10**7):
-        _, segments, _ = cheapest(Kind.ALLREDUCE, 8, n, level, 1e-9, (Algorithm.RING,))
+        _, segments, _ = cheapest(Kind.ALLREDUCE, n, level, 1e-9, ("ring",))
         assert segments == 1 or n / 8 / segments >= LEAST_PIECE_BYTES
     network = SMALL.build()
     for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "halving"}),

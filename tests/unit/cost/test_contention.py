@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from hpcpar.cli.main import main
-from hpcpar.cost.network.contention import NetworkModel, doublings, route
+from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.steps import Group
 from hpcpar.search import auto
 from hpcpar.simulation.price_plan import Prediction, price
@@ -110,7 +111,7 @@ def test_rounds_of_doubling_pay_for_their_distance() -> None:
     once.
     """
     way = route(NetworkModel(ABCI), [MeshAxis(1, 64)], 64)
-    assert doublings(way.p) == 6
+    assert log2_ceil(way.p) == 6
     hops = [way.hop(d) for d in range(6)]
     assert [h.alpha_s for h in hops] == [NODE.alpha_s] * 2 + [RACK.alpha_s] * 4
     assert [h.beta_s_per_byte

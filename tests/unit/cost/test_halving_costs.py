@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.cost.network.collectives import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.schedule.collective_algorithms import collective
-from hpcpar.schedule.steps import Algorithm, Group, Kind
+from hpcpar.schedule.steps import Group, Kind
+from tests.collectives import collective_s, rounds_of
 
 #: Nodes of 4 with 2 links each, racks of 17 nodes whose 34 links are oversubscribed 3 times.
 ABCI = files.load("abci-v100")
@@ -26,7 +25,7 @@ N = 1 << 22
 
 def price(machine: Machine, kind: Kind, mesh_axes: list[MeshAxis], ranks: int) -> float:
     way = route(NetworkModel(machine), mesh_axes, ranks)
-    return float(collective_s(kind, Algorithm.HALVING, way.p, N, 1, way))
+    return float(collective_s(kind, "halving", N, 1, way))
 
 
 @pytest.mark.parametrize(("mesh_axes", "ranks", "inner", "between"), [
@@ -83,12 +82,12 @@ def test_a_family_is_priced_as_its_cases() -> None:
     ranks = np.array([16, 16, 16, 16, 12])
     way = route(NetworkModel(ABCI), [MeshAxis(stride, size)], ranks)
     for kind in (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER):
-        together = collective_s(kind, Algorithm.HALVING, way.p, N, 1, way, 1e-10)
+        together = collective_s(kind, "halving", N, 1, way, 1e-10)
         for i in range(len(size)):
             axes = [MeshAxis(int(stride[i]), int(size[i]))]
             alone = route(NetworkModel(ABCI), axes, int(ranks[i]))
             assert together[i] == pytest.approx(float(
-                collective_s(kind, Algorithm.HALVING, alone.p, N, 1, alone, 1e-10))), (kind, i)
+                collective_s(kind, "halving", N, 1, alone, 1e-10))), (kind, i)
 
 
 @pytest.mark.parametrize(("stride", "size", "ranks"), [
@@ -101,7 +100,7 @@ def test_no_round_has_more_flows_than_are_priced(stride: int, size: int, ranks: 
     """
     way = route(NetworkModel(ABCI), [MeshAxis(stride, size)], ranks)
     group = Group((MeshAxis(stride, size),))
-    every = {rank: collective(Kind.ALLGATHER, Algorithm.HALVING, (1,) * size, group.index(rank), 1)
+    every = {rank: rounds_of(Kind.ALLGATHER, "halving", (1,) * size, group.index(rank), 1)
              for rank in range(ranks)}
     odd = size // (size & -size)
     twos = (size // odd).bit_length() - 1

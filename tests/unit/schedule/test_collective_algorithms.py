@@ -18,16 +18,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hpcpar.schedule.collective_algorithms import ALGORITHMS, Round, collective, wire_order
-from hpcpar.schedule.steps import Algorithm, Kind
+from hpcpar.schedule.algorithms.base import Round
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.steps import Kind
+from tests.collectives import BY_KIND, rounds_of
 
 EVERY = [
-    (kind, name, s) for kind, names in ALGORITHMS.items() for name in names
+    (kind, name, s) for kind, names in BY_KIND.items() for name in names
     for s in ((1, 2, 3, 4) if name == "ring" else (1,))
 ]
 ROOTED = (Kind.REDUCE, Kind.BROADCAST)
 VARIANTS = [variant for variant in EVERY if variant[0] not in ROOTED]
-SYMMETRIC = tuple(kind for kind in ALGORITHMS if kind not in ROOTED)
+SYMMETRIC = tuple(kind for kind in BY_KIND if kind not in ROOTED)
 MEMBERS = range(1, 18)
 #: (p, members in each node) of halving by nodes.
 NODES = [(p, inner) for p in MEMBERS for inner in range(2, p) if p % inner == 0]
@@ -62,7 +64,9 @@ class Member:
 class Simulation:
     """All members of one collective."""
 
-    def __init__(self, wires: list[np.ndarray], rounds: list[list[Round]], seed: int) -> None:
+    def __init__(self, wires: list[np.ndarray], rounds: list[list[Round]], seed: int,
+                 in_flight: int) -> None:
+        self.in_flight = in_flight
         self.members = [Member(w, r) for w, r in zip(wires, rounds, strict=True)]
         self.sends: dict[tuple[int, int], deque[Posted]] = defaultdict(deque)
         self.recvs: dict[tuple[int, int], deque[Posted]] = defaultdict(deque)
@@ -99,7 +103,7 @@ class Simulation:
 
     def post(self, me: int) -> None:
         m = self.members[me]
-        while m.posted < len(m.rounds) and m.rounds[m.posted].after < m.done:
+        while m.posted < len(m.rounds) and m.posted - self.in_flight < m.done:
             r, i = m.rounds[m.posted], m.posted
             in_flight = [x for j in range(m.done, i) for x in m.messages[j]]
             for message in r.recvs:
@@ -133,14 +137,14 @@ def size_lists(kind: Kind, p: int) -> Iterator[tuple[int, ...]]:
                 tuple(rng.choice((0, 0, 5, 2)) for _ in range(p)), (0,) * p)
 
 
-def in_wire(blocks: list[np.ndarray], me: int, inner: int | None) -> np.ndarray:
+def in_wire(algorithm: str, blocks: list[np.ndarray], me: int, inner: int) -> np.ndarray:
     """The wire of a member: all blocks in its order, its own first."""
-    order = wire_order(len(blocks), me, inner)
+    order = ALGORITHMS[algorithm].wire_order(len(blocks), me, inner)
     assert order[0] == me and sorted(order) == list(range(len(blocks)))
     return np.concatenate([blocks[k] for k in order])
 
 
-def run(kind: Kind, algorithm: Algorithm, segments: int, sizes: tuple[int, ...],
+def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...],
         fraction: bool = False, inner: int = 1) -> tuple[Simulation, list[np.ndarray]]:
     """Execute a collective on random values; whole numbers are summed exactly. Gives each member's
     values too.
@@ -152,33 +156,32 @@ def run(kind: Kind, algorithm: Algorithm, segments: int, sizes: tuple[int, ...],
               for _ in range(p)]
     at = np.cumsum((0, *sizes))
     wires = []
-    nodes = inner if algorithm is Algorithm.HALVING else None
     for me in range(p):
         blocks = [values[me][at[k]:at[k + 1]] for k in range(p)]
         if kind is Kind.ALLGATHER:  # a member has its own block only
             blocks = [b if k == me else np.full(b.size, np.nan) for k, b in enumerate(blocks)]
-        wires.append(values[me].copy() if kind is Kind.ALLREDUCE else in_wire(blocks, me, nodes))
-    rounds = [collective(kind, algorithm, sizes, me, segments, inner) for me in range(p)]
-    simulation = Simulation(wires, rounds, seed=p)
+        wires.append(values[me].copy() if kind is Kind.ALLREDUCE
+                     else in_wire(algorithm, blocks, me, inner))
+    rounds = [rounds_of(kind, algorithm, sizes, me, segments, inner) for me in range(p)]
+    simulation = Simulation(wires, rounds, p, ALGORITHMS[algorithm].in_flight(kind, segments))
     simulation.run()
     return simulation, values
 
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_results(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
+def test_results(kind: Kind, algorithm: str, segments: int, p: int) -> None:
     check(kind, algorithm, segments, p)
 
 
 @pytest.mark.parametrize(("p", "inner"), NODES)
 @pytest.mark.parametrize("kind", SYMMETRIC)
 def test_results_by_nodes(kind: Kind, p: int, inner: int) -> None:
-    check(kind, Algorithm.HALVING, 1, p, inner)
+    check(kind, "halving", 1, p, inner)
 
 
-def check(kind: Kind, algorithm: Algorithm, segments: int, p: int, inner: int = 1) -> None:
+def check(kind: Kind, algorithm: str, segments: int, p: int, inner: int = 1) -> None:
     """Every member's result is NumPy's, for all lists of sizes."""
-    nodes = inner if algorithm is Algorithm.HALVING else None
     for sizes in size_lists(kind, p):
         simulation, values = run(kind, algorithm, segments, sizes, inner=inner)
         at = np.cumsum((0, *sizes))
@@ -190,35 +193,35 @@ def check(kind: Kind, algorithm: Algorithm, segments: int, p: int, inner: int = 
                 np.testing.assert_array_equal(m.wire[: sizes[me]], total[at[me]:at[me + 1]])
             else:
                 blocks = [values[k][at[k]:at[k + 1]] for k in range(p)]
-                np.testing.assert_array_equal(m.wire, in_wire(blocks, me, nodes))
+                np.testing.assert_array_equal(m.wire, in_wire(algorithm, blocks, me, inner))
 
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"),
                          [variant for variant in EVERY if variant[0] in ROOTED])
-def test_reductions_and_broadcasts(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
+def test_reductions_and_broadcasts(kind: Kind, algorithm: str, segments: int, p: int) -> None:
     """From and to every root; what a tree sends, and its rounds, as few as possible."""
     for root, n in itertools.product(range(p), (0, 1, 5 * p + 3)):
         values = [np.random.default_rng(me).integers(-99, 99, n).astype(float) for me in range(p)]
         wires = [v.copy() if kind is Kind.REDUCE or me == root else np.full(n, np.nan)
                  for me, v in enumerate(values)]
-        rounds = [collective(kind, algorithm, (n,) * p, me, segments, root=root) for me in range(p)]
-        Simulation(wires, rounds, seed=p).run()
+        rounds = [rounds_of(kind, algorithm, (n,) * p, me, segments, root=root) for me in range(p)]
+        Simulation(wires, rounds, p, ALGORITHMS[algorithm].in_flight(kind, segments)).run()
         if kind is Kind.REDUCE:
             np.testing.assert_array_equal(wires[root], np.sum(values, axis=0))
         for me in range(p if kind is Kind.BROADCAST else 0):
             np.testing.assert_array_equal(wires[me], values[root])
         sent = sum(m.stop - m.start for mine in rounds for r in mine for m in r.sends)
         assert sent == (p - 1) * n
-        if algorithm is Algorithm.DOUBLING:
+        if algorithm == "doubling":
             assert max(map(len, rounds)) == math.ceil(math.log2(p))
 
 
 @pytest.mark.parametrize(
     ("algorithm", "segments", "p", "inner"),
     [(*v[1:], p, 1) for v in VARIANTS if v[0] is Kind.ALLREDUCE for p in MEMBERS]
-    + [(Algorithm.HALVING, 1, p, inner) for p, inner in NODES])
-def test_all_members_get_the_same_bits(algorithm: Algorithm, segments: int, p: int, inner: int
+    + [("halving", 1, p, inner) for p, inner in NODES])
+def test_all_members_get_the_same_bits(algorithm: str, segments: int, p: int, inner: int
                                        ) -> None:
     simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True,
                              inner=inner)
@@ -231,33 +234,34 @@ def test_all_members_get_the_same_bits(algorithm: Algorithm, segments: int, p: i
 @pytest.mark.parametrize("p", MEMBERS)
 def test_the_order_of_progress_does_not_change_sums(p: int) -> None:
     """Two runs on the same ranks give the same bits, whoever is faster."""
-    for algorithm, segments in ((Algorithm.RING, 3), (Algorithm.DOUBLING, 1),
-                                (Algorithm.HALVING, 1)):
+    for algorithm, segments in (("ring", 3), ("doubling", 1),
+                                ("halving", 1)):
         results = set()
         for seed in range(4):
             rng = np.random.default_rng(p)
             wires = [rng.standard_normal(5 * p) for _ in range(p)]
             simulation = Simulation(wires,
-                                    [collective(Kind.ALLREDUCE, algorithm, (5 * p,) * p, me,
-                                                segments) for me in range(p)], seed)
+                                    [rounds_of(Kind.ALLREDUCE, algorithm, (5 * p,) * p, me,
+                                                segments) for me in range(p)], seed,
+                                    ALGORITHMS[algorithm].in_flight(Kind.ALLREDUCE, segments))
             simulation.run()
             results.add(wires[0].tobytes())
         assert len(results) == 1
 
 
-def sent(kind: Kind, algorithm: Algorithm, sizes: tuple[int, ...],
+def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...],
          segments: int) -> list[tuple[int, int]]:
     """(messages, items) that each member sends."""
     out = []
     for me in range(len(sizes)):
-        messages = [m for r in collective(kind, algorithm, sizes, me, segments) for m in r.sends]
+        messages = [m for r in rounds_of(kind, algorithm, sizes, me, segments) for m in r.sends]
         out.append((len(messages), sum(m.stop - m.start for m in messages)))
     return out
 
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_counts_of_equal_blocks(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
+def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
     """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 turns, trees of ceil(log2 p), and the
     least number of items.
     """
@@ -272,7 +276,7 @@ def test_counts_of_equal_blocks(kind: Kind, algorithm: Algorithm, segments: int,
     elif kind is Kind.ALLREDUCE and algorithm == "halving":
         every = sent(kind, algorithm, (block * p,) * p, 1)
         assert {items for _, items in every} == {2 * (p - 1) * block}
-        rounds = collective(kind, algorithm, (block * p,) * p, 0, 1)
+        rounds = rounds_of(kind, algorithm, (block * p,) * p, 0, 1)
         assert len(rounds) == 2 * math.ceil(math.log2(p))
     elif kind is Kind.ALLREDUCE:
         assert sent(kind, algorithm, (block * p,) * p,
@@ -284,7 +288,7 @@ def test_counts_of_equal_blocks(kind: Kind, algorithm: Algorithm, segments: int,
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_items_of_any_blocks(kind: Kind, algorithm: Algorithm, segments: int, p: int) -> None:
+def test_items_of_any_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
     """All members together: every block crosses p - 1 links, once to be gathered and once to be
     summed.
     """
@@ -303,7 +307,7 @@ def test_what_leaves_a_node(p: int, inner: int) -> None:
     """
     n, nodes = 12 * p, p // inner
     for me in range(p):
-        rounds = collective(Kind.ALLREDUCE, Algorithm.HALVING, (n,) * p, me, 1, inner)
+        rounds = rounds_of(Kind.ALLREDUCE, "halving", (n,) * p, me, 1, inner)
         out = [[m for m in r.sends if m.peer // inner != me // inner] for r in rounds]
         assert sum(m.stop - m.start for r in out for m in r) == 2 * 12 * (nodes - 1)
         assert sum(map(bool, out)) == 2 * math.ceil(math.log2(nodes))
@@ -316,5 +320,5 @@ def test_segments_overlap(kind: Kind, segments: int, p: int) -> None:
     enough for no more.
     """
     sizes = (8 * p,) * p if kind is Kind.ALLREDUCE else (8,) * p
-    simulation, _ = run(kind, Algorithm.RING, segments, sizes)
+    simulation, _ = run(kind, "ring", segments, sizes)
     assert {m.most_in_flight for m in simulation.members} == {segments}

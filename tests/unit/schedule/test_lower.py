@@ -15,13 +15,13 @@ from hpcpar.errors import InputError
 from hpcpar.plan.boxes import Box, intersect, items
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.schedule.collective_algorithms import ALGORITHMS
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import Piece
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role, Schedule
+from tests.collectives import BY_KIND
 from tests.strategies import whole_sums
 from tests.unit.brute import random_plan
 
@@ -36,7 +36,7 @@ def ring(step: Move) -> tuple[str, int]:
 
 
 def tree(step: Move) -> tuple[str, int]:
-    return ALGORITHMS[step.pattern.kinds[0]][1], 1
+    return BY_KIND[step.pattern.kinds[0]][1], 1
 
 
 def schedule(strategy: str, ranks: int, gather: str = "late", overlap: str = "full") -> Schedule:

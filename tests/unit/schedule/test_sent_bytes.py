@@ -7,12 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from hpcpar.schedule.collective_algorithms import ALGORITHMS, collective
+from hpcpar.schedule.algorithms.base import Collective
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.outline_steps import Chooser, Move
-from hpcpar.schedule.sent_bytes import _of_members, sent, sent_bytes
+from hpcpar.schedule.sent_bytes import sent, sent_bytes
 from hpcpar.schedule.steps import Kind
+from tests.collectives import BY_KIND, rounds_of
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan, staged_plan
 
@@ -59,18 +61,18 @@ def test_random_plans_send_what_their_messages_say(choose: Chooser, ranks: int) 
 
 
 @pytest.mark.parametrize("p", range(2, 18))
-@pytest.mark.parametrize("kind", list(ALGORITHMS))
+@pytest.mark.parametrize("kind", list(BY_KIND))
 def test_members_of_a_group_send_what_their_rounds_say(kind: Kind, p: int) -> None:
     """Uneven and empty blocks, and rings of pieces that some blocks are too small for."""
     rng = np.random.default_rng(p)
-    for algorithm in ALGORITHMS[kind]:
+    for algorithm, entry in ((name, ALGORITHMS[name]) for name in BY_KIND[kind]):
         for segments in (1, 2, 4) if algorithm == "ring" else (1,):
             n = int(rng.integers(1, 40))
             whole = kind is Kind.ALLREDUCE or kind in ROOTED
             sizes = (n,) * p if whole else tuple(rng.integers(0, 9, p).tolist())
             root = int(rng.integers(p))
-            messages, items = _of_members(kind, algorithm, sizes, segments, root)
+            messages, items = entry.sent(Collective(kind, sizes, segments, root=root))
             for me in range(p):
-                rounds = collective(kind, algorithm, sizes, me, segments, root=root)
+                rounds = rounds_of(kind, algorithm, sizes, me, segments, root=root)
                 sends = [m.stop - m.start for r in rounds for m in r.sends]
                 assert (messages[me], items[me]) == (len(sends), sum(sends))

@@ -13,7 +13,7 @@ from hpcpar.plan.boxes import items
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.outline_steps import Chooser
-from hpcpar.schedule.steps import Algorithm, Comm, Kind
+from hpcpar.schedule.steps import Comm, Kind
 from hpcpar.simulation.links import LinkRates
 from hpcpar.simulation.movement import Movement
 from tests.mpi.networks import random_network
@@ -61,13 +61,14 @@ def walked(step: Comm, begin_s: np.ndarray, machine: Machine, factor: float) -> 
         """When a round starts; None while that is not known."""
         if (rank, i) in started:
             return started[rank, i]
-        r, known = every[rank].rounds[i], [begin_s[rank] + packs[rank]]
+        known = [begin_s[rank] + packs[rank]]
         if only_receives[rank]:
             known = [min(begin_s[a] for a, _, _ in comes[rank, i])]
-        if r.after >= 0:
-            if (rank, r.after) not in ended:
+        before = i - every[rank].in_flight
+        if before >= 0:
+            if (rank, before) not in ended:
                 return None
-            known.append(ended[rank, r.after])
+            known.append(ended[rank, before])
         if i:  # messages go one after the other
             gone = sends_end(rank, i - 1)
             if gone is None:
@@ -163,7 +164,7 @@ def test_the_library_s_collective_ends_for_all_of_its_group_at_once() -> None:
     network, batch = random_network(0)
     rng = np.random.default_rng(0)
     steps = lower(network, random_plan(network, batch, 4, rng),
-                  lambda step: (Algorithm.MPI, 1)).comms
+                  lambda step: ("mpi", 1)).comms
     step = next(s for s in steps if s.group is not None and s.group.size == 4)
     end = Movement(step, 4, MACHINE, LinkRates(MACHINE), 1.0, 5e-3).end_s(
         np.array([0.0, 1.0, 3.0, 2.0]))

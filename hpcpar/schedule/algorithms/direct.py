@@ -1,0 +1,46 @@
+"""Each member exchanges with the root: (p - 1) (alpha + n beta), and the sums of a reduce, as the
+papers count it. Point-to-point messages have this algorithm's name, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcpar.plan.config import Floats, Ints, Numbers
+from hpcpar.schedule.algorithms.base import (
+    ROOTED,
+    Algorithm,
+    Collective,
+    Round,
+    Routed,
+    message,
+)
+from hpcpar.schedule.algorithms.ring import adjoint
+from hpcpar.schedule.steps import Kind
+
+
+class Direct(Algorithm):
+    """From the root to each member directly, or back."""
+
+    name = "direct"
+    kinds = ROOTED
+
+    def rounds(self, collective: Collective, me: int) -> list[Round]:
+        p, n, root = collective.p, collective.sizes[0], collective.root
+        everyone = tuple(m for to in range(1, p) for m in message((root + to) % p, 0, n))
+        down = [Round(everyone, ()) if me == root else Round((), message(root, 0, n))]
+        return adjoint(down) if collective.kind is Kind.REDUCE else down
+
+    def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
+                inner: Ints) -> tuple[Ints, Ints]:
+        count: Ints = p - 1 if kind is Kind.BROADCAST else np.minimum(1, p - 1)
+        return count, count * items
+
+    def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
+        return (p - 1) * n
+
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
+                add_s_per_byte: float) -> Floats:
+        alike = (route.p - 1) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
+        walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, route.crosses)[0]
+        return np.where(route.crosses, walked, alike)

@@ -1,0 +1,238 @@
+"""Halving: Rabenseifner's allreduce for any number of members, and its two halves.
+
+With p members, n bytes, alpha and beta of the links between partners, gamma (s/byte) the cost of
+adding:
+
+allreduce
+    2 (ceil(log2 p) + w) alpha + 2 n (p - 1) / p beta + n (p - 1) / p gamma, w rounds whose parts
+    pass the end of the buffer, in two messages (only if p is no power of two)
+allgather, reduce-scatter
+    ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter
+with m members in each node (hierarchical)
+    a reduce-scatter of n in the node, the collective of n / m between p / m nodes, an allgather of
+    n in the node, as far as the collective has these parts; all members of a node at once
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcpar.plan.axis import IntArray
+from hpcpar.plan.config import Floats, Ints, Numbers
+from hpcpar.schedule.algorithms.base import (
+    SCATTERED,
+    Algorithm,
+    Collective,
+    Message,
+    Round,
+    Routed,
+    message,
+)
+from hpcpar.schedule.algorithms.powers import log2_ceil, log2_floor
+from hpcpar.schedule.algorithms.ring import adjoint, block_bounds, block_sizes
+from hpcpar.schedule.steps import Kind
+
+
+class Halving(Algorithm):
+    """ceil(log2 p) exchanges of doubling or halving parts, most items between near members.
+
+    An allgather is recursive doubling between partners, with Bruck's around the odd rest; a
+    reduce-scatter is its adjoint, recursive halving. An allreduce is both. With `inner` members in
+    each node it is hierarchical: a reduce-scatter in the node, an allreduce of n / inner items
+    between the nodes, an allgather in the node.
+    """
+
+    name = "halving"
+    kinds = (Kind.ALLREDUCE, *SCATTERED)
+    by_nodes = True
+
+    def rounds(self, collective: Collective, me: int) -> list[Round]:
+        p, inner, sizes = collective.p, collective.inner, collective.sizes
+        if collective.kind is Kind.ALLREDUCE:
+            gather = _gathered(me, _stages(p, me, inner, False), block_bounds(sizes[0], p))
+            return [*adjoint(gather), *gather]
+        at = [0, *itertools.accumulate(sizes[k] for k in self.wire_order(p, me, inner))]
+        gather = _gathered(me, _stages(p, me, inner, True), at)
+        return gather if collective.kind is Kind.ALLGATHER else adjoint(gather)
+
+    def wire_order(self, p: int, me: int, inner: int) -> list[int]:
+        """Each stage's members from the own one around."""
+        order, stride = [0], 1
+        for size in radices(p, inner):
+            digit = me // stride % size
+            order = [k + (digit + j) % size * stride for k in order for j in range(size)]
+            stride *= size
+        return order
+
+    def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
+        """In each stage a member passes on what it has gathered and sums what it will not keep;
+        parts that pass the end of an allreduce's buffer are two messages.
+        """
+        kind, p, stages = collective.kind, collective.p, radices(collective.p, collective.inner)
+        reduces, sizes = kind is Kind.ALLREDUCE, np.array(collective.sizes, np.int64)
+        if reduces:
+            sizes = block_sizes(int(sizes[0]), p).reshape(stages).T.ravel()
+        messages, items = np.zeros(p, np.int64), np.zeros(p, np.int64)
+        for size in reversed(stages):
+            # sums of the blocks of each member of the stage that were gathered in later ones
+            parts = sizes.reshape(size, -1)
+            upto = np.concatenate([np.zeros_like(parts[:1]), parts.cumsum(axis=0)])
+            own = np.arange(size)
+            for distance, count in _doublings(size):
+                firsts = {Kind.ALLGATHER: (own,), Kind.REDUCE_SCATTER: ((own + distance) % size,)}
+                for first in firsts.get(kind, (own, (own + distance) % size)):
+                    stop = first + count
+                    near = upto[np.minimum(stop, size)] - upto[first]
+                    far = upto[np.maximum(stop - size, 0)]
+                    pieces = np.sign(near) + np.sign(far)
+                    items += np.resize(near + far, p)
+                    messages += np.resize(pieces if reduces else np.sign(pieces), p)
+            sizes = parts.sum(axis=0)
+        return messages, items
+
+    def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
+                inner: Ints) -> tuple[Ints, Ints]:
+        rounds = log2_ceil(inner) + log2_ceil(p // inner)
+        if kind is not Kind.ALLREDUCE:
+            return rounds, items - blocks[0]
+        wraps = _wraps(inner) + _wraps(p // inner)
+        return 2 * rounds + wraps, 2 * items - 2 * (items // p)
+
+    def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
+        """Up to half of the blocks."""
+        return p // 2 * block
+
+    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
+                add_s_per_byte: float) -> Floats:
+        p = route.p
+        seconds = _gathering_s(p, n_bytes, route)
+        if kind is Kind.ALLREDUCE:
+            seconds = 2 * (seconds + _wraps_s(p, n_bytes, route))
+        return seconds + n_bytes * (p - 1) / p * add_s_per_byte
+
+    def priced_s(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
+                 add_s_per_byte: float) -> Floats:
+        """Inside nodes and between them, each with what was measured there."""
+        if route.split is None:
+            return super().priced_s(kind, n_bytes, segments, route, add_s_per_byte)
+        inside, between = route.split
+
+        def phase_s(kind: Kind, way: Routed, n: Numbers) -> Floats:
+            return self.priced_s(kind, n, 1, way, add_s_per_byte)
+
+        seconds = phase_s(kind, between, n_bytes / inside.p)
+        for phase in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
+            if kind in (phase, Kind.ALLREDUCE):
+                seconds = seconds + phase_s(phase, inside, n_bytes)
+        if kind is Kind.ALLREDUCE:
+            seconds = seconds + 2 * _wraps_s(inside.p, n_bytes, inside)
+        return seconds
+
+
+def radices(p: int, inner: int = 1) -> tuple[int, ...]:
+    """Sizes of the stages of halving, nearest members first: every factor two, then the odd rest;
+    of the `inner` members of a node, then of the nodes.
+    """
+    out: list[int] = []
+    for size in (inner, p // inner):
+        while size % 2 == 0:
+            out.append(2)
+            size //= 2
+        out += [size] * (size > 1)
+    return tuple(out)
+
+
+def _doublings(size: int) -> list[tuple[int, int]]:
+    """The distances of a stage's exchanges, and how many parts each moves."""
+    distances = [1 << r for r in range((size - 1).bit_length())]
+    return [(distance, min(distance, size - distance)) for distance in distances]
+
+
+@dataclass(frozen=True)
+class _HalvingStage:
+    """A stage of halving: the members that differ in one digit of their index exchange its parts.
+
+    Attributes
+    ----------
+    size, stride, digit : int
+        Members of the stage, their distance in the group, and this member's place among them.
+    own, base, width : int
+        Which part of the wire is the member's own, where the parts begin, and blocks of a part.
+    """
+
+    size: int
+    stride: int
+    digit: int
+    own: int
+    base: int
+    width: int
+
+    def messages(self, me: int, distance: int, first: int, count: int,
+                 at: Sequence[int]) -> tuple[Message, ...]:
+        """Parts `first` to `first + count`, counted from the own one around, to or from the member
+        at `distance`: two messages where they pass the end of the wire.
+        """
+        peer = me + ((self.digit + distance) % self.size - self.digit) * self.stride
+        start = (self.own + first) % self.size
+        stop = min(start + count, self.size)
+        out: tuple[Message, ...] = ()
+        for a, b in ((start, stop), (0, start + count - stop)):
+            out += message(peer, at[self.base + a * self.width], at[self.base + b * self.width])
+        return out
+
+
+def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_HalvingStage]:
+    """The stages of halving; in a rotated wire a member's own part comes first in each."""
+    out: list[_HalvingStage] = []
+    stride, base, width = 1, 0, p
+    for size in radices(p, inner):
+        digit = me // stride % size
+        own, width = 0 if rotated else digit, width // size
+        out.append(_HalvingStage(size, stride, digit, own, base, width))
+        base, stride = base + own * width, stride * size
+    return out
+
+
+def _gathered(me: int, stages: list[_HalvingStage], at: Sequence[int]) -> list[Round]:
+    """Within each stage, the farthest first, exchanges at doubling distance of doubling size."""
+    return [Round(stage.messages(me, -distance, 0, count, at),
+                  stage.messages(me, distance, distance, count, at))
+            for stage in reversed(stages) for distance, count in _doublings(stage.size)]
+
+
+def _gathering_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
+    """Seconds of the messages of an allgather or a reduce-scatter."""
+    total: Floats = 0.0
+    odd = p // (p & -p)
+    twos = log2_floor(p // odd)
+    for r in range(int(np.max(log2_ceil(p)))):
+        partners = np.less(r, twos)
+        # around the odd rest, blocks double from one on
+        distance = 1 << np.maximum(0, r - twos)
+        blocks = np.where(partners, p >> (r + 1), np.clip(odd - distance, 0, distance))
+        sent = n_bytes / p * blocks
+        seconds: Floats = 0.0
+        if np.any(partners):
+            seconds = route.hop(r).message_s(sent)
+        if not np.all(partners):
+            seconds = np.where(partners, seconds, route.hop(r, True).message_s(sent))
+        total = total + np.where(blocks > 0, seconds, 0.0)
+    return total
+
+
+def _wraps_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
+    """Second messages of the rounds whose parts pass the end of an allreduce's buffer."""
+    return _wraps(p) * route.far.latency_s(n_bytes / p)
+
+
+def _wraps(p: Ints) -> IntArray:
+    """Rounds around the odd rest of p members whose parts pass the end of an allreduce's buffer, at
+    the member with most: all but those of a single part.
+    """
+    odd = p // (p & -p)
+    single = 1 + np.equal(odd, (1 << log2_floor(odd)) + 1)
+    return np.maximum(0, log2_ceil(odd) - single)

@@ -1,0 +1,40 @@
+"""The algorithms of collectives that there are, by name."""
+
+from __future__ import annotations
+
+from hpcpar.errors import InputError
+from hpcpar.plan.plan import COLLECTIVES
+from hpcpar.schedule.algorithms.base import Algorithm
+from hpcpar.schedule.algorithms.direct import Direct
+from hpcpar.schedule.algorithms.doubling import Doubling
+from hpcpar.schedule.algorithms.halving import Halving
+from hpcpar.schedule.algorithms.library import Library
+from hpcpar.schedule.algorithms.ring import Ring
+from hpcpar.schedule.steps import Kind
+
+#: Name -> entry.
+ALGORITHMS: dict[str, Algorithm] = {
+    entry.name: entry for entry in (
+        Ring(), Doubling(), Halving(), Direct(), Library((Ring(), Doubling(), Halving())))
+}
+
+
+def algorithms_of(kind: Kind) -> tuple[str, ...]:
+    """The algorithms that do a kind of collective, besides the MPI library's own."""
+    return tuple(name for name, entry in ALGORITHMS.items()
+                 if kind in entry.kinds and not entry.library)
+
+
+def register(algorithm: Algorithm) -> None:
+    """Makes an algorithm known: plans may name it, and the cost model may choose it.
+
+    Raises
+    ------
+    InputError
+        There is another one of this name.
+    """
+    if algorithm.name in {*ALGORITHMS, *COLLECTIVES}:
+        raise InputError(f"there is a collective algorithm '{algorithm.name}' already: "
+                         "choose another name")
+    ALGORITHMS[algorithm.name] = algorithm
+    COLLECTIVES[algorithm.name] = (algorithm.name,)

@@ -1,0 +1,26 @@
+"""The rounds of collectives as tests ask for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcpar.cost.network.contention import Route
+from hpcpar.schedule.algorithms.base import Collective, Round
+from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
+from hpcpar.schedule.steps import Kind
+
+#: The algorithms of each kind of collective, besides the MPI library's.
+BY_KIND = {kind: algorithms_of(kind) for kind in (
+    Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER, Kind.REDUCE, Kind.BROADCAST)}
+
+
+def rounds_of(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int, segments: int,
+              inner: int = 1, root: int = 0) -> list[Round]:
+    """The rounds of member `me`."""
+    return ALGORITHMS[algorithm].rounds(Collective(kind, sizes, segments, inner, root), me)
+
+
+def collective_s(kind: Kind, algorithm: str, n_bytes: Any, segments: Any, way: Route,
+                 add_s_per_byte: float = 0.0) -> Any:
+    """Seconds of a collective in closed form."""
+    return ALGORITHMS[algorithm].priced_s(kind, n_bytes, segments, way, add_s_per_byte)
