@@ -17,7 +17,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.config import Config, Degree, Ints
+from hpcpar.plan.config import Config
 from hpcpar.plan.strategies import StrategyOptions, configurations, plan_options
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.schema import Bytes, Count, Extent, convert, decode_json, read_bytes
@@ -102,8 +102,7 @@ CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": Collecti
 class Plan:
     """How `ranks` ranks train a network with mini-batches of `batch` samples.
 
-    In a family of plans, `ranks`, `batch` and the degrees of `configs` are arrays with one entry
-    per case.
+    In a family of plans, the degrees of `configs` are arrays with one entry per case.
 
     Attributes
     ----------
@@ -131,8 +130,8 @@ class Plan:
     """
 
     network: NetworkSpec
-    ranks: Degree
-    batch: Degree
+    ranks: Extent
+    batch: Extent
     strategy: str
     configs: Configs = field(hash=False)
     overlap: Overlap = Overlap.FULL
@@ -156,7 +155,7 @@ class Plan:
                 raise unknown(name, value, known)
             if isinstance(known, type):
                 object.__setattr__(self, name, known(value))  # callers may give a name
-        if np.any(np.less(self.batch, 1)) or np.any(np.less(self.ranks, 1)):
+        if min(self.batch, self.ranks) < 1:
             raise InputError(
                 f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
         if self.bucket_bytes < 0:
@@ -178,7 +177,7 @@ class Plan:
                                  f"rank {config.first} on ({config}), the plan is for {self.ranks}")
 
     @cached_property
-    def samples_of_a_pass(self) -> Ints:
+    def samples_of_a_pass(self) -> int:
         """Samples that pass through the network at once: a mini-batch, or one micro-batch of it."""
         return -(-self.batch // self.microbatches)
 

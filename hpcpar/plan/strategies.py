@@ -35,7 +35,7 @@ from typing import TypedDict
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.graph import Network
 from hpcpar.plan import strategies_1d, strategies_15d
-from hpcpar.plan.config import PLACEMENTS, Config, Ints
+from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.strategy_request import Configs, StrategyRequest
 
 #: When a channel-split activation is gathered. ``lazy``: just before a layer needs it whole; it is
@@ -131,9 +131,9 @@ def parse(strategy: str) -> tuple[str, tuple[int, ...] | None]:
     return name, tuple(int(number) for number in match.groups() if number)
 
 
-def fill(network: Network, name: str, ranks: Ints, grid: tuple[Ints, ...] | None = None,
+def fill(network: Network, name: str, ranks: int, grid: tuple[int, ...] | None = None,
          gather: str = "lazy", placement: str = "inner") -> Configs:
-    """The configuration of every layer; `ranks` and `grid` may be arrays, for a family of plans."""
+    """The configuration of every layer under a strategy of this name."""
     function = STRATEGIES[name][0]
     return function(StrategyRequest(network, ranks, (ranks, 1) if grid is None else grid,
                                     gather_named(gather), placement))

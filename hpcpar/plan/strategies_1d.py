@@ -6,9 +6,6 @@ one column.
 
 from __future__ import annotations
 
-import numpy as np
-
-from hpcpar.errors import InputError
 from hpcpar.network.layers import Concat, Input, SoftmaxCrossEntropy
 from hpcpar.plan.image_cuts import image_degrees
 from hpcpar.plan.stages import stages
@@ -60,7 +57,5 @@ def spatial(request: StrategyRequest) -> Configs:
 def pipeline(request: StrategyRequest) -> Configs:
     """Contiguous stages of layers (ParaDL's pipeline, GPipe), each data-parallel on its ranks."""
     count, stage_ranks = request.grid
-    if isinstance(count, np.ndarray) or isinstance(stage_ranks, np.ndarray):
-        raise InputError("pipelines are planned one at a time")
     of_stage = [request.config(n=stage_ranks, first=stage * stage_ranks) for stage in range(count)]
     return {name: of_stage[stage] for name, stage in stages(request.network, count).items()}

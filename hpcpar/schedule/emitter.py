@@ -48,7 +48,7 @@ class Emitter:
         self.steps = self.out.steps
         self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None, Ints]] = {}
 
-    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
+    def compute(self, phase: Phase, layer: Layer, op: Op, batch: int, present: Flags = True,
                 tensor: TensorRef | None = None) -> None:
         """Append a computation, unless no case has it."""
         if present is True or np.asarray(present).any():

@@ -9,7 +9,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Normalisation, SampleNorm
 from hpcpar.network.receptive_field import SharedGroups
 from hpcpar.plan.axis import Axis
-from hpcpar.plan.config import Config, Ints, MeshAxis
+from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.pattern import NOTHING
@@ -21,7 +21,7 @@ from hpcpar.schedule.weights import SUMMED
 MOMENT_BYTES = 8
 
 
-def moments_layout(network: Network, plan: Plan, layer: Normalisation, batch: Ints) -> Layout:
+def moments_layout(network: Network, plan: Plan, layer: Normalisation, batch: int) -> Layout:
     """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward.
 
     Returns

@@ -254,8 +254,8 @@ def _contended(machine: Machine, contention: float) -> Machine:
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
              samples: int | None = None, **options: Unpack[PriceOptions]) -> Prediction:
     """The prediction of a plan from its `costs`; the other parameters are those of `price`."""
-    batch, iteration_s = int(plan.batch), float(costs.iteration_s)
-    traffic = _traffic(costs, int(plan.ranks))
+    batch, iteration_s = plan.batch, float(costs.iteration_s)
+    traffic = _traffic(costs, plan.ranks)
     steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
     held = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
@@ -265,7 +265,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         network=plan.network.name,
         machine=machine.name,
         strategy=plan.strategy,
-        ranks=int(plan.ranks),
+        ranks=plan.ranks,
         batch=batch,
         overlap=plan.overlap,
         accounting=options.get("accounting", "schedule"),

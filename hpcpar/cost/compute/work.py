@@ -183,7 +183,7 @@ class Workload:
         """The work of a frozen step."""
         return self.work(self.network.by_name[step.layer], step.op, self.plan.samples_of_a_pass)
 
-    def work(self, layer: Layer, op: Op, batch: Ints) -> Work:
+    def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of one operation of a layer on `batch` samples."""
         if op is Op.UPDATE:
             return self._update(layer)
@@ -209,7 +209,7 @@ class Workload:
         return Work("update", Op.UPDATE.value, (count,), (count,), flops * count,
                     values * count * plan.item_bytes, options, plan.dtype, ranks=config.ranks)
 
-    def _accumulation(self, layer: Layer, batch: Ints) -> Work:
+    def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The addition of two gradients of a layer's output: two values read, one written."""
         plan, config = self.plan, self.plan.configs[layer.name]
         layout = owned(self.network, layer, config, batch)
@@ -217,14 +217,14 @@ class Workload:
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
                     3 * n_y * plan.item_bytes, "", plan.dtype, ranks=config.ranks)
 
-    def _fraction(self, layer: Layer, op: Op, batch: Ints) -> Floats:
+    def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
         """Part of the operation that a step does."""
         if op not in (Op.INTERIOR, Op.BOUNDARY):
             return 1.0
         interior = self._interior(self.edges.into(layer, batch)[0], layer, batch)
         return interior if op is Op.INTERIOR else 1.0 - interior
 
-    def _local(self, layer: Layer, batch: Ints) -> _Local:
+    def _local(self, layer: Layer, batch: int) -> _Local:
         """Sizes that all operations of a layer share; equal layers are measured once."""
         granules = (self.network.granules[name] for name in layer.inputs)
         key = (self.edges.key(layer, batch), *granules)
@@ -232,7 +232,7 @@ class Workload:
             self._known[key] = self._measure(layer, batch)
         return self._known[key]
 
-    def _measure(self, layer: Layer, batch: Ints) -> _Local:
+    def _measure(self, layer: Layer, batch: int) -> _Local:
         network, config = self.network, self.plan.configs[layer.name]
         needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
         n_x: Ints = 0
@@ -274,7 +274,7 @@ class Workload:
             return local.flops, local.moved + gradients
         return local.flops, local.moved
 
-    def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Floats:
+    def _interior(self, e: Edge, layer: Layer, batch: int) -> Floats:
         """Fraction of a middle rank's outputs that need no halo."""
         out = partial(self.network, layer, self.plan.configs[layer.name], batch)
         fraction: Floats = 1.0
