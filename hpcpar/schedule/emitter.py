@@ -59,7 +59,7 @@ class Emitter:
         destination: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None if nothing moves in any case."""
-        if not np.asarray(pattern.code).any():
+        if not pattern.kinds:
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
         step = Move(phase, layer, tensor, source, destination, pattern, size,

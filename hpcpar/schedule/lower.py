@@ -213,21 +213,9 @@ def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 
     if group is not None:
         group = Group(group.mesh_axes, int(step.source.config.first))
     return Comm(
-        index=index,
-        phase=step.phase,
-        layer=step.layer,
-        tensor=step.tensor,
-        kind=kind,
-        source=step.source,
-        destination=step.destination,
-        reduce=step.pattern.reduce,
-        group=group,
-        algorithm=Algorithm(str(step.algorithm)),
-        segments=int(step.segments),
-        item_bytes=step.item_bytes,
-        needed_by=needed_by,
-        part=part,
-        root=step.root,
-        covers=step.covers,
-        inner=int(step.inner),
+        index=index, phase=step.phase, layer=step.layer, tensor=step.tensor, kind=kind,
+        source=step.source, destination=step.destination, reduce=step.pattern.reduce, group=group,
+        algorithm=Algorithm(str(step.algorithm)), segments=int(step.segments),
+        item_bytes=step.item_bytes, needed_by=needed_by, part=part, root=step.root,
+        covers=step.covers, inner=int(step.inner),
     )

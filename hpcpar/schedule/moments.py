@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Normalisation, SampleNorm
 from hpcpar.network.receptive_field import SharedGroups
 from hpcpar.plan.axis import Axis
-from hpcpar.plan.config import Config, MeshAxis
+from hpcpar.plan.config import ONE, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.pattern_family import AnyPattern, collective, collective_along
+from hpcpar.schedule.pattern_family import AnyPattern, collective, collective_along, look_up
 from hpcpar.schedule.steps import Kind
 from hpcpar.schedule.weights import SUMMED
 
@@ -49,7 +49,8 @@ def moments_pattern(network: Network, plan: Plan, layer: Normalisation) -> AnyPa
     config = plan.configs[layer.name]
     if isinstance(layer, SampleNorm):
         image = tuple(config.mesh_axes[name] for name in "dhw")
-        sharing = _sharing(config, _separate_groups(network, layer))
+        sharing = look_up(partial(_sharing, _separate_groups(network, layer)),
+                          config.mesh_axes["c"])
         return collective(Kind.ALLREDUCE, (sharing, *image))
     if isinstance(layer, BatchNorm) and plan.batch_norm == "local":
         return NOTHING
@@ -62,12 +63,11 @@ def _separate_groups(network: Network, layer: SampleNorm) -> int:
     return layer.groups if size % network.granules[layer.name] == 0 else 1
 
 
-def _sharing(config: Config, groups: int) -> MeshAxis:
-    """The coordinate of the ranks that share a group of channels.
+def _sharing(groups: int, c: MeshAxis) -> MeshAxis:
+    """The coordinate of the ranks that share a group of channels, which are cut along `c`.
 
     Where group and parts do not nest, these are all parts of the channels.
     """
-    c = config.mesh_axes["c"]
-    parts = np.asarray(c.size)
-    size = np.where(groups % parts == 0, 1, np.where(parts % groups == 0, parts // groups, parts))
-    return MeshAxis(c.stride, size if isinstance(c.size, np.ndarray) else int(size))
+    if groups % c.size == 0:
+        return ONE
+    return MeshAxis(c.stride, c.size // groups) if c.size % groups == 0 else c

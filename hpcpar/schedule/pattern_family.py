@@ -86,7 +86,7 @@ def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
     fits = irregular * np.int8(Fit.IRREGULAR)
     for r in relations:
         fits = fits | r.fits
-    sums = [_look_up(partial(pattern.summed_over, axis), needed.config.mesh_axes[name])
+    sums = [look_up(partial(pattern.summed_over, axis), needed.config.mesh_axes[name])
             for name, axis in pattern.may_sum(needed.axes)]
     forward, complete, summed = _CODES[:, fits]
     summed = np.where((summed == CODES[Kind.REDUCE_SCATTER]) & ~_same_axes(gathers, sums),
@@ -121,18 +121,17 @@ def _taken(each: Sequence[MeshAxis], at: IntArray) -> MeshAxis:
     return MeshAxis(strides[at], sizes[at])
 
 
-def _look_up(function: Callable[[MeshAxis], MeshAxis], mesh_axis: MeshAxis) -> MeshAxis:
+def look_up(function: Callable[[MeshAxis], MeshAxis], mesh_axis: MeshAxis) -> MeshAxis:
     """``function(mesh_axis)`` in every case; called once for each distinct coordinate."""
+    if not isinstance(mesh_axis.size, np.ndarray):
+        return function(mesh_axis)
     each, at = _distinct(mesh_axis)
     return _taken([function(d) for d in each], at)
 
 
 def cut_parts(layout: Layout, axis: Axis) -> Ints:
     """Parts of `hpcpar.schedule.pattern.cut`, in every case."""
-    mesh_axis = layout.mesh_axis(axis)
-    if not isinstance(mesh_axis.size, np.ndarray):
-        return pattern.cut(axis, mesh_axis).parts
-    return _look_up(lambda d: pattern.cut(axis, d).mesh_axis, mesh_axis).size
+    return look_up(lambda d: pattern.cut(axis, d).mesh_axis, layout.mesh_axis(axis)).size
 
 
 @dataclass(frozen=True)
