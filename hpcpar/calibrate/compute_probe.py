@@ -81,7 +81,7 @@ def _silent(
                           np.full(per_channel, 1 / 64, plan.dtype))
     order = rng.permutation(len(images))
     stamps, numbers = Stamps(world, len(schedule.steps)), itertools.count()
-    count = int(plan.batch)
+    count = plan.batch
     truth_shape = (count, *shape(executor.truth_box))
     truth = rng.integers(0, network.classes, truth_shape)
     if network.loss.takes_targets:

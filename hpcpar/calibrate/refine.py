@@ -68,7 +68,7 @@ class _Measured(NamedTuple):
         record = self.run.record
         recorded = record.compared_seconds.astype(np.float64)
         each = np.array([self.work.seconds(s, rank) for rank, s in enumerate(recorded)])
-        shared = machine.node_cores(int(self.run.plan.ranks)).shared
+        shared = machine.node_cores(self.run.plan.ranks).shared
         return Samples(list(self.work.works.values()), of_all_ranks(each, shared)).table()
 
 
@@ -123,7 +123,7 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     sources = [
         {"record": Path(run.record.path).name, "started": run.record.started,
          "plan": f"{run.plan.network.name} {run.plan.strategy}",
-         "ranks": int(run.plan.ranks), "batch": int(run.plan.batch),
+         "ranks": run.plan.ranks, "batch": run.plan.batch,
          "iterations": run.record.iterations, "steps": len(work.keys)}
         for run, work in measured
     ]
@@ -148,5 +148,5 @@ def _change(measured: _Measured, before: Machine, after: Machine) -> Change:
     then, now = (float(price(run.network, run.plan, m, training=run.training).iteration_s)
                  for m in (before, after))
     return Change(run.record.path, f"{run.plan.network.name} {run.plan.strategy}",
-                  int(run.plan.ranks), len(work.keys), then, now,
+                  run.plan.ranks, len(work.keys), then, now,
                   float(np.median(run.record.slowest_s)))

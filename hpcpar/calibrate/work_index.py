@@ -26,7 +26,7 @@ class WorkIndex:
 
     def __init__(self, network: Network, plan: Plan, schedule: Schedule) -> None:
         self.plan = plan
-        load, batch = Workload(network, plan), int(plan.batch)
+        load, batch = Workload(network, plan), plan.batch
         #: The pieces of work by their keys, as in a machine's table.
         self.works: dict[str, Work] = {}
         #: By key: the steps of every measurement of it, by layer and measurement.

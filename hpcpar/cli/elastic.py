@@ -93,12 +93,12 @@ def plan_for(given: Plan, ranks: int) -> Plan:
     InputError
         There is none that fits into memory.
     """
-    if ranks >= int(given.ranks):
+    if ranks >= given.ranks:
         return given
     network, machine = given.network.build(), machine_of_plan(given, "the plan")
     for count in range(ranks, 0, -1):
         try:
-            found = best_plan(network, count, int(given.batch), machine,
+            found = best_plan(network, count, given.batch, machine,
                               overlap=given.overlap, dtype=given.dtype, optimizer=given.optimizer,
                               batch_norm=given.batch_norm)
         except InputError:
@@ -142,7 +142,7 @@ class _Supervisor:
             if self.asked:
                 say(f"elastic: stopped by {signal.Signals(self.asked[0]).name}")
                 return STATUS
-            plan = plan_for(self.given, int(self.given.ranks) - len(self.back_s))
+            plan = plan_for(self.given, self.given.ranks - len(self.back_s))
             before = self._stamp()
             status, gone = self._one_job(plan, self.checkpoint if before != first else self.resume)
             stopped = self.told and not gone
@@ -171,7 +171,7 @@ class _Supervisor:
             time.sleep(_POLL_S)
 
     def _left(self) -> int:
-        return int(self.given.ranks) - len(self.back_s)
+        return self.given.ranks - len(self.back_s)
 
     def _is_back(self) -> bool:
         return any(s <= time.monotonic() for s in self.back_s)
@@ -193,7 +193,7 @@ class _Supervisor:
             plans.save(plan, path)
         command = [*launcher(), "-n", str(plan.ranks), *child.command(), *self.words,
                    "--plan", path, *(["--resume", resume] if resume else [])]
-        say(f"elastic: {plural(int(plan.ranks), 'rank')}, {plan.strategy}"
+        say(f"elastic: {plural(plan.ranks, 'rank')}, {plan.strategy}"
             f"{f', from {resume}' if resume else ''}")
         # where all nodes can write
         name = temporary_of(os.path.realpath(self.checkpoint))

@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
     machine = options.machine_of(args.machine, plan, args.plan)
     with ProgressBar() as lines:
         programs = Programs(Simulator(plan.network.build(), plan, machine),
-                            lambda rank: lines.show(rank, int(plan.ranks), "ranks"))
+                            lambda rank: lines.show(rank, plan.ranks, "ranks"))
         FORMATS[args.format](programs, args.output)
     say(f"wrote {args.output}: the programs of {programs.ranks:,} ranks")
     return 0

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.config import Config
 from hpcpar.plan.image_cuts import image_cut
 from hpcpar.plan.strategy_request import Configs, StrategyRequest
 
 
-def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: Ints,
-                  sample_parts: Ints) -> Configs:
+def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: int,
+                  sample_parts: int) -> Configs:
     """Cuts layers by output channels and samples.
 
     A lazy gather leaves activations split between weighted layers. An eager gather replicates

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.config import Config
 from hpcpar.plan.strategy_request import StrategyRequest, sections
 
 
-def image_cut(request: StrategyRequest, image_parts: Ints, sample_parts: Ints) -> Config:
+def image_cut(request: StrategyRequest, image_parts: int, sample_parts: int) -> Config:
     """Image parts times sample parts."""
     return request.config(n=sample_parts, **image_degrees(request.network, image_parts))
 
 
-def image_parts(network: Network, parts: int) -> dict[str, int]:
+def image_degrees(network: Network, parts: int) -> dict[str, int]:
     """Degree of each image axis ("d", "h", "w") for `parts` parts of an image.
 
     The image is cut in rows only, whose halos are contiguous, as long as every image layer has
@@ -39,13 +39,3 @@ def _factor(parts: int, extents: Sequence[int]) -> list[int] | None:
         if others is not None:
             return [degree, *others]
     return None
-
-
-def image_degrees(network: Network, parts: Ints) -> dict[str, Ints]:
-    """`image_parts` for a number of parts, or for every case of an array of them."""
-    if not isinstance(parts, np.ndarray):
-        return dict(image_parts(network, parts))
-    values, case_of = np.unique(parts, return_inverse=True)
-    each = [image_parts(network, int(value)) for value in values]
-    case_of = case_of.reshape(parts.shape)
-    return {axis: np.array([degrees[axis] for degrees in each])[case_of] for axis in each[0]}

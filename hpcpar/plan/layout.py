@@ -182,23 +182,23 @@ def _widest(axis: Axis, parts: int) -> int:
     return int((stop - start).max())
 
 
-def _output_axes(network: Network, layer: Layer, batch: Ints) -> tuple[Axis, ...]:
+def _output_axes(network: Network, layer: Layer, batch: int) -> tuple[Axis, ...]:
     shape, granule = network.shapes[layer.name], network.granules[layer.name]
     extents = zip(axes_of(shape), (batch, *shape), strict=True)
     return tuple(Axis(name, n, n, granule if name == "c" else 1) for name, n in extents)
 
 
-def owned(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
+def owned(network: Network, layer: Layer, config: Config, batch: int) -> Layout:
     """The part of the layer's output that each rank owns."""
     return Layout(config, _output_axes(network, layer, batch), summed=True)
 
 
-def partial(network: Network, layer: Layer, config: Config, batch: Ints) -> Layout:
+def partial(network: Network, layer: Layer, config: Config, batch: int) -> Layout:
     """The part of the layer's output that each rank computes, before partial sums (k) are added."""
     return Layout(config, _output_axes(network, layer, batch), partial=("k",))
 
 
-def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: int = 0) -> Layout:
+def needed(network: Network, layer: Layer, config: Config, batch: int, which: int = 0) -> Layout:
     """The part of input `which` that each rank needs to compute its part of the output."""
     axes = _needed_axes(network, layer, batch, which)
     names = {axis.name for axis in axes}
@@ -208,7 +208,7 @@ def needed(network: Network, layer: Layer, config: Config, batch: Ints, which: i
     return Layout(config, axes, partial=tuple(summed))
 
 
-def _needed_axes(network: Network, layer: Layer, batch: Ints, which: int) -> tuple[Axis, ...]:
+def _needed_axes(network: Network, layer: Layer, batch: int, which: int) -> tuple[Axis, ...]:
     x, y = network.input_shapes(layer)[which], network.shapes[layer.name]
     out = dict(zip(axes_of(y), (batch, *y), strict=True))
     granule = network.granules[layer.name]

@@ -9,11 +9,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import needed, partial
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stages import cuts
@@ -23,7 +20,7 @@ from hpcpar.plan.strategies import entry_of, parse
 MOST_VALUES = 1 << 46
 
 
-def require_batch(network: Network, batch: Ints) -> None:
+def require_batch(network: Network, batch: int) -> None:
     """Checks that a mini-batch is not absurdly large.
 
     Raises
@@ -31,9 +28,8 @@ def require_batch(network: Network, batch: Ints) -> None:
     InputError
         It is.
     """
-    largest = int(np.max(batch))
-    if largest * network.largest > MOST_VALUES:
-        raise InputError(f"a batch of {largest:,} samples makes {largest * network.largest:.1e} "
+    if batch * network.largest > MOST_VALUES:
+        raise InputError(f"a batch of {batch:,} samples makes {batch * network.largest:.1e} "
                          f"values of one layer of '{network.name}', more than {MOST_VALUES:.1e}; "
                          "use a smaller batch")
 

@@ -17,7 +17,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.config import Config, Degree, Ints
+from hpcpar.plan.config import Config
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.strategies import configurations, plan_options
 from hpcpar.plan.strategy import StrategyOptions
@@ -95,8 +95,7 @@ CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTI
 class Plan:
     """How `ranks` ranks train a network with mini-batches of `batch` samples.
 
-    In a family of plans, `ranks`, `batch` and the degrees of `configs` are arrays with one entry
-    per case.
+    In a family of plans, the degrees of `configs` are arrays with one entry per case.
 
     Attributes
     ----------
@@ -124,8 +123,8 @@ class Plan:
     """
 
     network: NetworkSpec
-    ranks: Degree
-    batch: Degree
+    ranks: Extent
+    batch: Extent
     strategy: str
     configs: Configs = field(hash=False)
     overlap: Overlap = Overlap.FULL
@@ -149,7 +148,7 @@ class Plan:
                 raise unknown(name, value, known)
             if isinstance(known, type):
                 object.__setattr__(self, name, known(value))  # callers may give a name
-        if np.any(np.less(self.batch, 1)) or np.any(np.less(self.ranks, 1)):
+        if min(self.batch, self.ranks) < 1:
             raise InputError(
                 f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
         if self.bucket_bytes < 0:
@@ -171,7 +170,7 @@ class Plan:
                                  f"rank {config.first} on ({config}), the plan is for {self.ranks}")
 
     @cached_property
-    def samples_of_a_pass(self) -> Ints:
+    def samples_of_a_pass(self) -> int:
         """Samples that pass through the network at once: a mini-batch, or one micro-batch of it."""
         return -(-self.batch // self.microbatches)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.graph import Network
 from hpcpar.plan import builtin_strategies  # noqa: F401 - registers them
-from hpcpar.plan.config import PLACEMENTS, Config, Ints
+from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, StrategyOptions, grid_sizes
 from hpcpar.plan.strategy_request import Configs, StrategyRequest
 
@@ -73,9 +73,9 @@ def parse(strategy: str) -> tuple[str, Grid]:
     return entry.name, entry.grid_in(placement_of(strategy)[0])
 
 
-def fill(network: Network, name: str, ranks: Ints, grid: tuple[Ints, ...] = (),
+def fill(network: Network, name: str, ranks: int, grid: tuple[int, ...] = (),
          gather: str = "lazy", placement: str = "inner") -> Configs:
-    """The configuration of every layer; `ranks` and `grid` may be arrays, for a family of plans."""
+    """The configuration of every layer under a strategy of this name."""
     return entry_of(name).fill(
         StrategyRequest(network, ranks, grid or (ranks, 1), gather_named(gather), placement))
 

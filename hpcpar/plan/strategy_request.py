@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Config, Ints
+from hpcpar.plan.config import Config
 
 #: The configuration of every layer, by the layer's name.
 Configs = dict[str, Config]
@@ -19,8 +19,6 @@ class StrategyRequest:
 
     Attributes
     ----------
-    ranks : int or ndarray
-        Number of ranks; an array has one entry per case of a family of plans.
     grid : tuple
         The two numbers of ``name:AxB``, or the four of ``name:AxB+CxD``, whose last two are for
         fully connected layers; (ranks, 1) where the strategy is named without a grid.
@@ -32,8 +30,8 @@ class StrategyRequest:
     """
 
     network: Network
-    ranks: Ints
-    grid: tuple[Ints, ...]
+    ranks: int
+    grid: tuple[int, ...]
     gather: str
     placement: str
 
@@ -45,11 +43,11 @@ class StrategyRequest:
     def layers(self) -> list[Layer]:
         return list(self.network.layers)
 
-    def on_grid(self, first: Ints, second: Ints) -> StrategyRequest:
+    def on_grid(self, first: int, second: int) -> StrategyRequest:
         """The same request on another grid."""
         return replace(self, grid=(first, second))
 
-    def config(self, **degrees: Ints) -> Config:
+    def config(self, **degrees: int) -> Config:
         """A configuration in the requested placement."""
         return Config(placement=self.placement, **degrees)  # type: ignore[arg-type]
 

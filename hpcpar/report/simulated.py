@@ -130,8 +130,8 @@ class SimulationReport:
                  for i, wait_s in enumerate(self.played.waits_s)]
         return {
             "network": self.plan.network.name, "machine": self.machine.name,
-            "strategy": self.plan.strategy, "ranks": int(self.plan.ranks),
-            "batch": int(self.plan.batch), "predicted_s": self.predicted_s,
+            "strategy": self.plan.strategy, "ranks": self.plan.ranks,
+            "batch": self.plan.batch, "predicted_s": self.predicted_s,
             "iteration_s": self.played.mean_s, "low_s": low_s, "high_s": high_s,
             "iterations_s": self.played.iteration_s.tolist(), "causes": self.causes,
             "memory_bytes": self.memory_bytes,
@@ -153,7 +153,7 @@ def told(of: SimulationReport) -> str:
     against = "as predicted" if abs(off) < 5e-5 else (
         f"{abs(off):.2%} {'more' if off > 0 else 'less'} than predicted "
         f"({seconds(of.predicted_s)})")
-    return (f"{plural(int(of.plan.ranks), of.machine.processor)} of {of.machine.name}, "
+    return (f"{plural(of.plan.ranks, of.machine.processor)} of {of.machine.name}, "
             f"{of.plan.strategy}: {seconds(of.played.mean_s)} an iteration{spread}, {against}")
 
 

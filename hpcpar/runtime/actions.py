@@ -113,7 +113,7 @@ class Actions:
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
         op.ctx.counts = None if self.training or not self._counts else self.counts
-        op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else int(self.plan.batch))
+        op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
         op.forward()
         if self._counts:
             of_pass = here.part if self.plan.fc_passes > 1 else 0

@@ -11,7 +11,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis
-from hpcpar.plan.config import Config, Flags, Ints
+from hpcpar.plan.config import Config, Flags
 from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending, closes, summed
@@ -46,7 +46,7 @@ class Builder(Emitter):
         return recompute(self.network, self.plan)
 
     # -- parts, for the cost tables of a search ----------------------------------------------------
-    def node(self, layer: Layer, batch: Ints) -> None:
+    def node(self, layer: Layer, batch: int) -> None:
         """All steps that depend on the layer's own configuration only.
 
         These are all of its steps but the movements of its inputs.
@@ -66,7 +66,7 @@ class Builder(Emitter):
         return [move for move in moves if move is not None]
 
     # -- forward -----------------------------------------------------------------------------------
-    def forward(self, layers: Sequence[Layer], batch: Ints) -> None:
+    def forward(self, layers: Sequence[Layer], batch: int) -> None:
         for layer in layers:
             edges = self.edges.into(layer, batch)
             self.layer_forward(layer, batch, [(e, self.fetch(e)) for e in edges])
@@ -76,7 +76,7 @@ class Builder(Emitter):
         return self.alone(self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed,
                                     e.key))
 
-    def compute_again(self, segment: int, batch: Ints) -> None:
+    def compute_again(self, segment: int, batch: int) -> None:
         """Compute again what the backward pass reads of a segment.
 
         The statistics of batch normalisation were kept.
@@ -92,7 +92,7 @@ class Builder(Emitter):
                 for _, move in moves:
                     self.wait(move)
 
-    def layer_forward(self, layer: Layer, batch: Ints, arriving: list[tuple[Edge, Move | None]],
+    def layer_forward(self, layer: Layer, batch: int, arriving: list[tuple[Edge, Move | None]],
                       phase: Phase = Phase.FORWARD) -> None:
         """Compute a layer once its inputs have arrived; a halo travels beside the interior."""
         halo: Flags = False
@@ -109,7 +109,7 @@ class Builder(Emitter):
         self.compute(phase, layer, Op.FORWARD, batch, np.logical_not(halo))
         self.wait(self.sum_of_parts(layer, batch, phase))
 
-    def moments(self, phase: Phase, layer: Layer, batch: Ints) -> Move | None:
+    def moments(self, phase: Phase, layer: Layer, batch: int) -> Move | None:
         """The sums behind means and variances, added over the ranks that share them."""
         layout = moments_layout(self.network, self.plan, layer, batch)
         pattern = moments_pattern(self.network, self.plan, layer)
@@ -118,7 +118,7 @@ class Builder(Emitter):
         return self.move(phase, layer.name, tensor, pattern, layout, layout,
                          ("moments", self.edges.key(layer, samples)), MOMENT_BYTES)
 
-    def sum_of_parts(self, layer: Layer, batch: Ints, phase: Phase) -> Move | None:
+    def sum_of_parts(self, layer: Layer, batch: int, phase: Phase) -> Move | None:
         """Add the partial sums of a cut reduction (k).
 
         Backward is the adjoint: every part gets the gradient of the sum.
@@ -156,7 +156,7 @@ class Builder(Emitter):
             self.wait(sums)
 
     # -- backward ----------------------------------------------------------------------------------
-    def backward(self, layers: Sequence[Layer], batch: Ints, moving: bool = True) -> list[Pending]:
+    def backward(self, layers: Sequence[Layer], batch: int, moving: bool = True) -> list[Pending]:
         """Backward steps; returns weighted layers with the movement that sums their gradient (None
         where nothing is summed).
 
@@ -215,7 +215,7 @@ class Builder(Emitter):
         """True where the gradient of an input is needed."""
         return any(name in self.trains for name in layer.inputs)
 
-    def input_gradients(self, layer: Layer, batch: Ints,
+    def input_gradients(self, layer: Layer, batch: int,
                         moving: bool) -> list[tuple[Edge, Move | None]]:
         """Compute the gradients of the layer's inputs and, where `moving`, send them to their
         owners.
@@ -233,7 +233,7 @@ class Builder(Emitter):
         return self.alone(self.move(Phase.BACKWARD, e.consumer.name, e.gradient,
                                     e.backward, e.needed, e.owned, e.key))
 
-    def arrive(self, back: list[tuple[Edge, Move | None]], batch: Ints) -> None:
+    def arrive(self, back: list[tuple[Edge, Move | None]], batch: int) -> None:
         """Wait for the gradients of inputs, and add those of a tensor that several layers read."""
         for e, move in back:
             self.wait(move)

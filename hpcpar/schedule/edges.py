@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Ints, value_key
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.pattern import Pattern
@@ -71,12 +70,12 @@ class Edges:
         self._known: dict[Hashable, tuple[Layout, Layout, AnyPattern, AnyPattern]] = {}
         self._needs: dict[Hashable, Layout] = {}
 
-    def key(self, layer: Layer, batch: Ints) -> Hashable:
+    def key(self, layer: Layer, batch: int) -> Hashable:
         """A key, equal for layers that work alike."""
         config = self.plan.configs[layer.name]
-        return (self.network.signatures[layer.name], config.key, value_key(batch))
+        return (self.network.signatures[layer.name], config.key, batch)
 
-    def needs(self, layer: Layer, batch: Ints) -> tuple[Layout, ...]:
+    def needs(self, layer: Layer, batch: int) -> tuple[Layout, ...]:
         """Layouts of the boxes that ranks need of each input of `layer` for `batch` samples."""
         out = []
         for which in range(len(layer.inputs)):
@@ -87,11 +86,11 @@ class Edges:
             out.append(self._needs[key])
         return tuple(out)
 
-    def into(self, layer: Layer, batch: Ints) -> tuple[Edge, ...]:
+    def into(self, layer: Layer, batch: int) -> tuple[Edge, ...]:
         """The edges into `layer` for `batch` samples, one for each input."""
         return tuple(self.edge(layer, which, batch) for which in range(len(layer.inputs)))
 
-    def edge(self, layer: Layer, which: int, batch: Ints) -> Edge:
+    def edge(self, layer: Layer, which: int, batch: int) -> Edge:
         """The edge into input `which` of `layer`."""
         producer = self.network.by_name[layer.inputs[which]]
         config = self.plan.configs[producer.name]

@@ -48,7 +48,7 @@ class Emitter:
         self.steps = self.out.steps
         self._chosen: dict[Hashable, tuple[Names, Ints, Quote | None, Ints]] = {}
 
-    def compute(self, phase: Phase, layer: Layer, op: Op, batch: Ints, present: Flags = True,
+    def compute(self, phase: Phase, layer: Layer, op: Op, batch: int, present: Flags = True,
                 tensor: TensorRef | None = None) -> None:
         """Append a computation, unless no case has it."""
         if present is True or np.asarray(present).any():
@@ -59,7 +59,7 @@ class Emitter:
         destination: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
         """Append a movement; None if nothing moves in any case."""
-        if not np.asarray(pattern.code).any():
+        if not pattern.kinds:
             return None
         size = self.plan.item_bytes if item_bytes is None else item_bytes
         step = Move(phase, layer, tensor, source, destination, pattern, size,

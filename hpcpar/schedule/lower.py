@@ -61,12 +61,12 @@ def freeze(plan: Plan, each: Sequence[Outline], training: bool = True) -> Schedu
 
 def frozen(plan: Plan, entries: Sequence[Entry]) -> Schedule:
     """The schedule of a single plan's list of steps."""
-    return Schedule(int(plan.ranks), tuple(_frozen(i, entry) for i, entry in enumerate(entries)))
+    return Schedule(plan.ranks, tuple(_frozen(i, entry) for i, entry in enumerate(entries)))
 
 
 def samples_of(plan: Plan, part: int) -> int:
     """Samples of a micro-batch."""
-    start, stop = block(int(plan.batch), plan.microbatches, part)
+    start, stop = block(plan.batch, plan.microbatches, part)
     return stop - start
 
 
@@ -74,16 +74,13 @@ def outlines(network: Network, plan: Plan, choose: Chooser, *,
              training: bool = True) -> list[Outline]:
     """The outline of every micro-batch; equally large ones share it. The last is the largest."""
     largest = outline(network, plan, choose, training=training)
-    known = {np.asarray(plan.samples_of_a_pass).tobytes(): largest}
+    known = {plan.samples_of_a_pass: largest}
     out = []
     for part in range(plan.microbatches):
-        batch = np.asarray(plan.batch)
-        samples = (part + 1) * batch // plan.microbatches - part * batch // plan.microbatches
-        key = samples.tobytes()
-        if key not in known:
-            known[key] = outline(network, plan, choose, training=training,
-                                 samples=samples if np.ndim(plan.batch) else int(samples))
-        out.append(known[key])
+        samples = samples_of(plan, part)
+        if samples not in known:
+            known[samples] = outline(network, plan, choose, training=training, samples=samples)
+        out.append(known[samples])
     return out
 
 
@@ -216,21 +213,9 @@ def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 
     if group is not None:
         group = Group(group.mesh_axes, int(step.source.config.first))
     return Comm(
-        index=index,
-        phase=step.phase,
-        layer=step.layer,
-        tensor=step.tensor,
-        kind=kind,
-        source=step.source,
-        destination=step.destination,
-        reduce=step.pattern.reduce,
-        group=group,
-        algorithm=str(step.algorithm),
-        segments=int(step.segments),
-        item_bytes=step.item_bytes,
-        needed_by=needed_by,
-        part=part,
-        root=step.root,
-        covers=step.covers,
-        inner=int(step.inner),
+        index=index, phase=step.phase, layer=step.layer, tensor=step.tensor, kind=kind,
+        source=step.source, destination=step.destination, reduce=step.pattern.reduce, group=group,
+        algorithm=str(step.algorithm), segments=int(step.segments),
+        item_bytes=step.item_bytes, needed_by=needed_by, part=part, root=step.root,
+        covers=step.covers, inner=int(step.inner),
     )

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.network.receptive_field import SharedGroups
 from hpcpar.plan.axis import Axis
-from hpcpar.plan.config import Config, Ints, MeshAxis
+from hpcpar.plan.config import ONE, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.pattern_family import AnyPattern, collective, collective_along
+from hpcpar.schedule.pattern_family import AnyPattern, collective, collective_along, look_up
 from hpcpar.schedule.steps import Kind
 from hpcpar.schedule.weights import SUMMED
 
@@ -21,7 +21,7 @@ from hpcpar.schedule.weights import SUMMED
 MOMENT_BYTES = 8
 
 
-def moments_layout(network: Network, plan: Plan, layer: Layer, batch: Ints) -> Layout:
+def moments_layout(network: Network, plan: Plan, layer: Layer, batch: int) -> Layout:
     """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward.
 
     Returns
@@ -49,7 +49,8 @@ def moments_pattern(network: Network, plan: Plan, layer: Layer) -> AnyPattern:
     config = plan.configs[layer.name]
     if layer.statistics == "sample":
         image = tuple(config.mesh_axes[name] for name in "dhw")
-        sharing = _sharing(config, _separate_groups(network, layer))
+        sharing = look_up(partial(_sharing, _separate_groups(network, layer)),
+                          config.mesh_axes["c"])
         return collective(Kind.ALLREDUCE, (sharing, *image))
     if layer.statistics == "batch" and plan.batch_norm == "local":
         return NOTHING
@@ -62,12 +63,11 @@ def _separate_groups(network: Network, layer: Layer) -> int:
     return layer.statistics_groups if size % network.granules[layer.name] == 0 else 1
 
 
-def _sharing(config: Config, groups: int) -> MeshAxis:
-    """The coordinate of the ranks that share a group of channels.
+def _sharing(groups: int, c: MeshAxis) -> MeshAxis:
+    """The coordinate of the ranks that share a group of channels, which are cut along `c`.
 
     Where group and parts do not nest, these are all parts of the channels.
     """
-    c = config.mesh_axes["c"]
-    parts = np.asarray(c.size)
-    size = np.where(groups % parts == 0, 1, np.where(parts % groups == 0, parts // groups, parts))
-    return MeshAxis(c.stride, size if isinstance(c.size, np.ndarray) else int(size))
+    if groups % c.size == 0:
+        return ONE
+    return MeshAxis(c.stride, c.size // groups) if c.size % groups == 0 else c

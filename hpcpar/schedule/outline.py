@@ -14,7 +14,6 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending
 from hpcpar.schedule.builder import Builder
@@ -26,7 +25,7 @@ from hpcpar.schedule.weights import gradient, update
 
 
 def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = True,
-            samples: Ints | None = None) -> Outline:
+            samples: int | None = None) -> Outline:
     """Turn a plan, or a family of plans, into steps.
 
     Forward, every layer's needed boxes are made from the owned ones of the layers before; backward,

@@ -31,7 +31,7 @@ class Task:
     phase: Phase
     layer: Layer
     op: Op
-    batch: Ints
+    batch: int
     present: Flags = True
     part: int = 0
     tensor: TensorRef | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -76,7 +76,8 @@ def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
     if not (isinstance(a.ranks, np.ndarray) or isinstance(b.ranks, np.ndarray)):
         return pattern.patterns(owned, needed)
     relations = [_Relations.of(x, y, owned.mesh_axis(x), needed.mesh_axis(y))
-                 for x, y in zip(owned.axes, needed.axes, strict=True)]
+                 for x, y in zip(owned.axes, needed.axes, strict=True)
+                 if _is_cut(owned, x) or _is_cut(needed, y)]
     gathers, narrows = ([r.among(fit) for r in relations if r.occurs(fit)]
                         for fit in (Fit.GATHER, Fit.NARROW))
     irregular = np.not_equal(a.first, b.first) | np.not_equal(a.ranks, b.ranks)
@@ -85,7 +86,7 @@ def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
     fits = irregular * np.int8(Fit.IRREGULAR)
     for r in relations:
         fits = fits | r.fits
-    sums = [_look_up(partial(pattern.summed_over, axis), needed.config.mesh_axes[name])
+    sums = [look_up(partial(pattern.summed_over, axis), needed.config.mesh_axes[name])
             for name, axis in pattern.may_sum(needed.axes)]
     forward, complete, summed = _CODES[:, fits]
     summed = np.where((summed == CODES[Kind.REDUCE_SCATTER]) & ~_same_axes(gathers, sums),
@@ -97,6 +98,11 @@ def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
     mesh_axes += [MeshAxis(d.stride, np.where(gathers_back, d.size, 1)) for d in narrows]
     return (PatternFamily(forward, False, tuple(gathers)),
             PatternFamily(back, True, tuple(mesh_axes)))
+
+
+def _is_cut(layout: Layout, axis: Axis) -> bool:
+    """True where an axis has several parts in some case."""
+    return bool(np.any(np.greater(layout.degree(axis), 1)))
 
 
 # -- distinct cases --------------------------------------------------------------------------------
@@ -115,18 +121,17 @@ def _taken(each: Sequence[MeshAxis], at: IntArray) -> MeshAxis:
     return MeshAxis(strides[at], sizes[at])
 
 
-def _look_up(function: Callable[[MeshAxis], MeshAxis], mesh_axis: MeshAxis) -> MeshAxis:
+def look_up(function: Callable[[MeshAxis], MeshAxis], mesh_axis: MeshAxis) -> MeshAxis:
     """``function(mesh_axis)`` in every case; called once for each distinct coordinate."""
+    if not isinstance(mesh_axis.size, np.ndarray):
+        return function(mesh_axis)
     each, at = _distinct(mesh_axis)
     return _taken([function(d) for d in each], at)
 
 
 def cut_parts(layout: Layout, axis: Axis) -> Ints:
     """Parts of `hpcpar.schedule.pattern.cut`, in every case."""
-    mesh_axis = layout.mesh_axis(axis)
-    if not isinstance(mesh_axis.size, np.ndarray):
-        return pattern.cut(axis, mesh_axis).parts
-    return _look_up(lambda d: pattern.cut(axis, d).mesh_axis, mesh_axis).size
+    return look_up(lambda d: pattern.cut(axis, d).mesh_axis, layout.mesh_axis(axis)).size
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,6 @@ class _Relations:
     @classmethod
     def of(cls, a: Axis, b: Axis, owned: MeshAxis, needed: MeshAxis) -> _Relations:
         """`pattern.relate` of every case; every distinct pair of coordinates is compared once."""
-        a, b = _without_samples(a), _without_samples(b)
         (coordinates, row), (others, column) = _distinct(owned), _distinct(needed)
         rows = [pattern.cut(a, d) for d in coordinates]
         columns = [pattern.cut(b, d) for d in others]
@@ -169,14 +173,6 @@ class _Relations:
     def among(self, fit: Fit) -> MeshAxis:
         """The neighbours in cases of one fit; one rank in others."""
         return _taken([r.among if r.fit is fit else ONE for r in self.each], self.case)
-
-
-def _without_samples(axis: Axis) -> Axis:
-    """The axis without a size that differs between cases.
-
-    Only numbers of samples do, and they do not decide how parts of samples relate.
-    """
-    return replace(axis, extent=0, out_extent=0) if np.ndim(axis.extent) else axis
 
 
 def _same_axes(a: Sequence[MeshAxis], b: Sequence[MeshAxis]) -> Flags:

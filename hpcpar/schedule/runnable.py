@@ -87,7 +87,7 @@ def _crossings(network: Network, at: int) -> list[str]:
 
 def _require_parts(plan: Plan, before: Layer, first: Layer) -> None:
     """Samples are cut before the switch, channels after it, and all passes have equal batches."""
-    ranks, batch, configs = int(plan.ranks), int(plan.batch), plan.configs
+    ranks, batch, configs = plan.ranks, plan.batch, plan.configs
     if configs[before.name].n != ranks or configs[first.name].c != ranks:
         raise InputError(
             f"the plan has {plan.fc_passes} FC passes, in which samples are exchanged for "

@@ -192,7 +192,7 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Limitation]:
 
 def _limit(network: Network, plan: Plan, p: Prediction) -> Limitation:
     """How many ranks the strategy can use (the last column of ParaDL's Table 3)."""
-    most = limit(network, plan.strategy, int(plan.batch))
+    most = limit(network, plan.strategy, plan.batch)
     remark = (f"beyond its limit: {limits_in_words(p.limits)}" if p.limits else
               f"'{plan.strategy}' can use up to {most} ranks here")
     return Limitation("scaling", "number of PEs", None, None, remark)

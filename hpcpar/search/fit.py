@@ -26,7 +26,7 @@ def made_to_fit(chosen: Candidate) -> Candidate | None:
     plan, fixed = chosen.plan, chosen.task.plan_options
     chosen.task.tell(f"making {chosen.strategy} fit in memory")
     segments = () if plan.recompute else SEGMENTS
-    doublings = 1 if "microbatches" in fixed else int(plan.batch).bit_length()
+    doublings = 1 if "microbatches" in fixed else plan.batch.bit_length()
     numbers = [plan.microbatches << i for i in range(doublings)]
     numbers = [number for number in numbers if number <= max(numbers[0], MOST_MICROBATCHES)]
     order = PipelineOrder.ONE_FORWARD_ONE_BACKWARD

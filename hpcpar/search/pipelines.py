@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.cost.price_family import price_family
 from hpcpar.plan.config import Config
@@ -30,23 +31,31 @@ def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float
         return []
     shapes = np.array([stages_and_ranks(strategy, task.ranks) for strategy, _ in tried])
     numbers = np.array([number for _, number in tried])
-    config = Config(n=shapes[:, 1])
-    plan = Plan(task.spec, task.ranks, np.maximum(1, task.batch // numbers), strategies[0],
-                {layer.name: config for layer in task.network.layers},
-                **(task.plan_options | {"microbatches": 1}))
-    costs = price_family(task.network, plan, task.machine, **task.price_options)
-    layer_s = {layer.name: np.zeros(len(tried)) for layer in task.network.layers}
-    for entry, price in zip(costs.entries, costs.steps, strict=True):
-        step = entry.step
-        if step.phase in PASSES:
-            layer_s[step.layer.name if isinstance(step, Task) else step.layer] += price.seconds
-    seconds = np.array(list(layer_s.values()))
+    batches = np.maximum(1, task.batch // numbers)
+    seconds = np.zeros((len(task.network.layers), len(tried)))
+    for batch in np.unique(batches).tolist():
+        cases = batches == batch
+        seconds[:, cases] = _layer_s(task, batch, Config(n=shapes[cases, 1]))
     pass_s = seconds.sum(axis=0)
     at = cuts(task.network)
     longest_s = np.array([longest(at, int(count), seconds[:, i].tolist())
                           for i, count in enumerate(shapes[:, 0])])
-    gpipe = plan.order is PipelineOrder.GPIPE
+    gpipe = task.plan_options.get("order", PipelineOrder.GPIPE) == PipelineOrder.GPIPE
     least_s = longest_s * numbers + (pass_s - longest_s) * gpipe
     open_ = {strategy for (strategy, _), at_least in zip(tried, least_s, strict=True)
              if at_least <= fastest_s}
     return [strategy for strategy in strategies if strategy in open_]
+
+
+def _layer_s(task: PlanningTask, batch: int, config: Config) -> NDArray[np.float64]:
+    """Seconds of the passes of a batch through each layer [layers, cases of a family]."""
+    plan = Plan(task.spec, task.ranks, batch, "pipeline",
+                {layer.name: config for layer in task.network.layers},
+                **(task.plan_options | {"microbatches": 1}))
+    costs = price_family(task.network, plan, task.machine, **task.price_options)
+    layer_s = {layer.name: np.zeros(np.shape(config.n)) for layer in task.network.layers}
+    for entry, price in zip(costs.entries, costs.steps, strict=True):
+        step = entry.step
+        if step.phase in PASSES:
+            layer_s[step.layer.name if isinstance(step, Task) else step.layer] += price.seconds
+    return np.array(list(layer_s.values()))

@@ -253,41 +253,28 @@ def _contended(machine: Machine, contention: float) -> Machine:
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
              samples: int | None = None, **options: Unpack[PriceOptions]) -> Prediction:
     """The prediction of a plan from its `costs`; the other parameters are those of `price`."""
-    batch, iteration_s = int(plan.batch), float(costs.iteration_s)
-    traffic = _traffic(costs, int(plan.ranks))
+    batch, iteration_s = plan.batch, float(costs.iteration_s)
+    traffic = _traffic(costs, plan.ranks)
     steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
     held = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
     held_by_layer = {name: part.scaled(gamma) for name, part in held.layers.items()}
     normalised = any(layer.statistics == "batch" for layer in network.layers)
     return Prediction(
-        network=plan.network.name,
-        machine=machine.name,
-        strategy=plan.strategy,
-        ranks=int(plan.ranks),
-        batch=batch,
-        overlap=plan.overlap,
-        accounting=options.get("accounting", "schedule"),
+        network=plan.network.name, machine=machine.name, strategy=plan.strategy, ranks=plan.ranks,
+        batch=batch, overlap=plan.overlap, accounting=options.get("accounting", "schedule"),
         iteration_s=iteration_s,
         epoch_s=None if samples is None else samples / batch * iteration_s,
-        compute_s=float(costs.compute_s),
-        communication_s=float(costs.communication_s),
+        compute_s=float(costs.compute_s), communication_s=float(costs.communication_s),
         exposed_communication_s=float(costs.exposed_communication_s),
-        bubble_s=float(costs.bubble_s),
-        measured_compute=float(costs.measured_compute),
-        communication_bytes=traffic.n_bytes,
-        io_s=float(costs.io_s),
-        memory=held.total.scaled(gamma),
-        memory_limit_bytes=machine.device.memory_bytes,
+        bubble_s=float(costs.bubble_s), measured_compute=float(costs.measured_compute),
+        communication_bytes=traffic.n_bytes, io_s=float(costs.io_s),
+        memory=held.total.scaled(gamma), memory_limit_bytes=machine.device.memory_bytes,
         process=process_memory(network, plan),
-        layers=_layers(network, plan, costs, traffic, steps, held_by_layer),
-        steps=steps,
-        timeline=_timeline(machine, costs, steps),
-        samples=samples,
-        batch_norm=plan.batch_norm if normalised else "",
-        processor=machine.processor,
-        training=options.get("training", True),
-        interval_s=of_iteration(machine, costs),
+        layers=_layers(network, plan, costs, traffic, steps, held_by_layer), steps=steps,
+        timeline=_timeline(machine, costs, steps), samples=samples,
+        batch_norm=plan.batch_norm if normalised else "", processor=machine.processor,
+        training=options.get("training", True), interval_s=of_iteration(machine, costs),
         limits=passed_limits(network, plan),
     )
 
@@ -356,13 +343,9 @@ def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
     for name, comm in comm_s.items():
         config = plan.configs[name]
         found.append(LayerCost(
-            name=name,
-            config={a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")},
-            placement="outer" if config.outer else "inner",
-            first_rank=int(config.first),
-            ranks=int(config.ranks),
-            compute_s=float(compute[name]),
-            communication_s=comm,
+            name=name, config={a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")},
+            placement="outer" if config.outer else "inner", first_rank=int(config.first),
+            ranks=int(config.ranks), compute_s=float(compute[name]), communication_s=comm,
             communication_bytes=traffic.of_layer.get(name, 0),
             memory_bytes=int(held[name].total_bytes),
         ))

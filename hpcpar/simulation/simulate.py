@@ -109,8 +109,8 @@ class Simulator:
 
     def __init__(self, network: Network, plan: Plan, machine: Machine,
                  costs: PricedSteps | None = None) -> None:
-        require_size(int(plan.ranks))
-        self.machine, self.ranks = machine, int(plan.ranks)
+        require_size(plan.ranks)
+        self.machine, self.ranks = machine, plan.ranks
         self.costs = price_steps(network, plan, machine) if costs is None else costs
         self.entries = self.costs.entries
         edges = self.costs.out.edges

@@ -61,7 +61,7 @@ class Inference(Job):
             Why it stopped before its end; empty where it did not.
         """
         saver = Saver(self.world, self.options.every, stop or StopRequest(), None, None)
-        sums, passes, batch = self.sums(), self.loader.batches_per_epoch, int(self.plan.batch)
+        sums, passes, batch = self.sums(), self.loader.batches_per_epoch, self.plan.batch
         program = self.executor.evaluation
         assert program is not None
         with closing(prefetch(self.loader, self.executor.backend.upload)) as batches:

@@ -258,7 +258,7 @@ class Job:
                 global_tensors.restore(self.executor, p, self._rows(layer, groups))
 
     def sums(self) -> LossSums:
-        return LossSums(int(self.plan.batch), self.network.loss.counts_correct)
+        return LossSums(self.plan.batch, self.network.loss.counts_correct)
 
     def time(self, program: Program, begin: float, loss: float, step: int) -> None:
         """Notes what an iteration, or pass, begun at `begin` has taken.
@@ -309,7 +309,7 @@ def open_data(executor: Executor, path: str, seed: int, split: str,
               augment: tuple[Augmentation, ...]) -> Loader:
     """A rank's view of a part of a data file (`Loader`'s splits)."""
     plan, network = executor.plan, executor.network
-    batch = int(plan.batch)
+    batch = plan.batch
     box = ((0, len(executor.image_rows)), *executor.image_box)
     return Loader(
         path, box, ((0, batch), *executor.truth_box), batch, plan.dtype, seed, split == "train",

@@ -68,7 +68,7 @@ class Training(Job):
         super().__init__(world, network, plan, backend, options, training=True)
         self.loader = world.agree(lambda: self.open("train"))
         self.test = world.agree(lambda: self.open("test") if self.has_test else None)
-        batch, sgd = int(plan.batch), options.sgd
+        batch, sgd = plan.batch, options.sgd
         self.factors = sgd.factors(batch)
         of_a_pass = sgd.factors(batch / plan.fc_passes)
         self.executor.rule.of_a_pass = (of_a_pass[0] / self.factors[0],
@@ -113,7 +113,7 @@ class Training(Job):
                 stops = saver.hear(self.executor.asked)
                 if done:
                     begun = max(self.start, (self.step - 1) // per_epoch * per_epoch)
-                    samples = (self.step - begun) * int(self.plan.batch)
+                    samples = (self.step - begun) * self.plan.batch
                     self._end_epoch(now, sums.of(samples)[1], saver)
                     sums = self.sums()
                 tell(now)

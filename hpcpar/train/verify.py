@@ -174,7 +174,7 @@ class Verification:
         self.schedule = world.agree(lambda: schedule_for(network, plan))
         self.executor = Executor(network, plan, self.schedule, Communicator(world, backend),
                                  backend, options.seed)
-        batch = int(plan.batch)
+        batch = plan.batch
         fc_passes = self.executor.fc_passes
         #: Samples in the order in which the serial run must take them for its FC passes to have the
         #: same ones.

@@ -129,7 +129,7 @@ def fc_pass_rows(batch: int, fc_passes: int, switch: str, parts: int) -> list[np
 def statistics_blocks(network: Network, plan: Plan, layer: Layer, samples: int) -> list[Box]:
     """The distinct boxes, channels aside, whose statistics are taken on their own."""
     layout = owned(network, layer, plan.configs[layer.name], samples)
-    boxes = [layout.box(rank) for rank in range(int(plan.ranks)) if layout.holds(rank)]
+    boxes = [layout.box(rank) for rank in range(plan.ranks) if layout.holds(rank)]
     return sorted({(b[0], *b[2:]) for b in boxes})
 
 

@@ -99,7 +99,7 @@ class Serial:
         torch.set_num_threads(1)
         network, fc_passes = given.network, None
         if plan.fc_passes > 1:
-            fc_passes = fc_pass_rows(given.batch, plan.fc_passes, plan.switch, int(plan.ranks))
+            fc_passes = fc_pass_rows(given.batch, plan.fc_passes, plan.switch, plan.ranks)
         reference = Reference(network, SEED, optimizer=plan.optimizer,
                               microbatches=plan.microbatches, fc_passes=fc_passes)
         images, targets, kept = given.images[-1], given.targets[-1], given.batch - missing

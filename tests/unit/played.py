@@ -54,7 +54,7 @@ def play(
     """Walk the schedule as the executor does; rank r's clock is `ahead_s` * r ahead and gains
     `drift` * r.
     """
-    network, ranks = plan.network.build(), int(plan.ranks)
+    network, ranks = plan.network.build(), plan.ranks
     schedule = schedule_for(network, plan, training)
     shape = (ranks, iterations, len(schedule.steps))
     seconds, start, end, wait = np.zeros(shape), *np.full((3, *shape), np.nan)

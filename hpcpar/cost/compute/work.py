@@ -151,7 +151,7 @@ class Workload:
         """The work of a frozen step."""
         return self.work(self.network.by_name[step.layer], step.op, self.plan.samples_of_a_pass)
 
-    def work(self, layer: Layer, op: Op, batch: Ints) -> Work:
+    def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of one operation of a layer on `batch` samples."""
         if op is Op.UPDATE:
             return self._update(layer)
@@ -180,7 +180,7 @@ class Workload:
                     optimizer.values * count * plan.item_bytes, options, plan.dtype,
                     ranks=config.ranks)
 
-    def _accumulation(self, layer: Layer, batch: Ints) -> Work:
+    def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The addition of two gradients of a layer's output: two values read, one written."""
         plan, config = self.plan, self.plan.configs[layer.name]
         layout = owned(self.network, layer, config, batch)
@@ -188,14 +188,14 @@ class Workload:
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
                     3 * n_y * plan.item_bytes, "", plan.dtype, ranks=config.ranks)
 
-    def _fraction(self, layer: Layer, op: Op, batch: Ints) -> Floats:
+    def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
         """Part of the operation that a step does."""
         if op not in (Op.INTERIOR, Op.BOUNDARY):
             return 1.0
         interior = self._interior(self.edges.into(layer, batch)[0], layer, batch)
         return interior if op is Op.INTERIOR else 1.0 - interior
 
-    def _local(self, layer: Layer, batch: Ints) -> _Local:
+    def _local(self, layer: Layer, batch: int) -> _Local:
         """Sizes that all operations of a layer share; equal layers are measured once."""
         granules = (self.network.granules[name] for name in layer.inputs)
         key = (self.edges.key(layer, batch), *granules)
@@ -203,7 +203,7 @@ class Workload:
             self._known[key] = self._measure(layer, batch)
         return self._known[key]
 
-    def _measure(self, layer: Layer, batch: Ints) -> _Local:
+    def _measure(self, layer: Layer, batch: int) -> _Local:
         network, config = self.network, self.plan.configs[layer.name]
         needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
         n_x: Ints = 0
@@ -223,7 +223,7 @@ class Workload:
     def _items(self, layout: Layout) -> Ints:
         return math.prod(self.shape_of(layout))
 
-    def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Floats:
+    def _interior(self, e: Edge, layer: Layer, batch: int) -> Floats:
         """Fraction of a middle rank's outputs that need no halo."""
         out = partial(self.network, layer, self.plan.configs[layer.name], batch)
         fraction: Floats = 1.0

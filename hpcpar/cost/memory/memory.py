@@ -146,7 +146,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     return Memory(values * plan.item_bytes, state * plan.item_bytes, 0, 0, 0, 0)
 
 
-def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes: Largest | OfRank,
+def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: int, boxes: Largest | OfRank,
                training: bool = True) -> Ints:
     """Bytes that a layer keeps of a pass of `samples` for its backward pass."""
     y = owned(network, layer, plan.configs[layer.name], samples)

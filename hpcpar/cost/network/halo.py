@@ -121,7 +121,7 @@ class NeighbourSums:
     items: Ints = 0
 
 
-def halo(step: Move, network_model: NetworkModel, ranks: Ints) -> PointToPoint:
+def halo(step: Move, network_model: NetworkModel, ranks: int) -> PointToPoint:
     """A halo exchange, or its adjoint, whose parts send back what they received."""
     back = step.pattern.adds
     own, need = (step.destination, step.source) if back else (step.source, step.destination)
@@ -147,7 +147,7 @@ def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes
 
 
 def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
-               ranks: Ints) -> tuple[NeighbourSums, NeighbourSums, Ints]:
+               ranks: int) -> tuple[NeighbourSums, NeighbourSums, Ints]:
     """Traffic of the part that receives most, and of the one that sends most; the level it crosses.
 
     Each combination of sides (below, above or neither along every axis) is one neighbour.
@@ -181,7 +181,7 @@ def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
     return received, sent, network_model.index(block, ranks)
 
 
-def _level(side: int, mesh_axis: MeshAxis, network_model: NetworkModel, ranks: Ints) -> Ints:
+def _level(side: int, mesh_axis: MeshAxis, network_model: NetworkModel, ranks: int) -> Ints:
     """The level crossed by a message to one side.
 
     The part below lies across a unit's boundary if any part does, the part above if all do.
@@ -190,7 +190,7 @@ def _level(side: int, mesh_axis: MeshAxis, network_model: NetworkModel, ranks: I
     return network_model.index(mesh_axis.stride * parts, ranks)
 
 
-def _most_flows(mesh_axes: list[MeshAxis], ranks: Ints, unit: Ints) -> Ints:
+def _most_flows(mesh_axes: list[MeshAxis], ranks: int, unit: Ints) -> Ints:
     """Messages to neighbours that leave a unit of ranks, along the axis with most of them."""
     unit = np.minimum(unit, ranks)
     return functools.reduce(np.maximum, (_flows(mesh_axis, unit) for mesh_axis in mesh_axes))

@@ -39,7 +39,7 @@ class PointToPoint:
     level: Ints
 
 
-def redistribution(step: Move, network_model: NetworkModel, ranks: Ints) -> PointToPoint:
+def redistribution(step: Move, network_model: NetworkModel, ranks: int) -> PointToPoint:
     """The price of a redistribution on its busiest rank."""
     source, destination = step.source, step.destination
     found = volumes(source, destination, ranks)
@@ -124,7 +124,7 @@ class Spread:
         return count * latency + n_bytes * (self.s_per_byte * (count > 0))
 
 
-def spread(block: Ints, active: Ints, network_model: NetworkModel, ranks: Ints) -> Spread:
+def spread(block: Ints, active: Ints, network_model: NetworkModel, ranks: int) -> Spread:
     """The links of messages between ranks of a block.
 
     Parameters

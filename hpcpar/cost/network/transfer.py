@@ -44,7 +44,7 @@ class Traffic:
     level: Ints
 
 
-def traffic(step: Move, machine: Machine, network_model: NetworkModel, ranks: Ints) -> Traffic:
+def traffic(step: Move, machine: Machine, network_model: NetworkModel, ranks: int) -> Traffic:
     """The price of a movement as it is executed, in a job of `ranks` ranks."""
     seconds: Floats = 0.0
     messages: Ints = 0

@@ -44,7 +44,7 @@ class Volumes:
     span: Ints
 
 
-def volumes(source: Layout, destination: Layout, ranks: Ints) -> Volumes:
+def volumes(source: Layout, destination: Layout, ranks: int) -> Volumes:
     """The volumes of a movement between two layouts, on a job of `ranks` ranks.
 
     With partial sums, every source of a part of the sum sends its own.
@@ -68,19 +68,19 @@ def volumes(source: Layout, destination: Layout, ranks: Ints) -> Volumes:
                    received, messages_received, span(source, destination, ranks))
 
 
-def representatives(ranks: Ints, dimensions: int) -> IntArray:
+def representatives(ranks: int, dimensions: int) -> IntArray:
     """Ranks that stand for all: [8, ...] of them, or all of up to 8.
 
     They are the last rank and one in the middle of all, of the first half, of the first quarter,
     and so on.
     """
-    ranks = np.asarray(ranks)
-    count = min(REPRESENTATIVES, int(ranks.max()))
-    number = np.arange(count).reshape(-1, *([1] * max(dimensions, ranks.ndim)))
-    part = np.maximum(ranks >> number // 2, 1)
-    spread = np.where(number % 2 == 0, part - 1, 2 * part // 3)
-    spread[REPRESENTATIVES - 1:] = 0
-    return np.where(ranks <= REPRESENTATIVES, np.minimum(number, ranks - 1), spread)
+    if ranks <= REPRESENTATIVES:
+        chosen = list(range(ranks))
+    else:
+        parts = [max(ranks >> number, 1) for number in range(REPRESENTATIVES // 2)]
+        chosen = [rank for part in parts for rank in (part - 1, 2 * part // 3)]
+        chosen[-1] = 0
+    return np.array(chosen).reshape(-1, *([1] * dimensions))
 
 
 #: A start and a stop for each axis.
@@ -139,7 +139,7 @@ def _touched(a: Axis, b: Axis, own_parts: Ints, parts: Ints, largest: Ints) -> N
 
 
 # -- how far it goes -------------------------------------------------------------------------------
-def span(source: Layout, destination: Layout, ranks: Ints) -> Ints:
+def span(source: Layout, destination: Layout, ranks: int) -> Ints:
     """Aligned ranks among which a movement stays.
 
     They reach up to the slowest coordinate in which the layouts differ.

@@ -138,7 +138,7 @@ class PassPlans:
             return
         at = switch(network)
         self._fc_layers = frozenset(layer.name for layer in network.layers[at:])
-        batch = int(plan.batch)
+        batch = plan.batch
         before = self._pass(network.layers[:at], 0, PassSamples(batch, 0, batch, batch), Slots())
         self.all = [before, *(self._fc_pass(t, before) for t in range(plan.fc_passes))]
 
@@ -154,7 +154,7 @@ class PassPlans:
 
     def _microbatch(self, part: int) -> PassPlan:
         """A micro-batch (the mini-batch, where it is not cut) through all layers."""
-        begin = block(int(self.plan.batch), self.plan.microbatches, part)[0]
+        begin = block(self.plan.batch, self.plan.microbatches, part)[0]
         count = samples_of(self.plan, part)
         slots = MicrobatchSlots(self._flying, self.network.layers[-1].name, part)
         return self._pass(self.network.layers, part, PassSamples(count, begin, max(count, 1), 0),
@@ -163,7 +163,7 @@ class PassPlans:
     def _fc_pass(self, part: int, before: PassPlan) -> PassPlan:
         """A pass of the layers from the switch on, on a part of the mini-batch."""
         plan, layers = self.plan, self.network.layers[switch(self.network):]
-        count, first = int(plan.batch) // plan.fc_passes, layers[0]
+        count, first = plan.batch // plan.fc_passes, layers[0]
         (e,) = self._edges.into(first, count)
         if plan.switch == "one":
             samples = PassSamples(count, part * count, count, 0)

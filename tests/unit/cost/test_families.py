@@ -11,12 +11,11 @@ import pytest
 from hpcpar.cost.compute.work import Workload
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_family import Costs, price_family
-from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategies import fill
+from hpcpar.plan.strategies import fill, together
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.schedule.steps import Compute
 from hpcpar.search.candidates import SEARCHES
@@ -32,8 +31,10 @@ NAMES = [name for name, entry in STRATEGIES.items()
          if not (entry.apart or name in SEARCHES)]
 #: Channel, image or sample parts by sample or channel parts; uneven, on one node and on several, on
 #: several racks.
-GRIDS = [(1, 1), (4, 1), (1, 3), (3, 2), (4, 4), (17, 8)]
-FEW = [(3, 2), (4, 4), (17, 8)]
+Grids = list[tuple[int, int]]
+GRIDS: list[Grids] = [[(1, 1)], [(3, 2), (1, 6), (6, 1)], [(4, 4), (8, 2)], [(17, 8), (4, 34)]]
+FEW: list[Grids] = [[(3, 2), (2, 3)], [(17, 8), (4, 34)]]
+MIDDLE: list[Grids] = [[(4, 4), (8, 2)]]
 
 
 @dataclass(frozen=True)
@@ -59,30 +60,13 @@ SETTINGS = [
 IDS = ["abci", "p100", "cori", "abci-tree", "h100-ring"]
 
 
-def batches(grids: list[tuple[int, int]]) -> list[int]:
-    """Mini-batches, some of which do not divide evenly."""
-    return [4 * a * b + i % 3 for i, (a, b) in enumerate(grids)]
-
-
-def family(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: Setting,
-           **options: Any) -> Plan:
-    """The plan of all cases."""
-    rows, columns = (np.array([grid[i] for grid in grids], np.int64) for i in (0, 1))
-    configs = fill(NETWORKS[spec.name], name, rows * columns, (rows, columns), setting.gather,
-                   setting.placement)
-    return Plan(spec, rows * columns, np.array(batches(grids), np.int64), name, configs,
-                overlap=setting.overlap,
-                collectives=setting.collectives, **options)
-
-
-def alone(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], i: int, setting: Setting,
+def alone(spec: NetworkSpec, name: str, grid: tuple[int, int], setting: Setting,
           **options: Any) -> Plan:
-    """The plan of one case, of plain numbers."""
-    (a, b), batch = grids[i], batches(grids)[i]
-    configs = fill(NETWORKS[spec.name], name, a * b, (a, b), setting.gather, setting.placement)
-    return Plan(spec, a * b, batch, name, configs, overlap=setting.overlap,
-                collectives=setting.collectives,
-                machine=setting.machine, **options)
+    """The plan of one case, with a mini-batch that does not divide evenly."""
+    ranks = grid[0] * grid[1]
+    configs = fill(NETWORKS[spec.name], name, ranks, grid, setting.gather, setting.placement)
+    return Plan(spec, ranks, 4 * ranks + ranks % 5, name, configs, overlap=setting.overlap,
+                collectives=setting.collectives, machine=setting.machine, **options)
 
 
 def same(costs: Costs, i: int, count: int, p: Prediction) -> None:
@@ -99,15 +83,22 @@ def same(costs: Costs, i: int, count: int, p: Prediction) -> None:
     assert all(bound[field] >= value for field, value in asdict(p.memory).items()), i
 
 
-def check(spec: NetworkSpec, name: str, grids: list[tuple[int, int]], setting: Setting,
+def check(spec: NetworkSpec, name: str, families: list[Grids], setting: Setting,
           price_options: dict[str, Any] | None = None,
           **options: Any) -> None:
+    for grids in families:
+        check_grids(spec, name, grids, setting, price_options, **options)
+
+
+def check_grids(spec: NetworkSpec, name: str, grids: Grids, setting: Setting,
+                price_options: dict[str, Any] | None = None, **options: Any) -> None:
+    """All grids at once cost what each costs alone."""
     network = NETWORKS[spec.name]
     how = {"accounting": setting.accounting} | (price_options or {})
-    costs = price_family(network, family(spec, name, grids, setting, **options), setting.machine,
-                         **how)
-    for i in range(len(grids)):
-        plan = alone(spec, name, grids, i, setting, **options)
+    plans = [alone(spec, name, grid, setting, **options) for grid in grids]
+    family = replace(plans[0], configs=together([plan.configs for plan in plans]))
+    costs = price_family(network, family, setting.machine, **how)
+    for i, plan in enumerate(plans):
         same(costs, i, len(grids), price(network, plan, setting.machine, **how))
         bound = asdict(price_family(network, plan, setting.machine, **how).memory)
         for field, value in asdict(costs.memory).items():
@@ -140,7 +131,7 @@ def test_micro_batches_of_two_sizes(name: str) -> None:
                          [(name, SETTINGS[i % 3]) for i, name in enumerate(NAMES)], ids=NAMES)
 def test_resnet50(name: str, setting: Setting) -> None:
     """A graph with sums of several layers, and batch normalisation."""
-    check(RESNET, name, FEW[1:], setting)
+    check(RESNET, name, MIDDLE, setting)
 
 
 @pytest.mark.parametrize("options", [
@@ -149,7 +140,7 @@ def test_resnet50(name: str, setting: Setting) -> None:
 ], ids=str)
 def test_options_of_plans(options: dict[str, Any]) -> None:
     for name in ("grid", "ds"):
-        check(RESNET if "batch_norm" in options else LENET, name, FEW[1:], SETTINGS[1], **options)
+        check(RESNET if "batch_norm" in options else LENET, name, MIDDLE, SETTINGS[1], **options)
 
 
 @pytest.mark.parametrize("options", [
@@ -164,13 +155,14 @@ def test_options_of_prices(options: dict[str, Any]) -> None:
 def test_measured_times_are_found_for_every_case() -> None:
     """A calibrated table that holds the work of one case: only that case is measured."""
     setting, (a, b) = SETTINGS[0], (3, 2)
-    network, plan = NETWORKS["lenet5"], alone(LENET, "grid", [(a, b)], 0, SETTINGS[0])
+    network, plan = NETWORKS["lenet5"], alone(LENET, "grid", (a, b), SETTINGS[0])
     load = Workload(network, plan)
     table = {load.of(s).key: 1e-3 for s in schedule_for(network, plan).steps
              if isinstance(s, Compute)}
     known = replace(setting, machine=replace(setting.machine, compute=table))
-    check(LENET, "grid", [(a, b), (1, 6), (2, 3)], known)
-    costs = price_family(network, family(LENET, "grid", [(a, b), (1, 6)], known), known.machine)
+    check_grids(LENET, "grid", [(a, b), (1, 6), (2, 3)], known)
+    both = together([plan.configs, alone(LENET, "grid", (1, 6), known).configs])
+    costs = price_family(network, replace(plan, configs=both), known.machine)
     assert costs.measured_compute[0] == 1.0 > costs.measured_compute[1]
 
 
@@ -184,18 +176,12 @@ def test_large_buffers_do_not_overflow() -> None:
     for ranks in (64, 1024, 65536):
         plain = Plan(spec, ranks, 2 * ranks, "data", fill(network, "data", ranks),
                      collectives="tree", machine=machine)
-        array = replace(plain, ranks=np.array([ranks]), batch=np.array([2 * ranks]),
-                        configs=fill(network, "data", np.array([ranks])))
+        array = replace(plain, configs=together([plain.configs]))
         p, costs = price(network, plain, machine), price_family(network, array, machine)
         same(costs, 0, 1, p)
         seconds[ranks] = p.communication_s
         assert p.communication_bytes > 4 * network.parameters
     assert 0 < seconds[64] < seconds[1024] < seconds[65536]
-
-
-def test_pipelines_are_planned_one_at_a_time() -> None:
-    with pytest.raises(InputError, match="one at a time"):
-        fill(NETWORKS["lenet5"], "pipeline", np.array([2, 4]), (np.array([2, 4]), np.array([1, 1])))
 
 
 def test_accumulated_gradients() -> None:

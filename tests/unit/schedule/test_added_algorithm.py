@@ -29,7 +29,7 @@ P100 = files.load("p100x4x4")
 
 
 def plan_of(ranks: int, collectives: str) -> Plan:
-    return make_plan(SPEC, "data", ranks, 4 * ranks, machine=files.to_dict(P100),
+    return make_plan(SPEC, "data", ranks, 4 * ranks, machine=P100,
                      collectives=collectives)
 
 
@@ -94,7 +94,7 @@ def test_a_name_is_taken_once(star: None) -> None:
 
 def test_rings_elsewhere(star: None) -> None:
     """Collectives that it does not do are those of the cost model."""
-    plan = make_plan(SPEC, "grid:2x2", 4, 8, machine=files.to_dict(P100), collectives="star")
+    plan = make_plan(SPEC, "grid:2x2", 4, 8, machine=P100, collectives="star")
     found = {c.kind.value: c.algorithm for c in schedule_for(SPEC.build(), plan).comms if c.group}
     assert found["allreduce"] == "star" and len(set(found.values())) > 1
     assert np.isfinite(price(SPEC.build(), plan, P100).iteration_s)

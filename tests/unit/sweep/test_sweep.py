@@ -45,7 +45,7 @@ def pretend(words: list[str], seconds: float) -> None:
     path, out = (words[words.index(name) + 1] for name in ("--plan", "--out"))
     plan = plans.load(path)
     network = plan.network.build()
-    schedule, ranks = schedule_for(network, plan), int(plan.ranks)
+    schedule, ranks = schedule_for(network, plan), plan.ranks
     s = len(schedule.steps)
     times = np.full((ranks, ITERATIONS), seconds / ranks) * np.linspace(0.9, 1.1, ITERATIONS)
     prediction = price(network, plan, machine_of_plan(plan, "the plan"),
