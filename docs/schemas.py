@@ -14,7 +14,7 @@ import msgspec
 from hpcpar.cli.site import SiteDefaults
 from hpcpar.machine import quantities
 from hpcpar.machine.model import Machine
-from hpcpar.network.spec import LAYERS
+from hpcpar.network.spec import layer_types
 from hpcpar.plan.plan import VERSION, Plan
 from hpcpar.sweep.folder import CasePrediction, Status
 from hpcpar.sweep.slurm import Slurm
@@ -49,14 +49,18 @@ def with_units(schema: dict[str, Any], names: dict[str, tuple[str, str]]) -> Non
 
 def layers(definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema of a stored layer; adds those of all types of layers to the definitions."""
+    own = {name: kind for name, kind in sorted(layer_types().items()) if "." not in name}
     _, found = msgspec.json.schema_components(
-        LAYERS.values(), schema_hook=anything, ref_template="#/$defs/{name}")
-    for name in LAYERS:
+        own.values(), schema_hook=anything, ref_template="#/$defs/{name}")
+    for name in own:
         schema = found[name]
         schema["properties"] = {"type": {"const": name}} | schema["properties"]
         schema["required"] = ["type", *schema["required"]]
     definitions |= found
-    return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in LAYERS]}
+    outside = {"type": "object", "description": "a layer of a user's own, by module and class",
+               "properties": {"type": {"type": "string", "pattern": r"\."}},
+               "required": ["type", "name"]}
+    return {"anyOf": [*({"$ref": f"#/$defs/{name}"} for name in own), outside]}
 
 
 def schemas() -> dict[str, str]:

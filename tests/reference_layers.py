@@ -55,6 +55,8 @@ def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
 def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
     """Output of a layer without training-specific behaviour; `weights` are (weight, bias)."""
     x = xs[0]
+    if hasattr(layer, "torch"):  # a layer from outside the package brings its own
+        return layer.torch(x, *weights)
     if isinstance(layer, ConvTranspose):
         transposed = f.conv_transpose2d if layer.dimensions == 2 else f.conv_transpose3d
         return transposed(x, torch_weight(weights[0], layer.groups),

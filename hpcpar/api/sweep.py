@@ -32,7 +32,7 @@ from hpcpar.kernels.interface import MathMode
 from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import MeanSquaredError, Shape
+from hpcpar.network.layers import Shape
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
@@ -115,7 +115,7 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
           transport: str = "staged", math: str = "fp32",
           retry: bool = False, dry_run: bool = False, launcher: str = "local", mpiexec: str = "",
           simulate: int | str | Iterable[int] | None = None, no_wait: bool = False,
-          one_allocation: bool = False, slurm: str = "",
+          one_allocation: bool = False, slurm: str = "", layers: Iterable[str] = (),
           site: tuple[str, Mapping[str, Any]] = ("", {}), **options: Any) -> SweepResult:
     """Runs a scaling study, or goes on where it stopped.
 
@@ -132,6 +132,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
         that file a local sweep measures it, others take ``local``.
     simulate : int, str or list, optional
         Further numbers of ranks, which are simulated instead of run.
+    layers : iterable of str
+        Modules or files that every run imports, as ``--layers``.
     site : (path, mapping)
         Slurm options of the site, which all others override, and their file.
     options
@@ -175,7 +177,8 @@ def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
             StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
                          bucket_bytes=chosen["bucket_bytes"]),
             path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
-            optional("epochs", positive, epochs) or 1, device, out, transport, math)
+            optional("epochs", positive, epochs) or 1, device, out, transport, math,
+            layers=tuple(_module(name) for name in layers or ()))
         asked = asked.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
             str(p): asked.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
@@ -276,6 +279,11 @@ def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJ
         raise
 
 
+def _module(name: str) -> str:
+    """A module for runs in other folders: of a file the absolute path."""
+    return os.path.abspath(name) if name.endswith(".py") else name
+
+
 def _data(network: Network, given: str, out: str, needed: int, dry: bool,
           tell: SweepProgress) -> tuple[str, int]:
     """The data file and its number of samples; makes synthetic data where there are too few.
@@ -288,7 +296,7 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
         return path, there
     if not dry:
         tell.say(f"making {needed} synthetic images in {path}")
-        targets = network.classes if isinstance(network.layers[-1], MeanSquaredError) else 0
+        targets = network.classes if network.loss.takes_targets else 0
         synthetic(path, network.image_shape, network.classes, needed, targets=targets,
                   pixels=len(network.shapes[network.layers[-1].name]) > 1)
     return path, needed

@@ -19,6 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
                         help="also draw the comparison")
     parser.add_argument("--all", action="store_true",
                         help="also every step, and all layers and deviations")
+    options.add_layers(parser)
     options.add_external(parser)
     options.add_output(parser)
 

@@ -19,6 +19,7 @@ from hpcpar.simulation.simulate import Simulator
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("--plan", required=True, metavar="plan.json", help="the plan to export")
+    options.add_layers(parser)
     parser.add_argument("--format", required=True, **options.one_of(FORMATS),
                         help="chakra (a folder; ASTRA-sim), goal (a file; LogGOPSim, ATLAHS), "
                         "simgrid (a folder of time-independent traces; SMPI)")

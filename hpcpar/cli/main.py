@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import importlib
 import os
@@ -57,6 +58,17 @@ def parsers(*wanted: str) -> tuple[Parser, Parser]:
     return top, chosen
 
 
+def load_own(argv: Sequence[str]) -> None:
+    """Imports the modules of --layers, before the options that may name what they define."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--layers", action="append", nargs="?")
+    names = [name for name in first.parse_known_args(argv)[0].layers or () if name]
+    if names:
+        from hpcpar.network.source import load_modules
+
+        load_modules(names)
+
+
 def _dispatch(argv: Sequence[str]) -> int:
     for word in argv:
         if word.encode(errors="ignore").decode() != word:  # bytes that nothing could print
@@ -71,6 +83,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         signals.release()  # in a job, requests wait until MPI is up: other ranks start it, too
     if command in JOBS:
         limit_threads()
+    load_own(argv)
     top, chosen = parsers(*(() if command is None else (command,)))
     if command is not None:
         chosen.check_options(argv[list(argv).index(command) + 1:])

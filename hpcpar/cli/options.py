@@ -85,8 +85,16 @@ def add_network(parser: argparse.ArgumentParser, required: bool = True) -> None:
     add_shape(parser)
 
 
+def add_layers(parser: argparse.ArgumentParser) -> None:
+    """Adds --layers."""
+    parser.add_argument("--layers", action="append", metavar="MODULE",
+                        help="import this module or file.py first: it defines layers, strategies "
+                        "and the like of your own (may be repeated)")
+
+
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Adds --input and --classes."""
+    """Adds --input, --classes and --layers."""
+    add_layers(parser)
     parser.add_argument("--input", type=image, metavar="CxHxW",
                         help="image shape, CxDxHxW for volumes, CxW for signals (default: the "
                         "network's usual one)")

@@ -12,7 +12,7 @@ from hpcpar.errors import InputError
 
 #: Sections of the help, and the options that stand in them in any command.
 SECTIONS = {
-    "network and data": "network input classes data samples test-samples targets",
+    "network and data": "network layers input classes data samples test-samples targets",
     "machine": "machine load device transport math launcher mpiexec",
     "plan": "plan ranks batch batch-per-rank strategy strategies gather overlap dtype collectives "
             "synchronisation optimizer microbatches order bucket recompute batch-norm robust",
@@ -26,9 +26,9 @@ SECTIONS = {
 }
 _SECTION = {f"--{name}": title for title, names in SECTIONS.items() for name in names.split()}
 #: Arguments that may be files, which a shell completes.
-_FILES = ("--network", "--data", "--machine", "--plan", "--for", "--refine", "--resume", "--slurm",
-          "--output", "--out", "--checkpoint", "--plot", "--timeline", "--timeline-plot", "file",
-          "images", "truth", "record", "records", "name")
+_FILES = ("--network", "--layers", "--data", "--machine", "--plan", "--for", "--refine", "--resume",
+          "--slurm", "--output", "--out", "--checkpoint", "--plot", "--timeline",
+          "--timeline-plot", "file", "images", "truth", "record", "records", "name")
 
 
 class Parser(argparse.ArgumentParser):

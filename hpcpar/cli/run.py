@@ -56,6 +56,7 @@ def add(p: argparse.ArgumentParser) -> None:
     check_scaling = OneOf(BatchScaling)
     options.add_start(p)
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
+    options.add_layers(p)
     p.add_argument("--data", required=True, help="HDF5 dataset, from: hpcpar data")
     options.add_augment(p)
     p.add_argument("--forward-only", action="store_true",

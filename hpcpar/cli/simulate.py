@@ -16,6 +16,7 @@ from hpcpar.report.tables import say
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("--plan", required=True, metavar="plan.json", help="the plan to play")
+    options.add_layers(parser)
     parser.add_argument("--machine", metavar="NAME|FILE",
                         help="preset or machine file (default: the plan file's)")
     parser.add_argument("--jitter", type=jitters, metavar="SHARE|measured",

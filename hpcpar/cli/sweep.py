@@ -27,6 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     again = kinds.add_parser(REPORT, help="draw the report of a finished or partial sweep again",
                              allow_abbrev=False)
     again.add_argument("out", metavar="FOLDER", help="folder of the sweep")
+    options.add_layers(again)
     options.add_output(again)
     for kind, batch in zip(KINDS, ("over all ranks, the same at every size", "of each rank"),
                            strict=True):

@@ -31,6 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ranks", type=options.positive, metavar="N",
                         help="measured ranks, from rank 0 on (default: all)")
+    options.add_layers(parser)
     options.add_external(parser)
     parser.add_argument("-o", "--out", required=True, type=TIMELINE, metavar="trace.json",
                         help="the file to write")

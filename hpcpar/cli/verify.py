@@ -31,6 +31,7 @@ def add(p: argparse.ArgumentParser) -> None:
     """Adds the options."""
     options.add_start(p)
     p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
+    options.add_layers(p)
     p.add_argument("--data", default="",
                    help="HDF5 dataset, from: hpcpar data (default: random numbers)")
     options.add_augment(p)

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 
 from hpcpar.errors import InputError
@@ -46,11 +48,33 @@ def shape_text(shape: Iterable[object]) -> str:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One operation of a network.
+class PassWork:
+    """What one pass of a layer computes and moves.
 
-    Parameters named `x` are the sample shape of the first input. Only layers with `merges` read
-    further inputs.
+    Attributes
+    ----------
+    flops : float
+        As a multiple of `Layer.forward_flops`.
+    inputs, outputs, weights : int
+        How often each of their values is read or written.
+    """
+
+    flops: float = 1.0
+    inputs: int = 1
+    outputs: int = 1
+    weights: int = 1
+
+
+NO_WORK = PassWork(0.0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operation of a network, and everything that planning, pricing and execution ask of it.
+
+    A subclass states what differs from the defaults here; `hpcpar.runtime.ops.registry.operator`
+    registers what computes it. Parameters named `x` are the sample shape of the first input. Only
+    layers with `merges` read further inputs.
 
     Attributes
     ----------
@@ -60,6 +84,7 @@ class Layer:
 
     name: str
     inputs: tuple[str, ...] = ()
+    #: A word for tables, messages and measured times.
     kind: ClassVar[str] = ""
     #: True if an output element depends on the element of each input at the same place only.
     elementwise: ClassVar[bool] = False
@@ -68,6 +93,35 @@ class Layer:
     is_matmul: ClassVar[bool] = False
     #: True if the layer reads two or more inputs.
     merges: ClassVar[bool] = False
+    #: True for the last layer of a network, which training minimises.
+    is_loss: ClassVar[bool] = False
+    #: Tensors that the backward pass reads again: "input", "output".
+    backward_reads: ClassVar[tuple[str, ...]] = ("input", "output")
+    #: True if the output may be written over the input, and the input's gradient over the output's.
+    in_place: ClassVar[bool] = False
+    #: True if the output has the input's values in another shape.
+    is_view: ClassVar[bool] = False
+    #: True if the layer that reads the output may write over it: no backward pass reads it here.
+    lends_output: ClassVar[bool] = False
+    #: True if the operator can compute a part of the outputs alone, while a halo travels.
+    has_interior: ClassVar[bool] = False
+    #: True if the output's channels may be cut.
+    splits_channels: ClassVar[bool] = True
+    #: True if strategies that cut channels keep those of this layer's output together.
+    gathers_channels: ClassVar[bool] = False
+    #: Means and variances that ranks sum: over the "batch", of each "sample", or none.
+    statistics: ClassVar[str] = ""
+    #: True if the result depends on a random number of the sample's place in the batch.
+    random: ClassVar[bool] = False
+
+    @property
+    def statistics_groups(self) -> int:
+        """Groups of channels that have a mean and variance each, of each sample."""
+        return 1
+
+    def lends_to(self, reader: Layer) -> bool:
+        """True where `reader`, if it works in place, may write over this layer's output."""
+        return self.lends_output
 
     @property
     def has_weights(self) -> bool:
@@ -109,9 +163,63 @@ class Layer:
         """Number of values that persist between iterations without training: running statistics."""
         return 0
 
+    # -- initial weights ---------------------------------------------------------------------------
+    def fan(self, x: Shape) -> int:
+        """Products in the sum behind an output, by which initial weights are scaled."""
+        return math.prod(self.weight_shape(x)[1:])
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the outputs that training keeps; the others are zero."""
+        return 1.0
+
+    def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
+                    ) -> npt.NDArray[np.float64]:
+        """Initial weights of one output channel; biases begin at zero.
+
+        Parameters
+        ----------
+        stream : numpy.random.Generator
+            The channel's own, so that every plan starts alike.
+        shape : tuple of int
+            ``weight_shape(x)[1:]``.
+        deviation : float
+            He's for ReLU networks, of the place in the network.
+        """
+        return stream.standard_normal(shape) * deviation
+
+    # -- work --------------------------------------------------------------------------------------
     def forward_flops(self, x: Shape) -> float:
         """Flops of the forward pass for one sample."""
         return float(math.prod(self.output_shape(x)))
+
+    def work(self, op: str) -> PassWork:
+        """The work of one pass.
+
+        Parameters
+        ----------
+        op : str
+            ``forward``, ``backward`` (gradient of the inputs), ``backward_weight`` or
+            ``statistics``.
+        """
+        if op == "backward" and not self.is_matmul:
+            # the gradients come on top of what the forward pass kept
+            return PassWork(inputs=1 if self.elementwise else 2, outputs=2)
+        return PassWork()
+
+    def variant(self, channels: int, whole: int) -> str:
+        """Options on which the time of an operation depends, as text.
+
+        Parameters
+        ----------
+        channels, whole : int
+            Input channels of the rank, and of the layer.
+        """
+        return ""
+
+    def kept_bytes(self, item_bytes: int) -> int:
+        """Bytes that the operator keeps for the backward pass, for each output."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -120,6 +228,8 @@ class Input(Layer):
 
     shape: Shape = ()
     kind: ClassVar[str] = "input"
+    backward_reads: ClassVar[tuple[str, ...]] = ()
+    gathers_channels: ClassVar[bool] = True
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         shape = image_of(self.shape)

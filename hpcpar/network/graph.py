@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hpcpar.errors import InputError
-from hpcpar.network.layers import Input, Layer, Loss, Shape, SoftmaxCrossEntropy
+from hpcpar.network.layers import Input, Layer, Loss, Shape
 from hpcpar.network.receptive_field import Same
 
 #: The most outputs of a sample and weights of a layer: sizes in bytes stay far inside 64 bits.
@@ -118,18 +118,23 @@ class Network:
         return self.shapes[self.layers[-1].name][0]
 
     @property
+    def loss(self) -> Loss:
+        """The last layer."""
+        last = self.layers[-1]
+        assert isinstance(last, Loss)
+        return last
+
+    @property
     def truth_shape(self) -> Shape:
         """Shape of a sample's ground truth: () for a label, (outputs,) for targets; with the
         image's extents after it if each pixel has its own.
         """
-        last = self.layers[-1]
-        assert isinstance(last, Loss)
-        return last.truth_shape(self.shapes[last.name])
+        return self.loss.truth_shape(self.shapes[self.loss.name])
 
     @property
     def labels_pixels(self) -> bool:
         """True where the loss takes a class for each pixel."""
-        return isinstance(self.layers[-1], SoftmaxCrossEntropy) and bool(self.truth_shape)
+        return not self.loss.takes_targets and bool(self.truth_shape)
 
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcpar.network.base import AXES, Input, Layer, Pair, Shape, axes_of, image_of
+from hpcpar.network.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
@@ -27,6 +27,7 @@ from hpcpar.network.pool import (
     AvgPool3d,
     GlobalAvgPool,
     GlobalMaxPool,
+    MaxPool,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
@@ -69,6 +70,7 @@ __all__ = [
     "Linear",
     "LogisticCrossEntropy",
     "Loss",
+    "MaxPool",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
@@ -77,6 +79,7 @@ __all__ = [
     "Normalisation",
     "Pad",
     "Pair",
+    "PassWork",
     "Pool",
     "ReLU",
     "Resampled",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hpcpar.network.base import Layer, Shape, need_features
+from hpcpar.network.base import Layer, PassWork, Shape, need_features
 from hpcpar.network.receptive_field import Full, Relation, Same
 
 
@@ -17,9 +17,19 @@ class Loss(Layer):
     sum over elements. The input is features (C,), or an image with a prediction for each pixel.
     """
 
+    is_loss: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ()
+    #: True if the ground truth has a number for each output, not a class.
+    takes_targets: ClassVar[bool] = False
+    #: True if the operator counts samples whose largest output is that of their class.
+    counts_correct: ClassVar[bool] = False
+
     def truth_shape(self, x: Shape) -> Shape:
         """Shape of a sample's ground truth: a class of the sample, or one of each pixel."""
         return x[1:]
+
+    def work(self, op: str) -> PassWork:
+        return PassWork(outputs=2 if op == "backward" else 1)
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,9 @@ class SoftmaxCrossEntropy(Loss):
     """Mean over batch and pixels of -log softmax at the label; the softmax needs all classes."""
 
     kind: ClassVar[str] = "softmax_cross_entropy"
+    splits_channels: ClassVar[bool] = False
+    gathers_channels: ClassVar[bool] = True
+    counts_correct: ClassVar[bool] = True
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
         return Full() if axis == "c" else Same()
@@ -55,6 +68,7 @@ class MeanSquaredError(Loss):
     """
 
     kind: ClassVar[str] = "mean_squared_error"
+    takes_targets: ClassVar[bool] = True
 
     def truth_shape(self, x: Shape) -> Shape:
         return x

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Shape, need_features, need_image
+from hpcpar.network.base import Layer, Shape, need_features, need_image, shape_text
 from hpcpar.network.receptive_field import Full, Groups, Relation, Same
 from hpcpar.network.windowed import Windowed
 from hpcpar.schema import Extent
@@ -39,6 +39,9 @@ class Conv(Windowed):
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding", "dilation")
     is_matmul: ClassVar[bool] = True
     has_weights: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+    lends_output: ClassVar[bool] = True
+    has_interior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +74,12 @@ class Conv(Windowed):
 
     def forward_flops(self, x: Shape) -> float:
         return 2.0 * math.prod(self.output_shape(x)[1:]) * math.prod(self.weight_shape(x))
+
+    def variant(self, channels: int, whole: int) -> str:
+        groups = 1 if self.groups == 1 else max(1, channels * self.groups // whole)
+        window = (f"{letter}={shape_text(numbers)}" for letter, numbers in zip(
+            "ksd", (self.kernel, self.stride, self.dilation), strict=True))
+        return f" {' '.join(window)} g={groups}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,8 @@ class Linear(Layer):
     kind: ClassVar[str] = "linear"
     is_matmul: ClassVar[bool] = True
     has_weights: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+    lends_output: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.out_features < 1:
@@ -123,6 +134,12 @@ class Linear(Layer):
 
     def bias_shape(self, x: Shape) -> Shape:
         return (self.out_features,) if self.bias else ()
+
+    def fan(self, x: Shape) -> int:
+        """Outputs where they are more than inputs: else the gradients of a layer that widens grow
+        so large that usual rates diverge.
+        """
+        return max(x[0], self.out_features)
 
     def forward_flops(self, x: Shape) -> float:
         return 2.0 * math.prod(self.weight_shape(x))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Shape
+from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape
 from hpcpar.network.receptive_field import Offset, Relation, Same
 
 
@@ -20,6 +20,8 @@ class Add(Layer):
     kind: ClassVar[str] = "add"
     elementwise: ClassVar[bool] = True
     merges: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ()
+    lends_output: ClassVar[bool] = True
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         for name, shape in zip(self.inputs[1:], more, strict=False):
@@ -30,6 +32,12 @@ class Add(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return float((len(self.inputs) - 1) * math.prod(x))
+
+    def work(self, op: str) -> PassWork:
+        """The gradient of each input is that of the output: nothing is computed."""
+        if op == "backward":
+            return NO_WORK
+        return super().work(op)
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class Multiply(Layer):
 
     kind: ClassVar[str] = "multiply"
     merges: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+    lends_output: ClassVar[bool] = True
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         if len(more) != 1 or more[0] not in (x, x[:1]):
@@ -67,6 +77,9 @@ class Concat(Layer):
     channels: Shape = field(default=())
     kind: ClassVar[str] = "concat"
     merges: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ()
+    #: Several layers read a concatenation, and all need all channels: one gather serves all.
+    gathers_channels: ClassVar[bool] = True
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         shapes = (x, *more)
@@ -92,3 +105,6 @@ class Concat(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return 0.0
+
+    def work(self, op: str) -> PassWork:
+        return PassWork(0.0, inputs=0, outputs=2, weights=0)

@@ -6,10 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Shape
+from hpcpar.network.base import Layer, PassWork, Shape
 from hpcpar.network.receptive_field import Relation, Same, Window
 from hpcpar.schema import Extent, NotNegative
+
+#: Flops, and values read or written, of each pass of a normalisation, per element.
+_PARTS = {"statistics": (3, 1), "forward": (2, 2), "backward_weight": (3, 2), "backward": (5, 3)}
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,13 @@ class LRN(Layer):
     def forward_flops(self, x: Shape) -> float:
         return float(math.prod(x) * (2 * self.size + 3))
 
+    def variant(self, channels: int, whole: int) -> str:
+        return f" size={self.size}"
+
+    def kept_bytes(self, item_bytes: int) -> int:
+        """The scale of each element."""
+        return item_bytes
+
 
 @dataclass(frozen=True)
 class Normalisation(Layer):
@@ -53,6 +66,8 @@ class Normalisation(Layer):
     eps: NotNegative = 1e-5
     affine: bool = True
     elementwise: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+    lends_output: ClassVar[bool] = True
 
     @property
     def has_weights(self) -> bool:
@@ -67,6 +82,14 @@ class Normalisation(Layer):
     def forward_flops(self, x: Shape) -> float:
         """Five flops per element: three for sum and sum of squares, two for the affine map."""
         return 5.0 * math.prod(x)
+
+    def work(self, op: str) -> PassWork:
+        flops, values = _PARTS[op]
+        return PassWork(flops / 5, inputs=values, outputs=0, weights=0)
+
+    def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
+                    ) -> npt.NDArray[np.float64]:
+        return np.ones(shape)
 
 
 @dataclass(frozen=True)
@@ -83,6 +106,7 @@ class BatchNorm(Normalisation):
 
     momentum: float = 0.1
     kind: ClassVar[str] = "batchnorm"
+    statistics: ClassVar[str] = "batch"
 
     def buffers(self, x: Shape) -> int:
         """Running mean and variance of each channel."""
@@ -103,6 +127,11 @@ class GroupNorm(Normalisation):
 
     groups: Extent = 1
     kind: ClassVar[str] = "groupnorm"
+    statistics: ClassVar[str] = "sample"
+
+    @property
+    def statistics_groups(self) -> int:
+        return self.groups
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         if self.groups < 1 or x[0] % self.groups:
@@ -120,6 +149,7 @@ class LayerNorm(Normalisation):
 
     groups: ClassVar[int] = 1
     kind: ClassVar[str] = "layernorm"
+    statistics: ClassVar[str] = "sample"
 
     def weight_shape(self, x: Shape) -> Shape:
         return x if self.affine else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from hpcpar.errors import InputError
 from hpcpar.network import import_pointwise as pointwise
@@ -18,7 +19,9 @@ from hpcpar.network.loss import Loss
 from hpcpar.network.operations import Node, Operations
 from hpcpar.network.patterns import merged
 
-OPERATORS: dict[str, Callable[[Importer, Node], str]] = {
+Conversion: TypeAlias = Callable[[Importer, Node], str]
+
+OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
     "AdaptiveMaxPool": windows.adaptive,
     "Add": pointwise.add,
@@ -64,6 +67,19 @@ OPERATORS: dict[str, Callable[[Importer, Node], str]] = {
     "Unsqueeze": shapes.unsqueeze,
     "Upsample": windows.resize,
 }
+
+
+def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
+    """Registers what converts operators of ONNX, by name, to a layer of one's own.
+
+    The function takes the `Importer` and the `Node`, adds layers and returns the last one's name.
+    """
+
+    def register(convert: Conversion) -> Conversion:
+        OPERATORS.update(dict.fromkeys(operators, convert))
+        return convert
+
+    return register
 
 
 def build(operations: Operations, name: str, shape: Shape,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Shape
+from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape
 from hpcpar.network.receptive_field import Full, Granule, Relation, Same
 from hpcpar.schema import Share
 
@@ -20,8 +20,8 @@ class Activation(Layer):
     """Base class of functions of one element, y = f(x); its fields are at most two numbers."""
 
     elementwise: ClassVar[bool] = True
-    #: The array that the backward pass reads: ``"input"``, ``"output"`` or none.
-    keeps: ClassVar[str] = "output"
+    in_place: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("output",)
 
     @property
     def numbers(self) -> tuple[float, float]:
@@ -36,6 +36,11 @@ class ReLU(Activation):
     """max(x, 0)."""
 
     kind: ClassVar[str] = "relu"
+
+    def lends_to(self, reader: Layer) -> bool:
+        """To dropout alone: an element that it drops is zero here, but its gradient is zero too.
+        """
+        return isinstance(reader, Dropout)
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class SiLU(Activation):
     """x * sigmoid(x)."""
 
     kind: ClassVar[str] = "silu"
-    keeps: ClassVar[str] = "input"
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,10 @@ class GELU(Activation):
 
     tanh: bool = False
     kind: ClassVar[str] = "gelu"
-    keeps: ClassVar[str] = "input"
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+
+    def variant(self, channels: int, whole: int) -> str:
+        return " tanh" if self.tanh else ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ class Affine(Activation):
     scale: float = 1.0
     shift: float = 0.0
     kind: ClassVar[str] = "affine"
-    keeps: ClassVar[str] = ""
+    backward_reads: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -119,13 +127,27 @@ class Dropout(Layer):
     rate: Share = 0.5
     kind: ClassVar[str] = "dropout"
     elementwise: ClassVar[bool] = True
+    in_place: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ()
+    random: ClassVar[bool] = True
+
+    @property
+    def kept_share(self) -> float:
+        return 1.0 - self.rate
+
+    def kept_bytes(self, item_bytes: int) -> int:
+        """The mask."""
+        return item_bytes
 
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Images to features, in the order of channels."""
+    """Images to features, in the order of channels: the same memory in another shape."""
 
     kind: ClassVar[str] = "flatten"
+    in_place: ClassVar[bool] = True
+    is_view: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ()
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         return (math.prod(x),)
@@ -140,3 +162,6 @@ class Flatten(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return 0.0
+
+    def work(self, op: str) -> PassWork:
+        return NO_WORK

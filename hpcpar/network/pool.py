@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Shape, need_image
+from hpcpar.network.base import Layer, Shape, need_image, shape_text
 from hpcpar.network.receptive_field import Full, Relation, Same
 from hpcpar.network.windowed import Windowed
 
@@ -28,6 +28,7 @@ class Pool(Windowed):
     stride: Shape = (2,)
     padding: Shape = (0,)
     ceil_mode: bool = False
+    backward_reads: ClassVar[tuple[str, ...]] = ()
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x, self.dimensions)
@@ -42,9 +43,21 @@ class Pool(Windowed):
     def forward_flops(self, x: Shape) -> float:
         return float(math.prod(self.output_shape(x)) * math.prod(self.kernel))
 
+    def variant(self, channels: int, whole: int) -> str:
+        return f" k={shape_text(self.kernel)} s={shape_text(self.stride)}"
+
 
 @dataclass(frozen=True)
-class MaxPool2d(Pool):
+class MaxPool(Pool):
+    """Base class of maximum pooling."""
+
+    def kept_bytes(self, item_bytes: int) -> int:
+        """The place of the maximum in its window, as int16."""
+        return 2
+
+
+@dataclass(frozen=True)
+class MaxPool2d(MaxPool):
     """Maximum pooling of images ``(C, H, W)``; padding never wins."""
 
     kind: ClassVar[str] = "maxpool2d"
@@ -59,7 +72,7 @@ class MaxPool1d(MaxPool2d):
 
 
 @dataclass(frozen=True)
-class MaxPool3d(Pool):
+class MaxPool3d(MaxPool):
     """Maximum pooling of volumes ``(C, D, H, W)``; padding never wins."""
 
     kind: ClassVar[str] = "maxpool3d"
@@ -100,6 +113,8 @@ class AvgPool3d(AvgPool):
 class GlobalPool(Layer):
     """Base class: one value of each channel, ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
 
+    backward_reads: ClassVar[tuple[str, ...]] = ()
+
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x)
         return (x[0],)
@@ -123,3 +138,7 @@ class GlobalMaxPool(GlobalPool):
     """Maximum of each channel over the image; the gradient goes to the first of equal maxima."""
 
     kind: ClassVar[str] = "globalmaxpool"
+
+    def kept_bytes(self, item_bytes: int) -> int:
+        """The place of the maximum in the image, as int64."""
+        return 8

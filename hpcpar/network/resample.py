@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, Shape, axes_of, need_image
+from hpcpar.network.base import Layer, PassWork, Shape, axes_of, need_image, shape_text
 from hpcpar.network.receptive_field import (
     IntArray,
     Interpolated,
@@ -46,6 +46,11 @@ def _per_axis(layer: Layer, name: str, x: Shape, neutral: int) -> Shape:
 @dataclass(frozen=True)
 class Resampled(Layer):
     """A layer whose outputs are sums of inputs with fixed weights, one image axis at a time."""
+
+    backward_reads: ClassVar[tuple[str, ...]] = ()
+
+    def work(self, op: str) -> PassWork:
+        return PassWork(weights=0)
 
     def taps(self, axis: int, x: Shape, outputs: Interval) -> Taps | None:
         """Inputs and weights of some outputs along image axis number `axis`; None: unchanged.
@@ -119,6 +124,9 @@ class Upsample(Resampled):
     def forward_flops(self, x: Shape) -> float:
         taps = 1 if self.mode == "nearest" else 2
         return 2.0 * taps * (len(x) - 1) * math.prod(self.output_shape(x))
+
+    def variant(self, channels: int, whole: int) -> str:
+        return f" s={shape_text(self.scale)} {self.mode}"
 
 
 @dataclass(frozen=True)

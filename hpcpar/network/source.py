@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast
@@ -57,6 +57,34 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
     return net
 
 
+def load_modules(names: Iterable[str]) -> None:
+    """Imports the modules that define layers, strategies and the like of the user's own.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Modules, or paths of files.
+
+    Raises
+    ------
+    InputError
+        One cannot be imported.
+    """
+    for name in names:
+        with _first_on_path(_folder(name)):
+            try:
+                _imported(name)
+            except (Exception, SystemExit) as err:  # importing runs user code
+                raise InputError(
+                    f"--layers {name}: cannot import it ({one_line(err)}); name a file.py, or a "
+                    "module of the current directory or an installed one") from err
+
+
+def _folder(name: str) -> str:
+    """Where a module is looked for first: beside the file, or in the current directory."""
+    return str(Path(name).parent.resolve()) if name.endswith(".py") else os.getcwd()
+
+
 @contextlib.contextmanager
 def _first_on_path(here: str) -> Iterator[None]:
     """Make modules of a directory importable, as ``python -m`` does with the current one."""
@@ -72,8 +100,7 @@ def _call(name: str, shape: Shape | None, classes: int | None) -> Network:
     """Call the function with those of `shape` and `classes` that its signature accepts."""
     options: dict[str, object] = {"shape": shape, "classes": classes, "num_classes": classes}
     given = {key: value for key, value in options.items() if value is not None}
-    file = name.rpartition(":")[0]
-    with _first_on_path(str(Path(file).parent.resolve()) if file.endswith(".py") else os.getcwd()):
+    with _first_on_path(_folder(name.rpartition(":")[0])):
         function = _find(name)
         try:
             net = function(**_arguments(name, function, given))
@@ -127,12 +154,21 @@ def _imported(name: str) -> ModuleType:
     """A module by its name, or by the path of its file."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
+    there = sys.modules.get(Path(name).stem)
+    if there is not None and _is_file(there, name):
+        return there  # its layers are the ones that were registered
     spec = importlib.util.spec_from_file_location(Path(name).stem, name)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # as dataclasses and pickles expect
     spec.loader.exec_module(module)
     return module
+
+
+def _is_file(module: ModuleType, path: str) -> bool:
+    """True where a module was loaded from this file."""
+    file = getattr(module, "__file__", None)
+    return file is not None and os.path.exists(path) and os.path.samefile(file, path)
 
 
 def _arguments(name: str, function: NetworkFunction,

@@ -17,10 +17,21 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.schema import Extent, convert
 
-#: The layers that a file may hold, by the name of their class.
-LAYERS: dict[str, type[Layer]] = {
-    name: cls for name, cls in vars(layers).items()
-    if isinstance(cls, type) and issubclass(cls, Layer) and cls.kind}
+
+def layer_types(base: type[Layer] = Layer) -> dict[str, type[Layer]]:
+    """The layers that a file may hold, by name: those of the package, and those of every module
+    that was imported.
+    """
+    found = {type_name(base): base} if base.kind else {}
+    for each in base.__subclasses__():
+        found |= layer_types(each)
+    return found
+
+
+def type_name(kind: type[Layer]) -> str:
+    """A layer class in a file: the name alone for the package's own, else with its module."""
+    own = vars(layers).get(kind.__name__) is kind
+    return kind.__name__ if own else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class NetworkSpec:
         Raises
         ------
         InputError
-            A layer is of a class of the user's.
+            A layer's class states no kind.
         """
         named = cls(network.name, network.image_shape, network.classes)
         with suppress(InputError):  # the name, but not its kind of images
@@ -70,8 +81,9 @@ class NetworkSpec:
         """
         if not self.layers:
             return built_in(self.name, self.shape, self.classes)
+        known = layer_types()
         network = Network(self.name, tuple(
-            _layer(data, f"network '{self.name}', layer {number}")
+            _layer(data, known, f"network '{self.name}', layer {number}")
             for number, data in enumerate(self.layers, 1)))
         if (network.image_shape, network.classes) != (self.shape, self.classes):
             raise InputError(f"network '{self.name}' has inputs {network.image_shape} and "
@@ -91,12 +103,12 @@ class NetworkSpec:
 def _stored(layer: Layer) -> dict[str, object]:
     """A layer as JSON data."""
     kind = type(layer)
-    if LAYERS.get(kind.__name__) is not kind:
-        raise InputError(f"layer '{layer.name}' is a {kind.__name__}, which a plan cannot hold; "
-                         "use the layers of hpcpar.network.layers")
+    if not kind.kind:
+        raise InputError(f"layer '{layer.name}': its class {kind.__name__} has no kind; add "
+                         f"kind: ClassVar[str] = \"{kind.__name__.lower()}\"")
     plain = kind(layer.name)
     values = {f.name: getattr(layer, f.name) for f in fields(layer)}
-    return {"type": kind.__name__, "name": layer.name} | {
+    return {"type": type_name(kind), "name": layer.name} | {
         name: _plain(value) for name, value in values.items() if value != getattr(plain, name)}
 
 
@@ -107,11 +119,14 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _layer(data: Mapping[str, object], where: str) -> Layer:
+def _layer(data: Mapping[str, object], known: Mapping[str, type[Layer]], where: str) -> Layer:
     """A layer from JSON data."""
     kind = str(data.get("type"))
-    if kind not in LAYERS:
-        raise InputError(f"{where}: {unknown('type', kind, LAYERS)}")
+    if kind not in known:
+        if "." in kind:
+            raise InputError(f"{where}: unknown type '{kind}'; a layer of your own needs --layers "
+                             "with its module, or in Python its import")
+        raise InputError(f"{where}: {unknown('type', kind, known)}")
     values = {name: value for name, value in data.items() if name != "type"}
-    return convert(values, LAYERS[kind], where,
+    return convert(values, known[kind], where,
                    "docs/reference/networks.md has the layers and their options")

@@ -279,3 +279,16 @@ TRANSLATIONS: dict[str, Translation] = {
     "upsample_trilinear": _resize(b"linear"),
     **dict.fromkeys(RESHAPES, _reshape),
 }
+
+
+def reads_torch(*operators: str) -> Callable[[Translation], Translation]:
+    """Registers what puts operators of PyTorch, by their names in ATen, in the words of ONNX.
+
+    The function takes the `Call`, and returns the operator's name, its tensors and its attributes.
+    """
+
+    def register(translate: Translation) -> Translation:
+        TRANSLATIONS.update(dict.fromkeys(operators, translate))
+        return translate
+
+    return register

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Input, Layer, Loss, Shape, Windowed
+from hpcpar.network.layers import Layer, Shape, Windowed
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def layer_values(network: Network, layers: Iterable[Layer] | None = None,
         (FW, BW, WU) by layer name; 0 for missing layers.
     """
     if layers is None:
-        layers = [layer for layer in network.layers if not isinstance(layer, Input | Loss)]
+        layers = [layer for layer in network.layers if layer.inputs and not layer.is_loss]
     seconds = seconds or {}
     return [_layer_values(network, layer, *seconds.get(layer.name, (0.0, 0.0, 0.0)))
             for layer in layers]

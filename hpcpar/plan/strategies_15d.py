@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from hpcpar.network.layers import Concat, Input, Layer, SoftmaxCrossEntropy
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config, Ints
 from hpcpar.plan.image_cuts import image_degrees
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign, sections
@@ -111,7 +111,4 @@ def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: 
 
 def _between(layer: Layer, keep_split: bool, split: Config, whole: Config) -> Config:
     """Configuration of a layer without weights."""
-    # several layers read a concatenation, and all need all channels: one gather serves all
-    if not keep_split or isinstance(layer, Input | Concat | SoftmaxCrossEntropy):
-        return whole
-    return split
+    return split if keep_split and not layer.gathers_channels else whole

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.network.layers import Concat, Input, SoftmaxCrossEntropy
 from hpcpar.plan.image_cuts import image_degrees
 from hpcpar.plan.stages import stages
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign, sections
@@ -37,7 +36,7 @@ def channel(request: StrategyRequest) -> Configs:
             reduces = cut and getattr(layer, "groups", 1) == 1
             configs[layer.name] = partial if reduces else split
             cut = True
-        elif not cut or isinstance(layer, SoftmaxCrossEntropy | Input | Concat):
+        elif not cut or layer.gathers_channels:
             configs[layer.name] = whole
         else:
             configs[layer.name] = split if request.lazy else whole

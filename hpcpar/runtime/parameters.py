@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Add, Dropout, Layer, Linear, Normalisation
+from hpcpar.network.layers import Add, Layer
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import OPTIMIZERS, Plan, Synchronisation
@@ -88,12 +88,10 @@ class Parameters:
         if layer.buffers(x):
             self.buffers = backend.zeros((2, rows), plan.dtype)
             self.buffers[1] = 1
-        if isinstance(layer, Normalisation):
-            self.weight[...] = initial_scale(network, layer)
-        elif self.flat.size:
+        if self.weight.size:
             host = initial_rows(network, layer, seed, self.start, self.stop, plan.dtype)
-            backend.to_device(np.ascontiguousarray(host[:, self.columns[0]:self.columns[1]]),
-                              self.weight)
+            held = host[:, slice(*self.columns)] if len(whole) > 1 else host
+            backend.to_device(np.ascontiguousarray(held), self.weight)
 
     def split(self, flat: Array) -> tuple[Array, Array | None]:
         """(weight, bias) in a flat buffer."""
@@ -134,45 +132,37 @@ def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
     return first // size, max(first, last - bias) // size
 
 
-def initial_scale(network: Network, layer: Normalisation) -> float:
-    """Initial scale of a normalisation: 0 at the end of a residual branch, so that each block
-    starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
+def initial_scale(network: Network, layer: Layer) -> float:
+    """Factor of a layer's initial weights: 0 for a normalisation at the end of a residual branch,
+    so that each block starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
     """
     readers = [network.by_name[name] for name in network.consumers[layer.name]]
     ends = all(isinstance(reader, Add) and reader.inputs[0] == layer.name for reader in readers)
-    return 0.0 if ends else 1.0
+    return 0.0 if layer.statistics and ends else 1.0
 
 
 def initial_deviation(network: Network, layer: Layer) -> float:
     """Deviation of a layer's initial weights: He's for ReLU networks.
 
-    A fully connected layer counts its outputs where they are more than its inputs: else the
-    gradients of one that widens grow so large that usual rates diverge. Dropout scales what it
-    keeps, so the mean square of what it gives is 1 / (1 - rate) times as large: the variance of the
-    weights behind it is as much smaller. The classifier, the last layer with weights, has
-    `CLASSIFIER` of that.
+    Dropout scales what it keeps, so the mean square of what it gives is 1 / (1 - rate) times as
+    large: the variance of the weights behind it is as much smaller. The classifier, the last layer
+    with weights, has `CLASSIFIER` of that.
     """
-    outputs, *row = layer.weight_shape(network.input_shape(layer))
-    fan = math.prod(row)
-    if isinstance(layer, Linear):
-        fan = max(fan, outputs)
-    before = network.by_name[layer.inputs[0]]
-    kept = 1.0 - before.rate if isinstance(before, Dropout) else 1.0
+    kept = network.by_name[layer.inputs[0]].kept_share
     part = CLASSIFIER if layer is network.weighted[-1] else 1.0
-    return part * math.sqrt(2.0 * kept / fan)
+    return part * math.sqrt(2.0 * kept / layer.fan(network.input_shape(layer)))
 
 
 def initial_rows(network: Network, layer: Layer, seed: int, start: int, stop: int,
                  dtype: str) -> NDArray[Any]:
-    """Initial weights of some rows of a layer: normal, of `initial_deviation`.
-
-    Each row has a random stream of its own, so every plan starts alike.
+    """Initial weights of some rows of a layer: each row has a random stream of its own, so every
+    plan starts alike.
     """
     row = layer.weight_shape(network.input_shape(layer))[1:]
-    deviation = initial_deviation(network, layer)
+    deviation, scale = initial_deviation(network, layer), initial_scale(network, layer)
     position = network.layers.index(layer)
     out = np.empty((stop - start, *row), dtype)
     for i in range(start, stop):
         stream = np.random.Generator(np.random.Philox(key=[seed, (position << 32) + i]))
-        out[i - start] = stream.standard_normal(row) * deviation
+        out[i - start] = scale * layer.initial_row(stream, row, deviation)
     return out

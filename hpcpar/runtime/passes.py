@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hpcpar.comm.communicator import Communicator
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Loss, MeanSquaredError, Normalisation
+from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import Box, local, shape, whole_box
 from hpcpar.plan.layout import partial
 from hpcpar.plan.plan import Plan
@@ -117,10 +117,9 @@ class Passes:
             if key not in self._ops:
                 self._ops[key] = self._op(layer, made)
             made.ops[layer.name] = self._ops[key]
-        loss = layers[-1]
-        if isinstance(loss, Loss):
+        loss, targets = layers[-1], self.network.loss.takes_targets
+        if loss.is_loss:
             samples, *own = made.ops[loss.name].ctx.own
-            targets = isinstance(loss, MeanSquaredError)
             mine = tuple(own if targets else own[1:])
             # of features, every rank is given the targets of all outputs
             self.truth_box = mine if len(own) > 1 else whole_box(self.network.truth_shape)
@@ -134,11 +133,11 @@ class Passes:
         network, plan, rank = self.network, self.plan, self.memory.rank
         blocks = made.blocks[layer.name]
         own = partial(network, layer, plan.configs[layer.name], made.samples).box(rank)
-        if isinstance(layer, Loss) and blocks.dxs[0] is None:
+        if layer.is_loss and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
         needs = tuple(e.needed.box(rank) for e in made.edges[layer.name])
         moments = moments_layout(network, plan, layer, made.samples).box(
-            rank) if isinstance(layer, Normalisation) else ()
+            rank) if layer.statistics else ()
         return build(Context(
             self.backend, layer, network.input_shapes(layer), made.samples, needs, own, blocks,
             self.aside.get(layer.name), self._progress, self.seed, self._places[layer.name],

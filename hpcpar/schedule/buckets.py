@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Layer
+from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
@@ -27,7 +27,7 @@ class Pending:
 def sums_known(plan: Plan, layer: Layer) -> bool:
     """True where all ranks know the gradient from their moments: synchronised batch normalisation.
     """
-    return isinstance(layer, BatchNorm) and plan.batch_norm == "sync"
+    return layer.statistics == "batch" and plan.batch_norm == "sync"
 
 
 def summed(plan: Plan, layers: Sequence[Layer]) -> list[Layer]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Conv, Layer, Normalisation, SampleNorm
+from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Flags, Ints
 from hpcpar.plan.layout import Layout, owned, partial
@@ -95,25 +95,25 @@ class Builder(Emitter):
                       phase: Phase = Phase.FORWARD) -> None:
         """Compute a layer once its inputs have arrived; a halo travels beside the interior."""
         halo: Flags = False
-        if self.full and isinstance(layer, Conv) and arriving:
+        if self.full and layer.has_interior and arriving:
             halo = np.asarray(arriving[0][0].forward.code) == CODES[Kind.HALO]
             self.compute(phase, layer, Op.INTERIOR, batch, halo)
         for _, move in arriving:
             self.wait(move)
         self.compute(phase, layer, Op.BOUNDARY, batch, halo)
-        if isinstance(layer, Normalisation) and phase is Phase.FORWARD and (
-                self.training or isinstance(layer, SampleNorm)):
+        if layer.statistics and phase is Phase.FORWARD and (
+                self.training or layer.statistics == "sample"):
             self.compute(phase, layer, Op.STATISTICS, batch)
             self.wait(self.moments(phase, layer, batch))
         self.compute(phase, layer, Op.FORWARD, batch, np.logical_not(halo))
         self.wait(self.sum_of_parts(layer, batch, phase))
 
-    def moments(self, phase: Phase, layer: Normalisation, batch: Ints) -> Move | None:
+    def moments(self, phase: Phase, layer: Layer, batch: Ints) -> Move | None:
         """The sums behind means and variances, added over the ranks that share them."""
         layout = moments_layout(self.network, self.plan, layer, batch)
         pattern = moments_pattern(self.network, self.plan, layer)
         tensor = TensorRef(layer.name, Role.MOMENTS, gradient=phase is Phase.BACKWARD)
-        samples = batch if isinstance(layer, SampleNorm) else 0
+        samples = batch if layer.statistics == "sample" else 0
         return self.move(phase, layer.name, tensor, pattern, layout, layout,
                          ("moments", self.edges.key(layer, samples)), MOMENT_BYTES)
 
@@ -178,15 +178,15 @@ class Builder(Emitter):
             if not (layer.has_weights or self.wants(layer)):
                 continue
             self.wait(self.sum_of_parts(layer, batch, Phase.BACKWARD))
-            if isinstance(layer, Normalisation):
+            if layer.statistics:
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
-                if isinstance(layer, BatchNorm) or self.wants(layer):
+                if layer.statistics == "batch" or self.wants(layer):
                     self.wait(self.moments(Phase.BACKWARD, layer, batch))
             back = self.input_gradients(layer, batch, moving)
             if layer.name in closes_bucket:
                 self.sum_bucket(full)
                 full = []
-            if layer.has_weights and not isinstance(layer, Normalisation):
+            if layer.has_weights and not layer.statistics:
                 if not self.full:
                     self.arrive(back, batch)
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)

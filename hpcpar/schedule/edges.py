@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Input, Layer
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints, value_key
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
@@ -94,4 +94,4 @@ def edges(network: Network, plan: Plan) -> dict[str, tuple[Edge, ...]]:
     """The edges into every layer but the input, by the consumer's name."""
     found = Edges(network, plan)
     return {layer.name: found.into(layer, plan.batch) for layer in network.layers
-            if not isinstance(layer, Input)}
+            if layer.inputs}

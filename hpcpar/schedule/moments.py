@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Normalisation, SampleNorm
+from hpcpar.network.layers import Layer
 from hpcpar.network.receptive_field import SharedGroups
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Ints, MeshAxis
@@ -20,7 +20,7 @@ from hpcpar.schedule.weights import SUMMED
 MOMENT_BYTES = 8
 
 
-def moments_layout(network: Network, plan: Plan, layer: Normalisation, batch: Ints) -> Layout:
+def moments_layout(network: Network, plan: Plan, layer: Layer, batch: Ints) -> Layout:
     """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward.
 
     Returns
@@ -32,33 +32,33 @@ def moments_layout(network: Network, plan: Plan, layer: Normalisation, batch: In
     config, channels = plan.configs[layer.name], network.shapes[layer.name][0]
     granule = network.granules[layer.name]
     sums = Axis("moments", 2, 2)
-    if not isinstance(layer, SampleNorm):
+    if layer.statistics == "batch":
         return Layout(config, (Axis("c", channels, channels, granule), sums))
     groups = _separate_groups(network, layer)
     relation = SharedGroups(groups, channels // groups, 1)
-    axis = Axis("c", layer.groups, channels, granule, relation)
+    axis = Axis("c", layer.statistics_groups, channels, granule, relation)
     return Layout(config, (Axis("n", batch, batch), axis, sums))
 
 
-def moments_pattern(network: Network, plan: Plan, layer: Normalisation) -> Pattern:
+def moments_pattern(network: Network, plan: Plan, layer: Layer) -> Pattern:
     """The sum over the ranks that hold other items behind the same mean and variance.
 
     Nothing moves where each rank has all of them.
     """
     config = plan.configs[layer.name]
-    if isinstance(layer, SampleNorm):
+    if layer.statistics == "sample":
         image = tuple(config.mesh_axes[name] for name in "dhw")
         sharing = _sharing(config, _separate_groups(network, layer))
         return collective(Kind.ALLREDUCE, (sharing, *image))
-    if isinstance(layer, BatchNorm) and plan.batch_norm == "local":
+    if layer.statistics == "batch" and plan.batch_norm == "local":
         return NOTHING
     return collective_along(Kind.ALLREDUCE, config, SUMMED)
 
 
-def _separate_groups(network: Network, layer: SampleNorm) -> int:
+def _separate_groups(network: Network, layer: Layer) -> int:
     """Groups that may lie on different ranks; 1 unless they consist of indivisible units."""
-    size = network.shapes[layer.name][0] // layer.groups
-    return layer.groups if size % network.granules[layer.name] == 0 else 1
+    size = network.shapes[layer.name][0] // layer.statistics_groups
+    return layer.statistics_groups if size % network.granules[layer.name] == 0 else 1
 
 
 def _sharing(config: Config, groups: int) -> MeshAxis:

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending
@@ -44,10 +44,10 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
     samples : int, optional
         Samples of the pass; by default those of the largest.
     """
-    last = network.layers[-1]
-    if isinstance(last, SoftmaxCrossEntropy) and np.any(np.greater(plan.configs[last.name].c, 1)):
-        raise InputError(f"layer '{last.name}': a softmax cannot be split by class; "
-                         "give it c=1 (or use logistic outputs)")
+    for layer in network.layers:
+        if not layer.splits_channels and np.any(np.greater(plan.configs[layer.name].c, 1)):
+            raise InputError(f"layer '{layer.name}' ({layer.kind}) cannot be split by class; give "
+                             "it c=1 (or use logistic outputs)")
     b = Builder(network, plan, choose, training)
     samples = plan.samples_of_a_pass if samples is None else samples
     if plan.fc_passes == 1:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.aliasing import in_place, reads_input, reads_output
+from hpcpar.schedule.aliasing import in_place
 from hpcpar.schedule.pipeline_order import firsts, in_flight, switch
 
 #: Segment of the images, which are always kept.
@@ -42,7 +42,7 @@ class Recompute:
 
     def needs(self, layer: Layer) -> bool:
         """True where a layer's input must be there again."""
-        return layer.name in self.again or reads_input(layer)
+        return layer.name in self.again or "input" in layer.backward_reads
 
 
 NOTHING = Recompute({}, frozenset())
@@ -128,5 +128,5 @@ def _kept(network: Network, segment: dict[str, int], layer: Layer) -> bool:
 def _read_again(network: Network, again: set[str], layer: Layer) -> bool:
     """True where the backward pass, or a layer that is computed again, reads the layer's output."""
     readers = [network.by_name[name] for name in network.consumers[layer.name]]
-    return reads_output(layer) or any(reads_input(reader) or reader.name in again
-                                      for reader in readers)
+    read = any("input" in reader.backward_reads or reader.name in again for reader in readers)
+    return read or "output" in layer.backward_reads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Layer, Normalisation
+from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.pipeline_order import switch
 
@@ -50,7 +50,7 @@ def _require_turns(network: Network, plan: Plan) -> None:
             "strategy owt")
     for layer in network.layers:
         _require_layer(plan, layer, layer in after)
-    if isinstance(after[0], Normalisation):
+    if after[0].statistics:
         raise InputError(
             f"layer '{after[0].name}' ({after[0].kind}) is the first after the switch to "
             f"{plan.fc_passes} FC passes, where only layers without statistics can stand; use the "
@@ -71,7 +71,7 @@ def _require_layer(plan: Plan, layer: Layer, after_switch: bool) -> None:
         raise InputError(
             f"layer '{layer.name}' ({config}) comes after the switch to {plan.fc_passes} FC "
             "passes: layers there can be cut by channels alone; use the strategy owt-b or owt-c")
-    if after_switch and isinstance(layer, BatchNorm):
+    if after_switch and layer.statistics == "batch":
         raise InputError(
             f"layer '{layer.name}' (batch normalisation) comes after the switch to "
             f"{plan.fc_passes} "

@@ -21,11 +21,11 @@ from hpcpar.cost.price_family import repeats
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Loss
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config, Flags, Numbers
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Overlap, Plan
-from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
+from hpcpar.schedule.aliasing import begins_sum, in_place
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Task
@@ -125,7 +125,7 @@ class TableMaker:
         network, tail, layer = self.network, link.producer.layers[-1], link.layer
         return (
             network.signatures[tail.name], network.signatures[layer.name], link.which,
-            isinstance(layer, Loss), in_place(layer, tail), passes_gradient(layer),
+            layer.is_loss, in_place(layer, tail), layer.in_place,
             len(layer.inputs) > 1, len(network.consumers[tail.name]) > 1,
             begins_sum(network, tail, layer, link.which), tail.name in network.trained,
         )

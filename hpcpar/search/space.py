@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config
 
 #: Degrees of a configuration, in the order of `Config`'s first fields.
@@ -152,7 +152,7 @@ class Spaces:
     def of(self, layer: Layer) -> Space:
         """The space of a layer."""
         shape, granules = self.network.shapes[layer.name], self.network.granules
-        whole = isinstance(layer, SoftmaxCrossEntropy) or not layer.inputs
+        whole = not layer.splits_channels or not layer.inputs
         channels = 1 if whole else shape[0] // granules[layer.name]
         k = 1
         if self._may_cut_reduction(layer):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Activation, Dropout, Layer, Normalisation
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config, Flags
 from hpcpar.search.edge_elimination import total
 from hpcpar.search.space import Space, Spaces
@@ -114,7 +114,7 @@ def units(network: Network, spaces: Spaces) -> list[Unit]:
     made: list[list[Layer]] = []
     place: dict[str, int] = {}
     for layer in network.layers:
-        if isinstance(layer, Activation | Dropout | Normalisation) and _only_reader(network, layer):
+        if layer.elementwise and not layer.merges and _only_reader(network, layer):
             place[layer.name] = place[layer.inputs[0]]
             made[place[layer.name]].append(layer)
         else:

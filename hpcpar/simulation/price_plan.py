@@ -16,7 +16,6 @@ from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm
 from hpcpar.plan.limits import PassedLimit, passed_limits
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.outline_steps import Move
@@ -279,7 +278,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         held.total.scaled(gamma), machine.device.memory_bytes, process_memory(network, plan),
         _layers(network, plan, costs, traffic, steps, held_by_layer), steps,
         Timeline(tuple(spans), waits, float(line.total_s), stages), samples,
-        plan.batch_norm if any(isinstance(x, BatchNorm) for x in network.layers) else "",
+        plan.batch_norm if any(x.statistics == "batch" for x in network.layers) else "",
         machine.processor, options.get("training", True), of_iteration(machine, costs),
         passed_limits(network, plan),
     )

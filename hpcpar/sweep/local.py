@@ -19,7 +19,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.sweep import folder
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import PLANNED, RUNNING, Status
-from hpcpar.sweep.scripts import device_options, run_options
+from hpcpar.sweep.scripts import device_options, layers_options, run_options
 from hpcpar.sweep.study import Case, Study
 
 #: Seconds that ranks have to end after each signal.
@@ -47,7 +47,7 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
     path = study.folder(case)
     named = ["--plan", os.path.join(path, folder.PLAN), "--out", os.path.join(path, folder.RECORD)]
     if study.simulates(case):
-        return [*child.command(), "simulate", *named]
+        return [*child.command(), "simulate", *named, *layers_options(study)]
     return [*launcher, "-n", str(case.ranks), *child.command(), "run", *named, *run_options(study)]
 
 
@@ -69,7 +69,7 @@ def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[st
                 if case.ranks == ranks and status.state == PLANNED]
         if made:
             words = [*launcher, "-n", str(ranks), *child.command(), "calibrate", "-o", path,
-                     "--for", *made, *device_options(study)]
+                     "--for", *made, *device_options(study), *layers_options(study)]
             if _wait(words, log, None):
                 raise InputError(f"calibration on {ranks} ranks: {folder.last_line(log)}; "
                                  "--machine names a machine that needs none (local: a guess)")

@@ -65,7 +65,12 @@ def jobs(cases: Sequence[Case], one_allocation: bool) -> list[BatchJob]:
 def run_options(study: Study) -> list[str]:
     """The options of ``hpcpar run`` that all cases share."""
     length = ["--steps", str(study.steps)] if study.steps else ["--epochs", str(study.epochs)]
-    return ["--data", study.data, *length, *device_options(study)]
+    return ["--data", study.data, *length, *device_options(study), *layers_options(study)]
+
+
+def layers_options(study: Study) -> list[str]:
+    """The options that import modules of the user's own."""
+    return [word for name in study.layers for word in ("--layers", name)]
 
 
 def device_options(study: Study) -> list[str]:

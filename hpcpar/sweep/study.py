@@ -87,6 +87,8 @@ class Study:
     nodes: dict[str, Extent] = field(default_factory=dict)
     #: Further numbers of ranks, which are simulated.
     simulated: tuple[Extent, ...] = ()
+    #: Modules that every run imports: of the user's own layers, strategies and the like.
+    layers: tuple[str, ...] = ()
 
     def cases(self) -> list[Case]:
         """All cases, ordered by size.

@@ -23,7 +23,6 @@ from hpcpar.data.loader import Loader
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
@@ -259,8 +258,7 @@ class Job:
                 global_tensors.restore(self.executor, p, self._rows(layer, groups))
 
     def sums(self) -> LossSums:
-        return LossSums(int(self.plan.batch),
-                        isinstance(self.network.layers[-1], SoftmaxCrossEntropy))
+        return LossSums(int(self.plan.batch), self.network.loss.counts_correct)
 
     def time(self, program: Program, begin: float, loss: float, step: int) -> None:
         """Notes what an iteration, or pass, begun at `begin` has taken.

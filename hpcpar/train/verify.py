@@ -16,7 +16,7 @@ from hpcpar.data.augment import Augmentation
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Dropout, Layer
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan, Synchronisation
@@ -138,8 +138,7 @@ def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
     """The plan as it is verified: with statistics of the whole batch, as those of a rank's part
     differ from a serial run's by design.
     """
-    if plan.fc_passes > 1 and any(isinstance(layer, Dropout)
-                              for layer in network.layers[:switch(network)]):
+    if plan.fc_passes > 1 and any(layer.random for layer in network.layers[:switch(network)]):
         raise InputError(f"the plan has {plan.fc_passes} FC passes and the network dropout before "
                          "them, which falls on other samples in a serial run; verify it with the "
                          "strategy owt")

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hpcpar.data.augment import Augmentation
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import MeanSquaredError
 from hpcpar.plan.boxes import local, shape, whole_box
 from hpcpar.runtime.executor import Executor
 from hpcpar.train.job import open_data
@@ -70,6 +69,6 @@ def _stream(seed: int, what: int, number: int) -> np.random.Generator:
 def _truth(network: Network, seed: int, number: int) -> NDArray[Any]:
     """The label or targets of a sample."""
     rng = _stream(seed, 1, number)
-    if isinstance(network.layers[-1], MeanSquaredError):
+    if network.loss.takes_targets:
         return rng.standard_normal(network.truth_shape)
     return np.asarray(rng.integers(0, network.classes, network.truth_shape))

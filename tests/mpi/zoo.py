@@ -44,6 +44,7 @@ from hpcpar.network.layers import (
 )
 from hpcpar.network.small import lenet5, mlp
 from tests.mpi import skips
+from tests.own_layers import Blur, Softplus
 
 
 def narrow(network: Network, factor: int, without: Collection[str] = ()) -> Network:
@@ -202,6 +203,22 @@ def signals() -> Network:
     return net.build()
 
 
+def own() -> Network:
+    """Layers from outside the package: pointwise ones, and windows with weights."""
+    net = Graph("own", (2, 17, 14))
+    net.add(Conv2d, "conv", out_channels=6, kernel=3, padding=1)
+    net.add(Softplus, "plus1")
+    net.add(Blur, "blur1", kernel=(3, 2), stride=2, padding=1)
+    net.add(Softplus, "plus2")
+    net.add(Blur, "blur2")
+    net.add(Flatten, "flat")
+    net.add(Linear, "fc1", out_features=9)
+    net.add(Softplus, "plus3")
+    net.add(Linear, "fc2", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 #: name -> (builder, batch)
 SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "lenet5": (lambda: lenet5((1, 12, 11), 10), 7),
@@ -218,6 +235,7 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "unet": (lambda: narrow(unet.unet((2, 19, 14), 3), 16), 4),
     "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
     "signals": (signals, 5),
+    "own": (own, 6),
     "skip first": (lambda: skips.skip(True), 6),
     "skip second": (lambda: skips.skip(False), 6),
     "two skips": (skips.two_skips, 6),

@@ -16,20 +16,7 @@ import numpy as np
 
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import (
-    GELU,
-    LRN,
-    Add,
-    Concat,
-    Conv,
-    Flatten,
-    Layer,
-    Loss,
-    Normalisation,
-    Pool,
-    Resampled,
-    Upsample,
-)
+from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
@@ -41,9 +28,6 @@ from hpcpar.schedule.steps import Compute, Op
 #: Values moved per weight by an update (weight, gradient and state read, weight and state written),
 #: and flops.
 UPDATE = {"sgd": (3, 3), "momentum": (5, 5), "adam": (7, 12)}
-#: Values moved per element of the input or of the output, and flops per element, of the parts of a
-#: normalisation by mean and variance.
-NORM = {Op.STATISTICS: (1, 3), Op.FORWARD: (2, 2), Op.BACKWARD_WEIGHT: (2, 3), Op.BACKWARD: (3, 5)}
 
 Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
@@ -118,24 +102,14 @@ def _shape(s: Shape) -> str:
     return shape_text(map(int, s))
 
 
-def _options(network: Network, layer: Layer, x: Shape) -> Names:
-    """Window, groups of the local block, channels that are normalised together, or variant."""
-    if isinstance(layer, Conv):
-        whole = network.input_shape(layer)[0]
-        text = f" k={_shape(layer.kernel)} s={_shape(layer.stride)} d={_shape(layer.dilation)} g="
-        if layer.groups == 1:
-            return f"{text}1"
-        groups = np.maximum(1, x[1] * layer.groups // whole)
-        if not groups.ndim:
-            return f"{text}{int(groups)}"
-        return np.array([f"{text}{g}" for g in groups.ravel()]).reshape(groups.shape)
-    if isinstance(layer, Pool):
-        return f" k={_shape(layer.kernel)} s={_shape(layer.stride)}"
-    if isinstance(layer, Upsample):
-        return f" s={_shape(layer.scale)} {layer.mode}"
-    if isinstance(layer, GELU):
-        return " tanh" if layer.tanh else ""
-    return f" size={layer.size}" if isinstance(layer, LRN) else ""
+def _variant(network: Network, layer: Layer, x: Shape) -> Names:
+    """The layer's options on which the time depends, in every case."""
+    if not layer.inputs:
+        return ""
+    whole = network.input_shape(layer)[0]
+    channels, places = np.unique(x[1], return_inverse=True)
+    texts = [layer.variant(count, whole) for count in channels.tolist()]
+    return texts[0] if len(set(texts)) == 1 else np.array(texts)[places].reshape(np.shape(x[1]))
 
 
 @dataclass(frozen=True)
@@ -146,21 +120,18 @@ class _Local:
     ----------
     x, y : tuple of int
         Shapes of the needed box of the first input, and of the computed box of the output.
-    n_x, n_first, n_y : int
-        Items of all inputs, of the first input, of the output.
+    n_x, n_y, n_weights : int
+        Items of all inputs, of the output, of the weights.
     flops : float
-        Flops of one pass: forward, backward for the data, or backward for the weights.
-    moved : int
-        Values that each of these passes moves at least: inputs, output and weights.
+        Flops of the forward pass.
     """
 
     x: Shape
     y: Shape
     n_x: Ints
     n_y: Ints
-    n_first: Ints
+    n_weights: Ints
     flops: Floats
-    moved: Ints
     options: Names
 
 
@@ -190,12 +161,14 @@ class Workload:
         if op is Op.ACCUMULATE:
             return self._accumulation(layer, batch)
         plan, local = self.plan, self._local(layer, batch)
-        flops, moved = self._amount(layer, op, local)
         name, fraction = op.value, self._fraction(layer, op, batch)
         if op in (Op.INTERIOR, Op.BOUNDARY):
             name = Op.FORWARD.value
-        return Work(layer.kind, name, local.x, local.y, flops, moved * plan.item_bytes,
-                    local.options, plan.dtype, fraction, plan.configs[layer.name].ranks)
+        work = layer.work(name)
+        moved = work.inputs * local.n_x + work.outputs * local.n_y + work.weights * local.n_weights
+        return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
+                    moved * plan.item_bytes, local.options, plan.dtype, fraction,
+                    plan.configs[layer.name].ranks)
 
     def _update(self, layer: Layer) -> Work:
         """The update of a layer's weights by the optimiser."""
@@ -240,39 +213,17 @@ class Workload:
             n_x = n_x + self._items(need)
         n_y = self._items(made)
         x = self.shape_of(needs[0]) if needs else ()
-        n_first = self._items(needs[0]) if needs else 1
         all_flops = layer.forward_flops(network.input_shape(layer))
         flops = all_flops / math.prod(network.shapes[layer.name]) * n_y / config.k
         weights = self._weights(layer) if layer.has_weights else 0
-        return _Local(x, self.shape_of(made), n_x, n_y, n_first, flops, n_x + n_y + weights,
-                      _options(network, layer, x))
+        return _Local(x, self.shape_of(made), n_x, n_y, weights, flops,
+                      _variant(network, layer, x))
 
     def _weights(self, layer: Layer) -> Ints:
         return self._items(parameters(self.network, layer, self.plan.configs[layer.name]))
 
     def _items(self, layout: Layout) -> Ints:
         return math.prod(self.shape_of(layout))
-
-    def _amount(self, layer: Layer, op: Op, local: _Local) -> tuple[Floats, Ints]:
-        """Flops and values moved.
-
-        Backward for the data and backward for the weights each have the flops of forward.
-        """
-        back, n_x, n_y = op is Op.BACKWARD, local.n_x, local.n_y
-        if isinstance(layer, Flatten) or (isinstance(layer, Add) and back):
-            return 0.0 * n_y, 0 * n_y
-        if isinstance(layer, Normalisation):
-            values, flops = NORM[op]
-            return float(flops) * local.n_first, values * local.n_first
-        if isinstance(layer, Concat):
-            return 0.0 * n_y, 2 * n_y
-        if isinstance(layer, Resampled):
-            return local.flops, n_x + n_y
-        if back and not layer.is_matmul:
-            # the gradients come on top of what the forward pass kept
-            gradients = n_y if layer.elementwise or isinstance(layer, Loss) else n_x + n_y
-            return local.flops, local.moved + gradients
-        return local.flops, local.moved
 
     def _interior(self, e: Edge, layer: Layer, batch: Ints) -> Floats:
         """Fraction of a middle rank's outputs that need no halo."""

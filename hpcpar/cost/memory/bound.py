@@ -26,7 +26,6 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import needed
 from hpcpar.plan.plan import Plan, Synchronisation
-from hpcpar.schedule.aliasing import passes_gradient, reads_input
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
@@ -64,7 +63,7 @@ def memory_floor(network: Network, plan: Plan, *, training: bool = True) -> Memo
     kept: Ints = 0
     for layer in network.weighted:
         kept += kept_bytes(network, plan, layer, samples, boxes)
-        if reads_input(layer):
+        if "input" in layer.backward_reads:
             need = needed(network, layer, plan.configs[layer.name], samples)
             inputs[layer.inputs[0]] = max(inputs[layer.inputs[0]], boxes.items(need))
     return held + Memory(0, 0, sum(inputs.values()) * plan.item_bytes, 0, kept, 0)
@@ -110,7 +109,7 @@ def _places(network: Network) -> tuple[dict[str, int], dict[str, int]]:
     until: dict[str, int] = {}
     for i, layer in enumerate(network.layers):
         place[layer.name] = i
-        before = [until[name] for name in layer.inputs] if passes_gradient(layer) else []
+        before = [until[name] for name in layer.inputs] if layer.in_place else []
         until[layer.name] = min(before, default=i)
     return place, until
 

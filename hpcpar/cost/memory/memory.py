@@ -13,14 +13,7 @@ import numpy as np
 from hpcpar.cost.memory.sizes import Ends, gradients, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
-    LRN,
-    BatchNorm,
-    Dropout,
-    GlobalMaxPool,
     Layer,
-    MaxPool2d,
-    MaxPool3d,
-    Normalisation,
 )
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
@@ -33,8 +26,6 @@ from hpcpar.schedule.moments import moments_layout
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.steps import CODES, Kind
 
-#: Bytes of the index of a maximum, in a pooling window and in the whole image.
-INDEX_BYTES, IMAGE_INDEX_BYTES = 2, 8
 #: Arrays of each sum of a normalisation: the sum, its gradient, and mean or deviation (float64).
 MOMENTS_BYTES = 24
 #: Bytes that go through the buffers of one rank at most, by the key of each movement between ranks.
@@ -143,7 +134,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     if training and plan.microbatches > 1:
         copies += 1  # what further micro-batches add is computed aside
     values = copies * count
-    if isinstance(layer, BatchNorm):
+    if layer.buffers(network.input_shape(layer)):
         values = values + 2 * boxes.extents(layout)[0]
     state: Ints = 0
     if training and updates:
@@ -158,15 +149,10 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: Ints, boxes:
                training: bool = True) -> Ints:
     """Bytes that a layer keeps of a pass of `samples` for its backward pass."""
     y = owned(network, layer, plan.configs[layer.name], samples)
-    if isinstance(layer, Normalisation):
+    if layer.statistics:
         return MOMENTS_BYTES * boxes.items(moments_layout(network, plan, layer, samples))
-    if training and isinstance(layer, MaxPool2d | MaxPool3d):
-        return INDEX_BYTES * boxes.items(y)
-    if training and isinstance(layer, GlobalMaxPool):
-        return IMAGE_INDEX_BYTES * boxes.items(y)
-    if training and isinstance(layer, LRN | Dropout):
-        return plan.item_bytes * boxes.items(y)
-    return 0
+    each = layer.kept_bytes(plan.item_bytes) if training else 0
+    return each * boxes.items(y) if each else 0
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Loss
 from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.aliasing import begins_sum, in_place, passes_gradient
+from hpcpar.schedule.aliasing import begins_sum, in_place
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.steps import CODES, Kind
 
@@ -57,7 +56,7 @@ def values(ends: Ends, e: Edge, shared: bool) -> Ints:
     still = code == 0
     if shared:
         return where(still, 0, need)
-    alone = not isinstance(layer, Loss) and len(layer.inputs) == 1
+    alone = not layer.is_loss and len(layer.inputs) == 1
     reuse = np.equal(need, ends.made) & (alone and in_place(layer, e.producer))
     halo = code == CODES[Kind.HALO]
     moved = where(halo, np.maximum(need, own), where(reuse, 0, need))
@@ -71,7 +70,7 @@ def gradients(network: Network, ends: Ends, e: Edge) -> Ints:
     need, own, code = ends.need, ends.own, ends.backward
     if len(network.consumers[e.producer.name]) > 1:
         return _one_of_many(network, ends, e)
-    again = np.equal(need, ends.made) & passes_gradient(e.consumer)
+    again = np.equal(need, ends.made) & e.consumer.in_place
     whole = where(again, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
     view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))

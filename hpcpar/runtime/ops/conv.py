@@ -9,12 +9,14 @@ from hpcpar.kernels.interface import Array, ConvSpec, Segment
 from hpcpar.network.layers import Conv, ConvTranspose
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches
 
 #: (slices of x, slices of y, geometry) of some outputs.
 _Call = tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec]
 
 
+@operator(Conv)
 class ConvOp(Operator):
     """The owned outputs of a convolution of images or volumes: partial sums, where the inputs here
     are some of the channels.
@@ -79,6 +81,7 @@ class ConvOp(Operator):
 _Group = tuple[slice, slice, ConvSpec]
 
 
+@operator(ConvTranspose)
 class ConvTransposeOp(ConvOp):
     """The owned outputs of a transposed convolution, by the kernels of the convolution from the
     outputs to the inputs, one group at a time.

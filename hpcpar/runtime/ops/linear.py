@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from hpcpar.network.layers import Linear
 from hpcpar.runtime.ops.base import Operator
+from hpcpar.runtime.ops.registry import operator
 
 
+@operator(Linear)
 class LinearOp(Operator):
     """Y = X W^T + b for this rank's samples and output features, over the input features that it
     has (k: a partial sum).

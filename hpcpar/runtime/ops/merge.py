@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import Concat
+from hpcpar.network.layers import Add, Concat, Multiply
 from hpcpar.plan.boxes import items
 from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
 
 
+@operator(Add)
 class AddOp(Operator):
     """Sum of the inputs; y may be the first input's memory, and each gradient that of dy."""
 
@@ -23,6 +25,7 @@ class AddOp(Operator):
                 self._move(self.dy, dx)
 
 
+@operator(Multiply)
 class MultiplyOp(Operator):
     """Product of two inputs; of an image and its gate, this block's part of the gate's gradient."""
 
@@ -44,6 +47,7 @@ class MultiplyOp(Operator):
         return factor.reshape(factor.shape + (1,) * (self.x.ndim - factor.ndim))
 
 
+@operator(Concat)
 class ConcatOp(Operator):
     """The inputs' channels that this rank owns, one input after the other; parts may be the inputs'
     memory already.

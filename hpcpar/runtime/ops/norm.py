@@ -10,8 +10,10 @@ from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import LRN, BatchNorm, Normalisation
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
 
 
+@operator(LRN)
 class LRNOp(Operator):
     """Normalisation across channels; `offset` leads from owned to needed channels."""
 
@@ -53,6 +55,7 @@ class NormalisationOp(Operator):
         return one, zero
 
 
+@operator(BatchNorm)
 class BatchNormOp(NormalisationOp):
     """Batch normalisation by the statistics of the whole batch, or of this rank's block alone
     (`ctx.local_statistics`).

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hpcpar.network.layers import Activation, Dropout
+from hpcpar.network.layers import Activation, Dropout, Flatten
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
 
 
+@operator(Activation)
 class ActivationOp(Operator):
     """y = f(x), in place where the storage allows."""
 
@@ -20,10 +22,11 @@ class ActivationOp(Operator):
 
     def _backward(self) -> None:
         f = self.layer
-        kept = self.x if f.keeps == "input" else self.y
+        kept = self.x if "input" in f.backward_reads else self.y
         self.backend.activation_backward(f.kind, f.numbers, kept, self.dy, self.dx)
 
 
+@operator(Dropout)
 class DropoutOp(Operator):
     """Inverted dropout; its mask is a function of (seed, iteration, layer, global index) alone."""
 
@@ -55,6 +58,7 @@ def mask_key(seed: int, step: int, position: int) -> int:
             * 0x94D049BB133111EB) % 2**64
 
 
+@operator(Flatten)
 class FlattenOp(Operator):
     """A change of shape; copies only where the storage could not share memory."""
 

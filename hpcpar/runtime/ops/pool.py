@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hpcpar.kernels.interface import Array, PoolSpec
-from hpcpar.network.layers import AvgPool, Pool
+from hpcpar.network.layers import AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool, Pool
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Interval, shape
 from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches
 
 
@@ -21,6 +22,7 @@ class _PoolOp(Operator):
         self.spec = PoolSpec(layer.kernel, layer.stride, pads)
 
 
+@operator(MaxPool)
 class MaxPoolOp(_PoolOp):
     """Maximum of each window."""
 
@@ -36,6 +38,7 @@ class MaxPoolOp(_PoolOp):
         self.backend.maxpool_backward(self.dy, self.argmax, self.spec, self.dx[self.inner])
 
 
+@operator(AvgPool)
 class AvgPoolOp(_PoolOp):
     """Mean of each window; the divisor follows PyTorch's rules at the image's edges."""
 
@@ -59,6 +62,7 @@ class AvgPoolOp(_PoolOp):
         self.backend.avgpool_backward(self.dy, self.spec, self.scales, self.dx[self.inner])
 
 
+@operator(GlobalAvgPool)
 class GlobalAvgPoolOp(Operator):
     """Mean of whole images, which every rank that owns an output needs."""
 
@@ -69,6 +73,7 @@ class GlobalAvgPoolOp(Operator):
         self.backend.global_avgpool_backward(self.dy, self.dx)
 
 
+@operator(GlobalMaxPool)
 class GlobalMaxPoolOp(Operator):
     """Maximum of whole images, which every rank that owns an output needs."""
 

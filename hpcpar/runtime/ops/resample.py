@@ -10,6 +10,7 @@ from hpcpar.network.receptive_field import Window
 from hpcpar.network.resample import Taps
 from hpcpar.plan.boxes import Interval
 from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches
 
 
@@ -79,6 +80,7 @@ class ZeroPadOp(Operator):
         self.backend.copy(self.dy[self._image], self.dx[self._inner])
 
 
+@operator(Resampled)
 def resampled(ctx: Context) -> Operator:
     """The op of a layer that enlarges or pads images."""
     zeros = isinstance(ctx.layer, Pad) and ctx.layer.mode == "constant"

@@ -12,11 +12,13 @@ from hpcpar.network.layers import GroupNorm, LayerNorm
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context
 from hpcpar.runtime.ops.norm import NormalisationOp
+from hpcpar.runtime.ops.registry import operator
 
 #: Items of the samples that layer normalisation's weights are multiplied with at once.
 _CHUNK_ITEMS = 1 << 16
 
 
+@operator(GroupNorm)
 class GroupNormOp(NormalisationOp):
     """Group normalisation: batch normalisation of every sample's channels, each with the mean and
     variance of its group.
@@ -111,6 +113,7 @@ class GroupNormOp(NormalisationOp):
         return self.backend.xp.broadcast_to(of_channels, shape(self.ctx.own)[:2])
 
 
+@operator(LayerNorm)
 class LayerNormOp(GroupNormOp):
     """Layer normalisation: group normalisation of one group without weights, then those of the
     shape of a sample.

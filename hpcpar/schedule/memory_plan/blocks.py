@@ -16,7 +16,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import Box, contains, items, shape
 from hpcpar.plan.layout import Layout, owned, partial
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.aliasing import in_place, passes_gradient
+from hpcpar.schedule.aliasing import in_place
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.memory_plan.views import PlannedBuffers, View
 from hpcpar.schedule.steps import Kind
@@ -261,7 +261,7 @@ class BlockPlanner:
     def _overwritten_gradient(self, e: Edge, need: Box) -> View | None:
         """The gradient of the consumer's output where that of this input overwrites it."""
         layer = e.consumer
-        passes = layer is not self._last and passes_gradient(layer)
+        passes = layer is not self._last and layer.in_place
         if passes and self._is_whole_output(layer, need):
             return self.blocks[layer.name].dy
         return None

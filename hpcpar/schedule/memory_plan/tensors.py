@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.aliasing import reads_input, reads_output
 from hpcpar.schedule.memory_plan.passes import PassPlan, PassPlans
 from hpcpar.schedule.memory_plan.views import View
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role
@@ -104,9 +103,9 @@ class StepTensors:
         layer = self.network.by_name[step.layer]
         blocks = self.passes.find(step.layer, step.part).blocks[step.layer]
         yield Touch(blocks.dy)
-        if reads_input(layer):
+        if "input" in layer.backward_reads:
             yield from (Touch(x) for x in blocks.xs)
-        if reads_output(layer):
+        if "output" in layer.backward_reads:
             yield Touch(blocks.y)
         if step.op is Op.BACKWARD:
             yield from (Touch(dx) for dx in (*blocks.dxs, *blocks.begins.values(), *blocks.clears))

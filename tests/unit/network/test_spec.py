@@ -25,7 +25,7 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.spec import LAYERS, NetworkSpec
+from hpcpar.network.spec import NetworkSpec, layer_types
 from tests.mpi.networks import FIXED, MORE, by_name
 
 #: Small networks of every kind of layer.
@@ -72,7 +72,8 @@ def subclasses(cls: type[Layer]) -> set[type[Layer]]:
 def test_every_layer_of_the_package_can_be_stored() -> None:
     kinds = {cls for cls in subclasses(Layer)
              if cls.kind and cls.__module__.startswith("hpcpar.")}
-    assert kinds == set(LAYERS.values()) and len({cls.kind for cls in kinds}) == len(kinds)
+    named = {cls for name, cls in layer_types().items() if "." not in name}
+    assert kinds == named and len({cls.kind for cls in kinds}) == len(kinds)
     assert {Conv1d, MaxPool1d, AvgPool1d, ConvTranspose3d, LayerNorm} <= kinds
 
 
@@ -94,9 +95,21 @@ class Mine(ReLU):
     """A layer of a user."""
 
 
-def test_a_layer_of_the_user_is_refused() -> None:
-    with pytest.raises(InputError, match="layer 'a' is a Mine, which a plan cannot hold; use"):
-        NetworkSpec.of(chain(Mine("a", ("input",))))
+def test_a_layer_of_the_user_is_stored_by_module_and_name() -> None:
+    built = chain(Mine("a", ("input",)))
+    stored = NetworkSpec.of(built)
+    assert stored.layers[1]["type"] == f"{__name__}.Mine"
+    require_equal(again(stored), built)
+
+
+@dataclass(frozen=True)
+class Nameless(Layer):
+    """A layer of a user, without a word for tables."""
+
+
+def test_a_layer_without_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="layer 'a': its class Nameless has no kind; add kind: Cl"):
+        NetworkSpec.of(chain(Nameless("a", ("input",))))
 
 
 def spec(**change: object) -> NetworkSpec:
@@ -110,6 +123,8 @@ def spec(**change: object) -> NetworkSpec:
 @pytest.mark.parametrize(("given", "message"), [
     (spec(type="Lineer"), "network 'own', layer 2: unknown type 'Lineer'; did you mean 'Linear'?"),
     (spec(type="Layer"), "layer 2: unknown type 'Layer'"),
+    (spec(type="mine.Softmin"), "layer 2: unknown type 'mine.Softmin'; a layer of your own needs --"
+     "layers with its module"),
     (spec(type=["Linear"]), "layer 2: unknown type"),
     (spec(type=None), "layer 2: unknown type 'None'"),
     (spec(out_features=10**12), "layer 2, 'out_features': expected a whole number of at most"),

@@ -13,9 +13,9 @@ import pytest
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_family import price_family
 from hpcpar.errors import InputError
+from hpcpar.extend import collective_algorithm
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, Plan, from_json, load, make_plan, save, to_json
-from hpcpar.schedule.algorithms.registry import register
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.sent_bytes import sent
 from hpcpar.schedule.steps import Phase
@@ -35,7 +35,7 @@ def plan_of(ranks: int, collectives: str) -> Plan:
 
 @pytest.fixture
 def star() -> Iterator[None]:
-    with added(Star()):
+    with added(Star):
         yield
 
 
@@ -69,7 +69,7 @@ def test_the_time_of_a_star(star: None) -> None:
 
 def test_the_cost_model_chooses_it_where_it_is_fastest() -> None:
     """Two latencies, where doubling among three members takes three."""
-    with added(Pairwise()):
+    with added(Pairwise):
         few, many = (schedule_for(SPEC.build(), plan_of(ranks, "auto")) for ranks in (3, 65))
     assert "pairwise" in {c.algorithm for c in few.comms if c.group}
     assert "pairwise" not in {c.algorithm for c in many.comms if c.group}
@@ -89,7 +89,7 @@ def test_a_plan_of_an_unknown_one_is_refused() -> None:
 
 def test_a_name_is_taken_once(star: None) -> None:
     with pytest.raises(InputError, match="there is a collective algorithm 'star' already"):
-        register(Star())
+        collective_algorithm(Star)
 
 
 def test_rings_elsewhere(star: None) -> None:

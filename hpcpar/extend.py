@@ -1,0 +1,48 @@
+"""Everything that a module with layers or collective algorithms of your own imports: see
+docs/how-to/extend.md.
+"""
+
+from __future__ import annotations
+
+from hpcpar.kernels.interface import Array
+from hpcpar.network.importer import Importer
+from hpcpar.network.layers import Activation, Layer, Loss, PassWork, Shape, Windowed
+from hpcpar.network.onnx_ops import reads_onnx
+from hpcpar.network.operations import Node
+from hpcpar.network.receptive_field import Full, Relation, Same, Window
+from hpcpar.network.torch_ops import Call, reads_torch
+from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
+from hpcpar.runtime.ops.windows import reaches
+from hpcpar.schedule.algorithms.base import Algorithm, Collective, Round, message
+from hpcpar.schedule.algorithms.registry import collective_algorithm
+from hpcpar.schedule.steps import Kind
+
+__all__ = [
+    "Activation",
+    "Algorithm",
+    "Array",
+    "Call",
+    "Collective",
+    "Context",
+    "Full",
+    "Importer",
+    "Kind",
+    "Layer",
+    "Loss",
+    "Node",
+    "Operator",
+    "PassWork",
+    "Relation",
+    "Round",
+    "Same",
+    "Shape",
+    "Window",
+    "Windowed",
+    "collective_algorithm",
+    "message",
+    "operator",
+    "reaches",
+    "reads_onnx",
+    "reads_torch",
+]
