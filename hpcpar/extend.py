@@ -18,8 +18,8 @@ from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches
-from hpcpar.schedule.algorithms.base import Algorithm, Round, message
-from hpcpar.schedule.algorithms.registry import register
+from hpcpar.schedule.algorithms.base import Algorithm, Collective, Round, message
+from hpcpar.schedule.algorithms.registry import collective_algorithm
 from hpcpar.schedule.steps import Kind
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Algorithm",
     "Array",
     "Call",
+    "Collective",
     "Configs",
     "Context",
     "Full",
@@ -48,6 +49,7 @@ __all__ = [
     "Window",
     "Windowed",
     "assign",
+    "collective_algorithm",
     "grids",
     "message",
     "mixed",

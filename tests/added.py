@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hpcpar.extend import Algorithm, Collective, Kind, Round, collective_algorithm, message
 from hpcpar.plan.plan import COLLECTIVES
-from hpcpar.schedule.algorithms.base import Algorithm, Collective, Round, message
-from hpcpar.schedule.algorithms.registry import ALGORITHMS, register
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 
 
 class Star(Algorithm):
@@ -38,9 +37,9 @@ class Pairwise(Algorithm):
 
 
 @contextmanager
-def added(algorithm: Algorithm) -> Iterator[None]:
+def added(algorithm: type[Algorithm]) -> Iterator[None]:
     """The algorithm is known for a while."""
-    register(algorithm)
+    collective_algorithm(algorithm)
     try:
         yield
     finally:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import importlib
-import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -58,10 +58,11 @@ def parsers(*wanted: str) -> tuple[Parser, Parser]:
     return top, chosen
 
 
-def _load_modules(argv: Sequence[str]) -> None:
-    """Imports what --layers names, before other options are checked against what is there."""
-    names = [word.partition("=")[2] for word in argv if word.startswith("--layers=")]
-    names += [name for word, name in itertools.pairwise(argv) if word == "--layers"]
+def load_own(argv: Sequence[str]) -> None:
+    """Imports the modules of --layers, before the options that may name what they define."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--layers", action="append", nargs="?")
+    names = [name for name in first.parse_known_args(argv)[0].layers or () if name]
     if names:
         from hpcpar.network.source import load_modules
 
@@ -82,7 +83,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         signals.release()  # in a job, requests wait until MPI is up: other ranks start it, too
     if command in JOBS:
         limit_threads()
-    _load_modules(argv)
+    load_own(argv)
     top, chosen = parsers(*(() if command is None else (command,)))
     if command is not None:
         chosen.check_options(argv[list(argv).index(command) + 1:])

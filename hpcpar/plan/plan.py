@@ -69,7 +69,7 @@ class PipelineOrder(str, Enum):
 
 #: Algorithms of collectives: the first of these names that does a collective is taken; where none
 #: does, the one that the cost model finds cheapest. ``tree`` has the fewest rounds. Further names
-#: come from `hpcpar.schedule.algorithms.registry.register`.
+#: come from `hpcpar.extend.collective_algorithm`.
 COLLECTIVES: dict[str, tuple[str, ...]] = {
     "auto": (), "ring": ("ring",), "tree": ("doubling", "halving"),
     "halving": ("halving", "doubling"), "mpi": ("mpi", "direct"),

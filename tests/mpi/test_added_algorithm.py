@@ -23,8 +23,8 @@ from tests.added import Pairwise, Star, added
 P = world().size
 
 
-@pytest.mark.parametrize("algorithm", [Star(), Pairwise()], ids=lambda a: a.name)
-def test_it_adds_as_numpy_does(algorithm: Algorithm, ranks: World, communicator: Communicator
+@pytest.mark.parametrize("algorithm", [Star, Pairwise], ids=lambda a: a.name)
+def test_it_adds_as_numpy_does(algorithm: type[Algorithm], ranks: World, communicator: Communicator
                                ) -> None:
     with added(algorithm):
         made = case(Kind.ALLREDUCE, Group((MeshAxis(1, P),)), "random", 3)
@@ -40,5 +40,5 @@ def test_it_trains(communicator: Communicator, monkeypatch: pytest.MonkeyPatch) 
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, P, facts(FIXED[0]).batch, "data", configurations(network, "data", P, "lazy"),
                 dtype="float64")
-    with added(Star()):
+    with added(Star):
         check(FIXED[0], plan, "star", communicator, "star")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from hpcpar.errors import InputError
 from hpcpar.plan.plan import COLLECTIVES
 from hpcpar.schedule.algorithms.base import Algorithm
@@ -11,6 +13,8 @@ from hpcpar.schedule.algorithms.halving import Halving
 from hpcpar.schedule.algorithms.library import Library
 from hpcpar.schedule.algorithms.ring import Ring
 from hpcpar.schedule.steps import Kind
+
+T = TypeVar("T", bound=type[Algorithm])
 
 #: Name -> entry.
 ALGORITHMS: dict[str, Algorithm] = {
@@ -25,7 +29,7 @@ def algorithms_of(kind: Kind) -> tuple[str, ...]:
                  if kind in entry.kinds and not entry.library)
 
 
-def register(algorithm: Algorithm) -> None:
+def collective_algorithm(made: T) -> T:
     """Makes an algorithm known: plans may name it, and the cost model may choose it.
 
     Raises
@@ -33,8 +37,9 @@ def register(algorithm: Algorithm) -> None:
     InputError
         There is another one of this name.
     """
-    if algorithm.name in {*ALGORITHMS, *COLLECTIVES}:
-        raise InputError(f"there is a collective algorithm '{algorithm.name}' already: "
-                         "choose another name")
-    ALGORITHMS[algorithm.name] = algorithm
-    COLLECTIVES[algorithm.name] = (algorithm.name,)
+    if made.name in {*ALGORITHMS, *COLLECTIVES}:
+        raise InputError(f"there is a collective algorithm '{made.name}' already: choose another "
+                         "name")
+    ALGORITHMS[made.name] = made()
+    COLLECTIVES[made.name] = (made.name,)
+    return made

@@ -6,16 +6,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hpcpar.cli.main import main
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_family import price_family
 from hpcpar.errors import InputError
+from hpcpar.extend import collective_algorithm
 from hpcpar.machine import files
-from hpcpar.plan.plan import NetworkSpec, Plan, from_json, load, make_plan, save, to_json
-from hpcpar.schedule.algorithms.registry import register
+from hpcpar.plan.plan import (
+    COLLECTIVES,
+    NetworkSpec,
+    Plan,
+    from_json,
+    load,
+    make_plan,
+    save,
+    to_json,
+)
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.sent_bytes import sent
 from hpcpar.schedule.steps import Phase
@@ -35,7 +47,7 @@ def plan_of(ranks: int, collectives: str) -> Plan:
 
 @pytest.fixture
 def star() -> Iterator[None]:
-    with added(Star()):
+    with added(Star):
         yield
 
 
@@ -69,13 +81,13 @@ def test_the_time_of_a_star(star: None) -> None:
 
 def test_the_cost_model_chooses_it_where_it_is_fastest() -> None:
     """Two latencies, where doubling among three members takes three."""
-    with added(Pairwise()):
+    with added(Pairwise):
         few, many = (schedule_for(SPEC.build(), plan_of(ranks, "auto")) for ranks in (3, 65))
     assert "pairwise" in {c.algorithm for c in few.comms if c.group}
     assert "pairwise" not in {c.algorithm for c in many.comms if c.group}
 
 
-def test_a_plan_file_names_it(star: None, tmp_path) -> None:
+def test_a_plan_file_names_it(star: None, tmp_path: Path) -> None:
     plan, path = plan_of(3, "star"), str(tmp_path / "plan.json")
     save(plan, path)
     assert load(path).collectives == "star"
@@ -87,9 +99,22 @@ def test_a_plan_of_an_unknown_one_is_refused() -> None:
         from_json(data, "the plan")
 
 
+def test_commands_load_its_module_before_their_options(tmp_path: Path) -> None:
+    module = tmp_path / "my_star.py"
+    module.write_text("from hpcpar.extend import collective_algorithm\n"
+                      "from tests.added import Star\n\ncollective_algorithm(Star)\n")
+    words = ["predict", "--network", "lenet5", "--ranks", "3", "--batch", "48",
+             "--strategy", "data", "--machine", "local", "--collectives", "star"]
+    assert main(words) == 2
+    try:
+        assert main([*words, "--layers", str(module)]) == 0
+    finally:
+        del ALGORITHMS["star"], COLLECTIVES["star"]
+
+
 def test_a_name_is_taken_once(star: None) -> None:
     with pytest.raises(InputError, match="there is a collective algorithm 'star' already"):
-        register(Star())
+        collective_algorithm(Star)
 
 
 def test_rings_elsewhere(star: None) -> None:
