@@ -57,6 +57,5 @@ __all__ = [
     "reaches",
     "reads_onnx",
     "reads_torch",
-    "register",
     "several",
 ]
