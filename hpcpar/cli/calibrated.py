@@ -6,12 +6,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from hpcpar.calibrate.for_auto import AutoChoice
+from hpcpar.calibrate.refine import Refined
 from hpcpar.machine.model import Machine
 from hpcpar.report.answer import words
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 #: A fit with larger errors than this is not to be trusted.
 _LOOSE = 0.5
+
+
+def show_calibrated(machine: Machine, choice: AutoChoice | None, wide: bool = False) -> None:
+    """Prints the choice of the search where there was one, and the machine."""
+    if choice is not None:
+        show_choice(choice)
+    show_machine(machine, wide)
+
+
+def show_refined(found: Refined, path: str, wide: bool) -> None:
+    """Prints what a refinement has changed in the machine file."""
+    show_line(f"{found.new} compute steps are new in {path}, {found.known} were there and take "
+              f"{found.ratio:.2f} times as long as they did (median)")
+    show("iterations of the records",
+         ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured",
+          "now/measured"),
+         [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s),
+           seconds(c.measured_s), f"{c.after_s / c.measured_s:.2f}") for c in found.changes],
+         left=2, drop=("compute steps", "predicted before", "plan"), wide=wide)
+    for level in found.links:
+        show_line(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth "
+                  f"{level.beta:.2f} times what they were, by {level.steps} communication steps")
 
 
 def show_machine(machine: Machine, wide: bool = False) -> None:

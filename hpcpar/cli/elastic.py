@@ -11,7 +11,6 @@ lost.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -25,7 +24,8 @@ from types import FrameType
 from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
 from hpcpar.cli.launch import die_with, job_environment
-from hpcpar.cli.output_files import PLAN, check_training
+from hpcpar.cli.output_files import PLAN
+from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
@@ -51,16 +51,14 @@ _SAVING_S = 10.0
 _OWN = {"-n": 1, "--plan": 1, "--resume": 1, "--elastic-return": 1, "--elastic": 0}
 
 
-def supervise(args: argparse.Namespace, argv: Sequence[str]) -> int:
+def supervise(args: RunCommand, argv: Sequence[str]) -> int:
     """Runs the training to its end; returns the exit status of the last job.
 
     Raises
     ------
     InputError
-        There is no --checkpoint, or no plan for any number of ranks that is left.
+        There is no plan for any number of ranks that is left.
     """
-    if not args.checkpoint:
-        raise InputError("--elastic goes on from checkpoints; name their file with --checkpoint")
     check_training(args)
     given = plans.load(args.plan)
     if args.start not in (None, given.ranks):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from hpcpar.report.tables import say
 from hpcpar.schema import Line, read_toml
@@ -56,21 +55,21 @@ def read() -> Site:
     return Site(path, machine, given.slurm)
 
 
-def fill(args: argparse.Namespace) -> None:
-    """Fills in the machine where --machine is not given, and says where it comes from.
+def fill(options: Any, command: str, given: Collection[str]) -> Any:
+    """The options with a machine where none is given; says where it comes from.
 
-    The machine in a sweep's folder wins over the site's, which wins over ``local``; without both
-    the sweep decides. A plan file keeps its own machine, and so does a record.
+    The machine in a sweep's folder wins over the site's, which wins over the default. A plan file
+    keeps its own machine, and so does a record.
     """
-    known = getattr(args, "machine", "") is not None or getattr(args, "plan", None)
-    if known or args.command == "trace":
-        return
-    beside = os.path.join(args.out, MACHINE) if args.command == "sweep" else ""
-    if os.path.exists(beside):
-        args.machine = beside
-        say(f"note: machine {beside}, of this sweep's folder")
-        return
-    site = read()
-    args.machine = site.machine or (None if args.command == "sweep" else "local")
-    if site.machine:
-        say(f"note: machine {site.machine}, from {site.path}")
+    fixed = getattr(options, "plan", None) or command == "trace"
+    if "machine" in given or fixed or not hasattr(options, "machine"):
+        return options
+    machine, where = "", ""
+    if command == "sweep" and os.path.exists(os.path.join(options.out, MACHINE)):
+        machine, where = os.path.join(options.out, MACHINE), "of this sweep's folder"
+    elif site := read().machine:
+        machine, where = site, f"from {config_path()}"
+    if not machine:
+        return options
+    say(f"note: machine {machine}, {where}")
+    return replace(options, machine=machine)
