@@ -23,36 +23,24 @@ SECTIONS = ("", "network and data", "machine", "plan", "training", "prediction",
 
 @dataclass(frozen=True)
 class Option:
-    """All that is known of an option beside its name, its type and its default.
+    """All that is known of an option beside its name, its type and its default."""
 
-    Attributes
-    ----------
-    check : callable
-        Makes a value of text, or of a value; raises `hpcpar.checks.ValueRefused`.
-    help : str
-        What it means and its unit; the default is added where it has one.
-    metavar : str
-        An example of the value, or its form.
-    section : str
-        Title in the help; empty for that of the group.
-    names : tuple of str
-        Words of the command line; without them, the field's name after two hyphens. A word without
-        hyphens is an argument that is known by its place.
-    nargs : str
-        ``+`` for one value or more, ``*`` for an option that may be repeated.
-    excludes : str
-        At most one of the options with the same word here can be given.
-    needs : str
-        The field of an option without which this one has no effect.
-    """
-
+    #: Makes a value of text, or of a value; raises `hpcpar.checks.ValueRefused`.
     check: Callable[[Any], Any]
+    #: What it means, and its unit; the default is added.
     help: str
+    #: An example of the value, or its form.
     metavar: str = ""
+    #: Title in the help; empty for that of the group.
     section: str = ""
+    #: Words of the command line, unless it is the field's name after two hyphens; one without
+    #: hyphens for an argument that is known by its place.
     names: tuple[str, ...] = ()
+    #: ``+`` for one value or more, ``*`` for an option that may be repeated.
     nargs: str = ""
+    #: At most one of the options with the same word here can be given.
     excludes: str = ""
+    #: The field of an option without which this one has no effect.
     needs: str = ""
 
 

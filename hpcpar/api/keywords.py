@@ -43,9 +43,9 @@ def by_keyword(group: Callable[P, Group],
 
 def _docstring(text: str, group: Any, name: str) -> str:
     """The docstring of a function of options, with a line for each."""
-    lines = [f"Parameters are the options of ``hpcpar {name}``.", "", "Parameters", "----------"]
-    for f in sorted(fields(group), key=lambda f: bool(f.kw_only)):
-        if "option" in f.metadata:
-            lines += [f"{f.name} : {f.type}", f"    {help_of(f)}"]
-    summary, _, rest = text.partition("\n\n")
-    return "\n".join([summary, "", *lines, "", rest])
+    options = [f for f in fields(group) if "option" in f.metadata]
+    lines = [f"{f.name} : {f.type}\n    {help_of(f)}"
+             for f in sorted(options, key=lambda f: bool(f.kw_only))]
+    return "\n".join([
+        text, "", "Parameters", "----------", *lines, "", "Raises", "------", "InputError",
+        f"    An argument is not possible; ``hpcpar {name}`` has the same options."])

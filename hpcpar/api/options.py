@@ -7,10 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, path, positive
-from hpcpar.comm.transport import Transport
 from hpcpar.cost.price_family import ACCOUNTINGS
-from hpcpar.errors import InputError
-from hpcpar.kernels.interface import MathMode
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.network.layers import Shape
@@ -31,8 +28,6 @@ from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
 IMAGENET_SAMPLES = 1_200_000
 MNIST_SAMPLES = 60_000
-#: Where ranks compute.
-DEVICES = ("cpu", "gpu")
 
 
 def about_network() -> dict[str, Any]:
@@ -70,40 +65,6 @@ class LoadOptions(OptionGroup, section="machine"):
     def loaded(self, machine: Machine) -> Machine:
         """The machine under this load."""
         return machine.loaded(loads(self.load or {}))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceOptions(OptionGroup, section="machine"):
-    """Where ranks compute."""
-
-    device: str = option("cpu", OneOf(DEVICES), "where ranks compute")
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpuOptions(DeviceOptions, section="machine"):
-    """How ranks compute and communicate on GPUs.
-
-    Raises
-    ------
-    InputError
-        Options of GPUs are given without them.
-    """
-
-    transport: str = option(
-        Transport.STAGED.value, OneOf(Transport), "messages between GPUs go by MPI, staged "
-        "through the host; by MPI, direct (needs a GPU-aware library); or by nccl")
-    math: str = option(
-        MathMode.FP32.value, OneOf(MathMode), "float32 products on GPUs: fp32, or tf32 on tensor "
-        "cores")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = [("--transport", self.transport, Transport.STAGED),
-                 ("--math", self.math, MathMode.FP32)]
-        for name, value, default in given:
-            if self.device != "gpu" and value != default:
-                raise InputError(f"{name} {value} needs GPUs, but --device is {self.device}: add "
-                                 f"--device gpu, or drop {name}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,13 +164,7 @@ class PlanArguments(PlanningOptions, NetworkOptions, section="plan"):
 
 
 def find_plan(asked: PlanArguments) -> PlanResult:
-    """Finds the best plan, or prices a named strategy's.
-
-    Raises
-    ------
-    InputError
-        An argument is not possible.
-    """
+    """Finds the best plan, or prices a named strategy's."""
     spec, net = network_of(asked.network, asked.input, asked.classes)
     where = asked.loaded(machine_of(asked.machine))
     jitter = None if asked.robust is None else jitter_on(where, asked.robust)

@@ -153,13 +153,7 @@ class PredictArguments(PlanningOptions, NetworkOptions):
 
 
 def price_plans(asked: PredictArguments) -> PredictResult:
-    """Prices strategies on numbers of ranks, or a plan.
-
-    Raises
-    ------
-    InputError
-        An argument is not possible.
-    """
+    """Prices strategies on numbers of ranks, or a plan."""
     conditions = {"efficiency": asked.efficiency, "node_hours": asked.node_hours,
                   "deadline_s": None if asked.deadline is None else 3600 * asked.deadline}
     if asked.plan is not None:

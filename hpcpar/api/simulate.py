@@ -87,13 +87,7 @@ class SimulateArguments(LoadOptions):
 
 
 def simulate_plan(asked: SimulateArguments) -> SimulateResult:
-    """Plays iterations of a plan on all of its ranks.
-
-    Raises
-    ------
-    InputError
-        An argument is not possible.
-    """
+    """Plays iterations of a plan on all of its ranks."""
     given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
     chosen, on = plan_and_machine(given, asked.machine)
     on, ranks, network = asked.loaded(on), int(chosen.ranks), chosen.network.build()

@@ -11,7 +11,6 @@ from typing import Any
 
 from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import (
-    GpuOptions,
     LoadOptions,
     NetworkOptions,
     PlanningOptions,
@@ -22,6 +21,7 @@ from hpcpar.api.options import (
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
+from hpcpar.comm.device_options import GpuOptions
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
@@ -121,8 +121,8 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, NetworkOptions
     ranks: int | str | Iterable[int] = field(
         metadata=about(several_ranks, "numbers of ranks", "P,P,...", section="plan"))
     batch: float | Fraction | str = field(metadata=about(
-        share, "samples of a mini-batch: over all ranks in strong scaling, of each rank in weak "
-        "scaling", "B", section="plan"))
+        share, "samples of a mini-batch: strong: over all ranks, the same at every size; weak: of "
+        "each rank", "B", section="plan"))
     out: str = field(metadata=about(
         str, "folder of the sweep: the same command goes on where it stopped", "FOLDER",
         section="output"))
@@ -178,11 +178,6 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
 
     Without a machine it is ``machine.toml`` in the folder; without that file a local sweep measures
     it, others take ``local``.
-
-    Raises
-    ------
-    InputError
-        An argument is not possible, or the folder is of another study.
     """
     machine, device, dry_run = asked.machine, asked.device, asked.dry_run
     job, here = asked.job(), asked.launcher == "local"

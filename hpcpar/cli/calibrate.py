@@ -7,17 +7,17 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hpcpar.api.options import GpuOptions, NetworkOptions, PlanningOptions, about_network
+from hpcpar.api.options import NetworkOptions, PlanningOptions, about_network
 from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import Calibration
 from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
 from hpcpar.calibrate.refine import refine
 from hpcpar.checks import OneOf, duration_s, path, positive
-from hpcpar.cli.calibrated import show_calibrated, show_refined
+from hpcpar.cli.calibrated import show_machine, show_refined
 from hpcpar.cli.options import ResultOptions, StartOptions
-from hpcpar.cli.output_files import MACHINE
 from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.device_options import GpuOptions
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
@@ -26,6 +26,7 @@ from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.option_fields import option, required
+from hpcpar.output_files import MACHINE
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import DTYPES
 from hpcpar.report.progress import ProgressBar
@@ -73,9 +74,6 @@ class CalibrateCommand(ResultOptions, GpuOptions, NetworkOptions, StartOptions, 
         super().__post_init__()
         if self.budget and AUTO not in self.plans:
             raise InputError("--budget needs --for auto: add --for auto, or drop --budget")
-
-
-OPTIONS = CalibrateCommand
 
 
 def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
@@ -161,7 +159,7 @@ def _run(args: CalibrateCommand, w: World) -> int:
     if w.rank == 0:
         files.save(machine, args.out)
         args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),
-                  lambda: show_calibrated(machine, choice, args.wide))
+                  lambda: show_machine(machine, choice, args.wide))
         caution = machine.caution(w.size)
         if caution:
             say(f"note: {caution}")

@@ -15,13 +15,6 @@ from hpcpar.report.tables import amount, say, seconds, show, show_line
 _LOOSE = 0.5
 
 
-def show_calibrated(machine: Machine, choice: AutoChoice | None, wide: bool = False) -> None:
-    """Prints the choice of the search where there was one, and the machine."""
-    if choice is not None:
-        show_choice(choice)
-    show_machine(machine, wide)
-
-
 def show_refined(found: Refined, path: str, wide: bool) -> None:
     """Prints what a refinement has changed in the machine file."""
     show_line(f"{found.new} compute steps are new in {path}, {found.known} were there and take "
@@ -37,8 +30,12 @@ def show_refined(found: Refined, path: str, wide: bool) -> None:
                   f"{level.beta:.2f} times what they were, by {level.steps} communication steps")
 
 
-def show_machine(machine: Machine, wide: bool = False) -> None:
-    """Print levels with confidence intervals, collectives, rates, and the spread of the samples."""
+def show_machine(machine: Machine, choice: AutoChoice | None = None, wide: bool = False) -> None:
+    """Print the choice of the search, levels with confidence intervals, collectives, rates, and the
+    spread of the samples.
+    """
+    if choice is not None:
+        _show_choice(choice)
     q = cast(dict[str, Any], machine.quality)
     memory = q["memory"]
     together = amount(memory["together_bytes_per_s"], "B/s")
@@ -61,7 +58,7 @@ def show_machine(machine: Machine, wide: bool = False) -> None:
             "machine was not quiet; calibrate again when it is, or trust communication less")
 
 
-def show_choice(choice: AutoChoice) -> None:
+def _show_choice(choice: AutoChoice) -> None:
     """The choice of the search, and how much was measured for that."""
     end = "it stands" if choice.stands else "the budget was spent"
     show_line(f"auto takes {words(choice.strategy)}, {seconds(choice.iteration_s)} an iteration: "

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcpar.api.compare import compare
 from hpcpar.checks import path
 from hpcpar.cli.options import ExternalOptions, ResultOptions
-from hpcpar.cli.output_files import PICTURE
 from hpcpar.option_fields import flag, option, required
+from hpcpar.output_files import PICTURE
 from hpcpar.report.compare_table import show_rows
 from hpcpar.report.tables import say
 
@@ -22,9 +22,6 @@ class CompareCommand(ResultOptions, ExternalOptions, section="output"):
         path, "records that 'hpcpar run --out' wrote", "RUN.h5", names=("records",), nargs="+")
     plot: str = option("", PICTURE, "also draw the comparison", "OUT.png")
     all: bool = flag("also every step, and all layers and deviations")
-
-
-OPTIONS = CompareCommand
 
 
 def main(args: CompareCommand) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 from hpcpar import checks
 from hpcpar.checks import image, natural, part, path, positive, whole
 from hpcpar.cli.options import ExternalOptions, ResultOptions
-from hpcpar.cli.output_files import DATA
 from hpcpar.data import dataset
 from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
@@ -19,6 +18,7 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.hdf5 import check
 from hpcpar.network.base import Shape, shape_text
 from hpcpar.option_fields import flag, option, required
+from hpcpar.output_files import DATA
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, show_line
 
@@ -137,8 +137,8 @@ class InfoCommand(ExternalOptions, DataCommand):
         check([self.file], "data file", dataset.REMEDY, self.allow_external)
 
 
-OPTIONS = {"digits": DigitsCommand, "synthetic": SyntheticCommand, "numpy": NumpyCommand,
-           "images": ImagesCommand, "info": InfoCommand}
+KINDS = {"digits": DigitsCommand, "synthetic": SyntheticCommand, "numpy": NumpyCommand,
+         "images": ImagesCommand, "info": InfoCommand}
 
 
 def describe(info: dict[str, Any]) -> str:

@@ -19,9 +19,6 @@ class DoctorCommand(ResultOptions):
     example = "mpiexec -n 2 hpcpar doctor"
 
 
-OPTIONS = DoctorCommand
-
-
 def main(args: DoctorCommand) -> int:
     """Runs the command; exits with status 2 where something would stop a run."""
     job = examine(limit_threads(), GIVEN)

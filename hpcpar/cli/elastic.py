@@ -24,12 +24,12 @@ from types import FrameType
 from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
 from hpcpar.cli.launch import die_with, job_environment
-from hpcpar.cli.output_files import PLAN
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
 from hpcpar.machine import files
+from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report.answer import plural

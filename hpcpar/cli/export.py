@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from hpcpar.api.options import about_machine
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.checks import OneOf, path
-from hpcpar.cli.output_files import PROGRAMS
 from hpcpar.errors import InputError
 from hpcpar.option_fields import OptionGroup, flag, required
+from hpcpar.output_files import PROGRAMS
 from hpcpar.report.exports import FORMATS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
@@ -31,9 +31,6 @@ class ExportCommand(OptionGroup, section="output"):
     output: str = required(
         PROGRAMS, "the file or folder to write", "PATH", names=("-o", "--output"))
     force: bool = flag("replace it where it exists")
-
-
-OPTIONS = ExportCommand
 
 
 def main(args: ExportCommand) -> int:

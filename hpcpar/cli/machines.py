@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 
 from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
-from hpcpar.cli.output_files import MACHINE
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.option_fields import option
+from hpcpar.output_files import MACHINE
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 
@@ -20,9 +20,6 @@ class MachinesCommand(ResultOptions, section="output"):
     example = "hpcpar machines cori-knl"
     name: str = option("", path, "preset or machine file to show", names=("name",))
     new: str = option("", MACHINE, "write a commented machine file, to be filled in", "FILE.toml")
-
-
-OPTIONS = MachinesCommand
 
 
 def _bandwidth(level: Level) -> str:

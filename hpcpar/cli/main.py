@@ -12,14 +12,14 @@ import hpcpar
 from hpcpar import signals
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank, watch
-from hpcpar.cli.output_files import check_outputs
 from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown, visible
 from hpcpar.option_fields import OptionGroup
+from hpcpar.output_files import check_outputs
 from hpcpar.variables import whole_number
 
-#: Command -> its line in the help. The command's module defines `OPTIONS`, the dataclass of its
-#: options or those of its kinds by name, and ``main(options) -> int``.
+#: Command -> its line in the help. The command's module defines the dataclass of its options (that
+#: of ``plan`` is `PlanCommand`), or those of its kinds in `KINDS`, and ``main(options) -> int``.
 COMMANDS = {
     "networks": "list the networks, or show one layer by layer",
     "machines": "list the machines, or show one",
@@ -40,8 +40,6 @@ COMMANDS = {
 SHELLS = ("bash", "zsh", "tcsh")
 #: Commands that compute on ranks: their BLAS threads are limited before NumPy is loaded.
 JOBS = ("run", "verify", "calibrate", "doctor")
-
-
 #: Commands whose options are looked for elsewhere, first those of the usual way.
 USUAL = ("plan", "run", *COMMANDS)
 
@@ -58,21 +56,22 @@ def parsers(*wanted: str) -> tuple[Parser, Parser]:
                                   description=f"{line[0].upper()}{line[1:]}.")
         if name in wanted:
             chosen = sub
-            _fill(sub, importlib.import_module(f"hpcpar.cli.{name}").OPTIONS)
+            module = importlib.import_module(f"hpcpar.cli.{name}")
+            if hasattr(module, "KINDS"):
+                _add_kinds(sub, module.KINDS)
+            else:
+                sub.fill(getattr(module, f"{name.capitalize()}Command"))
     return top, chosen
 
 
-def _fill(parser: Parser, options: type[OptionGroup] | dict[str, type[OptionGroup]]) -> None:
-    """Adds the options of a command, or its kinds with theirs."""
-    if not isinstance(options, dict):
-        parser.fill(options)
-        return
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="|".join(options))
-    for kind, group in options.items():
+def _add_kinds(parser: Parser, kinds: dict[str, type[OptionGroup]]) -> None:
+    """Adds the kinds of a command, with their options."""
+    added = parser.add_subparsers(dest="kind", required=True, metavar="|".join(kinds))
+    for kind, group in kinds.items():
         text = str(group.__doc__)
-        kinds.add_parser(kind, help=f"{text[0].lower()}{text[1:]}".rstrip("."),
+        added.add_parser(kind, help=f"{text[0].lower()}{text[1:]}".rstrip("."),
                          description=text).fill(group)
-    parser.epilog = f"example:\n  {group.example}"
+    parser.epilog = added.choices[next(iter(kinds))].epilog
 
 
 def _owner(option: str) -> str:

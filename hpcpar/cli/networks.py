@@ -25,9 +25,6 @@ class NetworksCommand(ResultOptions, NetworkOptions):
                        "file", names=("name",))
 
 
-OPTIONS = NetworksCommand
-
-
 def _layers(net: Network) -> list[dict[str, Any]]:
     return [{"name": layer.name, "kind": layer.kind, "inputs": list(layer.inputs),
              "output": list(net.shapes[layer.name]),

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcpar.api.results import flat
-from hpcpar.checks import OneOf, names, ranks
-from hpcpar.data.augment import Augmentation
+from hpcpar.checks import ranks
 from hpcpar.errors import InputError, visible
 from hpcpar.option_fields import OptionGroup, flag, option
 
@@ -30,21 +29,6 @@ class ExternalOptions(OptionGroup):
     """What files may do."""
 
     allow_external: bool = flag("read HDF5 files that have data in other files")
-
-
-def _augmentations(value: str | Iterable[str]) -> tuple[Augmentation, ...]:
-    check = OneOf(Augmentation)
-    return tuple(Augmentation(check(word)) for word in names(value))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AugmentOptions(OptionGroup, section="network and data"):
-    """Changes of the training images."""
-
-    augment: tuple[Augmentation, ...] = option(
-        (), _augmentations, "train with random crops of images that are larger than the network's "
-        "input, with horizontal flips, or both; evaluation takes the centre",
-        ",".join(Augmentation), needs="data")
 
 
 @dataclass(frozen=True, kw_only=True)

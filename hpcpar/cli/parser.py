@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
@@ -82,10 +81,9 @@ class Parser(argparse.ArgumentParser):
                 command.error(f"option {name} has no value")
 
     def options(self) -> list[str]:
-        """Names of all options, as the help lists them."""
-        text = re.sub(r"\x1b\[[\d;]*m", "", self.format_help())
-        heads = re.findall(r"^  (-.*?)(?:  |$)", text, re.MULTILINE)
-        return [name for head in heads for name in re.findall(r"--[\w-]+", head)]
+        """Names of all options."""
+        return [name for action in self._actions for name in action.option_strings
+                if name.startswith("--")]
 
 
 def _arguments(f: Field[Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hpcpar.api.plan import PlanArguments, PlanResult, find_plan
 from hpcpar.cli.options import ResultOptions
-from hpcpar.cli.output_files import PLAN
 from hpcpar.option_fields import flag, option
+from hpcpar.output_files import PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
@@ -30,9 +30,6 @@ class PlanCommand(ResultOptions, PlanArguments, section="output"):
     force: bool = flag("write it even where the plan does not fit in memory")
     explain: bool = flag("name what limits the plan, and what would help most")
     show_schedule: bool = flag("list every step of an iteration")
-
-
-OPTIONS = PlanCommand
 
 
 def main(args: PlanCommand) -> int:

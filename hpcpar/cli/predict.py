@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from hpcpar.api.predict import PredictArguments, PredictResult, price_plans
 from hpcpar.cli.options import ResultOptions
-from hpcpar.cli.output_files import PICTURE, TIMELINE
 from hpcpar.option_fields import option
+from hpcpar.output_files import PICTURE, TIMELINE
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.prediction_tables import say_limits, show_layers, show_predictions
 
@@ -26,9 +26,6 @@ class PredictCommand(ResultOptions, PredictArguments, section="output"):
                            "chrome://tracing", "FILE.json")
     timeline_plot: str = option("", PICTURE, "write the simulated timelines as a picture",
                                 "FILE.png")
-
-
-OPTIONS = PredictCommand
 
 
 def main(args: PredictCommand) -> int:

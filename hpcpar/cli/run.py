@@ -36,11 +36,9 @@ from hpcpar.train import record, run_record
 from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
-from hpcpar.train.job import EpochEnd, JobOptions
+from hpcpar.train.job import EpochEnd
 from hpcpar.train.loop import Training
 from hpcpar.train.saving import BackgroundWriter
-
-OPTIONS = RunCommand
 
 
 def main(args: RunCommand) -> int:
@@ -69,11 +67,11 @@ def _check_files(args: RunCommand, w: World) -> None:
 
 def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     w.agree(lambda: _check_files(args, w))
-    plan, machine, kernels, job_options = w.agree(lambda: _read(args, w))
+    plan, machine, kernels = w.agree(lambda: _read(args, w))
     network = plan.network.build()
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
-    job = kind(w, network, plan, kernels, job_options)
+    job = kind(w, network, plan, kernels, args)
     if isinstance(job, Training) and job.start >= job.steps:
         job.close()
         if w.rank == 0:
@@ -174,14 +172,13 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
     }
 
 
-def _read(args: RunCommand,
-          w: World) -> tuple[plans.Plan, Machine, Backend, JobOptions]:
+def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks everything that needs no communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
     require(plan.network.build(), plan)
     kernels = backend("cpu" if args.device == EMULATE else args.device, args.math,
                       w.local_rank)
-    return plan, machine, kernels, args.job()
+    return plan, machine, kernels
 
 
 def _number(value: float) -> float | None:

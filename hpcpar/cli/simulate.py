@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from hpcpar.api.simulate import SimulateArguments, simulate_plan
 from hpcpar.cli.options import ResultOptions
-from hpcpar.cli.output_files import PICTURE, RECORD
 from hpcpar.option_fields import option
+from hpcpar.output_files import PICTURE, RECORD
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.simulated import show_simulated
 from hpcpar.report.tables import say
@@ -21,9 +21,6 @@ class SimulateCommand(ResultOptions, SimulateArguments, section="output"):
     plot: str = option("", PICTURE, "draw the iterations, and what every rank does", "FILE.png")
     out: str = option("", RECORD, "write the record, for hpcpar compare and hpcpar trace", "sim.h5",
                       names=("-o", "--out"))
-
-
-OPTIONS = SimulateCommand
 
 
 def main(args: SimulateCommand) -> int:

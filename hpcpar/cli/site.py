@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcpar.report.tables import say
 from hpcpar.schema import Line, read_toml
@@ -23,21 +23,13 @@ class SiteDefaults:
     slurm: dict[str, object] = field(default_factory=dict)
 
 
-class Site(NamedTuple):
-    """Site defaults: the file, a preset or machine file, and Slurm options; empty for none."""
-
-    path: str = ""
-    machine: str = ""
-    slurm: Mapping[str, object] = {}
-
-
 def config_path() -> str:
     """The path of the file of site defaults, whether it exists or not; empty for none."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.environ.get(VARIABLE, os.path.join(folder, "hpcpar.toml"))
 
 
-def read() -> Site:
+def read() -> SiteDefaults:
     """The site defaults; none where there is no file.
 
     Raises
@@ -47,12 +39,13 @@ def read() -> Site:
     """
     path = config_path()
     if not path or (VARIABLE not in os.environ and not os.path.exists(path)):
-        return Site()
+        return SiteDefaults()
     given = read_toml(path, SiteDefaults, "site defaults", "docs/reference/machines.md")
-    machine = given.machine
-    if machine.endswith(".toml"):  # beside this file
-        machine = os.path.join(os.path.dirname(path), os.path.expanduser(machine))
-    return Site(path, machine, given.slurm)
+    if not given.machine.endswith(".toml"):
+        return given
+    # beside this file
+    beside = os.path.join(os.path.dirname(path), os.path.expanduser(given.machine))
+    return replace(given, machine=beside)
 
 
 def fill(options: Any, command: str, given: Collection[str]) -> Any:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from types import FrameType
 from typing import NoReturn
 
 from hpcpar.api.sweep import SweepArguments, SweepResult, run_sweep, sweep_report
-from hpcpar.checks import positive, share
 from hpcpar.cli.options import ResultOptions
-from hpcpar.cli.site import read
+from hpcpar.cli.site import config_path, read
 from hpcpar.errors import RunError
-from hpcpar.option_fields import about
+from hpcpar.option_fields import required
 from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
 from hpcpar.signals import handle
@@ -26,14 +24,10 @@ class StrongCommand(ResultOptions, SweepArguments):
 
     example = "hpcpar sweep strong --network lenet5 --ranks 1,2 --batch 64 --out study --dry-run"
     kind: str = field(default="strong", init=False)
-    batch: float | Fraction | str = field(metadata=about(
-        positive, "samples of a mini-batch, over all ranks, the same at every size", "B",
-        section="plan"))
 
     def run(self) -> SweepResult:
         """The study, with the options of the site."""
-        site = read()
-        return run_sweep(replace(self, site=(site.path, site.slurm)))
+        return run_sweep(replace(self, site=(config_path(), read().slurm)))
 
 
 @dataclass(frozen=True)
@@ -42,8 +36,6 @@ class WeakCommand(StrongCommand):
 
     example = "hpcpar sweep weak --network lenet5 --ranks 1,2 --batch 32 --out study --dry-run"
     kind: str = field(default="weak", init=False)
-    batch: float | Fraction | str = field(metadata=about(
-        share, "samples of a mini-batch, of each rank", "B", section="plan"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +43,14 @@ class ReportCommand(ResultOptions):
     """Draw the report of a finished or partial sweep again."""
 
     example = "hpcpar sweep report study"
-    out: str = field(metadata=about(str, "folder of the sweep", "FOLDER", names=("out",)))
+    out: str = required(str, "folder of the sweep", "FOLDER", names=("out",))
 
     def run(self) -> SweepResult:
         """The study as it is."""
         return sweep_report(self.out)
 
 
-OPTIONS = {"strong": StrongCommand, "weak": WeakCommand, "report": ReportCommand}
+KINDS = {"strong": StrongCommand, "weak": WeakCommand, "report": ReportCommand}
 
 
 def main(args: StrongCommand | ReportCommand) -> int:

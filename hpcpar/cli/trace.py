@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.checks import path, positive
 from hpcpar.cli.options import ExternalOptions
-from hpcpar.cli.output_files import TIMELINE
 from hpcpar.errors import InputError
 from hpcpar.option_fields import option, required
+from hpcpar.output_files import TIMELINE
 from hpcpar.report import perfetto
 from hpcpar.report.tables import say
 from hpcpar.report.trace_events import Event, write
@@ -36,9 +36,6 @@ class TraceCommand(ExternalOptions, section="output"):
     out: str = required(
         TIMELINE, "the file to write; open it at https://ui.perfetto.dev", "trace.json",
         names=("-o", "--out"))
-
-
-OPTIONS = TraceCommand
 
 
 def main(args: TraceCommand) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from hpcpar import checks
-from hpcpar.api.options import DeviceOptions
-from hpcpar.checks import OneOf, magnitude, path, positive
-from hpcpar.cli.options import AugmentOptions, ExternalOptions, ResultOptions, StartOptions
+from hpcpar.checks import OneOf, path
+from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
+from hpcpar.comm.device_options import DeviceOptions
 from hpcpar.comm.world import World, world
 from hpcpar.data.dataset import REMEDY
 from hpcpar.hdf5 import check
@@ -19,7 +18,6 @@ from hpcpar.plan import plan as plans
 from hpcpar.report.answer import plural
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.verify import show_result, to_json
-from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.runnable import require
 from hpcpar.train.verify import (
     DTYPES,
@@ -31,26 +29,12 @@ from hpcpar.train.verify import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyCommand(ResultOptions, DeviceOptions, AugmentOptions, ExternalOptions, StartOptions,
-                    section="training"):
+class VerifyCommand(ResultOptions, VerifyOptions, DeviceOptions, ExternalOptions, StartOptions):
     """The options of the command."""
 
     example = "hpcpar verify -n 2 --plan plan.json"
     plan: str = required(path, "plan file, from: hpcpar plan -o", "plan.json", section="plan")
-    data: str = option("", path, "HDF5 dataset, from: hpcpar data (default: random numbers)",
-                       "FILE.h5", section="network and data")
-    steps: int = option(3, positive, "iterations", "N")
     dtype: str = option("float64", OneOf(DTYPES), "type of all tensors", section="plan")
-    tolerance: float | None = option(
-        None, magnitude, "largest relative difference that passes (default: of each tensor what "
-        "follows from a serial run with numbers that are off in their last digits)", "SHARE")
-    rate: float = option(
-        0.001, magnitude, "learning rate: small, lest training blows up what rounding leaves",
-        "RATE")
-    seed: int = option(0, checks.seed, "fixes initial weights, data and dropout", "N")
-
-
-OPTIONS = VerifyCommand
 
 
 def main(args: VerifyCommand) -> int:
@@ -62,11 +46,11 @@ def main(args: VerifyCommand) -> int:
 
 def _run(args: VerifyCommand, w: World) -> int:
     w.agree(lambda: _check_data(args, w))
-    given, kernels, verify_options = w.agree(lambda: _read(args, w))
+    given, kernels = w.agree(lambda: _read(args, w))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
     lines = ProgressBar(w.rank)
-    verification = Verification(w, network, plan, kernels, verify_options)
+    verification = Verification(w, network, plan, kernels, args)
     lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}) beside one rank, "
               f"batch {plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
@@ -103,11 +87,8 @@ def _check_data(args: VerifyCommand, w: World) -> None:
         check([args.data], "data file", REMEDY, args.allow_external)
 
 
-def _read(args: VerifyCommand,
-          w: World) -> tuple[plans.Plan, Backend, VerifyOptions]:
+def _read(args: VerifyCommand, w: World) -> tuple[plans.Plan, Backend]:
     """Reads and checks everything that needs no communication."""
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    kernels = backend(args.device, local_rank=w.local_rank)
-    return plan, kernels, VerifyOptions(args.data, args.steps, args.seed, SGD(args.rate),
-                                        args.tolerance, args.augment)
+    return plan, backend(args.device, local_rank=w.local_rank)

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from hpcpar.cli.main import COMMANDS, main, parsers
-from hpcpar.cli.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.errors import InputError
+from hpcpar.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind
 from hpcpar.train import checkpoint, record
 from tests.unit.train.test_record import sample
 

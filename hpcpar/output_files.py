@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.files import is_special
+from hpcpar.option_fields import OptionGroup, options_of
 
 #: A training that goes on may replace the checkpoint that it resumes.
 _ALLOWED = {"checkpoint", "resume"}
@@ -37,8 +38,8 @@ class OutputKind:
     pattern: bytes
     holds: Callable[[Any], bool] | None = None
 
-    def __call__(self, path: str) -> OutputFile:
-        return OutputFile(path, self)
+    def __call__(self, path: str) -> str:
+        return path
 
     def check(self, path: str) -> None:
         """Checks that a file which the command would replace begins as one of this kind.
@@ -87,18 +88,7 @@ CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
 DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 
-class OutputFile(str):
-    """The path of a file that a command writes, and its kind."""
-
-    kind: OutputKind
-
-    def __new__(cls, path: str, kind: OutputKind) -> OutputFile:
-        self = super().__new__(cls, path)
-        self.kind = kind
-        return self
-
-
-def check_outputs(options: object) -> None:
+def check_outputs(options: OptionGroup) -> None:
     """Checks that no output of a command is another of its files, by whatever name, or a file of
     another kind.
 
@@ -107,13 +97,14 @@ def check_outputs(options: object) -> None:
     InputError
         Two options name one file, or a file would be replaced that is no such output.
     """
-    for (one, path), (other, second) in combinations(_files(options), 2):
-        writes = isinstance(path, OutputFile) or isinstance(second, OutputFile)
-        if writes and {one, other} != _ALLOWED and same_file(path, second):
+    for (one, path, kind), (other, second, its) in combinations(_files(options), 2):
+        to_be = kind and its and os.path.realpath(path) == os.path.realpath(second)
+        writes = (kind or its) and {one, other} != _ALLOWED
+        if writes and (to_be or same_file(path, second)) and not is_special(path):
             raise InputError(f"{one} and {other} are one file, {path}; give each its own")
-    for _, path in _files(options):
-        if isinstance(path, OutputFile):
-            path.kind.check(path)
+    for _, path, kind in _files(options):
+        if kind:
+            kind.check(path)
 
 
 def holds_something(path: str) -> bool:
@@ -121,17 +112,18 @@ def holds_something(path: str) -> bool:
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
-def _files(options: object) -> Iterator[tuple[str, str]]:
-    """Outputs, and all that may be the path of another file, with the names of their options."""
-    for name, value in vars(options).items():
+def _files(options: OptionGroup) -> Iterator[tuple[str, str, OutputKind | None]]:
+    """Outputs with their kinds, and all that may be the path of another file, with the names of
+    their options.
+    """
+    for f in options_of(type(options)):
+        value, check = getattr(options, f.name), f.metadata["option"].check
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, str) and each:
-                yield name.replace("_", "-"), each
+                yield (f.name.replace("_", "-"), each,
+                       check if isinstance(check, OutputKind) else None)
 
 
 def same_file(path: str, other: str) -> bool:
-    """True for one regular file, or for one place of two outputs that do not exist yet."""
-    if os.path.exists(path) and os.path.exists(other):
-        return os.path.samefile(path, other) and not is_special(path)
-    outputs = isinstance(path, OutputFile) and isinstance(other, OutputFile)
-    return outputs and os.path.realpath(path) == os.path.realpath(other)
+    """True for two names of one file."""
+    return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)
