@@ -168,8 +168,8 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, NetworkOptions
 
     def job(self) -> Slurm:
         """The options of batch jobs: the site's, the file's and these."""
-        these = {f.name: getattr(self, f.name) for f in fields(Slurm)}
-        given = {f.name: these[f.name] for f in fields(Slurm) if these[f.name] != f.default}
+        given = {f.name: getattr(self, f.name) for f in fields(Slurm)
+                 if getattr(self, f.name) != f.default}
         return read(self.slurm, given, self.site)
 
 

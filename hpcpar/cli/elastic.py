@@ -23,7 +23,7 @@ from types import FrameType
 
 from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
-from hpcpar.cli.launch import die_with, job_environment
+from hpcpar.cli.launch import die_with, job_environment, without
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
@@ -67,20 +67,6 @@ def supervise(args: RunCommand, argv: Sequence[str]) -> int:
     words = [*without(list(argv), _OWN), "--overwrite"]
     return _Supervisor(words, given, args.plan, args.checkpoint, args.resume,
                        args.elastic_return).run()
-
-
-def without(words: list[str], options: dict[str, int]) -> list[str]:
-    """A command line without some options, each with its number of values."""
-    out, skip = [], 0
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if skip:
-            skip -= 1
-        elif name in options:
-            skip = 0 if equals else options[name]
-        elif not (word.startswith("-n") and word[2:].isdigit()):
-            out.append(word)
-    return out
 
 
 def plan_for(given: Plan, ranks: int) -> Plan:

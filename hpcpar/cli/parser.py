@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, NoReturn
 
 from hpcpar.checks import path
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, unknown
 from hpcpar.option_fields import (
     OptionGroup,
     help_of,
@@ -65,10 +65,12 @@ class Parser(argparse.ArgumentParser):
         return self.commands.choices if self.commands else {"": self}
 
     def check_options(self, words: Sequence[str], owner: Callable[[str], str]) -> None:
-        """Reports a misspelt option before the option that is missing because of it; `owner` names
-        the command that has an option.
+        """Reports a misspelt kind or option before what is missing because of it; `owner` names the
+        command that has an option.
         """
         kinds = self.kinds()
+        if self.commands and words and not words[0].startswith("-") and words[0] not in kinds:
+            raise unknown("kind", words[0], kinds)
         command = next((kinds[word] for word in words if word in kinds), self)
         known = command.options()
         for word in words:

@@ -49,6 +49,11 @@ def test_hints_in_commands_of_commands(words: list[str], hint: str,
     assert f"did you mean {hint}?" in capsys.readouterr().err
 
 
+def test_a_misspelt_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "digts", "d.h5"]) == 2
+    assert "unknown kind 'digts'; did you mean 'digits'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("words", "way"), [
     ("run --optimizer adam", "hpcpar plan --optimizer"), ("plan --rate 0.1", "hpcpar run --rate"),
     ("predict --momentum 0", "hpcpar run --momentum"), ("run --bucket=0", "hpcpar plan --bucket"),
