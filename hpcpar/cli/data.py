@@ -46,7 +46,7 @@ class DataCommand(ResultOptions):
 class DigitsCommand(DataCommand):
     """Scikit-learn's bundled 1,797 handwritten digits, a fifth held out."""
 
-    example = "hpcpar data digits digits.h5"
+    example = "hpcpar data digits digits.h5 --size 28"
     size: int = option(8, partial(whole, 1, 256), "enlarge the 8x8 pixels to NxN", "N")
 
     def make(self) -> None:

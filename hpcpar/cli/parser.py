@@ -12,17 +12,13 @@ from typing import Any, NoReturn
 
 from hpcpar.checks import path
 from hpcpar.errors import InputError, unknown
-from hpcpar.option_fields import (
-    OptionGroup,
-    help_of,
-    metavar_of,
-    options_of,
-    section_of,
-    words,
-)
+from hpcpar.option_fields import OptionGroup, help_of, metavar_of, options_of, section_of, words
+from hpcpar.output_files import OutputKind
 
 #: A near name is a slip of the pen from this similarity on, whoever else has the option.
 SLIP = 0.8
+#: Completion of file names in each shell, as shtab takes it.
+COMPLETED_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,8 +48,8 @@ class Parser(argparse.ArgumentParser):
                         exclusive[about.excludes] = section.add_mutually_exclusive_group()
                     place = exclusive[about.excludes]
                 action: Any = place.add_argument(*words(f), **_arguments(f))
-                if about.check is path or hasattr(about.check, "check_content"):  # an OutputKind
-                    action.complete = _completed_files()
+                if about.check is path or isinstance(about.check, OutputKind):
+                    action.complete = COMPLETED_FILES
 
     def add_subparsers(self, **options: Any) -> Any:
         """Adds commands, and remembers them."""
@@ -114,8 +110,3 @@ def _hint(name: str, known: Sequence[str], owner: Callable[[str], str]) -> str:
     if elsewhere := owner(name):
         return f": it belongs to another command; use: hpcpar {elsewhere} {name}"
     return f"; did you mean '{near[0]}'?" if near else ""
-
-
-def _completed_files() -> dict[str, str]:
-    """Completion of file names in each shell, as shtab takes it."""
-    return {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}

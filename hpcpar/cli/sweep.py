@@ -22,7 +22,7 @@ from hpcpar.sweep.folder import FAILED
 class StrongCommand(ResultOptions, SweepArguments):
     """Strong scaling: --batch is over all ranks, the same at every size."""
 
-    example = "hpcpar sweep strong --network lenet5 --ranks 1,2 --batch 64 --out study --dry-run"
+    example = "hpcpar sweep strong --network lenet5 --ranks 1,2 --batch 64 --out strong --dry-run"
     kind: str = field(default="strong", init=False)
 
     def run(self) -> SweepResult:
@@ -34,7 +34,7 @@ class StrongCommand(ResultOptions, SweepArguments):
 class WeakCommand(StrongCommand):
     """Weak scaling: --batch is of each rank."""
 
-    example = "hpcpar sweep weak --network lenet5 --ranks 1,2 --batch 32 --out study --dry-run"
+    example = "hpcpar sweep weak --network lenet5 --ranks 1,2 --batch 32 --out weak --dry-run"
     kind: str = field(default="weak", init=False)
 
 
@@ -42,7 +42,7 @@ class WeakCommand(StrongCommand):
 class ReportCommand(ResultOptions):
     """Draw the report of a finished or partial sweep again."""
 
-    example = "hpcpar sweep report study"
+    example = "hpcpar sweep report strong"
     out: str = required(str, "folder of the sweep", "FOLDER", names=("out",))
 
     def run(self) -> SweepResult:

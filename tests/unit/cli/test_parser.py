@@ -95,10 +95,8 @@ def test_examples_without_ranks_run_one_after_the_other(
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     shown = examples()
-    for command in ("data digits", "data info", "plan", "simulate", "export", "networks",
-                    "machines", "sweep strong", "sweep weak"):
-        if command == "sweep weak":
-            (tmp_path / "study").rename("strong")
+    for command in ("data digits", "data info", "data synthetic", "plan", "predict", "simulate",
+                    "export", "networks", "machines", "sweep strong", "sweep weak", "sweep report"):
         assert main(shown[command].split()[1:]) == 0, command
 
 
