@@ -26,10 +26,14 @@ nb_execution_raise_on_error = True
 
 
 def command_help() -> str:
-    """The help of every command, as sections of a page."""
+    """The help of every command and of its kinds, as sections of a page."""
     os.environ["COLUMNS"] = "100"
-    return "\n".join(f"## {name}\n\n```text\n{parsers(name)[1].format_help()}```\n"
-                     for name in COMMANDS)
+    shown = {}
+    for name in COMMANDS:
+        shown[name] = parsers(name)[1]
+        shown |= {f"{name} {kind}": each for kind, each in shown[name].kinds().items() if kind}
+    return "\n".join(f"## {name}\n\n```text\n{parser.format_help()}```\n"
+                     for name, parser in shown.items())
 
 
 def fill_in(app: Sphinx, page: str, source: list[str]) -> None:

@@ -28,16 +28,15 @@ from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
-from hpcpar.runtime.optimizer import SGD  # noqa: E402
 from hpcpar.runtime.reservoir import Reservoir  # noqa: E402
 from hpcpar.simulation.price_plan import price  # noqa: E402
 from hpcpar.train import record  # noqa: E402
 from hpcpar.train.collect import Recorder  # noqa: E402
-from hpcpar.train.job import JobOptions  # noqa: E402
+from hpcpar.train.job_options import JobOptions  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
 
 #: The rate hardly matters, but that weights stay ordinary.
-SMALL = SGD(1e-4)
+SMALL = 1e-4
 #: Bytes that a host has sent.
 COUNTER = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
@@ -66,7 +65,7 @@ def main() -> int:
         own = [plans.load(case.plan) for case in job.cases]
         trainings = [
             Training(w, plan.network.build(), plan, backend,
-                     JobOptions(job.data, steps=case.steps, sgd=SMALL))
+                     JobOptions(data=job.data, steps=case.steps, rate=SMALL))
             for case, plan in zip(job.cases, own, strict=True)
         ]
         wire: dict[str, list[float]] = {case.plan: [] for case in job.cases}

@@ -1,24 +1,17 @@
-"""The options that decide a plan and its price, with their defaults: the command line's too."""
+"""The options of the Python functions, in groups; the commands have the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from hpcpar.api.checks import (
-    OneOf,
-    amount,
-    argument,
-    loads,
-    microbatches,
-    natural,
-    optional,
-    positive,
-)
+from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, path, positive
 from hpcpar.cost.price_family import ACCOUNTINGS
-from hpcpar.errors import unknown
 from hpcpar.machine.model import Machine
+from hpcpar.network.builtin import NETWORKS
+from hpcpar.network.layers import Shape
+from hpcpar.option_fields import OptionGroup, about, option
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
@@ -37,103 +30,120 @@ IMAGENET_SAMPLES = 1_200_000
 MNIST_SAMPLES = 60_000
 
 
-def _option(default: object, check: Callable[[Any], object], help: str, metavar: str = "") -> Any:
-    """A field with the check of its values, and its help on the command line."""
-    if isinstance(check, OneOf):
-        metavar = check.metavar
-    return field(default=default, metadata={"check": check, "help": help, "metavar": metavar})
+def about_network() -> dict[str, Any]:
+    """The description of a network's name."""
+    return about(
+        path, f"one of {', '.join(NETWORKS)}; file.py:function or module:function, which returns a "
+        "network or a PyTorch module; or a .onnx file", "NAME", section="network and data")
 
 
-@dataclass(frozen=True)
-class PlanningOptions:
-    """The options of a plan besides its strategy, by their names on the command line.
+def about_machine(default: str) -> dict[str, Any]:
+    """The description of a machine's name; `default` says in words which one is the default."""
+    return about(path, f"preset or machine file (default: {default})", "NAME|FILE",
+                 section="machine")
 
-    Raises
-    ------
-    InputError
-        A value is not possible.
-    """
 
-    gather: str | None = _option(
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(OptionGroup, section="network and data"):
+    """The variant of a network."""
+
+    input: Shape | str | None = option(
+        None, image, "image shape, CxDxHxW for volumes, CxW for signals (default: the network's "
+        "usual one)", "CxHxW")
+    classes: int | None = option(
+        None, positive, "number of classes (default: the network's usual one)", "N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleOptions(OptionGroup, section="network and data"):
+    """Modules of the user's own."""
+
+    layers: tuple[str, ...] = option(
+        (), path, "import this module or file.py first: it defines layers, strategies, collective "
+        "algorithms or optimizers of your own (may be repeated)", "MODULE", nargs="*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions(OptionGroup, section="machine"):
+    """The state of a machine."""
+
+    load: Mapping[str, float] | str | None = option(
+        None, loads, "share of a level's bandwidth that other jobs take, as in system=0.2 "
+        "(default: the machine file's)", "LEVEL=SHARE,...")
+
+    def loaded(self, machine: Machine) -> Machine:
+        """The machine under this load."""
+        return machine.loaded(loads(self.load or {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(OptionGroup, section="plan"):
+    """What every plan has, and a scaling study chooses for all of its plans."""
+
+    overlap: str | None = option(
+        None, OneOf(Overlap), "what communication may hide behind computing (default full)")
+    dtype: str = option(Plan.dtype, OneOf(DTYPES), "type of activations and weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFields(StepOptions, section="plan"):
+    """The options that a plan file keeps."""
+
+    gather: str | None = option(
         None, OneOf(GATHERS, GATHER_SYNONYMS),
         "when activations split by channel are gathered (default lazy: just before a layer needs "
         "them whole)")
-    overlap: str | None = _option(
-        None, OneOf(Overlap), "what communication may hide behind computing (default full)")
-    dtype: str = _option(
-        Plan.dtype, OneOf(DTYPES), "type of activations and weights (default %(default)s)")
-    collectives: str = _option(
+    collectives: str = option(
         Plan.collectives, OneOf(COLLECTIVES),
-        "who chooses the algorithms of collectives (default %(default)s: the cost model)")
-    synchronisation: str = _option(
-        Plan.synchronisation, OneOf(Synchronisation),
-        "how weights are kept alike (default %(default)s)")
-    optimizer: str = _option(
-        Plan.optimizer, OneOf(OPTIMIZERS), "what updates the weights (default %(default)s)")
-    microbatches: int | None = _option(
+        "who chooses the algorithms of collectives; auto: the cost model")
+    synchronisation: str = option(
+        Plan.synchronisation, OneOf(Synchronisation), "how weights are kept alike")
+    optimizer: str = option(
+        Plan.optimizer, OneOf(OPTIMIZERS),
+        "what updates the weights; its learning rate belongs to the run: hpcpar run --rate")
+    microbatches: int | None = option(
         None, microbatches, "parts of the mini-batch in time (default: of a pipeline, four times "
         "its stages; else 1)", "M")
-    order: str = _option(
+    order: str = option(
         Plan.order, OneOf(PipelineOrder),
         "of a pipeline's micro-batches: all forward first, or one forward, one backward, which "
-        "keeps fewer activations (default %(default)s)")
-    bucket: int | None = _option(
+        "keeps fewer activations")
+    bucket: int | None = option(
         None, natural, "sum the gradients of several layers together, up to so many bytes "
         "(default: the fastest size; 0: each layer on its own)", "BYTES")
-    recompute: int = _option(
+    recompute: int = option(
         Plan.recompute, natural, "keep activations at the ends of N segments of the network (of "
-        "every stage) only, and compute the others again in the backward pass (default "
-        "%(default)s: keep all)", "N")
-    batch_norm: str = _option(
+        "every stage) only, and compute the others again in the backward pass; 0: keep all", "N")
+    batch_norm: str = option(
         Plan.batch_norm, OneOf(BATCH_NORMS),
-        "statistics of the whole batch, or of each rank's part (default %(default)s)")
-    epochs: float = _option(
-        1.0, amount, "epochs of the whole training (default %(default)g)", "N")
-    samples: int | None = _option(
+        "statistics of the whole batch, or of each rank's part")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricingOptions(OptionGroup, section="prediction"):
+    """What the price of a plan depends on, beside the plan and the machine."""
+
+    epochs: float = option(1.0, amount, "epochs of the whole training", "N")
+    samples: int | None = option(
         None, positive, f"samples of an epoch (default: {IMAGENET_SAMPLES}, the papers' ImageNet, "
         f"for images of 64 pixels and more, else {MNIST_SAMPLES}, MNIST)", "N")
-    accounting: str = _option(
+    accounting: str = option(
         "schedule", OneOf(ACCOUNTINGS),
         "price what is executed, or the same steps by the formulas of Gholami et al. (Eq 3 to 9; "
         "with --gather eager and --overlap none unless given)")
-    contention: float | None = _option(
+    contention: float | None = option(
         None, amount, "flows that share a link above the innermost level (default: derived from "
         "the placement)", "PHI")
-    load: Mapping[str, float] | None = _option(
-        None, loads, "share of a level's bandwidth that other jobs take, as in system=0.2 "
-        "(default: the machine file's)", "LEVEL=SHARE,...")
-    gamma: float = _option(
-        1.0, amount, "part of the activations' memory that is needed (default %(default)g)", "G")
-    io: float | None = _option(
+    gamma: float = option(1.0, amount, "part of the activations' memory that is needed", "G")
+    io: float | None = option(
         None, amount, "rate at which a rank reads its images (default: not counted)", "BYTES/S")
-    io_item_bytes: float = _option(
-        1.0, amount, "bytes of a stored value (default %(default)g: uint8)", "N")
+    io_item_bytes: float = option(
+        1.0, amount, "bytes of a stored value (default 1: uint8)", "N")
 
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            check = optional if f.default is None else argument
-            object.__setattr__(self, f.name, check(f.name, f.metadata["check"], value))
 
-    @classmethod
-    def of(cls, given: Mapping[str, object]) -> PlanningOptions:
-        """Options by name.
-
-        Raises
-        ------
-        InputError
-            A name is unknown, or a value is not possible.
-        """
-        known = [f.name for f in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise unknown("option", name, known)
-        chosen: dict[str, Any] = dict(given)
-        return cls(**chosen)
-
-    def on(self, machine: Machine) -> Machine:
-        """The machine under this load."""
-        return machine.loaded(self.load or {})
+@dataclass(frozen=True, kw_only=True)
+class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
+    """The options of a plan and its price, besides network, machine and strategy."""
 
     def epoch_samples(self, spec: NetworkSpec) -> int:
         """The number of samples of an epoch."""
@@ -148,9 +158,9 @@ class PlanningOptions:
     def planning(self, spec: NetworkSpec) -> dict[str, Any]:
         """The options of `search.auto.task`."""
         paper = self.accounting == "paper"
-        names = ("collectives", "dtype", "accounting", "synchronisation", "batch_norm", "optimizer",
-                 "order", "microbatches", "recompute")
-        return {name: getattr(self, name) for name in names} | self.pricing | {
+        kept = {f.name: getattr(self, f.name) for f in fields(PlanFields) if f.name != "bucket"}
+        return kept | self.pricing | {
+            "accounting": self.accounting,
             "gather": self.gather or ("eager" if paper else "lazy"),
             "overlap": self.overlap or (Overlap.NONE if paper else Overlap.FULL),
             "bucket_bytes": 0 if self.bucket is None and paper else self.bucket,

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from hpcpar.api import checks
-from hpcpar.api.checks import argument, jitters
-from hpcpar.api.options import PlanningOptions
+from hpcpar import checks
+from hpcpar.api.keywords import by_keyword
+from hpcpar.api.options import NetworkOptions, PlanningOptions, about_machine, about_network
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
+from hpcpar.checks import jitters, positive
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Shape
+from hpcpar.option_fields import about, option
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.report import answer, prediction_bars
 from hpcpar.report.prediction_tables import schedule_rows
 from hpcpar.report.progress import SearchProgress
@@ -137,50 +139,50 @@ class PlanResult(TableResult):
         return prediction_bars.bars([c.prediction for c in self.candidates[:SHOWN]], {}, path)
 
 
-def plan(network: NetworkLike, ranks: int, batch: int, machine: MachineLike = "local",
-         strategy: str = "auto", *, robust: float | str | None = None,
-         input: Shape | str | None = None, classes: int | None = None, **options: Any
-         ) -> PlanResult:
-    """Finds the best plan, or prices a named strategy's.
+@dataclass(frozen=True)
+class PlanArguments(PlanningOptions, NetworkOptions, section="plan"):
+    """The options of ``hpcpar plan`` that decide the plan and its price."""
 
-    Arguments are the options of ``hpcpar plan``, by the same names and with the same defaults.
+    network: NetworkLike = field(metadata=about_network())
+    ranks: int = field(metadata=about(checks.ranks, "number of ranks", "P"))
+    batch: int = field(metadata=about(
+        positive, "samples of a mini-batch, over all ranks", "B"))
+    machine: MachineLike = field(
+        default="local", metadata=about_machine("the site's, else local"))
+    strategy: str = option(
+        "auto", str,
+        "auto = the fastest that was found to fit; "
+        + "".join(f"{entry.form} = {entry.help}; " for entry in STRATEGIES.values())
+        + "'/outer' behind it puts model groups across nodes", "S")
+    _: KW_ONLY
+    robust: float | str | None = option(
+        None, jitters,
+        "simulate the plans within 2% of the fastest with this jitter of compute steps, as in 0.05 "
+        "(see hpcpar simulate --jitter), and take the one whose 95th percentile is least",
+        "SHARE|measured")
 
-    Parameters
-    ----------
-    network : str or Network
-        A name, ``module:function``, the path of an ONNX file, or a network.
-    machine : str or Machine
-        A preset's name, the path of a machine file, or a machine.
-    robust : float or str, optional
-        Jitter, as of `simulate`: among the plans within 2% of the fastest, take the one whose
-        iterations have the least 95th percentile.
-    options
-        Those of `hpcpar.api.options.PlanningOptions`.
 
-    Raises
-    ------
-    InputError
-        An argument is not possible.
-    """
-    ranks = argument("ranks", checks.ranks, ranks)
-    batch = argument("batch", checks.positive, batch)
-    spec, net = network_of(network, input, classes)
-    chosen = PlanningOptions.of(options)
-    where = chosen.on(machine_of(machine))
-    jitter = None if robust is None else jitter_on(where, argument("robust", jitters, robust))
+def find_plan(asked: PlanArguments) -> PlanResult:
+    """Finds the best plan, or prices a named strategy's."""
+    spec, net = network_of(asked.network, asked.input, asked.classes)
+    where = asked.loaded(machine_of(asked.machine))
+    jitter = None if asked.robust is None else jitter_on(where, asked.robust)
     if jitter is not None:
-        require_size(ranks)
+        require_size(asked.ranks)
     begin = time.perf_counter()
     ranking: list[Robust] = []
     with SearchProgress() as progress:
-        candidates, search = _candidates(net, spec, strategy, ranks, batch, where,
-                                         tell=progress.tell, **chosen.planning(spec))
+        candidates, search = _candidates(net, spec, asked.strategy, asked.ranks, asked.batch, where,
+                                         tell=progress.tell, **asked.planning(spec))
         if jitter is not None:
             ranking = by_robustness(candidates, jitter)
     near = [each.candidate for each in ranking]
     candidates = near + [c for c in candidates if c not in near]
-    return PlanResult(tuple(candidates), search, time.perf_counter() - begin, chosen.epochs,
+    return PlanResult(tuple(candidates), search, time.perf_counter() - begin, asked.epochs,
                       tuple(ranking))
+
+
+plan = by_keyword(PlanArguments, find_plan)
 
 
 def _candidates(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,

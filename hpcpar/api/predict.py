@@ -4,42 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from hpcpar.api.checks import (
-    amount,
-    argument,
-    fraction,
-    names,
-    optional,
-    positive,
-    several_ranks,
-    share,
-)
-from hpcpar.api.options import PlanningOptions
+from hpcpar.api.keywords import by_keyword
+from hpcpar.api.options import NetworkOptions, PlanningOptions, about_machine, about_network
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import (
     MachineLike,
     NetworkLike,
     machine_of,
-    machine_of_plan,
     network_of,
+    plan_and_machine,
 )
+from hpcpar.checks import amount, fraction, names, path, positive, several_ranks, share
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Shape
-from hpcpar.plan import plan as plans
+from hpcpar.option_fields import flag, option
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report import answer, perfetto, prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, alone
-from hpcpar.search.explain import Explanation
-from hpcpar.search.explain import explain as limitations
+from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 from hpcpar.simulation.price_plan import Prediction, price
 
@@ -126,80 +116,85 @@ class PredictResult(TableResult):
         perfetto.save(self.predictions, path)
 
 
-def predict(network: NetworkLike | None = None, ranks: int | str | Iterable[int] | None = None,
-            batch: int | None = None, machine: MachineLike | None = None,
-            strategy: str | Iterable[str] = "data", *, plan: str | Plan | PlanResult | None = None,
-            batch_per_rank: float | Fraction | str | None = None, input: Shape | str | None = None,
-            classes: int | None = None, forward_only: bool = False, explain: bool = False,
-            efficiency: float | None = None, deadline: float | None = None,
-            node_hours: float | None = None, **options: Any) -> PredictResult:
-    """Prices strategies on numbers of ranks, or a plan.
+@dataclass(frozen=True)
+class PredictArguments(PlanningOptions, NetworkOptions):
+    """The options of ``hpcpar predict`` that decide plans and their prices."""
 
-    Arguments are the options of ``hpcpar predict``, by the same names and with the same defaults.
+    network: NetworkLike | None = field(default=None, metadata=about_network())
+    ranks: int | str | Iterable[int] | None = option(
+        None, several_ranks, "numbers of ranks (with --efficiency, --deadline or --node-hours "
+        "default 1,2,4,...,1024)", "P,P,...")
+    batch: int | None = option(
+        None, positive, "samples of a mini-batch, over all ranks", "B")
+    machine: MachineLike | None = field(
+        default=None, metadata=about_machine("the plan file's, else the site's, else local"))
+    strategy: str | Iterable[str] = option(
+        "data", path, "strategies; 'grid:*' stands for every grid, 'auto' for the fastest that "
+        "fits", "S,S,...")
+    _: KW_ONLY
+    plan: str | Plan | PlanResult | None = option(
+        None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
+        "plan.json")
+    batch_per_rank: float | Fraction | str | None = option(
+        None, share, "samples of a mini-batch on each rank (weak scaling); 1/4 where four ranks "
+        "share a sample", "B")
+    forward_only: bool = flag("inference: the forward pass alone", section="prediction")
+    explain: bool = flag(
+        "name what limits each prediction, and what would help most", section="prediction")
+    efficiency: float | None = option(
+        None, fraction, "choose the fastest with at least this parallel efficiency (0 to 1)", "E",
+        section="prediction")
+    deadline: float | None = option(
+        None, amount, "choose the cheapest that trains all --epochs in this time", "HOURS",
+        section="prediction")
+    node_hours: float | None = option(
+        None, amount, "choose the fastest that trains all --epochs within this budget", "H",
+        section="prediction")
 
-    Parameters
-    ----------
-    network, machine
-        As in `hpcpar.plan`.
-    ranks, strategy
-        One, several, or text with commas.
-    batch_per_rank : int, float, Fraction or str, optional
-        Below 1 where ranks share a sample, as in ``1/4``.
-    plan : str, Plan or PlanResult, optional
-        A plan file or a plan, instead of network, ranks, batch and strategy.
-    deadline : float, optional
-        Hours.
-    options
-        Those of `hpcpar.api.options.PlanningOptions`.
 
-    Raises
-    ------
-    InputError
-        An argument is not possible.
-    """
-    chosen = PlanningOptions.of(options)
-    hours = optional("deadline", amount, deadline)
-    conditions = {"efficiency": optional("efficiency", fraction, efficiency),
-                  "deadline_s": None if hours is None else 3600 * hours,
-                  "node_hours": optional("node_hours", amount, node_hours)}
-    if plan is not None:
-        _refuse("--plan and {} exclude each other: the plan file fixes it", network=network,
-                input=input, classes=classes, ranks=ranks, batch=batch,
-                batch_per_rank=batch_per_rank, gather=chosen.gather, overlap=chosen.overlap)
+def price_plans(asked: PredictArguments) -> PredictResult:
+    """Prices strategies on numbers of ranks, or a plan."""
+    conditions = {"efficiency": asked.efficiency, "node_hours": asked.node_hours,
+                  "deadline_s": None if asked.deadline is None else 3600 * asked.deadline}
+    if asked.plan is not None:
+        _refuse("--plan and {} exclude each other: the plan file fixes it", asked, (
+            "network", "input", "classes", "ranks", "batch", "batch_per_rank", "gather", "overlap"))
         _refuse("{} compares strategies and ranks: give --network, --ranks and --batch, not --plan",
-                efficiency=efficiency, deadline=deadline, node_hours=node_hours,
-                explain=explain or None)
-        priced = _price_plan(plan, machine, chosen, training=not forward_only)
-        return PredictResult((priced,), epochs=chosen.epochs)
-    asked = any(value is not None for value in conditions.values())
-    ranks = USUAL_RANKS if ranks is None and asked else ranks
-    if network is None or ranks is None:
-        missing = "network" if network is None else "ranks"
+                asked, ("efficiency", "deadline", "node_hours", "explain"))
+        priced = _price_plan(asked.plan, asked)
+        return PredictResult((priced,), epochs=asked.epochs)
+    chooses = any(value is not None for value in conditions.values())
+    ranks = USUAL_RANKS if asked.ranks is None and chooses else asked.ranks
+    if asked.network is None or ranks is None:
+        missing = "network" if asked.network is None else "ranks"
         raise InputError(
             f"--{missing} is missing; give --network, --ranks and --batch, or --plan plan.json")
-    if (batch is None) == (batch_per_rank is None):
+    if (asked.batch is None) == (asked.batch_per_rank is None):
         raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
-    strategies = names(strategy)
+    strategies = names(asked.strategy)
     if not strategies:
         raise InputError("--strategy names none; leave it out, or give some, as in auto,data")
-    whole = optional("batch", positive, batch)
-    each = whole or argument("batch_per_rank", share, batch_per_rank)
-    sizes = {p: whole or weak_batch(each, p) for p in argument("ranks", several_ranks, ranks)}
-    spec, net = network_of(network, input, classes)
+    each = asked.batch or share(asked.batch_per_rank)
+    sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
+    spec, net = network_of(asked.network, asked.input, asked.classes)
     with SearchProgress() as progress:
         candidates, skipped = _price(
-            net, spec, sizes, strategies, chosen.on(machine_of(machine or "local")),
-            tell=progress.tell, training=not forward_only, **chosen.planning(spec))
-    scales = _scales(candidates, math.ceil(each), chosen.epochs) if asked else []
+            net, spec, sizes, strategies, asked.loaded(machine_of(asked.machine or "local")),
+            tell=progress.tell, training=not asked.forward_only, **asked.planning(spec))
+    scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
-        tuple(limitations(net, c) for c in candidates) if explain else (), tuple(scales),
-        best_ranks(scales, **conditions), chosen.epochs)
+        tuple(explain(net, c) for c in candidates) if asked.explain else (), tuple(scales),
+        best_ranks(scales, **conditions), asked.epochs)
 
 
-def _refuse(message: str, **given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
+predict = by_keyword(PredictArguments, price_plans)
+
+
+def _refuse(message: str, asked: PredictArguments, names: Iterable[str]) -> None:
+    """Refuses the first of these options that is given."""
+    for name in names:
+        if getattr(asked, name):
             raise InputError(message.format(f"--{name.replace('_', '-')}"))
 
 
@@ -219,16 +214,12 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
     return scaling(candidates, task.samples or 0, epochs, serial_s)
 
 
-def _price_plan(given: str | Plan | PlanResult, machine: MachineLike | None,
-                chosen: PlanningOptions, training: bool) -> Prediction:
-    where = f"plan file {given}" if isinstance(given, str) else "the plan"
-    if isinstance(given, PlanResult):
-        given = given.plan
-    plan = plans.load(given) if isinstance(given, str) else given
-    on = machine_of_plan(plan, where) if machine is None else machine_of(machine)
-    return price(plan.network.build(), plan, chosen.on(on),
-                 samples=chosen.epoch_samples(plan.network), accounting=chosen.accounting,
-                 training=training, **chosen.pricing)
+def _price_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Prediction:
+    given = given.plan if isinstance(given, PlanResult) else given
+    plan, machine = plan_and_machine(given, asked.machine)
+    return price(plan.network.build(), plan, asked.loaded(machine),
+                 samples=asked.epoch_samples(plan.network), accounting=asked.accounting,
+                 training=not asked.forward_only, **asked.pricing)
 
 
 def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
-from hpcpar.api import checks
-from hpcpar.api.checks import argument, optional
+from hpcpar import checks
+from hpcpar.api.keywords import by_keyword
+from hpcpar.api.options import LoadOptions, about_machine
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult
-from hpcpar.api.sources import MachineLike, machine_of, machine_of_plan
+from hpcpar.api.sources import MachineLike, plan_and_machine
+from hpcpar.checks import factors, jitters, path, positive
 from hpcpar.errors import InputError
-from hpcpar.plan import plan as plans
+from hpcpar.option_fields import about, option
 from hpcpar.plan.plan import Plan
 from hpcpar.report import simulation_plot
 from hpcpar.report.simulated import SimulationReport, told
@@ -56,49 +58,45 @@ class SimulateResult(TableResult):
         write(path, record_of(self.simulated))
 
 
-def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, *,
-             jitter: float | str = 0.0, slow: str | Mapping[str, float] | None = None,
-             load: str | Mapping[str, float] | None = None, repeat: int | None = None,
-             seed: int = 0, progress: Callable[[int, int], None] | None = None) -> SimulateResult:
-    """Plays iterations of a plan on all of its ranks.
+@dataclass(frozen=True)
+class SimulateArguments(LoadOptions):
+    """The options of ``hpcpar simulate`` that decide what is played.
 
-    Arguments are the options of ``hpcpar simulate``, by the same names and with the same defaults.
-
-    Parameters
+    Attributes
     ----------
-    plan : str, Plan or PlanResult
-        A plan file, or a plan.
-    machine : str or Machine, optional
-        Instead of the plan's own.
-    jitter : float or str
-        Standard deviation of each compute step's time over its mean; ``measured``: the machine
-        file's, from its calibration.
-    slow : str or mapping, optional
-        How many times slower units compute, as in ``node3=1.3,rank5=2``.
-    load : str or mapping, optional
-        Share of a level's bandwidth that other jobs take, as in ``system=0.2``.
-    repeat : int, optional
-        Iterations, with jitter (20 by default).
     progress : callable, optional
-        Told how many iterations are done, and of how many.
-
-    Raises
-    ------
-    InputError
-        An argument is not possible.
+        Gets the number of iterations that are done, and of all.
     """
-    units = optional("slow", checks.factors, slow) or {}
-    shares = optional("load", checks.loads, load) or {}
-    where = f"plan file {plan}" if isinstance(plan, str) else "the plan"
-    given = plan.plan if isinstance(plan, PlanResult) else plan
-    chosen = plans.load(given) if isinstance(given, str) else given
-    on = machine_of_plan(chosen, where) if machine is None else machine_of(machine)
-    on, ranks, network = on.loaded(shares), int(chosen.ranks), chosen.network.build()
-    spread = jitter_on(on, argument("jitter", checks.jitters, jitter))
-    repeats = optional("repeat", checks.positive, repeat) or (REPEATS if spread else 1)
+
+    plan: str | Plan | PlanResult = field(
+        metadata=about(path, "the plan to play", "plan.json", section="plan"))
+    machine: MachineLike | None = field(
+        default=None, metadata=about_machine("the plan file's"))
+    _: KW_ONLY
+    jitter: float | str = option(
+        0.0, jitters, "standard deviation of each compute step's time over its mean, as in 0.05: "
+        "drawn for every step, rank and iteration (default 0); 'measured' is that of the machine's "
+        "calibration", "SHARE|measured")
+    slow: str | Mapping[str, float] | None = option(
+        None, factors, "ranks that compute slower, as in rank5=2 or, by a level of the machine, "
+        "node3=1.3", "UNIT=FACTOR,...")
+    repeat: int | None = option(
+        None, positive, f"iterations, with --jitter (default {REPEATS})", "N")
+    seed: int = option(0, checks.seed, "fixes the jitter", "N")
+    progress: Callable[[int, int], None] | None = None
+
+
+def simulate_plan(asked: SimulateArguments) -> SimulateResult:
+    """Plays iterations of a plan on all of its ranks."""
+    given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
+    chosen, on = plan_and_machine(given, asked.machine)
+    on, ranks, network = asked.loaded(on), int(chosen.ranks), chosen.network.build()
+    units, progress = factors(asked.slow or {}), asked.progress
+    spread = jitter_on(on, asked.jitter)
+    repeats = asked.repeat or (REPEATS if spread else 1)
     if repeats > 1 and not spread:
-        raise InputError("without jitter all iterations are alike: --repeat goes with --jitter")
-    noise = Noise(spread, slow_ranks(on, ranks, units), argument("seed", checks.seed, seed))
+        raise InputError("--repeat needs --jitter: without it all iterations are alike")
+    noise = Noise(spread, slow_ranks(on, ranks, units), asked.seed)
     simulator = Simulator(network, chosen, on)
     quiet = slowed = played = simulator.play()
     if units:
@@ -112,3 +110,6 @@ def simulate(plan: str | Plan | PlanResult, machine: MachineLike | None = None, 
     return SimulateResult(SimulationReport(
         network, chosen, on, costs, quiet, slowed, played, messages, sent_bytes,
         left_bytes, simulator.links.busy_s(left_bytes), memory))
+
+
+simulate = by_keyword(SimulateArguments, simulate_plan)

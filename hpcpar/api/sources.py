@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TypeAlias
 
-from hpcpar.api.checks import image, optional, positive
+from hpcpar.checks import image
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -14,6 +14,7 @@ from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.network.torch_module import from_torch
+from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report.tables import say
 
@@ -35,7 +36,7 @@ def network_of(network: NetworkLike, input: Shape | str | None = None,
     InputError
         The network cannot be loaded, or is an object of another shape.
     """
-    shape, classes = optional("input", image, input), optional("classes", positive, classes)
+    shape = None if input is None else image(input)
     if isinstance(network, str):
         net = builtin(network, shape, classes)
         for note in net.notes:
@@ -67,8 +68,14 @@ def machine_of(machine: MachineLike) -> Machine:
     return machine if isinstance(machine, Machine) else files.load(machine)
 
 
-def machine_of_plan(plan: Plan, where: str) -> Machine:
-    """The machine that a plan was made for; `where` names the plan in messages."""
+def plan_and_machine(given: str | Plan, machine: MachineLike | None) -> tuple[Plan, Machine]:
+    """A plan, from its file or as it is, and a machine; without one, that which the plan was made
+    for.
+    """
+    plan = plans.load(given) if isinstance(given, str) else given
+    if machine:
+        return plan, machine_of(machine)
     if plan.machine is None:
+        where = f"plan file {given}" if isinstance(given, str) else "the plan"
         raise InputError(f"{where} names no machine; give one by its name or file")
-    return plan.machine
+    return plan, plan.machine

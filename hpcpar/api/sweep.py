@@ -5,34 +5,33 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
-from hpcpar.api.checks import (
-    DEVICES,
-    OneOf,
-    argument,
-    check_gpu_options,
-    names,
-    optional,
-    positive,
-    several_ranks,
-    share,
+from hpcpar.api.keywords import by_keyword
+from hpcpar.api.options import (
+    LoadOptions,
+    ModuleOptions,
+    NetworkOptions,
+    PlanningOptions,
+    StepOptions,
+    about_machine,
+    about_network,
 )
-from hpcpar.api.options import PlanningOptions
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
-from hpcpar.comm.transport import Transport
+from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
+from hpcpar.comm.device_options import GpuOptions
 from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
-from hpcpar.kernels.interface import MathMode
 from hpcpar.machine.model import Machine
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Shape
+from hpcpar.network.source import load_modules
+from hpcpar.option_fields import about, flag, option
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
@@ -51,8 +50,6 @@ LAUNCHERS = ("local", "slurm")
 STEPS = 30
 #: Mini-batches in synthetic data.
 BATCHES = 4
-#: Planning options of a study, and the options of Slurm.
-_PLANNING, _SLURM = ("overlap", "dtype", "load"), tuple(f.name for f in fields(Slurm))
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,107 +104,147 @@ class SweepResult(TableResult):
         return finish(pyplot(), drawn[name], path, DPI)
 
 
-def sweep(kind: str, network: NetworkLike, ranks: int | str | Iterable[int],
-          batch: float | Fraction | str, out: str, machine: MachineLike | None = None,
-          strategies: str | Iterable[str] = "auto,data", *,
-          input: Shape | str | None = None, classes: int | None = None, steps: int | None = None,
-          epochs: int | None = None, data: str = "", device: str = "cpu",
-          transport: str = "staged", math: str = "fp32",
-          retry: bool = False, dry_run: bool = False, launcher: str = "local", mpiexec: str = "",
-          simulate: int | str | Iterable[int] | None = None, no_wait: bool = False,
-          one_allocation: bool = False, slurm: str = "", layers: Iterable[str] = (),
-          site: tuple[str, Mapping[str, Any]] = ("", {}), **options: Any) -> SweepResult:
-    """Runs a scaling study, or goes on where it stopped.
+@dataclass(frozen=True)
+class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, NetworkOptions, ModuleOptions,
+                     section="job"):
+    """The options of ``hpcpar sweep``.
 
-    Arguments are the options of ``hpcpar sweep``, by the same names and with the same defaults.
-
-    Parameters
+    Attributes
     ----------
     kind : str
-        ``strong`` or ``weak``.
-    batch : int, float, Fraction or str
-        In a weak study below 1 where ranks share a sample, as in ``1/4``.
-    network, machine
-        As in `hpcpar.plan`. Without `machine` it is ``machine.toml`` in the folder `out`; without
-        that file a local sweep measures it, others take ``local``.
-    simulate : int, str or list, optional
-        Further numbers of ranks, which are simulated instead of run.
-    layers : iterable of str
-        Modules or files that every run imports, as ``--layers``.
+        ``strong`` or ``weak``; the batch is that of all ranks, or of each.
     site : (path, mapping)
         Slurm options of the site, which all others override, and their file.
-    options
-        ``overlap``, ``dtype``, ``load``, and those of `hpcpar.sweep.slurm.Slurm`.
-
-    Raises
-    ------
-    InputError
-        An argument is not possible, or the folder is of another study.
     """
-    check_gpu_options(argument("device", OneOf(DEVICES), device),
-                      argument("transport", OneOf(Transport), transport),
-                      argument("math", OneOf(MathMode), math))
-    for name in options:
-        if name not in (*_SLURM, *_PLANNING):
-            raise unknown("option", name, (*_SLURM, *_PLANNING))
-    asked = read(slurm, {k: v for k, v in options.items() if k in _SLURM}, site)
-    if steps is not None and epochs is not None:
-        raise InputError("argument epochs: not allowed with argument steps")
-    here = argument("launcher", OneOf(LAUNCHERS), launcher) == "local"
-    sizes = tuple(sorted(set(argument("ranks", several_ranks, ranks))))
-    simulated = tuple(sorted(set(optional("simulate", several_ranks, simulate) or ()) - {*sizes}))
-    each = argument("batch", share if kind == "weak" else positive, batch)
-    wanted = tuple(names(strategies))
+
+    kind: str
+    network: NetworkLike = field(metadata=about_network())
+    ranks: int | str | Iterable[int] = field(
+        metadata=about(several_ranks, "numbers of ranks", "P,P,...", section="plan"))
+    batch: float | Fraction | str = field(metadata=about(
+        share, "samples of a mini-batch: strong: over all ranks, the same at every size; weak: of "
+        "each rank", "B", section="plan"))
+    out: str = field(metadata=about(
+        str, "folder of the sweep: the same command goes on where it stopped", "FOLDER",
+        section="output"))
+    machine: MachineLike | None = field(default=None, metadata=about_machine(
+        "the folder's, else the site's, else measured or local"))
+    strategies: str | Iterable[str] = option(
+        "auto,data", path, "each at each size; 'grid:*' stands for every grid", "S,S,...",
+        section="plan")
+    _: KW_ONLY
+    simulate: int | str | Iterable[int] | None = option(
+        None, several_ranks, "numbers of ranks that are simulated instead of run, beside the "
+        "measured ones", "P,P,...", section="prediction")
+    data: str = option(
+        "", path, f"data file (default: synthetic, {BATCHES} of the largest mini-batches)",
+        "FILE.h5", section="network and data")
+    steps: int | None = option(
+        None, positive, f"iterations of every run (default {STEPS})", "N", section="training",
+        excludes="length")
+    epochs: int | None = option(
+        None, positive, "length of every run in epochs, instead of --steps", "N",
+        section="training", excludes="length")
+    retry: bool = flag("also run again what has failed")
+    dry_run: bool = flag(
+        "plan, and print the commands or batch scripts; run nothing")
+    launcher: str = option(
+        "local", OneOf(LAUNCHERS), "start ranks here with mpiexec, or submit batch jobs")
+    mpiexec: str = option(
+        "", str, "local: what stands before -n P (default: the mpiexec beside this Python, or on "
+        "PATH)", "COMMAND")
+    no_wait: bool = flag("Slurm: submit, collect what is there, and return", section="Slurm")
+    one_allocation: bool = flag(
+        "Slurm: one job for all sizes (default: one for each)", section="Slurm")
+    slurm: str = option(
+        "", path, "Slurm options (docs/reference/sweep.md); those given here win", "FILE.toml",
+        section="Slurm")
+    site: tuple[str, Mapping[str, Any]] = ("", {})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        argument("kind", OneOf(KINDS), self.kind)
+        if self.kind == "strong":
+            argument("batch", positive, self.batch)
+
+    def job(self) -> Slurm:
+        """The options of batch jobs: the site's, the file's and these."""
+        given = {f.name: getattr(self, f.name) for f in fields(Slurm)
+                 if getattr(self, f.name) != f.default}
+        return read(self.slurm, given, self.site)
+
+
+def run_sweep(asked: SweepArguments) -> SweepResult:
+    """Runs a scaling study, or goes on where it stopped.
+
+    Without a machine it is ``machine.toml`` in the folder; without that file a local sweep measures
+    it, others take ``local``.
+    """
+    load_modules(asked.layers)
+    machine, device, dry_run = asked.machine, asked.device, asked.dry_run
+    job, here = asked.job(), asked.launcher == "local"
+    sizes = tuple(sorted(set(several_ranks(asked.ranks))))
+    simulated = tuple(sorted({*several_ranks(asked.simulate)} - {*sizes})) if asked.simulate else ()
+    each = share(asked.batch)
+    wanted = tuple(names(asked.strategies))
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
-    spec, net = network_of(network, input, classes)
-    planning_options = PlanningOptions.of({k: v for k, v in options.items() if k in _PLANNING})
-    chosen = planning_options.planning(spec)
-    out = os.path.abspath(out)
+    spec, net = network_of(asked.network, asked.input, asked.classes)
+    chosen = PlanningOptions(overlap=asked.overlap, dtype=asked.dtype).planning(spec)
+    out = os.path.abspath(asked.out)
     folder.make(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
         beside = os.path.join(out, folder.MACHINE)
         if machine is None and os.path.exists(beside):
             machine = beside
-        largest = weak_batch(each, sizes[-1] if kind == "weak" else 1)
-        path, samples = _data(net, data, out, BATCHES * largest, dry_run, tell)
+        largest = weak_batch(each, sizes[-1] if asked.kind == "weak" else 1)
+        data, samples = _data(net, asked.data, out, BATCHES * largest, dry_run, tell)
         study = Study(
-            argument("kind", OneOf(KINDS), kind), spec,
-            planning_options.on(_machine(machine or "local", device)), sizes, wanted, each,
+            asked.kind, spec, asked.loaded(_machine(machine or "local", device)), sizes, wanted,
+            each,
             StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
                          bucket_bytes=chosen["bucket_bytes"]),
-            path, samples, optional("steps", positive, steps) or (0 if epochs else STEPS),
-            optional("epochs", positive, epochs) or 1, device, out, transport, math,
-            layers=tuple(_module(name) for name in layers or ()))
-        asked = asked.on(study.machine)
+            data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
+            out, asked.transport, asked.math,
+            layers=tuple(_module(name) for name in asked.layers))
+        job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
-            str(p): asked.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
+            str(p): job.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
         if here and machine is None and not dry_run:
             tell.say("calibrating this machine for the plans of the study")
             first = planning.prepare(replace(study, simulated=()), tell.planning)
-            study = replace(study, machine=local.calibrate(study, first, _launcher(mpiexec)))
+            study = replace(study, machine=local.calibrate(study, first, _launcher(asked.mpiexec)))
         studies.save(study)
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")
         states = planning.prepare(study, tell.planning)
         # a case still marked as running was left by a sweep that was killed
         todo = [case for case, status in states.items()
-                if status.state in (PLANNED, RUNNING, *[FAILED] * retry)]
+                if status.state in (PLANNED, RUNNING, *[FAILED] * asked.retry)]
         played = [case for case in todo if study.simulates(case)]
         if not (here or dry_run):
-            _run_here(study, states, played, [], asked, tell)
+            _run_here(study, states, played, [], job, tell)
             todo = [case for case in todo if case not in played]
-        launch = _launcher(mpiexec) if here and todo else []
-        scripts = {} if here else remote.write(study, asked, todo, one_allocation, os.getcwd())
+        launch = _launcher(asked.mpiexec) if here and todo else []
+        scripts = {} if here else remote.write(study, job, todo, asked.one_allocation,
+                                                 os.getcwd())
         if here and not dry_run:
-            _run_here(study, states, todo, launch, asked, tell)
+            _run_here(study, states, todo, launch, job, tell)
         elif not dry_run:
-            _run_by_slurm(study, states, scripts, no_wait, tell)
+            _run_by_slurm(study, states, scripts, asked.no_wait, tell)
     dry: dict[str, list[str]] = {}
     if dry_run:
         commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
         dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
     return _result(study, states, dry)
+
+
+sweep = by_keyword(SweepArguments, run_sweep)
+
+
+def _module(name: str) -> str:
+    """A module for runs in other folders: of a file the absolute path."""
+    return os.path.abspath(name) if name.endswith(".py") else name
 
 
 def _launcher(given: str) -> list[str]:
@@ -277,11 +314,6 @@ def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJ
             tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel "
                      f"{' '.join(watch.jobs)} ends them")
         raise
-
-
-def _module(name: str) -> str:
-    """A module for runs in other folders: of a file the absolute path."""
-    return os.path.abspath(name) if name.endswith(".py") else name
 
 
 def _data(network: Network, given: str, out: str, needed: int, dry: bool,

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hpcpar.api.checks import check_gpu_options
-from hpcpar.api.options import PlanningOptions
+from hpcpar.api.options import ModuleOptions, NetworkOptions, PlanningOptions, about_network
 from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import Calibration
 from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
 from hpcpar.calibrate.refine import refine
-from hpcpar.cli import options
-from hpcpar.cli.calibrated import show_choice, show_machine
-from hpcpar.cli.output_files import MACHINE
+from hpcpar.checks import OneOf, duration_s, path, positive
+from hpcpar.cli.calibrated import show_machine, show_refined
+from hpcpar.cli.options import ResultOptions, StartOptions
 from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.device_options import GpuOptions
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
@@ -26,10 +25,12 @@ from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
+from hpcpar.option_fields import option, required
+from hpcpar.output_files import MACHINE
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import DTYPES
 from hpcpar.report.progress import ProgressBar
-from hpcpar.report.tables import say, seconds, show, show_line
+from hpcpar.report.tables import say
 from hpcpar.schedule.runnable import require
 from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record
@@ -38,46 +39,56 @@ from hpcpar.train import record
 AUTO = "auto"
 
 
-def add(p: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    options.add_start(p)
-    p.add_argument("-o", "--out", required=True, type=MACHINE,
-                   metavar="machine.toml",
-                   help="the machine file to write")
-    p.add_argument("--refine", nargs="+", default=[], metavar="run.h5",
-                   help="no MPI job: take the compute steps' times from these records of runs into "
-                   "the existing machine file")
-    p.add_argument("--for", dest="plans", nargs="+", default=[], metavar="plan.json",
-                   help="measure the compute steps of these plans; auto: with --network, search, "
-                   "measure what the best plans compute, and search again until the choice stands")
-    p.add_argument("--budget", type=options.duration_s, metavar="N min",
-                   help="with --for auto: measure for so long at most, first what tells most "
-                   "(90s, 5min; default: until the choice stands)")
-    options.add_network(p, required=False)
-    p.add_argument("--batch", type=options.positive, help="mini-batch, with --network")
-    p.add_argument("--strategy", default="", metavar="A,B",
-                   help="strategies to measure, with --network (default: every named one)")
-    p.add_argument("--dtype", default="float32", **options.one_of(DTYPES),
-                   help="type of activations and weights, with --network (default float32)")
-    options.add_gpu(p)
-    options.add_output(p)
+@dataclass(frozen=True, kw_only=True)
+class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, NetworkOptions, StartOptions,
+                       section="plan"):
+    """The options of the command.
+
+    Raises
+    ------
+    InputError
+        Some of them do not go together.
+    """
+
+    example = "hpcpar calibrate -n 2 --network lenet5 --batch 64 -o machine.toml"
+    out: str = required(
+        MACHINE, "the machine file to write", "machine.toml", names=("-o", "--out"),
+        section="output")
+    refine: tuple[str, ...] = option(
+        (), path, "no MPI job: take the compute steps' times from these records of runs into the "
+        "existing machine file", "run.h5", nargs="+")
+    plans: tuple[str, ...] = option(
+        (), path, "measure the compute steps of these plans; auto: with --network, search, measure "
+        "what the best plans compute, and search again until the choice stands", "plan.json",
+        names=("--for",), nargs="+")
+    budget: float | None = option(
+        None, duration_s, "with --for auto: measure for so long at most, first what tells most "
+        "(90s, 5min; default: until the choice stands)", "N min")
+    network: str = field(default="", metadata=about_network())
+    batch: int | None = option(None, positive, "mini-batch, with --network", "B")
+    strategy: str = option(
+        "", str, "strategies to measure, with --network (default: every named one)", "A,B")
+    dtype: str = option(
+        "float32", OneOf(DTYPES), "type of activations and weights, with --network")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.budget and AUTO not in self.plans:
+            raise InputError("--budget needs --for auto: add --for auto, or drop --budget")
 
 
-def _read(args: argparse.Namespace, w: World) -> tuple[list[plans.Plan], Backend]:
+def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
     """The plans whose compute steps are to be measured."""
     ranks = w.size
-    check_gpu_options(args.device, args.transport, args.math)
-    if args.budget and AUTO not in args.plans:
-        raise InputError("--budget is of --for auto; give both, or none")
     if AUTO in args.plans:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
                              "itself: leave out plan files and --strategy")
         return [], backend(args.device, args.math, w.local_rank)
-    chosen = [plans.load(path) for path in args.plans]
-    for path, plan in zip(args.plans, chosen, strict=True):
+    chosen = [plans.load(file) for file in args.plans]
+    for file, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
-            raise InputError(f"{path} is for {plan.ranks} ranks, this job has {ranks}; calibrate "
+            raise InputError(f"{file} is for {plan.ranks} ranks, this job has {ranks}; calibrate "
                              f"it with: mpiexec -n {plan.ranks}")
     if args.network:
         if not args.batch:
@@ -94,14 +105,15 @@ def _read(args: argparse.Namespace, w: World) -> tuple[list[plans.Plan], Backend
     return chosen, backend(args.device, args.math, w.local_rank)
 
 
-def _search(args: argparse.Namespace, ranks: int) -> Search:
+def _search(args: CalibrateCommand, ranks: int) -> Search:
     """The search of ``hpcpar plan`` with its default options."""
+    batch = args.batch or 1  # `_read` has refused none
     spec, network = network_of(args.network, args.input, args.classes)
     planning = PlanningOptions(dtype=args.dtype).planning(spec)
-    return lambda machine: best(network, spec, ranks, args.batch, machine, **planning)
+    return lambda machine: best(network, spec, ranks, batch, machine, **planning)
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: CalibrateCommand) -> int:
     """Runs the command; returns its exit status."""
     if args.refine:
         return _refine(args)
@@ -110,7 +122,7 @@ def main(args: argparse.Namespace) -> int:
         return _run(args, w)
 
 
-def _refine(args: argparse.Namespace) -> int:
+def _refine(args: CalibrateCommand) -> int:
     """Without a job: a machine file and records in, the machine file out."""
     given = [name for name, value in (("--for", args.plans), ("--network", args.network)) if value]
     if given:
@@ -118,31 +130,14 @@ def _refine(args: argparse.Namespace) -> int:
             f"--refine takes times from records, {given[0]} measures: do one after the other")
     found = refine(files.load(args.out), args.out, record.load(*args.refine))
     files.save(found.machine, args.out)
-    if args.json:
-        options.print_json({
-            "new": found.new, "known": found.known, "ratio": found.ratio,
-            "links": [asdict(x) for x in found.links],
-            "records": [asdict(c) for c in found.changes],
-        })
-        return 0
-    if args.csv:
-        options.print_csv(asdict(c) for c in found.changes)
-        return 0
-    show_line(f"{found.new} compute steps are new in {args.out}, {found.known} were there and take "
-              f"{found.ratio:.2f} times as long as they did (median)")
-    show("iterations of the records",
-         ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured",
-          "now/measured"),
-         [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s),
-           seconds(c.measured_s), f"{c.after_s / c.measured_s:.2f}") for c in found.changes],
-         left=2, drop=("compute steps", "predicted before", "plan"), wide=args.wide)
-    for level in found.links:
-        show_line(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth "
-                  f"{level.beta:.2f} times what they were, by {level.steps} communication steps")
+    args.show(lambda: {"new": found.new, "known": found.known, "ratio": found.ratio,
+                       "links": [asdict(x) for x in found.links],
+                       "records": [asdict(c) for c in found.changes]},
+              lambda: map(asdict, found.changes), lambda: show_refined(found, args.out, args.wide))
     return 0
 
 
-def _run(args: argparse.Namespace, w: World) -> int:
+def _run(args: CalibrateCommand, w: World) -> int:
     chosen, kernels = w.agree(lambda: _read(args, w))
     begin = time.perf_counter()
 
@@ -164,14 +159,8 @@ def _run(args: argparse.Namespace, w: World) -> int:
         machine = calibration.of(chosen)
     if w.rank == 0:
         files.save(machine, args.out)
-        if args.json:
-            options.print_json(files.to_dict(machine))
-        elif args.csv:
-            options.print_csv(asdict(level) for level in machine.levels)
-        else:
-            if choice is not None:
-                show_choice(choice)
-            show_machine(machine, args.wide)
+        args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),
+                  lambda: show_machine(machine, choice, args.wide))
         caution = machine.caution(w.size)
         if caution:
             say(f"note: {caution}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from hpcpar.calibrate.for_auto import AutoChoice
+from hpcpar.calibrate.refine import Refined
 from hpcpar.machine.model import Machine
 from hpcpar.report.answer import words
 from hpcpar.report.tables import amount, say, seconds, show, show_line
@@ -14,8 +15,27 @@ from hpcpar.report.tables import amount, say, seconds, show, show_line
 _LOOSE = 0.5
 
 
-def show_machine(machine: Machine, wide: bool = False) -> None:
-    """Print levels with confidence intervals, collectives, rates, and the spread of the samples."""
+def show_refined(found: Refined, path: str, wide: bool) -> None:
+    """Prints what a refinement has changed in the machine file."""
+    show_line(f"{found.new} compute steps are new in {path}, {found.known} were there and take "
+              f"{found.ratio:.2f} times as long as they did (median)")
+    show("iterations of the records",
+         ("record", "plan", "ranks", "compute steps", "predicted before", "now", "measured",
+          "now/measured"),
+         [(c.path, c.strategy, c.ranks, c.steps, seconds(c.before_s), seconds(c.after_s),
+           seconds(c.measured_s), f"{c.after_s / c.measured_s:.2f}") for c in found.changes],
+         left=2, drop=("compute steps", "predicted before", "plan"), wide=wide)
+    for level in found.links:
+        show_line(f"{level.level}: latency {level.alpha:.2f} and inverse bandwidth "
+                  f"{level.beta:.2f} times what they were, by {level.steps} communication steps")
+
+
+def show_machine(machine: Machine, choice: AutoChoice | None = None, wide: bool = False) -> None:
+    """Print the choice of the search, levels with confidence intervals, collectives, rates, and the
+    spread of the samples.
+    """
+    if choice is not None:
+        _show_choice(choice)
     q = cast(dict[str, Any], machine.quality)
     memory = q["memory"]
     together = amount(memory["together_bytes_per_s"], "B/s")
@@ -38,7 +58,7 @@ def show_machine(machine: Machine, wide: bool = False) -> None:
             "machine was not quiet; calibrate again when it is, or trust communication less")
 
 
-def show_choice(choice: AutoChoice) -> None:
+def _show_choice(choice: AutoChoice) -> None:
     """The choice of the search, and how much was measured for that."""
     end = "it stands" if choice.stands else "the budget was spent"
     show_line(f"auto takes {words(choice.strategy)}, {seconds(choice.iteration_s)} an iteration: "

@@ -2,92 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcpar.api import checks
-from hpcpar.cli import options
-from hpcpar.cli.output_files import DATA
+from hpcpar import checks
+from hpcpar.checks import image, natural, part, path, positive, whole
+from hpcpar.cli.options import ExternalOptions, ResultOptions
 from hpcpar.data import dataset
 from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.hdf5 import check
-from hpcpar.network.base import shape_text
+from hpcpar.network.base import Shape, shape_text
+from hpcpar.option_fields import flag, option, required
+from hpcpar.output_files import DATA
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, show_line
-
-
-def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-
-    def kind(name: str, text: str, out: str) -> argparse.ArgumentParser:
-        sub = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        sub.add_argument("file", type=str if name == "info" else DATA, metavar="FILE.h5",
-                         help=out)
-        options.add_output(sub)
-        return sub
-
-    made = "the file to make (replaced if it is there)"
-    sub = kind("digits", "scikit-learn's bundled 1,797 handwritten digits, a fifth held out", made)
-    sub.add_argument("--size", type=partial(checks.whole, 1, 256), default=8, metavar="N",
-                     help="enlarge the 8x8 pixels to NxN (default 8)")
-    sub = kind(
-        "synthetic",
-        "random images or volumes of any shape, with a pattern of their class or of their targets",
-        made,
-    )
-    sub.add_argument("--input", type=options.image, default=(3, 227, 227), metavar="CxHxW",
-                     help="image shape (default 3x227x227), or a volume's, CxDxHxW, or a signal's, "
-                     "CxW")
-    truth = sub.add_mutually_exclusive_group()
-    truth.add_argument("--classes", type=options.positive, default=1000, metavar="K",
-                       help="number of classes (default 1000)")
-    truth.add_argument(
-        "--targets", type=options.natural, default=0, metavar="K",
-        help="numbers to find out of every image, for networks with a mean squared error, instead "
-        "of its class",
-    )
-    sub.add_argument("--pixels", action="store_true",
-                     help="a class or targets of each pixel, for networks with a loss over pixels")
-    sub.add_argument("--samples", type=options.positive, default=1024, metavar="N",
-                     help="images to train with (default 1024)")
-    sub.add_argument("--test-samples", type=options.natural, default=0, metavar="N",
-                     help="images to hold out (default 0)")
-    sub.add_argument("--seed", type=options.seed, default=0,
-                     help="of the random numbers (default 0)")
-    sub = kind("numpy", "images or volumes, and their labels or targets, from two .npy files", made)
-    sub.add_argument(
-        "images", metavar="IMAGES.npy",
-        help="[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point",
-    )
-    sub.add_argument("truth", metavar="LABELS.npy",
-                     help="[N] whole numbers from 0; or targets: [N, outputs] floating point; of "
-                     "pixels [N, H, W] or [N, outputs, H, W]")
-    sub.add_argument("--classes", type=options.positive, metavar="K",
-                     help="number of classes (default: the largest label plus one)")
-    sub.add_argument("--test-fraction", type=options.part, default=0.2, metavar="F",
-                     help="part of every class (with targets, of all) to hold out (default 0.2)")
-    sub.add_argument("--channels-last", action=argparse.BooleanOptionalAction,
-                     help="the images are [N, H, W, C] (default: they are not; what looks so is "
-                     "refused)")
-    sub = kind("images", "a folder of images with one folder for each class", made)
-    sub.add_argument("folder", metavar="FOLDER",
-                     help="FOLDER/CLASS/image, or FOLDER/train and FOLDER/val (or test) of that "
-                     "kind; sorted, the classes are the labels")
-    sub.add_argument("--input", type=options.image, default=(3, 256, 256), metavar="CxHxW",
-                     help="shape to store (default 3x256x256): images are scaled to cover it, and "
-                     "cut at the centre; 1xHxW for grey")
-    sub.add_argument("--test-fraction", type=options.part, metavar="F",
-                     help="part of every class to hold out where FOLDER has no held-out part "
-                     "(default 0.2)")
-    sub.add_argument("--skip-damaged", action="store_true",
-                     help="leave out images that cannot be read, and say how many")
-    options.add_external(kind("info", "what a data file holds", "the file to look into"))
 
 
 @contextmanager
@@ -95,6 +28,117 @@ def _progress(path: str) -> Iterator[dataset.Progress]:
     """A progress bar on a terminal."""
     with ProgressBar() as bar:
         yield lambda done, total: bar.show(done, total, f"writing {path}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCommand(ResultOptions):
+    """The options of a kind of data."""
+
+    file: str = required(
+        DATA, "the file to make (replaced if it is there)", "FILE.h5", names=("file",))
+
+    def make(self) -> None:
+        """Makes the file, or checks it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitsCommand(DataCommand):
+    """Scikit-learn's bundled 1,797 handwritten digits, a fifth held out."""
+
+    example = "hpcpar data digits digits.h5 --size 28"
+    size: int = option(8, partial(whole, 1, 256), "enlarge the 8x8 pixels to NxN", "N")
+
+    def make(self) -> None:
+        dataset.digits(self.file, self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticCommand(DataCommand):
+    """Random images or volumes of any shape, with a pattern of their class or of their targets."""
+
+    example = "hpcpar data synthetic images.h5 --input 3x64x64 --classes 10 --samples 256"
+    input: Shape = option(
+        (3, 227, 227), image, "image shape (default 3x227x227), or a volume's, CxDxHxW, or a "
+        "signal's, CxW", "CxHxW")
+    classes: int = option(1000, positive, "number of classes", "K", excludes="truth")
+    targets: int = option(
+        0, natural, "numbers to find out of every image, for networks with a mean squared error, "
+        "instead of its class", "K", excludes="truth")
+    pixels: bool = flag(
+        "a class or targets of each pixel, for networks with a loss over pixels")
+    samples: int = option(1024, positive, "images to train with", "N")
+    test_samples: int = option(0, natural, "images to hold out", "N")
+    seed: int = option(0, checks.seed, "of the random numbers", "N")
+
+    def make(self) -> None:
+        with _progress(self.file) as progress:
+            synthetic(self.file, self.input, self.classes, self.samples, self.seed,
+                      targets=self.targets, test_samples=self.test_samples, pixels=self.pixels,
+                      progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumpyCommand(DataCommand):
+    """Images or volumes, and their labels or targets, from two .npy files."""
+
+    example = "hpcpar data numpy own.h5 images.npy labels.npy"
+    images: str = required(
+        path, "[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point",
+        "IMAGES.npy", names=("images",))
+    truth: str = required(
+        path, "[N] whole numbers from 0; or targets: [N, outputs] floating point; of pixels "
+        "[N, H, W] or [N, outputs, H, W]", "LABELS.npy", names=("truth",))
+    classes: int | None = option(
+        None, positive, "number of classes (default: the largest label plus one)", "K")
+    test_fraction: float = option(
+        0.2, part, "part of every class (with targets, of all) to hold out", "F")
+    channels_last: bool | None = option(
+        None, bool, "the images are [N, H, W, C] (default: they are not; what looks so is refused)")
+
+    def make(self) -> None:
+        with _progress(self.file) as progress:
+            from_numpy(self.file, self.images, self.truth, self.test_fraction,
+                       classes=self.classes, channels_last=self.channels_last, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesCommand(DataCommand):
+    """A folder of images with one folder for each class."""
+
+    example = "hpcpar data images own.h5 photos --input 3x64x64"
+    folder: str = required(
+        path, "FOLDER/CLASS/image, or FOLDER/train and FOLDER/val (or test) of that kind; sorted, "
+        "the classes are the labels", "FOLDER", names=("folder",))
+    input: Shape = option(
+        (3, 256, 256), image, "shape to store (default 3x256x256): images are scaled to cover it, "
+        "and cut at the centre; 1xHxW for grey", "CxHxW")
+    test_fraction: float | None = option(
+        None, part, "part of every class to hold out where FOLDER has no held-out part (default "
+        "0.2)", "F")
+    skip_damaged: bool = flag("leave out images that cannot be read, and say how many")
+
+    def make(self) -> None:
+        with _progress(self.file) as progress:
+            skipped = from_images(self.file, self.folder, self.input, self.test_fraction,
+                                  skip_damaged=self.skip_damaged, progress=progress)
+        if skipped:
+            say(f"left out {len(skipped)} damaged images; the first: {skipped[0]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoCommand(ExternalOptions, DataCommand):
+    """What a data file holds."""
+
+    example = "hpcpar data info digits.h5"
+    file: str = required(path, "the file to look into", "FILE.h5", names=("file",))
+
+    def make(self) -> None:
+        check([self.file], "data file", dataset.REMEDY, self.allow_external)
+
+
+KINDS = {"digits": DigitsCommand, "synthetic": SyntheticCommand, "numpy": NumpyCommand,
+         "images": ImagesCommand, "info": InfoCommand}
 
 
 def describe(info: dict[str, Any]) -> str:
@@ -116,34 +160,11 @@ def _truth(info: dict[str, Any]) -> str:
     return f"{info['classes']} classes{each}" if "classes" in info else ""
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: DataCommand) -> int:
     """Runs the command; returns its exit status."""
-    if args.kind != "info":
+    if not isinstance(args, InfoCommand):
         DATA.check_content(args.file)
-    if args.kind == "digits":
-        dataset.digits(args.file, args.size)
-    elif args.kind == "synthetic":
-        with _progress(args.file) as progress:
-            synthetic(args.file, args.input, args.classes, args.samples, args.seed,
-                      targets=args.targets, test_samples=args.test_samples, pixels=args.pixels,
-                      progress=progress)
-    elif args.kind == "numpy":
-        with _progress(args.file) as progress:
-            from_numpy(args.file, args.images, args.truth, args.test_fraction, classes=args.classes,
-                       channels_last=args.channels_last, progress=progress)
-    elif args.kind == "images":
-        with _progress(args.file) as progress:
-            skipped = from_images(args.file, args.folder, args.input, args.test_fraction,
-                                  skip_damaged=args.skip_damaged, progress=progress)
-        if skipped:
-            say(f"left out {len(skipped)} damaged images; the first: {skipped[0]}")
-    if args.kind == "info":
-        check([args.file], "data file", dataset.REMEDY, args.allow_external)
+    args.make()
     info = dataset.info(args.file)
-    if args.json:
-        options.print_json(info)
-    elif args.csv:
-        options.print_csv([info])
-    else:
-        show_line(describe(info))
+    args.show(lambda: info, lambda: [info], lambda: show_line(describe(info)))
     return 0

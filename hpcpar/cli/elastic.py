@@ -11,7 +11,6 @@ lost.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -24,12 +23,13 @@ from types import FrameType
 
 from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
-from hpcpar.api.sources import machine_of_plan
-from hpcpar.cli.launch import die_with, job_environment
-from hpcpar.cli.output_files import PLAN, check_training
+from hpcpar.cli.launch import die_with, job_environment, without
+from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
+from hpcpar.machine import files
+from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report.answer import plural
@@ -51,16 +51,14 @@ _SAVING_S = 10.0
 _OWN = {"-n": 1, "--plan": 1, "--resume": 1, "--elastic-return": 1, "--elastic": 0}
 
 
-def supervise(args: argparse.Namespace, argv: Sequence[str]) -> int:
+def supervise(args: RunCommand, argv: Sequence[str]) -> int:
     """Runs the training to its end; returns the exit status of the last job.
 
     Raises
     ------
     InputError
-        There is no --checkpoint, or no plan for any number of ranks that is left.
+        There is no plan for any number of ranks that is left.
     """
-    if not args.checkpoint:
-        raise InputError("--elastic goes on from checkpoints; name their file with --checkpoint")
     check_training(args)
     given = plans.load(args.plan)
     if args.start not in (None, given.ranks):
@@ -71,20 +69,6 @@ def supervise(args: argparse.Namespace, argv: Sequence[str]) -> int:
                        args.elastic_return).run()
 
 
-def without(words: list[str], options: dict[str, int]) -> list[str]:
-    """A command line without some options, each with its number of values."""
-    out, skip = [], 0
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if skip:
-            skip -= 1
-        elif name in options:
-            skip = 0 if equals else options[name]
-        elif not (word.startswith("-n") and word[2:].isdigit()):
-            out.append(word)
-    return out
-
-
 def plan_for(given: Plan, ranks: int) -> Plan:
     """The fastest plan of the same training on at most so many ranks.
 
@@ -93,12 +77,12 @@ def plan_for(given: Plan, ranks: int) -> Plan:
     InputError
         There is none that fits into memory.
     """
-    if ranks >= given.ranks:
+    if ranks >= int(given.ranks):
         return given
-    network, machine = given.network.build(), machine_of_plan(given, "the plan")
+    network = given.network.build()
     for count in range(ranks, 0, -1):
         try:
-            found = best_plan(network, count, given.batch, machine,
+            found = best_plan(network, count, int(given.batch), files.from_dict(given.machine),
                               overlap=given.overlap, dtype=given.dtype, optimizer=given.optimizer,
                               batch_norm=given.batch_norm)
         except InputError:
@@ -142,7 +126,7 @@ class _Supervisor:
             if self.asked:
                 say(f"elastic: stopped by {signal.Signals(self.asked[0]).name}")
                 return STATUS
-            plan = plan_for(self.given, self.given.ranks - len(self.back_s))
+            plan = plan_for(self.given, int(self.given.ranks) - len(self.back_s))
             before = self._stamp()
             status, gone = self._one_job(plan, self.checkpoint if before != first else self.resume)
             stopped = self.told and not gone
@@ -171,7 +155,7 @@ class _Supervisor:
             time.sleep(_POLL_S)
 
     def _left(self) -> int:
-        return self.given.ranks - len(self.back_s)
+        return int(self.given.ranks) - len(self.back_s)
 
     def _is_back(self) -> bool:
         return any(s <= time.monotonic() for s in self.back_s)
@@ -193,7 +177,7 @@ class _Supervisor:
             plans.save(plan, path)
         command = [*launcher(), "-n", str(plan.ranks), *child.command(), *self.words,
                    "--plan", path, *(["--resume", resume] if resume else [])]
-        say(f"elastic: {plural(plan.ranks, 'rank')}, {plan.strategy}"
+        say(f"elastic: {plural(int(plan.ranks), 'rank')}, {plan.strategy}"
             f"{f', from {resume}' if resume else ''}")
         # where all nodes can write
         name = temporary_of(os.path.realpath(self.checkpoint))

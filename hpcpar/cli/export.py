@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from dataclasses import dataclass, field
 
-from hpcpar.cli import options
-from hpcpar.cli.output_files import PROGRAMS
+from hpcpar.api.options import ModuleOptions, about_machine
+from hpcpar.api.sources import plan_and_machine
+from hpcpar.checks import OneOf, path
 from hpcpar.errors import InputError
-from hpcpar.plan import plan as plans
+from hpcpar.option_fields import flag, required
+from hpcpar.output_files import PROGRAMS
 from hpcpar.report.exports import FORMATS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
@@ -16,29 +18,29 @@ from hpcpar.simulation.programs import Programs
 from hpcpar.simulation.simulate import Simulator
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    parser.add_argument("--plan", required=True, metavar="plan.json", help="the plan to export")
-    options.add_layers(parser)
-    parser.add_argument("--format", required=True, **options.one_of(FORMATS),
-                        help="chakra (a folder; ASTRA-sim), goal (a file; LogGOPSim, ATLAHS), "
-                        "simgrid (a folder of time-independent traces; SMPI)")
-    parser.add_argument("--machine", metavar="NAME|FILE",
-                        help="preset or machine file (default: the plan file's)")
-    parser.add_argument("-o", "--output", required=True, type=PROGRAMS, metavar="PATH",
-                        help="the file or folder to write")
-    parser.add_argument("--force", action="store_true", help="replace it where it exists")
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand(ModuleOptions, section="output"):
+    """The options of the command."""
+
+    example = "hpcpar export --plan plan.json --format goal -o plan.goal"
+    plan: str = required(path, "the plan to export", "plan.json", section="plan")
+    format: str = required(
+        OneOf(FORMATS), "chakra (a folder; ASTRA-sim), goal (a file; LogGOPSim, ATLAHS), simgrid "
+        "(a folder of time-independent traces; SMPI)")
+    machine: str = field(default="", metadata=about_machine("the plan file's"))
+    output: str = required(
+        PROGRAMS, "the file or folder to write", "PATH", names=("-o", "--output"))
+    force: bool = flag("replace it where it exists")
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: ExportCommand) -> int:
     """Runs the command; returns its exit status."""
     if os.path.lexists(args.output) and not args.force:
         raise InputError(f"{args.output} exists; choose another name, or give --force")
-    plan = plans.load(args.plan)
-    machine = options.machine_of(args.machine, plan, args.plan)
+    plan, machine = plan_and_machine(args.plan, args.machine)
     with ProgressBar() as lines:
         programs = Programs(Simulator(plan.network.build(), plan, machine),
-                            lambda rank: lines.show(rank, plan.ranks, "ranks"))
+                            lambda rank: lines.show(rank, int(plan.ranks), "ranks"))
         FORMATS[args.format](programs, args.output)
     say(f"wrote {args.output}: the programs of {programs.ranks:,} ranks")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import signal
 import socket
 import sys
@@ -51,6 +50,20 @@ def limit_threads() -> int:
     return threads
 
 
+def without(words: list[str], options: dict[str, int]) -> list[str]:
+    """A command line without some options, each with its number of values."""
+    out, skip = [], 0
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if skip:
+            skip -= 1
+        elif name in options:
+            skip = 0 if equals else options[name]
+        elif not (word.startswith("-n") and word[2:].isdigit()):
+            out.append(word)
+    return out
+
+
 def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
     """Becomes ``mpiexec -n RANKS hpcpar ...``, with the words of `argv` but -n.
 
@@ -64,10 +77,7 @@ def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
     if any(name in os.environ for name in _JOB):
         raise InputError("-n starts a job, but this is a process of one (of mpiexec or srun) "
                          "already; leave -n out, or leave the launcher out")
-    words = list(argv)
-    place = next(i for i, word in enumerate(words) if re.fullmatch(r"-n\d*", word))
-    del words[place:place + (2 if words[place] == "-n" else 1)]
-    program = [mpiexec, "-n", str(ranks), *child.command(), *words]
+    program = [mpiexec, "-n", str(ranks), *child.command(), *without(list(argv), {"-n": 1})]
     for number in signals.held():
         print(f"hpcpar: stopped by {signal.Signals(number).name} before the job started",
               file=sys.stderr)

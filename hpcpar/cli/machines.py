@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from hpcpar.cli import options
-from hpcpar.cli.output_files import MACHINE
+from hpcpar.checks import path
+from hpcpar.cli.options import ResultOptions
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
+from hpcpar.option_fields import option
+from hpcpar.output_files import MACHINE
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    parser.add_argument("name", nargs="?", help="preset or machine file to show")
-    parser.add_argument("--new", type=MACHINE, metavar="FILE.toml",
-                        help="write a commented machine file, to be filled in")
-    options.add_output(parser)
+@dataclass(frozen=True, kw_only=True)
+class MachinesCommand(ResultOptions, section="output"):
+    """The options of the command."""
+
+    example = "hpcpar machines cori-knl"
+    name: str = option("", path, "preset or machine file to show", names=("name",))
+    new: str = option("", MACHINE, "write a commented machine file, to be filled in", "FILE.toml")
 
 
 def _bandwidth(level: Level) -> str:
@@ -75,28 +77,18 @@ def _list(machines: list[Machine], wide: bool) -> None:
         show_line(f"{m.name}: {m.notes}")
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: MachinesCommand) -> int:
     """Runs the command; returns its exit status."""
     if args.new:
         files.new(args.new)
         say(f"wrote {args.new}; fill in your figures, then: hpcpar machines {args.new}")
-        return 0
-    if args.name:
+    elif args.name:
         machine = files.load(args.name)
-        if args.json:
-            options.print_json(files.to_dict(machine))
-        elif args.csv:
-            options.print_csv(asdict(level) for level in machine.levels)
-        else:
-            _show(machine, files.sources(args.name), args.wide)
-        return 0
-    machines = [files.load(name) for name in files.presets()]
-    listed = [{"name": m.name, "notes": m.notes, "processor": m.processor, **asdict(m.device),
-               "levels": [x.name for x in m.levels]} for m in machines]
-    if args.json:
-        options.print_json({"machines": listed})
-    elif args.csv:
-        options.print_csv(listed)
+        args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),
+                  lambda: _show(machine, files.sources(args.name), args.wide))
     else:
-        _list(machines, args.wide)
+        machines = [files.load(name) for name in files.presets()]
+        listed = [{"name": m.name, "notes": m.notes, "processor": m.processor, **asdict(m.device),
+                   "levels": [x.name for x in m.levels]} for m in machines]
+        args.show(lambda: {"machines": listed}, lambda: listed, lambda: _list(machines, args.wide))
     return 0

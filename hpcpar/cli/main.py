@@ -13,13 +13,14 @@ import hpcpar
 from hpcpar import signals
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank, watch
-from hpcpar.cli.output_files import check_outputs
 from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown, visible
+from hpcpar.option_fields import OptionGroup
+from hpcpar.output_files import check_outputs
 from hpcpar.variables import whole_number
 
-#: Command -> its line in the help. The command's module defines ``add(parser)``, which adds its
-#: options, and ``main(args) -> int``.
+#: Command -> its line in the help. The command's module defines the dataclass of its options (that
+#: of ``plan`` is `PlanCommand`), or those of its kinds in `KINDS`, and ``main(options) -> int``.
 COMMANDS = {
     "networks": "list the networks, or show one layer by layer",
     "machines": "list the machines, or show one",
@@ -40,22 +41,47 @@ COMMANDS = {
 SHELLS = ("bash", "zsh", "tcsh")
 #: Commands that compute on ranks: their BLAS threads are limited before NumPy is loaded.
 JOBS = ("run", "verify", "calibrate", "doctor")
+#: Commands whose options are looked for elsewhere, first those of the usual way.
+USUAL = ("plan", "run", *COMMANDS)
 
 
 def parsers(*wanted: str) -> tuple[Parser, Parser]:
     """The parser of all commands, and that of the last of those `wanted`, which have options."""
-    top = chosen = Parser(prog="hpcpar", description=hpcpar.__doc__, allow_abbrev=False)
+    top = chosen = Parser(prog="hpcpar", description=hpcpar.__doc__)
     top.add_argument("--version", action="version", version=f"hpcpar {hpcpar.__version__}")
     top.add_argument("--print-completion", choices=SHELLS, metavar="|".join(SHELLS),
                      help="print the script that completes commands and options in a shell")
     commands = top.add_subparsers(dest="command", metavar="command", title="commands")
     for name, line in COMMANDS.items():
-        sub = commands.add_parser(name, help=line, add_help=name in wanted, allow_abbrev=False,
+        sub = commands.add_parser(name, help=line, add_help=name in wanted,
                                   description=f"{line[0].upper()}{line[1:]}.")
         if name in wanted:
             chosen = sub
-            importlib.import_module(f"hpcpar.cli.{name}").add(sub)
+            module = importlib.import_module(f"hpcpar.cli.{name}")
+            if hasattr(module, "KINDS"):
+                _add_kinds(sub, module.KINDS)
+            else:
+                sub.fill(getattr(module, f"{name.capitalize()}Command"))
     return top, chosen
+
+
+def _add_kinds(parser: Parser, kinds: dict[str, type[OptionGroup]]) -> None:
+    """Adds the kinds of a command, with their options."""
+    added = parser.add_subparsers(dest="kind", required=True, metavar="|".join(kinds))
+    for kind, group in kinds.items():
+        text = str(group.__doc__)
+        added.add_parser(kind, help=f"{text[0].lower()}{text[1:]}".rstrip("."),
+                         description=text).fill(group)
+    parser.epilog = added.choices[next(iter(kinds))].epilog
+
+
+def _owner(option: str) -> str:
+    """The command, with its kind, that has this option; empty for none."""
+    for name in USUAL:
+        for kind, parser in parsers(name)[1].kinds().items():
+            if option in parser.options():
+                return f"{name} {kind}".strip()
+    return ""
 
 
 def load_own(argv: Sequence[str]) -> None:
@@ -86,28 +112,31 @@ def _dispatch(argv: Sequence[str]) -> int:
     load_own(argv)
     top, chosen = parsers(*(() if command is None else (command,)))
     if command is not None:
-        chosen.check_options(argv[list(argv).index(command) + 1:])
-    args = top.parse_args(argv)
-    if args.print_completion:
+        chosen.check_options(argv[list(argv).index(command) + 1:], _owner)
+    given = vars(top.parse_args(argv))
+    shell = given.pop("print_completion")
+    if shell:
         import shtab
 
-        print(shtab.complete(parsers(*COMMANDS)[0], args.print_completion))
+        print(shtab.complete(parsers(*COMMANDS)[0], shell))
         return 0
-    if command is None:
+    if given.pop("command") is None or command is None:
         top.print_help(sys.stderr)
         return 2
-    if getattr(args, "elastic", False):
-        check_outputs(args)
+    given.pop("kind", None)
+    options = given.pop("group")(**given)
+    if getattr(options, "elastic", False):
+        check_outputs(options)
         from hpcpar.cli.elastic import supervise
 
-        return supervise(args, argv)
-    if getattr(args, "start", None):
+        return supervise(options, argv)
+    if getattr(options, "start", None):
         from hpcpar.sweep.local import mpiexec
 
-        start(args.start, argv, mpiexec())
-    check_outputs(args)
-    site.fill(args)
-    return int(importlib.import_module(f"hpcpar.cli.{command}").main(args))
+        start(options.start, argv, mpiexec())
+    check_outputs(options)
+    options = site.fill(options, command, given)
+    return int(importlib.import_module(f"hpcpar.cli.{command}").main(options))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from dataclasses import dataclass
 from typing import Any
 
-from hpcpar.cli import options
+from hpcpar.api.options import ModuleOptions, NetworkOptions
+from hpcpar.checks import image, path
+from hpcpar.cli.options import ResultOptions
 from hpcpar.network.base import shape_text
 from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.graph import Network
+from hpcpar.option_fields import option
 from hpcpar.report.tables import amount, show, show_line
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    parser.add_argument("name", nargs="?",
-                        help="network to show: a built-in one, module:function, or an .onnx file")
-    options.add_shape(parser)
-    options.add_output(parser)
+@dataclass(frozen=True, kw_only=True)
+class NetworksCommand(ResultOptions, ModuleOptions, NetworkOptions):
+    """The options of the command."""
+
+    example = "hpcpar networks vgg16 --input 3x128x128"
+    name: str = option("", path, "network to show: a built-in one, module:function, or an .onnx "
+                       "file", names=("name",))
 
 
 def _layers(net: Network) -> list[dict[str, Any]]:
@@ -54,26 +58,21 @@ def _show_layers(net: Network, wide: bool) -> None:
          wide=wide)
 
 
-def main(args: argparse.Namespace) -> int:
+def _list(listed: list[dict[str, Any]], wide: bool) -> None:
+    show_line(f"{len(listed)} networks are built in; yours: module:function, or an .onnx file")
+    show("networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
+         [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
+           amount(s["forward_flops"], "flop")) for s in listed], left=2,
+         drop=("classes", "layers"), wide=wide)
+
+
+def main(args: NetworksCommand) -> int:
     """Runs the command; returns its exit status."""
     if args.name:
-        net = network(args.name, args.input, args.classes)
-        if args.json:
-            options.print_json(_summary(net) | {"layers": _layers(net)})
-        elif args.csv:
-            options.print_csv(_layers(net))
-        else:
-            _show_layers(net, args.wide)
-        return 0
-    listed = [_summary(network(name)) for name in NETWORKS]
-    if args.json:
-        options.print_json({"networks": listed})
-    elif args.csv:
-        options.print_csv(listed)
+        net = network(args.name, None if args.input is None else image(args.input), args.classes)
+        args.show(lambda: _summary(net) | {"layers": _layers(net)}, lambda: _layers(net),
+                  lambda: _show_layers(net, args.wide))
     else:
-        show_line(f"{len(listed)} networks are built in; yours: module:function, or an .onnx file")
-        show("networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
-             [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
-               amount(s["forward_flops"], "flop")) for s in listed], left=2,
-             drop=("classes", "layers"), wide=args.wide)
+        listed = [_summary(network(name)) for name in NETWORKS]
+        args.show(lambda: {"networks": listed}, lambda: listed, lambda: _list(listed, args.wide))
     return 0

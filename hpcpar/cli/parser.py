@@ -4,89 +4,109 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field
+from functools import partial
+from itertools import groupby
 from typing import Any, NoReturn
 
-from hpcpar.errors import InputError
+from hpcpar.checks import path
+from hpcpar.errors import InputError, unknown
+from hpcpar.option_fields import OptionGroup, help_of, metavar_of, options_of, section_of, words
+from hpcpar.output_files import OutputKind
 
-#: Sections of the help, and the options that stand in them in any command.
-SECTIONS = {
-    "network and data": "network layers input classes data samples test-samples targets",
-    "machine": "machine load device transport math launcher mpiexec",
-    "plan": "plan ranks batch batch-per-rank strategy strategies gather overlap dtype collectives "
-            "synchronisation optimizer microbatches order bucket recompute batch-norm robust",
-    "training": "epochs steps forward-only resume rate schedule warmup base-batch "
-                "scaling momentum decay seed",
-    "prediction": "accounting contention gamma io io-item-bytes explain efficiency deadline "
-                  "node-hours jitter slow repeat simulate",
-    "Slurm": "slurm account partition time constraint nodes ranks-per-node cpus-per-rank "
-             "gpus-per-rank module sbatch mpi no-wait one-allocation",
-    "output": "output force new out checkpoint show-schedule plot timeline timeline-plot all",
-}
-_SECTION = {f"--{name}": title for title, names in SECTIONS.items() for name in names.split()}
-#: Arguments that may be files, which a shell completes.
-_FILES = ("--network", "--layers", "--data", "--machine", "--plan", "--for", "--refine", "--resume",
-          "--slurm", "--output", "--out", "--checkpoint", "--plot", "--timeline",
-          "--timeline-plot", "file", "images", "truth", "record", "records", "name")
+#: A near name is a slip of the pen from this similarity on, whoever else has the option.
+SLIP = 0.8
+#: Completion of file names in each shell, as shtab takes it.
+COMPLETED_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose help has sections."""
 
     def __init__(self, **options: Any) -> None:
-        self.sections: dict[str | None, Any] = {}
         self.commands: Any = None
-        super().__init__(**options)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+                         **options)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see: {self.prog} --help)")
 
-    def add_argument_group(self, title: str | None = None, *args: Any, **options: Any) -> Any:
-        """The section with this title."""
-        if title not in self.sections:
-            self.sections[title] = super().add_argument_group(title, *args, **options)
-        return self.sections[title]
-
-    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Adds an argument, in its section."""
-        title = _SECTION.get(names[-1])
-        add = self.add_argument_group(title).add_argument if title else super().add_argument
-        action: argparse.Action = add(*names, **options)
-        if names[-1] in _FILES:
-            action.complete = _completed_files()  # type: ignore[attr-defined]
-        return action
+    def fill(self, group: type[OptionGroup]) -> None:
+        """Adds the options of a dataclass, in sections; only those that are given come back, with
+        the dataclass as ``group``.
+        """
+        exclusive: dict[str, Any] = {}
+        self.set_defaults(group=group)
+        self.epilog = f"example:\n  {group.example}"
+        for title, several in groupby(options_of(group), partial(section_of, group)):
+            section = self.add_argument_group(title) if title else self
+            for f in several:
+                about, place = f.metadata["option"], section
+                if about.excludes:
+                    if about.excludes not in exclusive:
+                        exclusive[about.excludes] = section.add_mutually_exclusive_group()
+                    place = exclusive[about.excludes]
+                action: Any = place.add_argument(*words(f), **_arguments(f))
+                if about.check is path or isinstance(about.check, OutputKind):
+                    action.complete = COMPLETED_FILES
 
     def add_subparsers(self, **options: Any) -> Any:
         """Adds commands, and remembers them."""
         self.commands = super().add_subparsers(**options)
         return self.commands
 
-    def check_options(self, words: Sequence[str]) -> None:
-        """Reports a misspelt option before the option that is missing because of it."""
-        command = self
-        if self.commands is not None:  # a command with commands (data, sweep)
-            parsers = self.commands.choices
-            command = next((parsers[word] for word in words if word in parsers), self)
+    def kinds(self) -> dict[str, Parser]:
+        """The parsers of the command's kinds by name; without kinds, itself."""
+        return self.commands.choices if self.commands else {"": self}
+
+    def check_options(self, words: Sequence[str], owner: Callable[[str], str]) -> None:
+        """Reports a misspelt kind or option before what is missing because of it; `owner` names the
+        command that has an option.
+        """
+        kinds = self.kinds()
+        if self.commands and words and not words[0].startswith("-") and words[0] not in kinds:
+            raise unknown("kind", words[0], kinds)
+        command = next((kinds[word] for word in words if word in kinds), self)
         known = command.options()
         for word in words:
             name = word.partition("=")[0]
             if word == "--":
                 return
             if word.startswith("--") and name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean '{near[0]}'?" if near else ""
-                command.error(f"unknown option {name}{hint}")
+                command.error(f"unknown option {name}{_hint(name, known, owner)}")
             if word == f"{name}=--":  # argparse would leave out the value
                 command.error(f"option {name} has no value")
 
     def options(self) -> list[str]:
-        """Names of all options, as the help lists them."""
-        text = re.sub(r"\x1b\[[\d;]*m", "", self.format_help())
-        heads = re.findall(r"^  (-.*?)(?:  |$)", text, re.MULTILINE)
-        return [name for head in heads for name in re.findall(r"--[\w-]+", head)]
+        """Names of all options."""
+        return [name for action in self._actions for name in action.option_strings
+                if name.startswith("--")]
 
 
-def _completed_files() -> dict[str, str]:
-    """Completion of file names in each shell, as shtab takes it."""
-    return {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+def _arguments(f: Field[Any]) -> dict[str, Any]:
+    """The arguments of ``add_argument`` for an option."""
+    about = f.metadata["option"]
+    out: dict[str, Any] = {"help": help_of(f).replace("%", "%%"), "default": argparse.SUPPRESS}
+    named = words(f)[0].startswith("-")
+    if named:
+        out |= {"dest": f.name, "required": f.default is MISSING}
+    if f.type == "bool":
+        return out | {"action": "store_true"}
+    if f.type == "bool | None":
+        return out | {"action": argparse.BooleanOptionalAction}
+    out |= {"type": about.check, "metavar": metavar_of(f) or None}
+    if about.nargs == "*":
+        return out | {"action": "append"}
+    optional = "" if named or f.default is MISSING else "?"
+    return out | ({"nargs": about.nargs or optional} if about.nargs or optional else {})
+
+
+def _hint(name: str, known: Sequence[str], owner: Callable[[str], str]) -> str:
+    """Where to look for an option that the command does not have."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near and difflib.SequenceMatcher(None, name, near[0]).ratio() >= SLIP:
+        return f"; did you mean '{near[0]}'?"
+    if elsewhere := owner(name):
+        return f": it belongs to another command; use: hpcpar {elsewhere} {name}"
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
-from hpcpar.api.checks import jitters
-from hpcpar.api.plan import PlanResult, plan
-from hpcpar.cli import options
-from hpcpar.cli.output_files import PLAN
+from hpcpar.api.options import ModuleOptions
+from hpcpar.api.plan import PlanArguments, PlanResult, find_plan
+from hpcpar.cli.options import ResultOptions
+from hpcpar.option_fields import flag, option
+from hpcpar.output_files import PLAN
 from hpcpar.plan.plan import Overlap
-from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
 from hpcpar.report.prediction_tables import (
@@ -22,52 +22,25 @@ from hpcpar.search.candidates import SHOWN
 from hpcpar.search.table_search import SearchResult
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    options.add_network(parser)
-    options.add_machine(parser)
-    parser.add_argument("--ranks", type=options.ranks, required=True, metavar="P",
-                        help="number of ranks")
-    parser.add_argument("--batch", type=options.positive, required=True, metavar="B",
-                        help="samples of a mini-batch, over all ranks")
-    parser.add_argument(
-        "--strategy", metavar="S",
-        help="auto = the fastest that was found to fit; "
-        + "".join(f"{entry.form} = {entry.help}; " for entry in STRATEGIES.values()
-                  ).replace("%", "%%")
-        + "'/outer' behind it puts model groups across nodes (default %(default)s)",
-    )
-    parser.add_argument("--robust", type=jitters, metavar="SHARE|measured",
-                        help="simulate the plans within 2%% of the fastest with this jitter of "
-                        "compute steps, as in 0.05 (see hpcpar simulate --jitter), and take the "
-                        "one whose 95th percentile is least")
-    options.add_planning(parser)
-    options.add_output(parser)
-    parser.add_argument("-o", "--output", type=PLAN, metavar="plan.json",
-                        help="write the plan file")
-    parser.add_argument("--force", action="store_true",
-                        help="write it even where the plan does not fit in memory")
-    parser.add_argument("--explain", action="store_true",
-                        help="name what limits the plan, and what would help most")
-    parser.add_argument("--show-schedule", action="store_true",
-                        help="list every step of an iteration")
-    options.add_defaults(parser, plan)
+@dataclass(frozen=True, kw_only=True)
+class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output"):
+    """The options of the command."""
+
+    example = "hpcpar plan --network lenet5 --ranks 2 --batch 64 -o plan.json"
+    output: str = option("", PLAN, "write the plan file", "plan.json", names=("-o", "--output"))
+    force: bool = flag("write it even where the plan does not fit in memory")
+    explain: bool = flag("name what limits the plan, and what would help most")
+    show_schedule: bool = flag("list every step of an iteration")
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: PlanCommand) -> int:
     """Runs the command; returns its exit status."""
-    result = plan(**options.arguments(args, plan))
+    result = find_plan(args)
     write = bool(args.output) and (result.best.fits or args.force)
     if write:
         result.save(args.output, args.force)
-    if args.json:
-        options.print_json(result.to_json(args.show_schedule, args.explain))
-    elif args.csv:
-        options.print_csv(result.rows())
-    else:
-        if args.explain:
-            scaling_table.show_explanation(result.prediction, result.explanation, args.wide)
-        _show(result, args.show_schedule, args.wide)
+    args.show(lambda: result.to_json(args.show_schedule, args.explain), result.rows,
+              lambda: _show(result, args))
     _notes(args, result)
     if write:
         tables.say(f"wrote {args.output}")
@@ -76,24 +49,26 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(result: PlanResult, schedule: bool, wide: bool) -> None:
+def _show(result: PlanResult, args: PlanCommand) -> None:
+    if args.explain:
+        scaling_table.show_explanation(result.prediction, result.explanation, args.wide)
     predictions = [c.prediction for c in result.candidates[:SHOWN]]
     best, count = predictions[0], len(result.candidates)
     title = f"{best.network} on {best.ranks} ranks of {best.machine}, batch {best.batch}"
     if count > 1:
         title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
     tables.show_line(result.answer)
-    show_predictions(title, predictions, wide, result.best)
-    show_layers(best, wide)
+    show_predictions(title, predictions, args.wide, result.best)
+    show_layers(best, args.wide)
     if result.search is not None:
         tables.show_line(_search_line(result.search))
     if result.robust:
         tables.show("plans within 2% of the fastest, simulated with jitter",
                     ("strategy", "predicted", "95th percentile"),
                     [(c.strategy, tables.seconds(c.iteration_s), tables.seconds(slow_s))
-                     for c, slow_s in result.robust], wide=wide)
-    if schedule:
-        show_schedule(result.schedule, best, wide)
+                     for c, slow_s in result.robust], wide=args.wide)
+    if args.show_schedule:
+        show_schedule(result.schedule, best, args.wide)
 
 
 def _search_line(found: SearchResult) -> str:
@@ -118,7 +93,7 @@ def _optimality(result: PlanResult) -> str:
             f"{tables.seconds(bound_s)}, which it exceeds by {gap:.1%}")
 
 
-def _notes(args: argparse.Namespace, result: PlanResult) -> None:
+def _notes(args: PlanCommand, result: PlanResult) -> None:
     """Remarks on a plan that does not fit, leaves ranks idle, or cuts nothing."""
     chosen = result.best
     overlaps = chosen.plan.overlap is not Overlap.NONE

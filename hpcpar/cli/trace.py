@@ -2,52 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
-from hpcpar.cli import options
-from hpcpar.cli.output_files import TIMELINE
+from hpcpar.api.options import ModuleOptions
+from hpcpar.api.sources import plan_and_machine
+from hpcpar.checks import path, positive
+from hpcpar.cli.options import ExternalOptions
 from hpcpar.errors import InputError
-from hpcpar.plan import plan as plans
+from hpcpar.option_fields import option, required
+from hpcpar.output_files import TIMELINE
 from hpcpar.report import perfetto
 from hpcpar.report.tables import say
 from hpcpar.report.trace_events import Event, write
 from hpcpar.simulation.price_plan import price
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    parser.description = (
-        "Write the timelines of a run's ranks on one clock, beside the simulated one, as trace "
-        "events; or with --plan the simulated one alone. Open the file at https://ui.perfetto.dev.")
-    parser.add_argument("record", nargs="?", metavar="RUN.h5",
-                        help="a record that 'hpcpar run --out' or 'hpcpar simulate --out' wrote")
-    parser.add_argument("--plan", metavar="plan.json",
-                        help="the simulated timeline of this plan, without a run")
-    parser.add_argument("--machine", metavar="NAME|FILE",
-                        help="with --plan: preset or machine file (default: the plan's)")
-    parser.add_argument(
-        "--iterations", type=options.positive, default=4, metavar="N",
-        help="measured iterations, the last of those that the record keeps (default 4)",
-    )
-    parser.add_argument("--ranks", type=options.positive, metavar="N",
-                        help="measured ranks, from rank 0 on (default: all)")
-    options.add_layers(parser)
-    options.add_external(parser)
-    parser.add_argument("-o", "--out", required=True, type=TIMELINE, metavar="trace.json",
-                        help="the file to write")
+@dataclass(frozen=True, kw_only=True)
+class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
+    """The options of the command."""
+
+    example = "hpcpar trace run.h5 -o trace.json"
+    record: str = option(
+        "", path, "a record that 'hpcpar run --out' or 'hpcpar simulate --out' wrote", "RUN.h5",
+        names=("record",))
+    plan: str = option("", path, "the simulated timeline of this plan, without a run", "plan.json",
+                       section="plan")
+    machine: str = option(
+        "", path, "with --plan: preset or machine file (default: the plan's)", "NAME|FILE",
+        needs="plan")
+    iterations: int = option(
+        4, positive, "measured iterations, the last of those that the record keeps", "N")
+    ranks: int | None = option(
+        None, positive, "measured ranks, from rank 0 on (default: all)", "N", section="plan")
+    out: str = required(
+        TIMELINE, "the file to write; open it at https://ui.perfetto.dev", "trace.json",
+        names=("-o", "--out"))
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: TraceCommand) -> int:
     """Runs the command; returns its exit status."""
-    if (args.record is None) == (args.plan is None):
+    if bool(args.record) == bool(args.plan):
         raise InputError("give either the record of a run (hpcpar trace run.h5 -o trace.json) or "
                          "--plan plan.json")
-    if args.record is not None and args.machine:
-        raise InputError("--machine goes with --plan: a record has the prediction for the "
-                         "machine that it was made for")
     simulated: perfetto.Simulated
     measured: list[Event] = []
-    if args.record is not None:
+    if args.record:
         from hpcpar.report.perfetto_measured import measured as measured_events
         from hpcpar.report.recorded_prediction import recorded_prediction
         from hpcpar.train.record import load_record
@@ -56,8 +55,7 @@ def main(args: argparse.Namespace) -> int:
         simulated = recorded_prediction(record)
         measured = measured_events(record, 2, args.iterations, args.ranks)
     else:
-        plan = plans.load(args.plan)
-        machine = options.machine_of(args.machine, plan, args.plan)
+        plan, machine = plan_and_machine(args.plan, args.machine)
         simulated = price(plan.network.build(), plan, machine)
     name = f"simulated: {perfetto.title(simulated)}"
     write([*perfetto.events(1, simulated, name), *measured], args.out)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 
-from hpcpar.cli import options
+from hpcpar.api.options import ModuleOptions
+from hpcpar.checks import OneOf, path
+from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
+from hpcpar.comm.device_options import DeviceOptions
 from hpcpar.comm.world import World, world
 from hpcpar.data.dataset import REMEDY
-from hpcpar.errors import InputError
 from hpcpar.hdf5 import check
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
+from hpcpar.option_fields import option, required
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import plural
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.verify import show_result, to_json
-from hpcpar.runtime.optimizer import SGD
 from hpcpar.schedule.runnable import require
 from hpcpar.train.verify import (
     DTYPES,
@@ -27,47 +29,30 @@ from hpcpar.train.verify import (
 )
 
 
-def add(p: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    options.add_start(p)
-    p.add_argument("--plan", required=True, help="plan file, from: hpcpar plan -o")
-    options.add_layers(p)
-    p.add_argument("--data", default="",
-                   help="HDF5 dataset, from: hpcpar data (default: random numbers)")
-    options.add_augment(p)
-    p.add_argument("--steps", type=options.positive, default=3, help="iterations (default 3)")
-    p.add_argument("--dtype", default="float64", **options.one_of(DTYPES),
-                   help="type of all tensors (default float64)")
-    p.add_argument(
-        "--tolerance", type=options.magnitude,
-        help="largest relative difference that passes (default: of each tensor what follows from "
-        "a serial run with numbers that are off in their last digits)",
-    )
-    p.add_argument(
-        "--rate", type=options.magnitude, default=0.001,
-        help="learning rate (default 0.001: small, lest training blows up what rounding leaves)",
-    )
-    options.add_external(p)
-    p.add_argument("--seed", type=options.seed, default=0,
-                   help="fixes initial weights, data and dropout")
-    options.add_device(p)
-    options.add_output(p)
+@dataclass(frozen=True, kw_only=True)
+class VerifyCommand(ResultOptions, ModuleOptions, VerifyOptions, DeviceOptions, ExternalOptions,
+                    StartOptions):
+    """The options of the command."""
+
+    example = "hpcpar verify -n 2 --plan plan.json"
+    plan: str = required(path, "plan file, from: hpcpar plan -o", "plan.json", section="plan")
+    dtype: str = option("float64", OneOf(DTYPES), "type of all tensors", section="plan")
 
 
-def main(args: argparse.Namespace) -> int:
+def main(args: VerifyCommand) -> int:
     """Runs the command; returns its exit status."""
     w = world()
     with w.guard():
         return _run(args, w)
 
 
-def _run(args: argparse.Namespace, w: World) -> int:
+def _run(args: VerifyCommand, w: World) -> int:
     w.agree(lambda: _check_data(args, w))
-    given, kernels, verify_options = w.agree(lambda: _read(args, w))
+    given, kernels = w.agree(lambda: _read(args, w))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.dtype))
     lines = ProgressBar(w.rank)
-    verification = Verification(w, network, plan, kernels, verify_options)
+    verification = Verification(w, network, plan, kernels, args)
     lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}) beside one rank, "
               f"batch {plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
     if given.batch_norm == "local":
@@ -88,33 +73,24 @@ def _run(args: argparse.Namespace, w: World) -> int:
         title = (f"difference from one rank in {args.steps} steps, relative to each tensor's norm "
                  "(where it is the largest part of its tolerance)")
         document = to_json(result)
-        if args.json:
-            options.print_json(
-                {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
-                 "batch": plan.batch, "dtype": args.dtype, "steps": args.steps,
-                 "batch_norm": plan.batch_norm} | document)
-        elif args.csv:
-            options.print_csv(document["layers"])
-        else:
-            show_result(result, title, args.wide)
+        args.show(
+            lambda: {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
+                     "batch": plan.batch, "dtype": args.dtype, "steps": args.steps,
+                     "batch_norm": plan.batch_norm} | document,
+            lambda: document["layers"], lambda: show_result(result, title, args.wide))
         sys.stdout.flush()
     result.check()
     return 0
 
 
-def _check_data(args: argparse.Namespace, w: World) -> None:
+def _check_data(args: VerifyCommand, w: World) -> None:
     """Checks a file that somebody else may have made."""
     if args.data and w.rank == 0:
         check([args.data], "data file", REMEDY, args.allow_external)
 
 
-def _read(args: argparse.Namespace,
-          w: World) -> tuple[plans.Plan, Backend, VerifyOptions]:
+def _read(args: VerifyCommand, w: World) -> tuple[plans.Plan, Backend]:
     """Reads and checks everything that needs no communication."""
-    if args.augment and not args.data:
-        raise InputError("--augment changes the images of a file; give one with --data")
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    kernels = backend(args.device, local_rank=w.local_rank)
-    return plan, kernels, VerifyOptions(args.data, args.steps, args.seed, SGD(args.rate),
-                                        args.tolerance, args.augment)
+    return plan, backend(args.device, local_rank=w.local_rank)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.checks import OneOf, names
+from hpcpar.option_fields import OptionGroup, option
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
 
@@ -23,6 +26,22 @@ class Augmentation(str, Enum):
     FLIP = "flip"
 
     __str__ = str.__str__
+
+
+def augmentations(value: str | Iterable[str]) -> tuple[Augmentation, ...]:
+    """Several, or text with commas."""
+    check = OneOf(Augmentation)
+    return tuple(Augmentation(check(word)) for word in names(value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentOptions(OptionGroup, section="network and data"):
+    """Changes of the training images."""
+
+    augment: tuple[Augmentation, ...] = option(
+        (), augmentations, "train with random crops of images that are larger than the network's "
+        "input, with horizontal flips, or both; evaluation takes the centre",
+        ",".join(Augmentation), needs="data")
 
 
 class Crops:

@@ -6,13 +6,16 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from hpcpar.errors import InputError
+from hpcpar.checks import OneOf, ValueRefused, magnitude, natural, part, positive
 from hpcpar.kernels.interface import Backend, Tick
+from hpcpar.option_fields import OptionGroup, option
 from hpcpar.plan.optimizers import OPTIMIZERS, Update
 from hpcpar.runtime.parameters import Parameters
 
 #: Iterations in which the learning rate grows at first, at most.
 WARMUP = 100
+#: Epochs after each of which `RateSchedule.STEP` divides the rate by 10, unless it says otherwise.
+STEP_EPOCHS = 30
 
 
 class RateSchedule(str, Enum):
@@ -28,61 +31,43 @@ class RateSchedule(str, Enum):
     __str__ = str.__str__
 
 
-class BatchScaling(str, Enum):
-    """How the learning rate grows with the batch: k times, or sqrt(k) times, where the batch is k
-    times as large (OWT, section 5).
-    """
-
-    LINEAR = "linear"
-    SQRT = "sqrt"
-
-    __str__ = str.__str__
-
-    @property
-    def exponent(self) -> float:
-        """e of k^e."""
-        return 1.0 if self is BatchScaling.LINEAR else 0.5
+#: How the learning rate grows where the batch is k times as large: by this power of k (OWT,
+#: section 5).
+BATCH_SCALING = {"linear": 1.0, "sqrt": 0.5}
 
 
-@dataclass(frozen=True)
-class SGD:
-    """v := momentum * v - rate * (gradient + decay * w); w := w + v (OWT, section 4.2).
+def check_schedule(text: str) -> str:
+    """The name of a schedule; after ``step:``, the epochs of a step."""
+    name, colon, epochs = text.partition(":")
+    OneOf(RateSchedule)(name)
+    if colon and name != RateSchedule.STEP:
+        raise ValueRefused(f"'{text}': only step takes a number, as in step:30")
+    return f"{name}:{positive(epochs)}" if colon else name
 
-    Attributes
-    ----------
-    rate : float
-        Learning rate after the warm-up.
-    schedule : RateSchedule
-        How it falls.
-    step_epochs : int
-        Epochs after each of which `RateSchedule.STEP` divides it by 10.
-    warmup : int or None
-        Iterations in which the rate grows to `rate`; None: a quarter of an epoch, but at most
-        `WARMUP`.
-    base_batch : int or None
-        Samples of an update that `rate` and `decay` were chosen for; None: as many as there are.
-    scaling : BatchScaling
-        What other numbers of samples do to them.
-    """
 
-    rate: float = 0.01
-    momentum: float = 0.9
-    decay: float = 0.0005
-    schedule: RateSchedule = RateSchedule.STEP
-    step_epochs: int = 30
-    warmup: int | None = None
-    base_batch: int | None = None
-    scaling: BatchScaling = BatchScaling.LINEAR
+@dataclass(frozen=True, kw_only=True)
+class SGD(OptionGroup, section="training"):
+    """v := momentum * v - rate * (gradient + decay * w); w := w + v (OWT, section 4.2)."""
 
-    def __post_init__(self) -> None:
-        fine = 0 <= self.rate < math.inf and 0 <= self.momentum < 1 and 0 <= self.decay < math.inf
-        if not fine or min(self.step_epochs, self.base_batch or 1) < 1 or (self.warmup or 0) < 0:
-            raise InputError(
-                f"SGD with rate {self.rate}, momentum {self.momentum}, decay {self.decay}, steps "
-                f"of {self.step_epochs} epochs, warm-up {self.warmup}: rate, decay and warm-up "
-                "must be finite and not negative, momentum must be at least 0 and below 1, steps "
-                "of at least 1 epoch"
-            )
+    rate: float = option(
+        0.01, magnitude, "learning rate after the warm-up; the optimizer belongs to the plan: "
+        "hpcpar plan --optimizer", "RATE")
+    schedule: str = option(
+        RateSchedule.STEP.value, check_schedule, "how the rate falls: not at all; by 10 every "
+        f"{STEP_EPOCHS} epochs (step:N: every N); as half a cosine; by 6.3 after each quarter of "
+        "the training", "|".join(RateSchedule))
+    warmup: int | None = option(
+        None, natural, "iterations in which the rate grows from 0 (default: a quarter of an "
+        f"epoch, at most {WARMUP})", "N")
+    momentum: float = option(0.9, part, "of SGD, or Adam's first beta", "SHARE")
+    decay: float = option(0.0005, magnitude, "weight decay", "RATE")
+    base_batch: int | None = option(
+        None, positive, "samples of an update that --rate and --decay are meant for (default: as "
+        "many as there are); where there are k times as many, the rate is k times as large. "
+        "Layers with a pass for each rank (owt-b, owt-c) count those of a pass", "N")
+    scaling: str = option(
+        "linear", OneOf(BATCH_SCALING), "with --base-batch, rate times k, or rate and decay times "
+        "sqrt(k)", needs="base_batch")
 
     def factors(self, samples: float) -> tuple[float, float]:
         """Factors of `rate` and `decay` for updates by so many samples.
@@ -90,7 +75,7 @@ class SGD:
         They are k^e and k^(1 - e), so that k updates of the base batch and one of k times as many
         samples shrink weights alike (OWT, section 5, for small rates).
         """
-        k, exponent = samples / (self.base_batch or samples), self.scaling.exponent
+        k, exponent = samples / (self.base_batch or samples), BATCH_SCALING[self.scaling]
         return k ** exponent, k ** (1 - exponent)
 
     def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
@@ -98,11 +83,12 @@ class SGD:
         warmup = min(WARMUP, epoch_steps // 4) if self.warmup is None else self.warmup
         if step < warmup:
             return self.rate * (step + 1) / warmup
-        if self.schedule is RateSchedule.STEP:
-            return self.rate * 0.1 ** (step // (self.step_epochs * epoch_steps))
-        if self.schedule is RateSchedule.COSINE:
+        name, _, epochs = self.schedule.partition(":")
+        if name == RateSchedule.STEP:
+            return self.rate * 0.1 ** (step // (int(epochs or STEP_EPOCHS) * epoch_steps))
+        if name == RateSchedule.COSINE:
             return self.rate * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
-        if self.schedule is RateSchedule.OWT:
+        if name == RateSchedule.OWT:
             return self.rate * 250 ** (-(4 * step // steps) / 3)
         return self.rate
 

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from hpcpar.checks import positive
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
+from hpcpar.option_fields import OptionGroup, option
 from hpcpar.schema import Extent, Line, Word, convert, read_toml
 from hpcpar.search.scaling import node_ranks
 
@@ -21,27 +23,30 @@ SlurmTime = Annotated[str, Meta(pattern=rf"^{_TIME}$(?!\n)", description=(
     'a time as Slurm writes it, as in "00:30:00"'))]
 
 
-@dataclass(frozen=True)
-class Slurm:
+@dataclass(frozen=True, kw_only=True)
+class Slurm(OptionGroup, section="Slurm"):
     """Options of a Slurm job; an empty string or 0 leaves them to the site."""
 
-    account: Word = ""
-    partition: Word = ""
-    #: Limit of a job, as Slurm writes it.
-    time: SlurmTime = ""
-    constraint: Word = ""
-    #: Value of ``srun --mpi``; the default suits the installed MPI library.
-    mpi: Word = ""
-    #: Nodes of every job, for any number of ranks (instead of `ranks_per_node`).
-    nodes: Extent = 0
-    ranks_per_node: Extent = 0
-    cpus_per_rank: Extent = 0
-    #: Defaults to 1 with ``--device gpu``.
-    gpus_per_rank: Extent = 0
-    #: Modules to load.
-    modules: tuple[Line, ...] = ()
-    #: Further options of sbatch.
-    sbatch: tuple[Line, ...] = ()
+    account: Word = option("", str, "account that pays", "A")
+    partition: Word = option("", str, "partition", "Q")
+    time: SlurmTime = option(
+        "", str, "limit of a job; of a case, where they are run locally", "H:M:S")
+    constraint: Word = option("", str, "features that nodes must have", "C")
+    mpi: Word = option(
+        "", str, "of srun: pmi2, pmix, ... (default: what suits the installed MPI wheel)", "TYPE")
+    nodes: Extent = option(
+        0, positive, "nodes of every job, for any number of ranks (default: the site decides)", "N")
+    ranks_per_node: Extent = option(
+        0, positive, "ranks of a node, instead of --nodes (default: the machine's)", "N")
+    cpus_per_rank: Extent = option(
+        0, positive, "cores of a rank (default: the site decides)", "N")
+    gpus_per_rank: Extent = option(
+        0, positive, "GPUs of a rank (default: 1 with --device gpu)", "N")
+    modules: tuple[Line, ...] = option(
+        (), str, "load this module (may be repeated)", "M", names=("--module",), nargs="*")
+    sbatch: tuple[Line, ...] = option(
+        (), str, "another option of sbatch, as in --sbatch=--qos=debug (may be repeated)", "LINE",
+        nargs="*")
     #: Shell lines before the runs.
     setup: tuple[Line, ...] = ()
     #: Further options of srun.
@@ -80,8 +85,8 @@ def read(path: str, given: Mapping[str, Any],
          site: tuple[str, Mapping[str, Any]] = ("", {})) -> Slurm:
     """Merges the site's options with those of a TOML file and of the command line, which win.
 
-    An empty path stands for no file, None for an option that is not given; `site` is the path of
-    the site defaults and their Slurm options.
+    An empty path stands for no file; `site` is the path of the site defaults and their Slurm
+    options.
 
     Raises
     ------
@@ -90,12 +95,11 @@ def read(path: str, given: Mapping[str, Any],
     """
     page = "docs/reference/sweep.md"
     values = read_toml(path, dict[str, object], "Slurm options", page) if path else {}
-    wanted = {name: value for name, value in given.items() if value is not None}
     usual = dict(site[1])
-    if {"nodes", "ranks_per_node"} & (values.keys() | wanted.keys()):  # one of the two counts
+    if {"nodes", "ranks_per_node"} & (values.keys() | given.keys()):  # one of the two counts
         usual = {k: v for k, v in usual.items() if k not in ("nodes", "ranks_per_node")}
     merged: dict[str, Any] = {}
-    for where, source in ((f" of {site[0]}", usual), (f" {path}", values), ("", wanted)):
+    for where, source in ((f" of {site[0]}", usual), (f" {path}", values), ("", given)):
         given_here = convert(source, Slurm, f"Slurm options{where}", f"{page} has an example")
         for name in source:
             value = getattr(given_here, name)

@@ -16,7 +16,8 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.signals import StopRequest
 from hpcpar.train.class_counts import ClassCounts
-from hpcpar.train.job import EpochEnd, Job, JobOptions
+from hpcpar.train.job import EpochEnd, Job
+from hpcpar.train.job_options import JobOptions
 from hpcpar.train.saving import Saver
 
 

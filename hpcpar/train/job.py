@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
 
@@ -26,55 +26,13 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
-from hpcpar.runtime.optimizer import SGD
 from hpcpar.runtime.program import Program
 from hpcpar.runtime.reservoir import MOST_ITERATIONS, Reservoir
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import Checked
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A number of iterations, or seconds; an epoch where both are 0."""
-
-    steps: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """Options of a run.
-
-    Attributes
-    ----------
-    epochs, steps : int
-        Length of the whole training, resumed parts included; `steps` wins where it is not 0.
-    checkpoint, resume : str
-        Files; empty for none.
-    every : Interval
-        Distance between checkpoints.
-    keep : int
-        Number of checkpoints that stay.
-    partial : bool
-        Resume from what a checkpoint holds, even if something is missing or damaged.
-    augment : tuple of Augmentation
-        Changes of the training images.
-    """
-
-    data: str
-    epochs: int = 1
-    steps: int = 0
-    checkpoint: str = ""
-    every: Interval = field(default_factory=Interval)
-    keep: int = 1
-    resume: str = ""
-    partial: bool = False
-    seed: int = 0
-    sgd: SGD = field(default_factory=SGD)
-    transport: Transport = Transport.STAGED
-    augment: tuple[Augmentation, ...] = ()
+from hpcpar.train.job_options import JobOptions
 
 
 class EpochEnd(NamedTuple):
@@ -167,7 +125,7 @@ class Job:
         self.world, self.network, self.plan, self.options = world, network, plan, options
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
         self.schedule = world.agree(lambda: schedule_for(network, plan)) if training else forward
-        self.communicator = Communicator(world, backend, options.transport)
+        self.communicator = Communicator(world, backend, Transport(options.transport))
         self.executor = Executor(network, plan, self.schedule if training else None,
                                  self.communicator, backend, options.seed, forward)
         self.detector = NonfiniteDetector(self.executor)

@@ -19,7 +19,8 @@ from hpcpar.signals import StopRequest
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
 from hpcpar.train.class_counts import ClassCounts
-from hpcpar.train.job import EpochEnd, Job, JobOptions
+from hpcpar.train.job import EpochEnd, Job
+from hpcpar.train.job_options import JobOptions
 from hpcpar.train.saving import Collect, Saver
 
 
@@ -68,9 +69,8 @@ class Training(Job):
         super().__init__(world, network, plan, backend, options, training=True)
         self.loader = world.agree(lambda: self.open("train"))
         self.test = world.agree(lambda: self.open("test") if self.has_test else None)
-        batch, sgd = plan.batch, options.sgd
-        self.factors = sgd.factors(batch)
-        of_a_pass = sgd.factors(batch / plan.fc_passes)
+        self.factors = options.factors(plan.batch)
+        of_a_pass = options.factors(plan.batch / plan.fc_passes)
         self.executor.rule.of_a_pass = (of_a_pass[0] / self.factors[0],
                                         of_a_pass[1] / self.factors[1])
         self.start = self.restore() if options.resume else 0
@@ -127,7 +127,7 @@ class Training(Job):
 
     def _iterate(self, batch: Batch[Array]) -> tuple[float, float]:
         """The loss of the next iteration, and the samples that it got right."""
-        program, sgd = self.executor.training, self.options.sgd
+        program, sgd = self.executor.training, self.options
         assert program is not None
         self.communicator.trace.clear()
         begin = perf_counter()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError
 from hpcpar.signals import StopRequest
-from hpcpar.train.job import Interval
+from hpcpar.train.job_options import Interval
 
 #: Shortest time between two records of a run (s). Longer where they would take more than this part
 #: of the run.

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hpcpar import checks
+from hpcpar.checks import magnitude, path, positive
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.data.augment import Augmentation
+from hpcpar.data.augment import AugmentOptions
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
+from hpcpar.option_fields import option
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.optimizers import OPTIMIZERS
@@ -47,24 +50,20 @@ def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
     return plan.synchronisation is Synchronisation.ALLREDUCE or not is_summed
 
 
-@dataclass(frozen=True)
-class VerifyOptions:
-    """Options of a verification.
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(AugmentOptions, section="training"):
+    """Options of a verification."""
 
-    Attributes
-    ----------
-    data : str
-        A file, or empty for random numbers.
-    tolerance : float, optional
-        Of every quantity; by default it follows from a perturbed serial run.
-    """
-
-    data: str = ""
-    steps: int = 3
-    seed: int = 0
-    sgd: SGD = field(default_factory=SGD)
-    tolerance: float | None = None
-    augment: tuple[Augmentation, ...] = ()
+    data: str = option("", path, "HDF5 dataset, from: hpcpar data (default: random numbers)",
+                       "FILE.h5", section="network and data")
+    steps: int = option(3, positive, "iterations", "N")
+    tolerance: float | None = option(
+        None, magnitude, "largest relative difference that passes (default: of each tensor what "
+        "follows from a serial run with numbers that are off in their last digits)", "SHARE")
+    rate: float = option(
+        0.001, magnitude, "learning rate: small, lest training blows up what rounding leaves",
+        "RATE")
+    seed: int = option(0, checks.seed, "fixes initial weights, data and dropout", "N")
 
 
 @dataclass(frozen=True)
@@ -171,6 +170,7 @@ class Verification:
                  options: VerifyOptions) -> None:
         require_ranks(world, plan)
         self.world, self.network, self.plan, self.options = world, network, plan, options
+        self.sgd = SGD(rate=options.rate)
         self.schedule = world.agree(lambda: schedule_for(network, plan))
         self.executor = Executor(network, plan, self.schedule, Communicator(world, backend),
                                  backend, options.seed)
@@ -212,7 +212,7 @@ class Verification:
         """
         for step in range(self.options.steps):
             self.executor.communicator.trace.clear()
-            loss = self.trained.iterate(step, self.options.sgd)
+            loss = self.trained.iterate(step, self.sgd)
             self.world.agree(self._check_trace)
             expected, tolerance = self.world.bcast(self._expect(step))
             if not math.isfinite(expected):
@@ -232,12 +232,12 @@ class Verification:
         tolerance = np.full(self.result.worst.shape, self.options.tolerance or 0.0)
         if self.serial is None:
             return 0.0, tolerance
-        loss = self.serial.iterate(step, self.options.sgd)
+        loss = self.serial.iterate(step, self.sgd)
         if self.perturbed is not None:
-            other = self.perturbed.iterate(step, self.options.sgd)
+            other = self.perturbed.iterate(step, self.sgd)
             tolerance = tolerances(self.serial, self.perturbed)
             least = np.where(np.array(QUANTITIES) == "weight", step + 1, step)
-            noise = OPTIMIZERS[self.plan.optimizer].noise_rates * self.options.sgd.rate
+            noise = OPTIMIZERS[self.plan.optimizer].noise_rates * self.options.rate
             tolerance = np.maximum(tolerance, noise * least)
             tolerance[-1, 0] += FACTOR * abs(other - loss) / max(abs(loss), TINY)
         return loss, tolerance

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcpar.api.sources import machine_of_plan
+from hpcpar.api.sources import plan_and_machine
 from hpcpar.plan import plan as plans
 from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.sent_bytes import sent
@@ -34,7 +34,7 @@ def test_computing_takes_its_time_and_messages_are_sent(
     assert "loss and accuracy mean nothing" in done.stderr
     run = record.read(str(out))
     given = plans.load(str(path))
-    simulator = Simulator(given.network.build(), given, machine_of_plan(given, "plan"))
+    simulator = Simulator(given.network.build(), given, plan_and_machine(given, None)[1])
     tasks = np.array([isinstance(entry.step, Task) for entry in simulator.entries])
     expected_s = 12 * sum(simulator.compute_s(entry.step) for entry in simulator.entries
                           if isinstance(entry.step, Task))

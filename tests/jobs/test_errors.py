@@ -132,13 +132,13 @@ def test_no_length(option: str, hpcpar: Run, plan: Make, digits: Path) -> None:
 
 
 def test_gpu_buffers_without_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
-    told = "--transport nccl is of GPUs, --device is cpu"
+    told = "--transport nccl needs GPUs, but --device is cpu: add --device gpu, or drop"
     said(hpcpar(2, "calibrate", "--transport", "nccl", "-o", tmp_path / "m.toml"), 2, told)
     assert not (tmp_path / "m.toml").exists()
     said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--transport", "nccl"), 2,
          told)
     said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--math", "tf32"), 2,
-         "--math tf32 is of GPUs")
+         "--math tf32 needs GPUs")
 
 
 def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:

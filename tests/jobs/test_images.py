@@ -56,7 +56,7 @@ def test_crops_and_flips_are_verified(hpcpar: Run, plan: Make, images: Path) -> 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trace_equals_schedule"]
     done = hpcpar(3, "verify", "--plan", path, *AUGMENT)
-    assert done.returncode == 2 and "give one with --data" in done.stderr
+    assert done.returncode == 2 and "--augment needs --data" in done.stderr
 
 
 def test_larger_images_are_refused_without_crop(hpcpar: Run, plan: Make, images: Path) -> None:

@@ -67,7 +67,7 @@ def test_calibrate_for_auto(hpcpar: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "message"), [
     (("--for", "auto"), "--for auto needs --network and --batch"),
     (("--for", "auto", "--network", "lenet5", "--batch", 8, "--strategy", "data"), "leave out"),
-    (("--network", "lenet5", "--batch", 8, "--budget", "5min"), "--budget is of --for auto"),
+    (("--network", "lenet5", "--batch", 8, "--budget", "5min"), "--budget needs --for auto"),
 ])
 def test_what_contradicts_auto(words: tuple[str, ...], message: str, hpcpar: Run,
                                tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def verification(ranks: World, name: str, strategy: str, dtype: str, tolerance: 
     plan = Plan(spec, P, 2 * P, strategy, configurations(network, strategy, P),
                 **plan_options(strategy, P, 2 * P), **options)
     return Verification(ranks, network, comparable(network, plan, dtype), backend("cpu"),
-                        VerifyOptions("", 2, tolerance=tolerance))
+                        VerifyOptions(steps=2, tolerance=tolerance))
 
 
 def silent(step: int, result: Result) -> None:

@@ -7,18 +7,19 @@ import inspect
 import json
 import subprocess
 import sys
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hpcpar
-from hpcpar.api.options import PlanningOptions
 from hpcpar.cli.main import main, parsers
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
+from hpcpar.option_fields import options_of, section_of
 from tests.limits import LIMIT_S, SLOWNESS
 
 ROOT = Path(hpcpar.__file__).parents[1]
@@ -116,18 +117,19 @@ def test_a_dry_sweep_answers_as_the_command(launcher: str, capsys: pytest.Captur
         result.plot(name="eficiency")
 
 
-def test_every_default_of_the_command_line_is_that_of_the_function() -> None:
-    """The option's default is the object of the dataclass or of the signature; the machine's may be
-    the site's.
-    """
-    for name in ("plan", "predict"):
-        args, function = parsers(name)[1], getattr(hpcpar, name)
-        fields = PlanningOptions.__dataclass_fields__
-        for field in fields.values():
-            assert args.get_default(field.name) is field.default
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.default is not parameter.empty and parameter.name != "machine":
-                assert args.get_default(parameter.name) is parameter.default, parameter.name
+def test_the_signature_shows_every_option_of_the_command() -> None:
+    """But those that name output files and the form of results, which results offer as methods."""
+    for name in ("plan", "predict", "simulate", "sweep", "compare"):
+        group = next(iter(parsers(name)[1].kinds().values())).get_default("group")
+        shown = {f.name for f in options_of(group) if section_of(group, f) != "output"
+                 or (f.name == "out" and name == "sweep")}
+        parameters = inspect.signature(getattr(hpcpar, name)).parameters
+        assert shown <= set(parameters), name
+        for f in options_of(group):
+            if f.name in parameters and f.default is not MISSING:
+                assert parameters[f.name].default is f.default, f.name
+                assert parameters[f.name].annotation not in ("", "Any")
+        assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 @pytest.mark.parametrize(("given", "said"), [

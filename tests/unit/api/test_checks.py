@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcpar.api import checks
+from hpcpar import checks
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
 from tests.limits import SOON_S

@@ -122,7 +122,7 @@ def test_the_legends_of_a_plot_are_beside_what_is_drawn(plan: str) -> None:
     (("--load", "nod=0.2"), "did you mean 'node'"),
     (("--jitter", "2"), "a number from 0 to 1"),
     (("--repeat", "0"), "whole number of at least 1"),
-    (("--repeat", "5"), "--repeat goes with --jitter"),
+    (("--repeat", "5"), "--repeat needs --jitter"),
 ])
 def test_what_is_not_possible_is_refused(plan: str, words: tuple[str, str], told: str,
                                          capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,14 +10,16 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
 from hpcpar.cli.main import COMMANDS, main, parsers
-from hpcpar.cli.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind, check_training
+from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.errors import InputError
+from hpcpar.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind
 from hpcpar.train import checkpoint, record
 from tests.unit.train.test_record import sample
 
@@ -127,10 +129,10 @@ def test_files_that_the_command_wrote_before_are_replaced() -> None:
     PICTURE.check("none")
 
 
-def training(**changes: object) -> argparse.Namespace:
-    return argparse.Namespace(**{
-        "checkpoint": CHECKPOINT("c.h5"), "out": RECORD("run.h5"), "resume": "",
-        "forward_only": False, "overwrite": False, **changes})
+def training(**changes: Any) -> RunCommand:
+    return RunCommand(**{
+        "plan": "p.json", "data": "d.h5", "checkpoint": CHECKPOINT("c.h5"),
+        "out": RECORD("run.h5"), **changes})
 
 
 def test_another_trainings_files_are_replaced_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,12 +150,12 @@ def test_another_trainings_files_are_replaced_when_asked(monkeypatch: pytest.Mon
     for command, refused in (("hpcpar run --plan q.json", True), ("", False),
                              ("/other/hpcpar run --plan p.json", False)):
         record.write("run.h5", replace(sample(), command=command))
-        others = training(checkpoint=None)
+        others = training(checkpoint="")
         if refused:
-            with pytest.raises(InputError, match=r"run record run.h5 is of another command; repl"):
+            with pytest.raises(InputError, match=r"run record run.h5 comes from another command"):
                 check_training(others)
             with pytest.raises(InputError, match="another command"):  # nothing goes on
-                check_training(training(checkpoint=None, resume="c.h5", forward_only=True))
+                check_training(training(checkpoint="", resume="c.h5", forward_only=True))
             check_training(training(resume="c.h5"))
             check_training(training(overwrite=True))
         else:
@@ -169,6 +171,6 @@ def test_hdf5_files_of_another_kind_are_never_replaced(options: tuple[str, str])
     with h5py.File("other.h5", "w") as f:
         f["x"] = 1
     name, path = options
-    words: dict[str, object] = {"out": "", "checkpoint": None, "overwrite": True, name: path}
+    words: dict[str, Any] = {"out": "", "checkpoint": "", "overwrite": True, name: path}
     with pytest.raises(InputError, match=f"^{path} exists and is not a .*: it is not replaced"):
         check_training(training(**words))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hpcpar.cli.main import COMMANDS, main, parsers
-from hpcpar.cli.parser import SECTIONS
 from tests.limits import LIMIT_S
 
 
@@ -23,8 +22,8 @@ def shown_help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown_help(capsys, "plan")
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert titles == ["options", "network and data", "machine", "plan", "training", "prediction",
-                      "output"]
+    assert titles == ["options", "network and data", "machine", "plan", "prediction", "output",
+                      "example"]
     output = text[text.index("\noutput:"):]
     assert all(name in output for name in ("--json", "--csv", "--wide", "--output"))
     assert re.findall(r"^  -", text[:text.index("\nnetwork and data:")], re.MULTILINE) == ["  -"]
@@ -34,28 +33,71 @@ def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> No
 def test_every_option_is_known_to_the_hints(command: str) -> None:
     """The hints read the help: no option is taken as misspelt."""
     _, parser = parsers(command)
-    parser.check_options(["--help"])
+    parser.check_options(["--help"], lambda option: "")
     usage = re.findall(r"(?<=[\[ |])--[\w-]+", parser.format_usage())
     assert set(usage) <= set(parser.options())
-
-
-def test_every_section_names_options_that_exist() -> None:
-    top, _ = parsers(*COMMANDS)
-    known = set()
-    for parser in top.commands.choices.values():
-        kinds = parser.commands.choices.values() if parser.commands else []
-        known |= {name for each in (parser, *kinds) for name in each.options()}
-    assert {f"--{name}" for names in SECTIONS.values() for name in names.split()} <= known
 
 
 @pytest.mark.parametrize(("words", "hint"), [
     (["sweep", "strong", "--rnaks", "2"], "'--ranks'"), (["data", "digits", "--jsn"], "'--json'"),
     (["plan", "--batch-nrom", "local"], "'--batch-norm'"), (["plan", "--oputput"], "'--output'"),
+    (["sweep", "weak", "--strategy", "data"], "'--strategies'"),
 ])
 def test_hints_in_commands_of_commands(words: list[str], hint: str,
                                        capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert f"did you mean {hint}?" in capsys.readouterr().err
+
+
+def test_a_misspelt_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "digts", "d.h5"]) == 2
+    assert "unknown kind 'digts'; did you mean 'digits'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "way"), [
+    ("run --optimizer adam", "hpcpar plan --optimizer"), ("plan --rate 0.1", "hpcpar run --rate"),
+    ("predict --momentum 0", "hpcpar run --momentum"), ("run --bucket=0", "hpcpar plan --bucket"),
+    ("simulate --retry", "hpcpar sweep strong --retry"),
+])
+def test_the_option_of_another_command_names_the_way(words: str, way: str,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert f"it belongs to another command; use: {way} " in said and said.count("\n") == 1
+
+
+def test_optimizer_and_rate_name_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, way in (("run", "hpcpar plan --optimizer"), ("plan", "hpcpar run --rate")):
+        assert way in " ".join(shown_help(capsys, command).split())
+
+
+def examples() -> dict[str, str]:
+    """The example at the end of each help, by command and kind."""
+    return {f"{command} {kind}".strip(): str(parser.epilog).removeprefix("example:\n  ")
+            for command in COMMANDS for kind, parser in parsers(command)[1].kinds().items()}
+
+
+@pytest.mark.parametrize("command", examples())
+def test_every_example_can_be_parsed(command: str) -> None:
+    """Its options make the options of its own command."""
+    words = examples()[command].split()
+    words = words[words.index("hpcpar") + 1:]
+    assert words[:len(command.split())] == command.split()
+    given = vars(parsers(words[0])[0].parse_args(words))
+    for name in ("command", "kind", "print_completion"):
+        given.pop(name, None)
+    group = given.pop("group")
+    assert group(**given)
+
+
+def test_examples_without_ranks_run_one_after_the_other(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    shown = examples()
+    for command in ("data digits", "data info", "data synthetic", "plan", "predict", "simulate",
+                    "export", "networks", "machines", "sweep strong", "sweep weak", "sweep report"):
+        assert main(shown[command].split()[1:]) == 0, command
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tests_read_no_site_defaults() -> None:
-    assert os.environ[site.VARIABLE] == "" and site.read() == site.Site()
+    assert os.environ[site.VARIABLE] == "" and site.read() == site.SiteDefaults()
 
 
 def test_the_path(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

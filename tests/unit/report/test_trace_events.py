@@ -147,7 +147,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (([old], "has no times at which steps began; run again"),
                            ([damaged], "'network' is missing"), ([], "give either"),
                            ([path, "--plan", file], "give either"),
-                           ([path, "--machine", "local"], "goes with --plan")):
+                           ([path, "--machine", "local"], "--machine needs --plan")):
         capsys.readouterr()
         assert main(["trace", *words, "-o", str(out)]) == 2
         err = capsys.readouterr().err

@@ -149,7 +149,7 @@ def test_more_nodes_than_ranks() -> None:
 
 
 def test_the_command_line_wins_and_lists_add_up(tmp_path: Path) -> None:
-    found = options(tmp_path, FULL, partition="cpu", modules=["mpich"], time=None)
+    found = options(tmp_path, FULL, partition="cpu", modules=["mpich"])
     assert (found.partition, found.time, found.account) == ("cpu", "00:30:00", "m1234")
     assert found.modules == ("cray-python", "cudatoolkit/12",
                              "mpich") and found.sbatch == ("--qos=debug", "--exclusive")

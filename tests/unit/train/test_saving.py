@@ -14,7 +14,7 @@ from hpcpar import signals
 from hpcpar.errors import InputError, RunError
 from hpcpar.signals import StopRequest
 from hpcpar.train import saving
-from hpcpar.train.job import Interval
+from hpcpar.train.job_options import Interval
 from hpcpar.train.saving import BackgroundWriter, Saver
 
 

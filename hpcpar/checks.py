@@ -11,10 +11,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, TypeVar
 
-from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError, unknown
-from hpcpar.kernels.interface import MathMode
-from hpcpar.network.layers import Shape
 
 T = TypeVar("T")
 #: Largest count of anything: samples, classes, iterations.
@@ -25,10 +22,8 @@ MOST_RANKS, MOST_MICROBATCHES = 1 << 20, 1024
 MOST_SEED = 2**63 - 1
 #: Bounds of times, rates and factors: products of some of them are finite.
 LEAST_AMOUNT, MOST_AMOUNT = 1e-12, 1e18
-#: Where ranks compute.
-DEVICES = ("cpu", "gpu")
-#: A device of `run` alone: ranks sleep instead of computing.
-EMULATE = "emulate"
+#: Seconds of a unit of time.
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 #: The jitter of the machine's calibration.
 MEASURED = "measured"
 
@@ -45,9 +40,9 @@ def argument(name: str, check: Callable[[Any], T], value: object) -> T:
         raise InputError(f"argument {name}: {err}") from err
 
 
-def optional(name: str, check: Callable[[Any], T], value: object) -> T | None:
-    """The same for an argument that may be None."""
-    return None if value is None else argument(name, check, value)
+def path(value: T) -> T:
+    """The path of a file, which a shell completes; in Python, also what the file would hold."""
+    return value
 
 
 @dataclass(eq=False)
@@ -119,6 +114,16 @@ def number(least: float, most: float, told: str, value: object) -> float:
     return found
 
 
+def duration_s(value: object) -> float:
+    """A time in seconds, or text with its unit."""
+    if isinstance(value, float):
+        return value
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", str(value).strip())
+    if found is None or not float(found[1]):
+        raise ValueRefused(f"{_shown(value)} is not a duration; write 90s, 10min or 2h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
 def jitters(value: object) -> float | str:
     """The standard deviation of a step's time over its mean, or `MEASURED`."""
     return MEASURED if value == MEASURED else number(
@@ -148,7 +153,7 @@ magnitude = partial(number, 0.0, MOST_AMOUNT, "a number of at least 0")
 part = partial(number, 0.0, math.nextafter(1.0, 0.0), "a number of at least 0 and below 1")
 
 
-def image(value: str | Iterable[int]) -> Shape:
+def image(value: str | Iterable[int]) -> tuple[int, ...]:
     """An image shape: CxHxW, CxDxHxW, CxW, or its numbers."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     text = "x".join(map(str, value)) if several else str(value)
@@ -167,18 +172,3 @@ def by_name(check: Callable[[Any], T], value: str | Mapping[str, float]) -> dict
 
 #: Shares of levels' bandwidth that others take, and factors of units that compute slower.
 loads, factors = partial(by_name, part), partial(by_name, amount)
-
-
-def check_gpu_options(device: str, transport: str, math_mode: str) -> None:
-    """Checks that options of GPUs are given with GPUs only.
-
-    Raises
-    ------
-    InputError
-        Another device than ``gpu``.
-    """
-    given = [("--transport", transport, Transport.STAGED), ("--math", math_mode, MathMode.FP32)]
-    for option, value, default in given:
-        if device != "gpu" and value != default:
-            raise InputError(f"{option} {value} is of GPUs, --device is {device}; give --device "
-                             f"gpu, or leave {option} out")

@@ -4,10 +4,8 @@ the same kind.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,6 +13,7 @@ from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.files import is_special
+from hpcpar.option_fields import OptionGroup, options_of
 
 #: A training that goes on may replace the checkpoint that it resumes.
 _ALLOWED = {"checkpoint", "resume"}
@@ -39,8 +38,8 @@ class OutputKind:
     pattern: bytes
     holds: Callable[[Any], bool] | None = None
 
-    def __call__(self, path: str) -> OutputFile:
-        return OutputFile(path, self)
+    def __call__(self, path: str) -> str:
+        return path
 
     def check(self, path: str) -> None:
         """Checks that a file which the command would replace begins as one of this kind.
@@ -66,7 +65,7 @@ class OutputKind:
         """
         from hpcpar.hdf5 import check, open_hdf5
 
-        if self.holds is None or not _holds_something(path):
+        if self.holds is None or not holds_something(path):
             return
         check([path], self.what, remedy := "remove it, or choose another name", True)
         with open_hdf5(path, self.what, remedy) as f:
@@ -89,18 +88,7 @@ CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
 DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 
-class OutputFile(str):
-    """The path of a file that a command writes, and its kind."""
-
-    kind: OutputKind
-
-    def __new__(cls, path: str, kind: OutputKind) -> OutputFile:
-        self = super().__new__(cls, path)
-        self.kind = kind
-        return self
-
-
-def check_outputs(args: argparse.Namespace) -> None:
+def check_outputs(options: OptionGroup) -> None:
     """Checks that no output of a command is another of its files, by whatever name, or a file of
     another kind.
 
@@ -109,64 +97,33 @@ def check_outputs(args: argparse.Namespace) -> None:
     InputError
         Two options name one file, or a file would be replaced that is no such output.
     """
-    for (one, path), (other, second) in combinations(_files(args), 2):
-        writes = isinstance(path, OutputFile) or isinstance(second, OutputFile)
-        if writes and {one, other} != _ALLOWED and _same(path, second):
+    for (one, path, kind), (other, second, its) in combinations(_files(options), 2):
+        to_be = kind and its and os.path.realpath(path) == os.path.realpath(second)
+        writes = (kind or its) and {one, other} != _ALLOWED
+        if writes and (to_be or same_file(path, second)) and not is_special(path):
             raise InputError(f"{one} and {other} are one file, {path}; give each its own")
-    for _, path in _files(args):
-        if isinstance(path, OutputFile):
-            path.kind.check(path)
+    for _, path, kind in _files(options):
+        if kind:
+            kind.check(path)
 
 
-def check_training(args: argparse.Namespace) -> None:
-    """Checks that a run replaces no checkpoint and no record of another one, unless it is asked
-    to. Of a job, one rank needs to call it.
-
-    Raises
-    ------
-    InputError
-        It would.
-    """
-    for path in (args.checkpoint, args.out):
-        if path:
-            path.kind.check_content(path)
-    goes_on = args.resume and not args.forward_only
-    if args.overwrite:
-        return
-    if args.checkpoint and _holds_something(args.checkpoint) and not (
-            goes_on and _same(args.resume, args.checkpoint)):
-        raise InputError(f"checkpoint {args.checkpoint} exists; go on from it with --resume "
-                         f"{args.checkpoint}, replace it with --overwrite, or choose another name")
-    # a training that goes on moves another one's record aside
-    if args.out and _holds_something(args.out) and not goes_on and _is_of_another(args.out):
-        raise InputError(f"run record {args.out} is of another command; replace it with "
-                         "--overwrite, or choose another name")
-
-
-def _is_of_another(path: str) -> bool:
-    """True for a record unless the same command has made it, or a simulation."""
-    from hpcpar.hdf5 import attributes, open_hdf5
-
-    with open_hdf5(path, RECORD.what, "choose another name") as f:
-        made_by = str(attributes(f, f"run record {path}", "choose another name").get("command", ""))
-    return bool(made_by) and not made_by.endswith(" ".join(["", *sys.argv[1:]]))
-
-
-def _holds_something(path: str) -> bool:
+def holds_something(path: str) -> bool:
+    """Whether there is a file that is not empty."""
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
-def _files(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Outputs, and all that may be the path of another file, with the names of their options."""
-    for name, value in vars(args).items():
+def _files(options: OptionGroup) -> Iterator[tuple[str, str, OutputKind | None]]:
+    """Outputs with their kinds, and all that may be the path of another file, with the names of
+    their options.
+    """
+    for f in options_of(type(options)):
+        value, check = getattr(options, f.name), f.metadata["option"].check
         for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, str) and each and name != "command":
-                yield name.replace("_", "-"), each
+            if isinstance(each, str) and each:
+                yield (f.name.replace("_", "-"), each,
+                       check if isinstance(check, OutputKind) else None)
 
 
-def _same(path: str, other: str) -> bool:
-    """True for one regular file, or for one place of two outputs that do not exist yet."""
-    if os.path.exists(path) and os.path.exists(other):
-        return os.path.samefile(path, other) and not is_special(path)
-    outputs = isinstance(path, OutputFile) and isinstance(other, OutputFile)
-    return outputs and os.path.realpath(path) == os.path.realpath(other)
+def same_file(path: str, other: str) -> bool:
+    """True for two names of one file."""
+    return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)

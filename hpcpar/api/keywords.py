@@ -1,0 +1,51 @@
+"""Functions that take each option of a dataclass as a keyword argument."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, ParamSpec, TypeVar
+
+from hpcpar.errors import unknown
+from hpcpar.option_fields import OptionGroup, help_of
+
+P = ParamSpec("P")
+Group = TypeVar("Group", bound=OptionGroup)
+Result = TypeVar("Result")
+
+
+def by_keyword(group: Callable[P, Group],
+               function: Callable[[Group], Result]) -> Callable[P, Result]:
+    """A function of options as a function of keyword arguments.
+
+    The dataclass is the one description: type checkers and editors take its parameters for those
+    of the function (by `P`), ``inspect.signature`` and notebooks by ``__signature__``.
+    """
+    signature = inspect.signature(group)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> Result:
+        for name in kwargs:
+            if name not in signature.parameters:
+                raise unknown("option", name, signature.parameters)
+        return function(group(*args, **kwargs))
+
+    name = str(getattr(group, "__name__", "")).removesuffix("Arguments").lower()
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = function.__module__
+    answer = inspect.signature(function).return_annotation
+    call.__signature__ = signature.replace(return_annotation=answer)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    call.__annotations__["return"] = answer
+    call.__doc__ = _docstring(inspect.getdoc(function) or "", group, name)
+    return call
+
+
+def _docstring(text: str, group: Any, name: str) -> str:
+    """The docstring of a function of options, with a line for each."""
+    options = [f for f in fields(group) if "option" in f.metadata]
+    lines = [f"{f.name} : {f.type}\n    {help_of(f)}"
+             for f in sorted(options, key=lambda f: bool(f.kw_only))]
+    return "\n".join([
+        text, "", "Parameters", "----------", *lines, "", "Raises", "------", "InputError",
+        f"    An argument is not possible; ``hpcpar {name}`` has the same options."])
