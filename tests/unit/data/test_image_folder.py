@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import builtins
 import json
 from pathlib import Path
@@ -12,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcpar.cli import data
+from hpcpar.cli.main import main
 from hpcpar.data.image_folder import from_images
 from hpcpar.errors import InputError
 
@@ -184,11 +183,9 @@ def test_without_pillow(folder: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_command_says_what_it_left_out(folder: Path, tmp_path: Path,
                                        capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    data.add(parser)
     (folder / "dog" / "4.png").write_bytes(b"no image")
-    words = ["images", str(tmp_path / "a.h5"), str(folder), "--input", "3x5x4"]
-    assert data.main(parser.parse_args([*words, "--skip-damaged", "--json"])) == 0
+    words = ["data", "images", str(tmp_path / "a.h5"), str(folder), "--input", "3x5x4"]
+    assert main([*words, "--skip-damaged", "--json"]) == 0
     told = capsys.readouterr()
     assert "left out 1 damaged images; the first" in told.err
     assert "dog/4.png cannot be read" in told.err
