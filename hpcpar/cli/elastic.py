@@ -23,12 +23,12 @@ from types import FrameType
 
 from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
+from hpcpar.api.sources import plan_and_machine
 from hpcpar.cli.launch import die_with, job_environment, without
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
-from hpcpar.machine import files
 from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
@@ -77,12 +77,12 @@ def plan_for(given: Plan, ranks: int) -> Plan:
     InputError
         There is none that fits into memory.
     """
-    if ranks >= int(given.ranks):
+    if ranks >= given.ranks:
         return given
-    network = given.network.build()
+    network, (_, machine) = given.network.build(), plan_and_machine(given, None)
     for count in range(ranks, 0, -1):
         try:
-            found = best_plan(network, count, int(given.batch), files.from_dict(given.machine),
+            found = best_plan(network, count, given.batch, machine,
                               overlap=given.overlap, dtype=given.dtype, optimizer=given.optimizer,
                               batch_norm=given.batch_norm)
         except InputError:
