@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.unseen.cases import FAST, Group, Place, Result, Turn, free_bytes, possible
 from bench.unseen.jobs import ROOT, SCRIPT, Case, Failed, Job, output
-from hpcpar.api.sources import machine_of_plan
+from hpcpar.api.sources import plan_and_machine
 from hpcpar.calibrate.calibrate import ROUNDS
 from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.child import command as program
@@ -227,7 +227,7 @@ def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[
     some: dict[str, Plan] = {}
     left = room = ROOM * free_bytes()
     for strategy, plan in todo.items():
-        needs = price(network, plan, machine_of_plan(plan, strategy)).memory_bytes * group.ranks
+        needs = price(network, plan, plan_and_machine(plan, None)[1]).memory_bytes * group.ranks
         if some and needs > left:
             yield some
             some, left = {}, room

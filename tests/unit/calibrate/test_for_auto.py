@@ -104,7 +104,8 @@ def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -
     told, everything = Told(truth), all_measured(truth)
     machine, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
     known = search(everything.found())[0]
-    assert choice.stands and choice.iteration_s == pytest.approx(known.iteration_s)
+    # the shapes of ranks with smaller parts are estimated from what else is measured
+    assert choice.stands and choice.iteration_s == pytest.approx(known.iteration_s, rel=1e-3)
     assert search(machine)[0].strategy == choice.strategy
     assert choice.measured == len(set(machine.compute)) <= choice.shapes
     assert len(machine.compute) < len(everything.works)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.api.sources import machine_of_plan
+from hpcpar.api.sources import plan_and_machine
 from hpcpar.cli import main as cli
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.data.synthetic import synthetic
@@ -48,7 +48,7 @@ def pretend(words: list[str], seconds: float) -> None:
     schedule, ranks = schedule_for(network, plan), plan.ranks
     s = len(schedule.steps)
     times = np.full((ranks, ITERATIONS), seconds / ranks) * np.linspace(0.9, 1.1, ITERATIONS)
-    prediction = price(network, plan, machine_of_plan(plan, "the plan"),
+    prediction = price(network, plan, plan_and_machine(plan, None)[1],
                        samples=640).to_json(steps=True)
     sent = np.zeros((ranks, s), np.int64)
     record.write(
