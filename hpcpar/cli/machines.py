@@ -37,8 +37,11 @@ def _show(machine: Machine, sources: list[str], wide: bool) -> None:
     word = "" if machine.processor == "rank" else f", a {machine.processor}"
     peak = f" (data sheet {amount(d.peak_flops_per_s, 'flop/s')})" if d.peak_flops_per_s else ""
     show_line(f"{machine.name}: {machine.notes}")
-    show_line(f"one rank{word}: {amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions "
-              f"and products{peak}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
+    rate = (f"{d.name or 'device'}, {amount(d.flops_per_s, 'flop/s')} by its data sheet, "
+            f"{d.multiprocessors} multiprocessors, computing by the model of kernels"
+            if d.multiprocessors else
+            f"{amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions and products{peak}")
+    show_line(f"one rank{word}: {rate}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
               f"{amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
               f"{len(machine.compute)} calibrated operations")
     show(
