@@ -45,6 +45,13 @@ WEIGHTS = {"run": 6.0, "conv": 1.5, "gemm": 0.5}
 TABLE_LAUNCH_S = 2e-5
 #: Residuals (logarithms) beyond which a row counts less than its square.
 ROBUST = 0.2
+#: Where the fit begins, and to where it is drawn weakly: what a textbook would say.
+START = KernelModel(
+    share=dict(zip(PASSES, (0.8, 0.8, 0.5), strict=True)), winograd=dict.fromkeys(PASSES, 2.25),
+    bandwidth={"matmul": 0.9, "activation": 0.75, "normalisation": 0.75, "pooling": 0.6,
+               "lrn": 0.4, "update": 0.9, "other": 0.5},
+    winograd_traffic=2.0, large_window=1.5, strided=2.0, volumes=1.5, tile_words=32.0, fill=16.0,
+    direct=0.12, yearly=1.1, host_s=3e-5)
 #: Devices of one data sheet, left out together.
 TOGETHER = {"V100": "V100", "P100": "P100"}
 
@@ -209,22 +216,22 @@ def _unbounded(value: Any) -> Any:
     return dict.fromkeys(value, math.inf) if isinstance(value, dict) else math.inf
 
 
-def fit(samples: Sequence[Sample], start: KernelModel, steps: int) -> KernelModel:
-    """Robust least squares of logarithms; `start` draws weakly. Shares are at most 1."""
-    table, first = Table(samples), packed(start)
+def fit(samples: Sequence[Sample]) -> KernelModel:
+    """Robust least squares of logarithms; `START` draws weakly. Shares are at most 1."""
+    table, first = Table(samples), packed(START)
     root = np.sqrt(table.weights())
 
     def residuals(logs: Floats) -> Floats:
-        errors = table.logs(unpacked(logs, start))
+        errors = table.logs(unpacked(logs, START))
         bounded = errors / (1 + (errors / ROBUST) ** 2) ** 0.25
         return np.concatenate([root * bounded, 0.03 * (logs - first)])
 
-    whole = {name: dict.fromkeys(getattr(start, name), 1.0) for name in ("share", "bandwidth")}
-    most = packed(replace(start, **{f.name: whole.get(f.name) or _unbounded(getattr(start, f.name))
-                                    for f in fields(start)}))
-    found = least_squares(residuals, np.minimum(first, most - 1e-3), max_nfev=steps,
+    whole = {name: dict.fromkeys(getattr(START, name), 1.0) for name in ("share", "bandwidth")}
+    most = packed(replace(START, **{f.name: whole.get(f.name) or _unbounded(getattr(START, f.name))
+                                    for f in fields(START)}))
+    found = least_squares(residuals, np.minimum(first, most - 1e-3), max_nfev=60,
                           diff_step=1e-3, bounds=(-np.inf, most))
-    return unpacked(found.x, start)
+    return unpacked(found.x, START)
 
 
 def accuracy(logs: Floats) -> str:
@@ -235,7 +242,7 @@ def accuracy(logs: Floats) -> str:
             f"of 2 {np.mean(np.abs(logs) <= math.log(2)):.2f}")
 
 
-def leave_out(samples: Sequence[Sample], by: str, start: KernelModel) -> None:
+def leave_out(samples: Sequence[Sample], by: str) -> None:
     """Predict the samples of each device or network by a fit to all others."""
     def name(sample: Sample) -> str:
         if by == "network":
@@ -244,7 +251,7 @@ def leave_out(samples: Sequence[Sample], by: str, start: KernelModel) -> None:
 
     found: dict[str, list[Floats]] = {}
     for left in sorted({name(sample) for sample in samples} - {""}):
-        model = fit([s for s in samples if name(s) != left], start, 12)
+        model = fit([s for s in samples if name(s) != left])
         for kind in WEIGHTS:
             own = [s for s in samples if name(s) == left and s.kind == kind]
             if own:
@@ -263,14 +270,14 @@ def main() -> None:
     args = parser.parse_args()
     samples = [*run_samples(), *conv_samples(), *gemm_samples()]
     gpus = [s for s in samples if s.device != "KNL-7250"]
-    model = fit(gpus, kernel_model.fitted(), 30)
+    model = fit(gpus)
     for kind in WEIGHTS:
         for label, some in ("fitted", gpus), ("KNL, not fitted", [
                 s for s in samples if s.device == "KNL-7250"]):
             if own := [s for s in some if s.kind == kind]:
                 print(f"{label:16s} {kind:5s}", accuracy(Table(own).logs(model)))
     if args.leave:
-        leave_out(gpus, args.leave, model)
+        leave_out(gpus, args.leave)
     if args.write:
         path = Path(kernel_model.__file__).with_suffix(".toml")
         numbers = {f.name: rounded(getattr(model, f.name)) for f in fields(model)}

@@ -141,7 +141,7 @@ def page(counted: list[Result], shown: list[Result], left: dict[str, int]) -> st
     one = [r for r in counted if r.row.devices == "1"]
     many = [r for r in counted if r.row.devices != "1"]
     out = ["# Other people's machines", "",
-           "Published training runs in float32 ([data and sources](../../bench/gallery/README.md)),",
+           "Published training runs in float32 (data and sources: `bench/gallery/README.md`),",
            "predicted from data sheets alone: devices of the catalogue, levels of the presets, no",
            "calibration. Written by `python -m bench.gallery`. Accuracy is the mean of",
            "1 - |predicted / measured - 1|, at least 0.", "",
@@ -154,8 +154,8 @@ def page(counted: list[Result], shown: list[Result], left: dict[str, int]) -> st
            "## The twenty worst", "", *worst(counted), "## Not counted", "",
            "| why | rows |", "| --- | --- |"]
     out += [f"| {why} | {count} |" for why, count in sorted(left.items(), key=lambda x: -x[1])]
-    out += [f"| predicted, but {why} | {sum(r.row.doubt == why for r in shown)} |"
-            for why in sorted({r.row.doubt for r in shown})]
+    out += ["", "Predicted, but not counted:", "",
+            *table("why", lambda r: r.row.doubt, shown)]
     return "\n".join(out) + "\n"
 
 

@@ -345,4 +345,5 @@ NETWORKS: dict[str, Callable[[Shape], Network]] = {
     "nnunet3d": lambda shape: _unet("nnunet3d", shape, (32, 64, 128, 256, 320, 320), classes=4,
                                     strided=True, leaky=True),
     "cosmoflow": lambda shape: cosmoflow(shape, 3),
+    "cosmoflow_2": lambda shape: cosmoflow(shape, 2),
 }

@@ -40,9 +40,10 @@ class Row:
 
     @property
     def graph_name(self) -> str:
-        """Name of the network in `NETWORKS`; MXNet's AlexNet is another one."""
-        mxnet = self.network == "alexnet" and "MXNet" in self.framework
-        return "alexnet_mxnet" if mxnet else self.network
+        """Name of the network in `NETWORKS`: its variant."""
+        if self.network == "alexnet" and "MXNet" in self.framework:
+            return "alexnet_mxnet"
+        return "cosmoflow_2" if "kernel 2x2x2" in self.note else self.network
 
     @property
     def graph(self) -> Network:
@@ -83,6 +84,10 @@ class Row:
         """Why the row is neither fitted nor counted; empty where it is."""
         if any(name in self.framework for name in _OTHER_LIBRARIES):
             return "another library than cuDNN"
+        if "MLPerf HPC" in self.source or self.id.startswith("mlperf-"):
+            return "MLPerf HPC: input and staging are part of the figure"
+        if "slow input on 8 GPUs" in self.note and int(self.devices) >= 8:
+            return "note: slow input"
         return next((why for words, why in _DOUBTS if words in self.note), "")
 
 

@@ -53,6 +53,8 @@ class KernelModel:
         The same gain of Fourier transforms, of 5 x 5 kernels and larger at stride 1.
     strided : float
         Times as slow: gradient of the input of a convolution with a stride.
+    volumes : float
+        Times as slow: kernels of three dimensions.
     tile_words : float
         Words that a multiprocessor of `FED_LANES` lanes loads in the time of a product, as the
         length of the sides of a tile at which loading takes half of the time.
@@ -75,6 +77,7 @@ class KernelModel:
     winograd_traffic: NotNegative
     large_window: Positive
     strided: Positive
+    volumes: Positive
     tile_words: NotNegative
     fill: NotNegative
     direct: Positive
@@ -97,8 +100,9 @@ class Product:
     ----------
     flops, bytes : float
         Of the whole operation.
-    winograd, large, strided : bool
-        Winograd's algorithm suits it; Fourier transforms do; it has a stride.
+    winograd, large, strided, volume : bool
+        Winograd's algorithm suits it; Fourier transforms do; it has a stride; it has three
+        dimensions.
     """
 
     m: Numbers
@@ -110,6 +114,7 @@ class Product:
     winograd: Flags
     large: Flags
     strided: Flags
+    volume: Flags
 
 
 def product_of(work: Work) -> Product:
@@ -134,7 +139,7 @@ def product_of(work: Work) -> Product:
         np.minimum(channels, filters), WINOGRAD_CHANNELS)
     large = stepwise and min(kernel, default=0) >= 5
     return Product(rows, columns, sums, count, work.flops, work.bytes, winograd, large,
-                   not stepwise)
+                   not stepwise, len(kernel) == 3)
 
 
 def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats:
@@ -146,7 +151,9 @@ def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats
     fast = (model.share[op] * model.yearly ** (year - REFERENCE_YEAR)
             * (1 + (model.winograd[op] - 1) * arrived)
             * np.where(p.large, model.large_window, 1))
-    slow = np.where(p.strided, model.strided, 1) if op == "backward" else 1.0
+    slow = np.where(p.volume, model.volumes, 1)
+    if op == "backward":
+        slow = slow * np.where(p.strided, model.strided, 1)
     compute_s = np.minimum(slow * _tiled(model, device, p) / (fast * rate),
                            p.flops / (model.direct * rate))
     moved = p.bytes * (1 + model.winograd_traffic * arrived)
