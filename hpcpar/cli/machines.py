@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from hpcpar.cli import options
 from hpcpar.cli.output_files import MACHINE
-from hpcpar.machine import files
+from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 
@@ -76,6 +76,8 @@ def _list(machines: list[Machine], wide: bool) -> None:
     )
     for m in machines:
         show_line(f"{m.name}: {m.notes}")
+    show_line(f"devices that a file may name (device = \"{catalogue.names()[0]}\"): "
+              f"{', '.join(catalogue.names())}")
 
 
 def main(args: argparse.Namespace) -> int:
