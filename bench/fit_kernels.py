@@ -4,8 +4,8 @@ Usage: python -m bench.fit_kernels [--leave device|network] [--write]
 
 It reads ``bench/gallery/*.csv``: kernels of DeepBench, and training runs in float32 on one device.
 ``--leave`` fits again without each device (network) in turn and predicts it; ``--write`` writes
-``hpcpar/cost/compute/kernel_model.toml``. It needs SciPy and takes a minute (``--leave``: five). The numbers of ``--leave`` stand in
-``bench/gallery/__main__.py``.
+``hpcpar/cost/compute/kernel_model.toml``. It needs SciPy and takes a minute (``--leave``: five).
+What ``--leave`` prints stands in ``bench/gallery/__main__.py``.
 """
 
 from __future__ import annotations
