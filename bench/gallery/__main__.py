@@ -131,12 +131,13 @@ def table(title: str, of: Callable[[Result], str], results: list[Result]) -> lis
 
 def worst(results: list[Result]) -> list[str]:
     """The twenty rows that are furthest off."""
-    out = ["| predicted / measured | network | device | devices | batch | framework | measured |",
-           "| --- | --- | --- | --- | --- | --- | --- |"]
+    out = ["| predicted / measured | network | device | devices | batch | framework | measured | "
+           "reason |",
+           "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for result in sorted(results, key=lambda r: -abs(r.log))[:20]:
         row = result.row
         out.append(f"| {math.exp(result.log):.2f} | {row.network} | {row.device} | {row.devices} | "
-                   f"{row.batch:g} | {row.framework} | {row.iteration_ms} ms |")
+                   f"{row.batch:g} | {row.framework} | {row.iteration_ms} ms | {row.reason} |")
     return [*out, ""]
 
 

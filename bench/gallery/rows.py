@@ -26,6 +26,17 @@ _DOUBTS = (
     ("suspected", "note: input suspected"), ("leave out", "note: leave out"),
     ("do not fit each other", "note: figures of the table do not fit each other"),
 )
+#: Words of a row and why its prediction is far off, as far as that is understood.
+_REASONS = (
+    ("framework", "no cuDNN", "im2col and a product for each sample are not in the model"),
+    ("framework", "native", "im2col and a product for each sample are not in the model"),
+    ("device", "K40c", "clock not stated; cuDNN 5.0 has no Winograd kernels for Kepler (likely)"),
+    ("network", "alexnet_owt", "Fourier transforms of 5 x 5 kernels gain more in this library"),
+    ("network", "efficientnet", "rows of other clusters, by its note; input (likely)"),
+    ("network", "unet2d", "XLA or deterministic kernels (likely)"),
+    ("batch_per_device", "1.0", "host time, which differs by framework"),
+    ("sync", "replicated, nccl", "NCCL of 2017 beside computing"),
+)
 _OTHER_LIBRARIES = ("fbfft", "neon", "Chainer")
 
 
@@ -78,6 +89,12 @@ class Row:
         if "TensorFlow (2016)" in self.framework:
             return CUDNN_YEARS["4"]
         return float(self.year)
+
+    @property
+    def reason(self) -> str:
+        """Why the prediction is far off, if it is."""
+        return next((why for cell, words, why in _REASONS if words in self.cells[cell]),
+                    "not understood")
 
     @property
     def doubt(self) -> str:

@@ -9,6 +9,8 @@ from hpcpar.errors import unknown
 from hpcpar.machine import quantities
 from hpcpar.schema import parse_toml
 
+#: What a device is priced by.
+_COMPLETE = {"memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "multiprocessors", "lanes"}
 _DEVICES = resources.files("hpcpar.machine") / "devices"
 
 
@@ -37,6 +39,8 @@ def figures(name: str, where: str) -> dict[str, object]:
 def with_figures(own: Mapping[str, object], where: str) -> dict[str, object]:
     """The [device] table of a machine file, with the figures of the device that it names.
 
-    Figures of the file win.
+    Figures of the file win; a file that has all of them needs no catalogue.
     """
-    return {**(figures(str(own["name"]), where) if own.get("name") else {}), **own}
+    if own.keys() >= _COMPLETE or not own.get("name"):
+        return dict(own)
+    return {**figures(str(own["name"]), where), **own}

@@ -42,7 +42,6 @@ class Conv(Windowed):
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     lends_output: ClassVar[bool] = True
     has_interior: ClassVar[bool] = True
-    kernel_family: ClassVar[str] = "matmul"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +112,6 @@ class Linear(Layer):
     out_features: Extent = 1
     bias: bool = True
     kind: ClassVar[str] = "linear"
-    kernel_family: ClassVar[str] = "matmul"
     is_matmul: ClassVar[bool] = True
     has_weights: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)

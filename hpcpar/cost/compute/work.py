@@ -174,7 +174,8 @@ class Workload:
         moved = work.inputs * local.n_x + work.outputs * local.n_y + work.weights * local.n_weights
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
                     moved * plan.item_bytes, local.options, plan.dtype, fraction,
-                    plan.configs[layer.name].ranks, layer.kernel_family, layer)
+                    plan.configs[layer.name].ranks,
+                    "matmul" if layer.is_matmul else layer.kernel_family, layer)
 
     def _update(self, layer: Layer) -> Work:
         """The update of a layer's weights by the optimiser."""

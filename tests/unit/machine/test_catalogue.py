@@ -56,6 +56,12 @@ def test_an_unknown_device_is_named_with_the_nearest() -> None:
         files.from_dict(machine("A100-SXM-80"), "file x")
 
 
+def test_a_file_with_all_figures_may_name_a_device_of_its_own(tmp_path: Path) -> None:
+    """So plan files of other versions read."""
+    known = catalogue.figures("T4", "here")
+    assert files.from_dict(machine({**known, "name": "mine"})).device.name == "mine"
+
+
 def test_multiprocessors_need_lanes() -> None:
     plain = {"memory_bytes": 1, "flops_per_s": 1.0, "bandwidth_bytes_per_s": 1.0}
     with pytest.raises(InputError, match="'multiprocessors' and 'lanes' belong together"):
