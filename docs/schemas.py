@@ -73,6 +73,10 @@ def schemas() -> dict[str, str]:
         if "Device" in parts:
             with_units(parts["Device"], quantities.DEVICE)
             with_units(parts["Level"], quantities.LEVEL)
+        if kind is Machine:
+            parts["Machine"]["properties"]["device"] = {"anyOf": [
+                {"$ref": "#/$defs/Device"},
+                {"type": "string", "description": "a device of the catalogue"}]}
         if kind is Plan:
             parts["Plan"]["properties"] |= {"hpcpar_plan": {"const": VERSION}}
             parts["Plan"]["required"] += ["hpcpar_plan"]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
-from hpcpar.machine import files
+from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.option_fields import option
 from hpcpar.output_files import MACHINE
@@ -39,8 +39,11 @@ def _show(machine: Machine, sources: list[str], wide: bool) -> None:
     word = "" if machine.processor == "rank" else f", a {machine.processor}"
     peak = f" (data sheet {amount(d.peak_flops_per_s, 'flop/s')})" if d.peak_flops_per_s else ""
     show_line(f"{machine.name}: {machine.notes}")
-    show_line(f"one rank{word}: {amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions "
-              f"and products{peak}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
+    rate = (f"{d.name or 'device'}, {amount(d.flops_per_s, 'flop/s')} by its data sheet, "
+            f"{d.multiprocessors} multiprocessors, computing by the model of kernels"
+            if d.multiprocessors else
+            f"{amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions and products{peak}")
+    show_line(f"one rank{word}: {rate}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
               f"{amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
               f"{len(machine.compute)} calibrated operations")
     show(
@@ -75,6 +78,8 @@ def _list(machines: list[Machine], wide: bool) -> None:
     )
     for m in machines:
         show_line(f"{m.name}: {m.notes}")
+    show_line(f"devices that a file may name (device = \"{catalogue.names()[0]}\"): "
+              f"{', '.join(catalogue.names())}")
 
 
 def main(args: MachinesCommand) -> int:

@@ -12,7 +12,7 @@ import tomli_w
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import write_text
-from hpcpar.machine import quantities
+from hpcpar.machine import catalogue, quantities
 from hpcpar.machine.model import Machine
 from hpcpar.machine.quantities import without_units
 from hpcpar.schema import convert, parse_toml, read_bytes
@@ -24,6 +24,8 @@ _FORMAT = "see 'hpcpar machines local' for the format"
 #: Entries that a file leaves out where they are empty.
 _OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node", "compute_ratios",
              "estimate_ratios", "trusts_estimates")
+#: Fields that a device without the model of kernels leaves out.
+_OF_KERNEL_MODEL = ("name", "multiprocessors", "lanes", "software_year")
 #: Note on files that an earlier version calibrated with more ranks than cores.
 OUTDATED = (
     "calibrated with more ranks than cores by an earlier version, in processor time: "
@@ -96,10 +98,12 @@ def as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
     """The table of a machine file with plain numbers for quantities, and today's fields."""
     table = {name: value for name, value in data.items() if name not in _REMOVED}
     device, quality, levels = table.get("device"), table.get("quality", {}), table.get("levels")
+    if isinstance(device, str):
+        device = {"name": device}
     if isinstance(device, Mapping):
         plain = _whole(without_units(device, quantities.DEVICE, f"{where}, 'device'"))
         outdated = plain.pop("at_once", 0)
-        table["device"] = plain
+        table["device"] = catalogue.with_figures(plain, where)
         if outdated and isinstance(quality, Mapping):
             table["quality"] = {**quality, "outdated": OUTDATED}
     if isinstance(levels, list | tuple):
@@ -125,6 +129,9 @@ def _whole(table: Mapping[str, object]) -> dict[str, object]:
 def to_dict(machine: Machine) -> dict[str, object]:
     """The machine as plain data, the content of its file."""
     out: dict[str, object] = asdict(machine)
+    if not machine.device.multiprocessors:
+        out["device"] = {name: value for name, value in asdict(machine.device).items()
+                         if name not in _OF_KERNEL_MODEL}
     out["levels"] = [
         {name: value for name, value in asdict(level).items()
          if value is not None and (value or name != "load")}

@@ -42,6 +42,14 @@ class Device:
         Fixed overhead of a kernel.
     peak_flops_per_s : float
         The data sheet's float32 rate of one rank, for comparison only; 0 where not given.
+    name : str
+        Entry of the catalogue (`hpcpar.machine.devices`) that the figures come from; empty: none.
+    multiprocessors, lanes : int
+        Multiprocessors of one rank, and float32 lanes of each. Where they are given, the model of
+        kernels (`hpcpar.cost.compute.kernel_model`) prices computing; rate and bandwidth are then
+        the data sheet's. 0: `flops_per_s` prices it.
+    software_year : float
+        Year of the library of convolutions; older ones are slower in the model of kernels.
     """
 
     memory_bytes: Capacity
@@ -49,6 +57,20 @@ class Device:
     bandwidth_bytes_per_s: Positive
     launch_s: NotNegative = 0.0
     peak_flops_per_s: NotNegative = 0.0
+    name: str = ""
+    multiprocessors: Count = 0
+    lanes: Count = 0
+    software_year: NotNegative = 2026.0
+
+    def __post_init__(self) -> None:
+        if (self.multiprocessors > 0) != (self.lanes > 0):
+            raise InputError("'multiprocessors' and 'lanes' belong together; give both, or name a "
+                             "device of the catalogue")
+
+    @property
+    def of_doubles(self) -> Device:
+        """The device as float64 finds it: half of the rate."""
+        return replace(self, flops_per_s=self.flops_per_s / 2)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,9 @@ class Layer:
     gathers_channels: ClassVar[bool] = False
     #: Means and variances that ranks sum: over the "batch", of each "sample", or none.
     statistics: ClassVar[str] = ""
+    #: What its kernels are like where it multiplies no matrices, for the model of kernels:
+    #: "activation", "normalisation", "pooling", "lrn" or "other".
+    kernel_family: ClassVar[str] = "other"
     #: True if the result depends on a random number of the sample's place in the batch.
     random: ClassVar[bool] = False
 

@@ -30,6 +30,7 @@ class LRN(Layer):
     beta: float = 0.75
     k: float = 2.0
     kind: ClassVar[str] = "lrn"
+    kernel_family: ClassVar[str] = "lrn"
 
     def window(self) -> Window:
         """Window of channels in the sum: size // 2 before a channel, (size - 1) // 2 after it."""
@@ -65,6 +66,7 @@ class Normalisation(Layer):
 
     eps: NotNegative = 1e-5
     affine: bool = True
+    kernel_family: ClassVar[str] = "normalisation"
     elementwise: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     lends_output: ClassVar[bool] = True

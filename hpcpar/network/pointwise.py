@@ -19,6 +19,7 @@ _LARGEST = 3.4028234663852886e38
 class Activation(Layer):
     """Base class of functions of one element, y = f(x); its fields are at most two numbers."""
 
+    kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ("output",)
@@ -126,6 +127,7 @@ class Dropout(Layer):
 
     rate: Share = 0.5
     kind: ClassVar[str] = "dropout"
+    kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ()

@@ -24,6 +24,7 @@ class Pool(Windowed):
         Whether a last window that only begins inside the image counts, as in PyTorch.
     """
 
+    kernel_family: ClassVar[str] = "pooling"
     kernel: Shape = (2,)
     stride: Shape = (2,)
     padding: Shape = (0,)
@@ -113,6 +114,7 @@ class AvgPool3d(AvgPool):
 class GlobalPool(Layer):
     """Base class: one value of each channel, ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
 
+    kernel_family: ClassVar[str] = "pooling"
     backward_reads: ClassVar[tuple[str, ...]] = ()
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.cost.compute.kernel_model import kernel_s
 from hpcpar.cost.compute.work import Work
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
@@ -22,11 +23,16 @@ def roofline_s(machine: Machine, work: Work) -> Floats:
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
-    """Roofline time without the measured factors."""
-    rate = device.flops_per_s / (2.0 if work.dtype == "float64" else 1.0)
-    busy = work.fraction * np.maximum(work.flops / rate,
-                                      work.bytes / device.bandwidth_bytes_per_s) + device.launch_s
+    """The time without measured factors: of a device of the catalogue from the model of kernels."""
+    busy = kernel_s(device, work) if device.multiprocessors else _roofline_s(device, work)
     return np.where(np.equal(work.flops, 0) & np.equal(work.bytes, 0), 0.0, busy)
+
+
+def _roofline_s(device: Device, work: Work) -> Floats:
+    """Seconds from one rate and one bandwidth."""
+    rate = device.flops_per_s / (2.0 if work.dtype == "float64" else 1.0)
+    return work.fraction * np.maximum(work.flops / rate,
+                                      work.bytes / device.bandwidth_bytes_per_s) + device.launch_s
 
 
 def kinds(device: Device, works: Iterable[Work], table: Mapping[str, float]) -> dict[str, float]:

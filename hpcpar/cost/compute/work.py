@@ -55,6 +55,10 @@ class Work:
         Part of the operation that the step does: below 1 for a convolution's interior and boundary.
     ranks : int
         Ranks that do it at the same time.
+    family : str
+        How kernels do it: ``matmul``, ``update``, or the layer's `kernel_family`.
+    layer : Layer or None
+        The layer whose operation it is.
     """
 
     kind: str
@@ -67,6 +71,8 @@ class Work:
     dtype: str
     fraction: Floats = 1.0
     ranks: Ints = 1
+    family: str = "other"
+    layer: Layer | None = None
 
     @property
     def key(self) -> str:
@@ -165,7 +171,8 @@ class Workload:
         moved = work.inputs * local.n_x + work.outputs * local.n_y + work.weights * local.n_weights
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
                     moved * plan.item_bytes, local.options, plan.dtype, fraction,
-                    plan.configs[layer.name].ranks)
+                    plan.configs[layer.name].ranks,
+                    "matmul" if layer.is_matmul else layer.kernel_family, layer)
 
     def _update(self, layer: Layer) -> Work:
         """The update of a layer's weights by the optimiser."""
@@ -178,7 +185,7 @@ class Workload:
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
         return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
                     optimizer.values * count * plan.item_bytes, options, plan.dtype,
-                    ranks=config.ranks)
+                    ranks=config.ranks, family="update")
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The addition of two gradients of a layer's output: two values read, one written."""

@@ -13,9 +13,17 @@ import pytest
 
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
-from hpcpar.machine import files
+from hpcpar.machine import catalogue, files
 
-NAMES = {"abci-v100", "cori-knl", "h100x8", "k20x8", "k80x16", "local", "p100x4x4"}
+#: Priced by one rate, fitted to what was measured.
+ONE_RATE = {"abci-v100", "cori-knl", "fugaku", "h100x8", "k20x8", "k80x16", "local", "p100x4x4"}
+#: Priced by the model of kernels, from data sheets.
+DATA_SHEETS = {
+    "alps", "aurora", "aws-p5", "dgx-a100", "dgx-b200", "dgx-h100", "dgx1-p100", "dgx1-v100",
+    "dgx2", "frontier", "jupiter", "juwels-booster", "leonardo", "lumi-g",
+    "p2.8xlarge", "perlmutter", "piz-daint", "summit",
+}
+NAMES = ONE_RATE | DATA_SHEETS
 
 
 def test_all_are_there_and_name_their_sources() -> None:
@@ -26,12 +34,28 @@ def test_all_are_there_and_name_their_sources() -> None:
         assert machine.levels[-1].ranks == 0
 
 
-@pytest.mark.parametrize("name", sorted(NAMES - {"cori-knl", "local"}))
+@pytest.mark.parametrize("name", sorted(ONE_RATE - {"cori-knl", "fugaku", "local"}))
 def test_devices_are_plausible(name: str) -> None:
     device = files.load(name).device
     # above 1 by algorithms that skip counted arithmetic
     assert 0.2 < device.flops_per_s / device.peak_flops_per_s < 1.6
     assert 10 < device.flops_per_s / device.bandwidth_bytes_per_s < 100  # flops a byte, of a GPU
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_which_presets_have_a_device_of_the_catalogue(name: str) -> None:
+    machine = files.load(name)
+    assert bool(machine.device.multiprocessors) == (name in DATA_SHEETS)
+    assert machine.device.name in (catalogue.names() if name in DATA_SHEETS else [""])
+    if name in DATA_SHEETS:
+        assert any("Missing in these sources" in line for line in files.sources(name))
+
+
+def test_pairs_and_tiles_are_levels_of_their_own() -> None:
+    for name in "frontier", "lumi-g", "aurora", "summit":
+        inner, node, network = files.load(name).levels
+        assert inner.beta_s_per_byte < node.beta_s_per_byte and network.ranks == 0
+        assert node.ranks % inner.ranks == 0
 
 
 def test_abci() -> None:
@@ -84,7 +108,7 @@ def test_the_page_shows_a_file_that_reads_and_every_preset() -> None:
     assert [level.links for level in machine.levels] == [3, 2,
                                                          34] and machine.levels[
         1].small_bytes == 4096
-    assert set(re.findall(r"^\| `([\w-]+)`", page, re.MULTILINE)) == NAMES
+    assert set(re.findall(r"^\| `([\w.-]+)` \|", page, re.MULTILINE)) == NAMES
 
 
 def good(**level: Any) -> dict[str, Any]:

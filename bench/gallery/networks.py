@@ -1,0 +1,349 @@
+"""Networks of the gallery: those of published measurements that are not built in.
+
+`NETWORKS` maps the names in ``runs.csv`` to functions of the input shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpcpar.network.builder import Graph
+from hpcpar.network.builtin import built_in
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import (
+    LRN,
+    Add,
+    Concat,
+    Conv2d,
+    Conv3d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    Dropout,
+    Flatten,
+    GlobalAvgPool,
+    GroupNorm,
+    Layer,
+    LeakyReLU,
+    Linear,
+    MaxPool2d,
+    MaxPool3d,
+    MeanSquaredError,
+    Multiply,
+    ReLU,
+    Shape,
+    Sigmoid,
+    SiLU,
+    SoftmaxCrossEntropy,
+)
+from hpcpar.network.resnet import conv_norm
+
+CLASSES = 1000
+
+
+def _classifier(net: Graph, classes: int = CLASSES) -> Network:
+    """Global pooling and one linear layer."""
+    net.add(GlobalAvgPool, "pool")
+    net.add(Linear, "fc", out_features=classes)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def _dense(net: Graph, *features: int) -> Network:
+    """Linear layers with ReLU and dropout, then the classes."""
+    net.add(Flatten, "flatten")
+    for i, width in enumerate(features, 1):
+        net.add(Linear, f"fc{i}", out_features=width)
+        net.add(ReLU, f"fc{i}.relu")
+        net.add(Dropout, f"fc{i}.drop")
+    net.add(Linear, "fc", out_features=CLASSES)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def _conv(net: Graph, name: str, filters: int, kernel: int, stride: int = 1, padding: int = -1,
+          after: str | None = None) -> str:
+    """Convolution with bias, and ReLU."""
+    net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
+            padding=kernel // 2 if padding < 0 else padding)
+    return net.add(ReLU, f"{name}.relu")
+
+
+# -- AlexNet and its kin ---------------------------------------------------------------------------
+def alexnet_mxnet(shape: Shape) -> Network:
+    """MXNet's AlexNet: one tower of the published widths."""
+    net = Graph("alexnet", shape)
+    for i, (filters, kernel, stride) in enumerate(
+            ((96, 11, 4), (256, 5, 1), (384, 3, 1), (384, 3, 1), (256, 3, 1))):
+        _conv(net, f"conv{i}", filters, kernel, stride, 0 if i == 0 else -1)
+        if i < 2:
+            net.add(LRN, f"norm{i}")
+        if i in (0, 1, 4):
+            net.add(MaxPool2d, f"pool{i}", kernel=3, stride=2)
+    return _dense(net, 4096, 4096)
+
+
+def _one_tower(name: str, shape: Shape, filters: tuple[int, ...], first_padding: int) -> Network:
+    net = Graph(name, shape)
+    for i, width in enumerate(filters):
+        kernel, stride = ((11, 4), (5, 1))[i] if i < 2 else (3, 1)
+        _conv(net, f"conv{i}", width, kernel, stride, first_padding if i == 0 else -1)
+        if i in (0, 1, 4):
+            net.add(MaxPool2d, f"pool{i}", kernel=3, stride=2)
+    return _dense(net, 4096, 4096)
+
+
+def alexnet_owt(shape: Shape) -> Network:
+    """The one-tower AlexNet: of tf_cnn_benchmarks for 227 x 227, else of convnet-benchmarks."""
+    if shape[-1] == 227:
+        return _one_tower("alexnet_owt", shape, (64, 192, 384, 384, 256), 0)
+    return _one_tower("alexnet_owt", shape, (64, 192, 384, 256, 256), 2)
+
+
+def overfeat_fast(shape: Shape) -> Network:
+    """OverFeat's fast model, as convnet-benchmarks has it."""
+    net = Graph("overfeat_fast", shape)
+    for i, (filters, kernel, stride, padding) in enumerate(
+            ((96, 11, 4, 0), (256, 5, 1, 0), (512, 3, 1, 1), (1024, 3, 1, 1), (1024, 3, 1, 1))):
+        _conv(net, f"conv{i}", filters, kernel, stride, padding)
+        if i in (0, 1, 4):
+            net.add(MaxPool2d, f"pool{i}", kernel=2, stride=2)
+    return _dense(net, 3072, 4096)
+
+
+def vgg_a(shape: Shape) -> Network:
+    """VGG of 11 layers."""
+    net = Graph("vgg_a", shape)
+    for stage, (depth, filters) in enumerate(((1, 64), (1, 128), (2, 256), (2, 512), (2, 512))):
+        for i in range(depth):
+            _conv(net, f"conv{stage}.{i}", filters, 3)
+        net.add(MaxPool2d, f"pool{stage}")
+    return _dense(net, 4096, 4096)
+
+
+def squeezenet(shape: Shape) -> Network:
+    """SqueezeNet 1.1."""
+    net = Graph("squeezenet", shape)
+    _conv(net, "conv1", 64, 3, 2, 0)
+    for i, width in enumerate((16, 16, 32, 32, 48, 48, 64, 64)):
+        if i in (0, 2, 4):
+            net.add(MaxPool2d, f"pool{i}", kernel=3, stride=2)
+        x = _conv(net, f"fire{i}.squeeze", width, 1)
+        one = _conv(net, f"fire{i}.one", 4 * width, 1, after=x)
+        three = _conv(net, f"fire{i}.three", 4 * width, 3, after=x)
+        net.add(Concat, f"fire{i}", after=(one, three))
+    net.add(Dropout, "drop")
+    _conv(net, "classes", CLASSES, 1)
+    net.add(GlobalAvgPool, "pool")
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def googlenet(shape: Shape) -> Network:
+    """Inception v1 without auxiliary classifiers, as BVLC's: no batch normalisation."""
+    net = Graph("googlenet", shape)
+    _conv(net, "conv1", 64, 7, 2)
+    net.add(MaxPool2d, "pool1", kernel=3, stride=2, padding=1)
+    net.add(LRN, "norm1")
+    _conv(net, "conv2.reduce", 64, 1)
+    _conv(net, "conv2", 192, 3)
+    net.add(LRN, "norm2")
+    net.add(MaxPool2d, "pool2", kernel=3, stride=2, padding=1)
+    blocks = ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64), (192, 96, 208, 16, 48, 64),
+              (160, 112, 224, 24, 64, 64), (128, 128, 256, 24, 64, 64), (112, 144, 288, 32, 64, 64),
+              (256, 160, 320, 32, 128, 128), (256, 160, 320, 32, 128, 128),
+              (384, 192, 384, 48, 128, 128))
+    for i, (one, reduce3, three, reduce5, five, pooled) in enumerate(blocks):
+        if i in (2, 7):
+            net.add(MaxPool2d, f"pool{i}.down", kernel=3, stride=2, padding=1)
+        x, name = net.last, f"block{i}"
+        parts = (
+            _conv(net, f"{name}.1", one, 1, after=x),
+            _conv(net, f"{name}.3", three, 3, after=_conv(net, f"{name}.3r", reduce3, 1, after=x)),
+            _conv(net, f"{name}.5", five, 5, after=_conv(net, f"{name}.5r", reduce5, 1, after=x)),
+            _conv(net, f"{name}.p", pooled, 1, after=net.add(
+                MaxPool2d, f"{name}.pool", after=x, kernel=3, stride=1, padding=1)),
+        )
+        net.add(Concat, name, after=parts)
+    return _classifier(net)
+
+
+# -- residual networks -----------------------------------------------------------------------------
+def _residual(name: str, shape: Shape, blocks: tuple[int, ...], *, plain: bool = False,
+              groups: int = 1, width: int = 64) -> Network:
+    """Residual network of plain or bottleneck blocks; `width` of the first 3x3 convolutions."""
+    net = Graph(name, shape)
+    conv_norm(net, "conv1", 64, 7, 2)
+    net.add(ReLU, "relu1")
+    net.add(MaxPool2d, "pool1", kernel=3, stride=2, padding=1)
+    for stage, depth in enumerate(blocks):
+        inner, out = width << stage, (64 if plain else 256) << stage
+        for i in range(depth):
+            label, stride = f"stage{stage}.{i}", 2 if stage and i == 0 else 1
+            x = shortcut = net.last
+            if stride > 1 or net.shapes[x][0] != out:
+                shortcut = conv_norm(net, f"{label}.down", out, 1, stride)
+            steps = ([(inner, 3, stride, 1), (out, 3, 1, 1)] if plain else
+                     [(inner, 1, 1, 1), (inner, 3, stride, groups), (out, 1, 1, 1)])
+            for k, (filters, kernel, step, parts) in enumerate(steps):
+                if k:
+                    net.add(ReLU, f"{label}.relu{k}")
+                conv_norm(net, f"{label}.conv{k}", filters, kernel, step,
+                          after=net.last if k else x, groups=parts)
+            net.add(Add, f"{label}.add", after=(net.last, shortcut))
+            net.add(ReLU, f"{label}.relu")
+    return _classifier(net)
+
+
+# -- EfficientNet ----------------------------------------------------------------------------------
+#: Fused or not, expansion, channels, blocks, stride, kernel of each stage.
+_B0 = ((0, 1, 16, 1, 1, 3), (0, 6, 24, 2, 2, 3), (0, 6, 40, 2, 2, 5), (0, 6, 80, 3, 2, 3),
+       (0, 6, 112, 3, 1, 5), (0, 6, 192, 4, 2, 5), (0, 6, 320, 1, 1, 3))
+_B4 = ((0, 1, 24, 2, 1, 3), (0, 6, 32, 4, 2, 3), (0, 6, 56, 4, 2, 5), (0, 6, 112, 6, 2, 3),
+       (0, 6, 160, 6, 1, 5), (0, 6, 272, 8, 2, 5), (0, 6, 448, 2, 1, 3))
+_V2_S = ((1, 1, 24, 2, 1, 3), (1, 4, 48, 4, 2, 3), (1, 4, 64, 4, 2, 3), (0, 4, 128, 6, 2, 3),
+         (0, 6, 160, 9, 1, 3), (0, 6, 256, 15, 2, 3))
+
+
+def _act(net: Graph, name: str) -> str:
+    return net.add(SiLU, name)
+
+
+def _inverted(net: Graph, name: str, fused: int, expansion: int, filters: int, stride: int,
+              kernel: int, wide: bool) -> None:
+    """An inverted residual with squeeze-and-excitation (none where it is fused)."""
+    x = net.last
+    channels = net.shapes[x][0]
+    width = expansion * channels
+    if fused:
+        conv_norm(net, f"{name}.fused", width if expansion > 1 else filters, kernel, stride)
+        y = _act(net, f"{name}.act1")
+    else:
+        if expansion > 1:
+            conv_norm(net, f"{name}.expand", width, 1)
+            _act(net, f"{name}.act1")
+        conv_norm(net, f"{name}.depthwise", width, kernel, stride, groups=width)
+        y = _act(net, f"{name}.act2")
+        net.add(GlobalAvgPool, f"{name}.mean")
+        net.add(Linear, f"{name}.se1", out_features=max(1, (width if wide else channels) // 4))
+        _act(net, f"{name}.act3")
+        net.add(Linear, f"{name}.se2", out_features=width)
+        gate = net.add(Sigmoid, f"{name}.gate")
+        y = net.add(Multiply, f"{name}.se", after=(y, gate))
+    if expansion > 1 or not fused:
+        y = conv_norm(net, f"{name}.project", filters, 1, after=y)
+    if stride == 1 and filters == channels:
+        net.add(Add, f"{name}.add", after=(y, x))
+
+
+def _efficientnet(name: str, shape: Shape, stages: tuple[tuple[int, ...], ...], stem: int,
+                  last: int, wide: bool = False) -> Network:
+    net = Graph(name, shape)
+    conv_norm(net, "stem", stem, 3, 2)
+    _act(net, "stem.act")
+    for s, (fused, expansion, filters, depth, stride, kernel) in enumerate(stages):
+        for i in range(depth):
+            _inverted(net, f"stage{s}.{i}", fused, expansion, filters, stride if i == 0 else 1,
+                      kernel, wide)
+    conv_norm(net, "last", last, 1)
+    _act(net, "last.act")
+    return _classifier(net)
+
+
+# -- U-Nets ----------------------------------------------------------------------------------------
+def unet2d(shape: Shape) -> Network:
+    """The published U-Net: convolutions lose the border; the crops of skips are taken as free.
+
+    Skips keep the decoder's extents here, as a crop is not a layer.
+    """
+    return _unet("unet2d", (shape[0], 480, 480), (64, 128, 256, 512, 1024), norm=False, classes=2)
+
+
+def _unet(name: str, shape: Shape, widths: tuple[int, ...], *, classes: int, norm: bool = True,
+          strided: bool = False, leaky: bool = False) -> Network:
+    """U-Net of two convolutions a level, normalised by instances; pooled or strided."""
+    volumes = len(shape) == 4
+    conv: type[Layer] = Conv3d if volumes else Conv2d
+    up: type[Layer] = ConvTranspose3d if volumes else ConvTranspose2d
+    pool: type[Layer] = MaxPool3d if volumes else MaxPool2d
+    net, skips = Graph(name, shape), []
+
+    def block(label: str, width: int, stride: int = 1) -> str:
+        for i in range(2):
+            net.add(conv, f"{label}.conv{i}", out_channels=width, kernel=3, padding=1,
+                    stride=stride if i == 0 else 1, bias=not norm)
+            if norm:
+                net.add(GroupNorm, f"{label}.norm{i}", groups=width)
+            net.add(LeakyReLU if leaky else ReLU, f"{label}.act{i}")
+        return net.last
+
+    for level, width in enumerate(widths):
+        if level and not strided:
+            net.add(pool, f"pool{level}", kernel=2, stride=2)
+        skips.append(block(f"down{level}", width, 2 if level and strided else 1))
+    for level in reversed(range(len(widths) - 1)):
+        odd = tuple(extent % 2 for extent in net.shapes[skips[level]][1:])
+        net.add(up, f"up{level}.enlarge", out_channels=widths[level], kernel=2, stride=2,
+                output_padding=odd)
+        net.add(Concat, f"up{level}.join", after=(skips[level], net.last))
+        block(f"up{level}", widths[level])
+    net.add(conv, "classes", out_channels=classes, kernel=1)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def cosmoflow(shape: Shape, kernel: int) -> Network:
+    """MLPerf HPC's CosmoFlow: five convolutions of 32 to 512 channels."""
+    net = Graph("cosmoflow", shape)
+    for i in range(5):
+        net.add(Conv3d, f"conv{i}", out_channels=32 << i, kernel=kernel, padding=kernel // 2)
+        net.add(LeakyReLU, f"act{i}")
+        net.add(MaxPool3d, f"pool{i}", kernel=2, stride=2)
+    net.add(Flatten, "flatten")
+    for i, width in enumerate((128, 64)):
+        net.add(Linear, f"fc{i}", out_features=width)
+        net.add(LeakyReLU, f"fc{i}.act")
+        net.add(Dropout, f"fc{i}.drop")
+    net.add(Linear, "fc", out_features=4)
+    net.add(MeanSquaredError, "loss")
+    return net.build()
+
+
+NETWORKS: dict[str, Callable[[Shape], Network]] = {
+    "alexnet": lambda shape: built_in("alexnet", shape),
+    "alexnet_mxnet": alexnet_mxnet,
+    "alexnet_owt": alexnet_owt,
+    "overfeat_fast": overfeat_fast,
+    "vgg_a": vgg_a,
+    "vgg16": lambda shape: built_in("vgg16", shape),
+    "squeezenet": squeezenet,
+    "googlenet": googlenet,
+    "inception_v3": lambda shape: built_in("inception_v3", shape),
+    "mobilenet_v2": lambda shape: built_in("mobilenet_v2", shape),
+    "resnet18": lambda shape: _residual("resnet18", shape, (2, 2, 2, 2), plain=True),
+    "resnet34": lambda shape: _residual("resnet34", shape, (3, 4, 6, 3), plain=True),
+    "resnet50": lambda shape: built_in("resnet50", shape),
+    "resnet101": lambda shape: _residual("resnet101", shape, (3, 4, 23, 3)),
+    "resnet152": lambda shape: built_in("resnet152", shape),
+    "resnet200": lambda shape: _residual("resnet200", shape, (3, 24, 36, 3)),
+    "resnext50_32x4d": lambda shape: _residual("resnext50_32x4d", shape, (3, 4, 6, 3), groups=32,
+                                               width=128),
+    "resnext101_32x4d": lambda shape: _residual("resnext101_32x4d", shape, (3, 4, 23, 3),
+                                                groups=32, width=128),
+    "resnext101_32x8d": lambda shape: _residual("resnext101_32x8d", shape, (3, 4, 23, 3),
+                                                groups=32, width=256),
+    "efficientnet_b0": lambda shape: _efficientnet("efficientnet_b0", shape, _B0, 32, 1280),
+    "efficientnet_b4": lambda shape: _efficientnet("efficientnet_b4", shape, _B4, 48, 1792),
+    "efficientnet_widese_b0": lambda shape: _efficientnet(
+        "efficientnet_widese_b0", shape, _B0, 32, 1280, wide=True),
+    "efficientnet_widese_b4": lambda shape: _efficientnet(
+        "efficientnet_widese_b4", shape, _B4, 48, 1792, wide=True),
+    "efficientnet_v2_s": lambda shape: _efficientnet("efficientnet_v2_s", shape, _V2_S, 24, 1280),
+    "unet2d": unet2d,
+    "unet3d": lambda shape: _unet("unet3d", shape, (32, 64, 128, 256, 320), classes=4),
+    "nnunet2d": lambda shape: _unet("nnunet2d", shape, (32, 64, 128, 256, 512, 512), classes=4,
+                                    strided=True, leaky=True),
+    "nnunet3d": lambda shape: _unet("nnunet3d", shape, (32, 64, 128, 256, 320, 320), classes=4,
+                                    strided=True, leaky=True),
+    "cosmoflow": lambda shape: cosmoflow(shape, 3),
+    "cosmoflow_2": lambda shape: cosmoflow(shape, 2),
+}

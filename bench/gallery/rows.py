@@ -1,0 +1,122 @@
+"""The published training runs, and what is assumed of each."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.gallery.networks import NETWORKS
+from hpcpar.network.graph import Network
+
+HERE = Path(__file__).parent
+#: Devices of the kernel tables under their names in the catalogue.
+ALIASES = {"P100": "P100-PCIE-16GB", "1080Ti": "GTX1080Ti"}
+#: Year of the library behind the kernel tables, from the versions that they name.
+KERNEL_YEARS = {"M40": 2016.3, "TitanX-Maxwell": 2016.3, "TitanX-Pascal": 2016.6, "P100": 2017.3,
+                "1080Ti": 2017.3, "V100-SXM2-16GB": 2019.6, "MI25": 2018.0, "KNL-7250": 2017.3}
+#: Year in which a version of cuDNN came out.
+CUDNN_YEARS = {"2": 2015.2, "4": 2016.0, "4.0": 2016.0, "5.0": 2016.3, "5.1": 2016.6,
+               "7.0": 2017.8}
+#: Year for kernels without cuDNN: im2col and a product for each sample.
+WITHOUT_CUDNN = 2012.0
+_DOUBTS = (
+    ("suspected", "note: input suspected"), ("leave out", "note: leave out"),
+    ("do not fit each other", "note: figures of the table do not fit each other"),
+)
+#: Words of a row and why its prediction is far off, as far as that is understood.
+_REASONS = (
+    ("framework", "no cuDNN", "im2col and a product for each sample are not in the model"),
+    ("framework", "native", "im2col and a product for each sample are not in the model"),
+    ("device", "K40c", "clock not stated; cuDNN 5.0 has no Winograd kernels for Kepler (likely)"),
+    ("network", "alexnet_owt", "Fourier transforms of 5 x 5 kernels gain more in this library"),
+    ("network", "efficientnet", "rows of other clusters, by its note; input (likely)"),
+    ("network", "unet2d", "XLA or deterministic kernels (likely)"),
+    ("batch_per_device", "1.0", "host time, which differs by framework"),
+    ("sync", "replicated, nccl", "NCCL of 2017 beside computing"),
+)
+_OTHER_LIBRARIES = ("fbfft", "neon", "Chainer")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published training run."""
+
+    cells: dict[str, str]
+
+    def __getattr__(self, name: str) -> str:
+        return self.cells[name]
+
+    @property
+    def graph_name(self) -> str:
+        """Name of the network in `NETWORKS`: its variant."""
+        if self.network == "alexnet" and "MXNet" in self.framework:
+            return "alexnet_mxnet"
+        return "cosmoflow_2" if "kernel 2x2x2" in self.note else self.network
+
+    @property
+    def graph(self) -> Network:
+        """The network."""
+        return NETWORKS[self.graph_name](tuple(map(int, self.input.split("x"))))
+
+    @property
+    def batch(self) -> float:
+        """Samples of a device; below 1 where devices share one."""
+        return float(self.batch_per_device)
+
+    @property
+    def iteration_s(self) -> float:
+        """Measured seconds of an iteration."""
+        return float(self.iteration_ms) / 1e3
+
+    @property
+    def updates(self) -> bool:
+        """False for forward and backward passes alone."""
+        return not self.forward_ms
+
+    @property
+    def library_year(self) -> float:
+        """Year of the library of convolutions: from its version, else the row's own."""
+        if "no cuDNN" in self.framework or "native" in self.framework:
+            return WITHOUT_CUDNN
+        version = re.search(r"cuDNN R?(\d(?:\.\d)?)", self.framework)
+        if version:
+            return CUDNN_YEARS[version[1]]
+        if "finetuner" in self.framework or "tensorflow-1.x" in self.framework:
+            return CUDNN_YEARS["5.1"]
+        if "TensorFlow (2016)" in self.framework:
+            return CUDNN_YEARS["4"]
+        return float(self.year)
+
+    @property
+    def reason(self) -> str:
+        """Why the prediction is far off, if it is."""
+        return next((why for cell, words, why in _REASONS if words in self.cells[cell]),
+                    "not understood")
+
+    @property
+    def doubt(self) -> str:
+        """Why the row is neither fitted nor counted; empty where it is."""
+        if any(name in self.framework for name in _OTHER_LIBRARIES):
+            return "another library than cuDNN"
+        if "MLPerf HPC" in self.source or self.id.startswith("mlperf-"):
+            return "MLPerf HPC: input and staging are part of the figure"
+        if "slow input on 8 GPUs" in self.note and int(self.devices) >= 8:
+            return "note: slow input"
+        return next((why for words, why in _DOUBTS if words in self.note), "")
+
+
+def runs() -> Iterator[Row]:
+    """All rows of ``runs.csv``."""
+    with (HERE / "runs.csv").open(encoding="utf-8") as file:
+        yield from map(Row, csv.DictReader(file))
+
+
+def read(name: str) -> Iterator[dict[str, str]]:
+    """The float32 rows of a kernel table on devices whose library is known."""
+    with (HERE / name).open(encoding="utf-8") as file:
+        for cells in csv.DictReader(file):
+            if cells["precision"] == "fp32" and cells["device"] in KERNEL_YEARS:
+                yield cells

@@ -1,0 +1,93 @@
+"""The model of kernels: what makes them slow, and published training runs that it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.gallery.__main__ import predict, unpredictable
+from bench.gallery.rows import runs
+from hpcpar.cost.compute.kernel_model import kernel_s, product_of
+from hpcpar.cost.compute.work import Work, Workload
+from hpcpar.machine import catalogue
+from hpcpar.machine.model import Device
+from hpcpar.network.builder import Graph
+from hpcpar.network.layers import Conv2d, ConvTranspose2d, Flatten, Linear, SoftmaxCrossEntropy
+from hpcpar.network.spec import NetworkSpec
+from hpcpar.plan.plan import make_plan
+from hpcpar.schedule.steps import Op
+
+V100 = Device(**catalogue.figures("V100-SXM2-16GB", "here"))  # type: ignore[arg-type]
+
+
+def work(batch: int = 32, op: Op = Op.FORWARD, channels: int = 64, size: int = 28,
+         layer: Any = Conv2d, **options: Any) -> Work:
+    """The work of a convolution behind one that has as many channels."""
+    net = Graph("one", (channels, size, size))
+    net.add(Conv2d, "first", out_channels=channels, kernel=1)
+    net.add(layer, "conv", **{"out_channels": channels, "kernel": 1, "bias": False} | options)
+    net.add(Flatten, "flatten")
+    net.add(Linear, "fc", out_features=10)
+    net.add(SoftmaxCrossEntropy, "loss")
+    network = net.build()
+    plan = make_plan(NetworkSpec.of(network), "data", 1, batch)
+    return Workload(network, plan).work(network.by_name["conv"], op, batch)
+
+
+def rate(w: Work, device: Device = V100) -> float:
+    """Flops a second."""
+    return float(w.flops / kernel_s(device, w))
+
+
+def test_the_product_has_the_flops_of_the_layer() -> None:
+    cases = ({"kernel": 3, "padding": 1}, {"kernel": 3, "stride": 2, "padding": 1}, {},
+             {"kernel": 3, "padding": 1, "groups": 8},
+             {"layer": ConvTranspose2d, "kernel": 2, "stride": 2})
+    for options in cases:
+        for op in Op.FORWARD, Op.BACKWARD, Op.BACKWARD_WEIGHT:
+            w = work(op=op, **options)
+            p = product_of(w)
+            assert 2 * p.m * p.n * p.k * p.count == pytest.approx(w.flops)
+    p = product_of(work(kernel=3, padding=1, groups=8))
+    assert (p.n, p.k, p.count) == (8, 72, 8)
+
+
+def test_what_makes_kernels_slow() -> None:
+    plain = rate(work(batch=64, channels=256))
+    assert rate(work(batch=64, channels=16)) < plain / 3  # short sums, few columns
+    assert rate(work(batch=1, channels=256, size=7)) < plain / 5  # few tiles, launch, host
+    square = {"kernel": 3, "padding": 1, "channels": 128}
+    assert rate(work(**square)) > 1.5 * rate(work(**square, dilation=1, stride=2))
+    assert rate(work(**square, groups=32)) < rate(work(**square)) / 5
+    assert rate(work(op=Op.BACKWARD_WEIGHT, **square)) < rate(work(**square))
+
+
+def test_a_library_without_winograd_is_slower() -> None:
+    old = replace(V100, software_year=2015)
+    square = work(kernel=3, padding=1, channels=128)
+    assert rate(square, old) < 0.6 * rate(square)
+    assert 0.5 * rate(work()) < rate(work(), old) < rate(work())
+
+
+def test_doubles_take_longer_and_families_agree_with_single_cases() -> None:
+    one = work(batch=64, channels=256)
+    assert kernel_s(V100, replace(one, dtype="float64")) > 1.5 * kernel_s(V100, one)
+    each = [work(batch=b) for b in (1, 8, 64)]
+    family = replace(
+        each[0], x=(np.array([w.x[0] for w in each]), *each[0].x[1:]),
+        y=(np.array([w.y[0] for w in each]), *each[0].y[1:]),
+        flops=np.array([w.flops for w in each]), bytes=np.array([w.bytes for w in each]))
+    np.testing.assert_allclose(kernel_s(V100, family), [kernel_s(V100, w) for w in each])
+
+
+def test_published_runs_are_predicted() -> None:
+    """Every eighth row of one device: the whole gallery is `python -m bench.gallery`."""
+    rows = [row for row in runs()
+            if row.devices == "1" and not row.doubt and not unpredictable(row)][::8]
+    logs = np.array([predict(row).log for row in rows])
+    off = np.abs(np.exp(logs) - 1)
+    assert len(rows) > 30 and 1 - off.mean() > 0.83
+    assert 0.95 < np.exp(np.median(logs)) < 1.05 and np.mean(off <= 0.2) > 0.7
