@@ -19,6 +19,7 @@ from importlib import resources
 import numpy as np
 
 from hpcpar.cost.compute.work import Work
+from hpcpar.errors import unknown
 from hpcpar.machine.model import Device
 from hpcpar.plan.config import Flags, Floats, Numbers
 from hpcpar.schema import NotNegative, Positive, convert, parse_toml
@@ -181,13 +182,21 @@ def _tiled(model: KernelModel, device: Device, p: Product) -> Floats:
 
 
 def kernel_s(device: Device, work: Work) -> Floats:
-    """Seconds of a piece of work on a device of the catalogue."""
+    """Seconds of a piece of work on a device of the catalogue.
+
+    Raises
+    ------
+    InputError
+        Nobody knows the layer's `kernel_family`.
+    """
     model = fitted()
     if work.dtype == "float64":
         device = device.of_doubles
     if work.family == "matmul":
         busy_s = product_s(model, device, work.op, product_of(work))
     else:
+        if work.family not in model.bandwidth:
+            raise unknown(f"kernel_family of a layer {work.kind}", work.family, model.bandwidth)
         busy_s = work.bytes / (model.bandwidth[work.family] * device.bandwidth_bytes_per_s)
     return with_host_s(model, work.fraction * busy_s + device.launch_s)
 

@@ -12,6 +12,7 @@ from bench.gallery.__main__ import predict, unpredictable
 from bench.gallery.rows import runs
 from hpcpar.cost.compute.kernel_model import kernel_s, product_of
 from hpcpar.cost.compute.work import Work, Workload
+from hpcpar.errors import InputError
 from hpcpar.machine import catalogue
 from hpcpar.machine.model import Device
 from hpcpar.network.builder import Graph
@@ -81,6 +82,11 @@ def test_doubles_take_longer_and_families_agree_with_single_cases() -> None:
         y=(np.array([w.y[0] for w in each]), *each[0].y[1:]),
         flops=np.array([w.flops for w in each]), bytes=np.array([w.bytes for w in each]))
     np.testing.assert_allclose(kernel_s(V100, family), [kernel_s(V100, w) for w in each])
+
+
+def test_a_layer_of_an_unknown_family_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown kernel_family of a layer conv2d 'pool'"):
+        kernel_s(V100, replace(work(), family="pool"))
 
 
 def test_published_runs_are_predicted() -> None:
