@@ -33,7 +33,7 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.runnable import require
-from hpcpar.schedule.steps import CODES, Kind, Phase
+from hpcpar.schedule.steps import Kind, Phase
 from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
 from hpcpar.simulation.price_plan import price
@@ -223,7 +223,7 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
             assert len(moved) == len(MESSAGES)
             for source, destination, timer in moved:
                 step = Move(Phase.FORWARD, "probe", "probe", source, destination,
-                            replace(NOTHING, code=CODES[kind]), 4, None)
+                            replace(NOTHING, kind=kind), 4, None)
                 found = (halo if kind is Kind.HALO
                          else redistribution)(step, network_model, ranks.size)
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)

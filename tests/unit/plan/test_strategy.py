@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import hpcpar
-from hpcpar.cli.main import parsers
 from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.plan.limits import limit
@@ -20,6 +22,7 @@ from hpcpar.report import answer
 from hpcpar.search import auto
 from hpcpar.search.candidates import alone, priced
 from tests import outside
+from tests.limits import LIMIT_S
 
 LENET = network("lenet5")
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "strategies.md"
@@ -77,6 +80,15 @@ def test_names_are_taken_once() -> None:
     assert STRATEGIES["data"].words == "data parallel"
 
 
+def test_the_help_of_the_command_has_an_outside_strategy(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from tests.outside import register\n\nregister()\n")
+    helped = subprocess.run(
+        [sys.executable, "-m", "hpcpar", "plan", "--layers", str(tmp_path / "mine.py"), "--help"],
+        capture_output=True, text=True, timeout=LIMIT_S, check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}).stdout
+    assert "halves:AxB = the first half of the layers by samples" in " ".join(helped.split())
+
+
 def test_an_outside_strategy_is_one_of_all(halves: None, tmp_path: Path) -> None:
     assert parse("halves:2x3/outer") == ("halves", (2, 3))
     assert limit(LENET, "halves:2x2", 64) == 64
@@ -85,8 +97,6 @@ def test_an_outside_strategy_is_one_of_all(halves: None, tmp_path: Path) -> None
         parse("halve:2x3")
     with pytest.raises(InputError, match="is for 6 ranks, not 4; use one of halves:1x4, halves:2"):
         hpcpar.plan("lenet5", 4, 64, strategy="halves:2x3")
-    helped = " ".join(parsers("plan")[1].format_help().split())
-    assert "halves:AxB = the first half of the layers by samples" in helped
     chosen = hpcpar.plan("lenet5", 6, 96, strategy="halves:2x3")
     assert chosen.answer.startswith("6 cores of local, samples, then channels (halves:2x3): ")
     path = str(tmp_path / "plan.json")
