@@ -1,0 +1,88 @@
+"""The prediction of a published run from the catalogue of devices and the presets alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+from bench.gallery.networks import NETWORKS
+from bench.gallery.rows import Row
+from hpcpar.machine import catalogue, files
+from hpcpar.machine.model import Device, Machine
+from hpcpar.network.graph import Network
+from hpcpar.network.spec import NetworkSpec
+from hpcpar.plan.plan import Synchronisation, make_plan
+from hpcpar.simulation.price_plan import price
+
+#: Machines of the rows and the presets whose levels they have.
+PRESETS = {"dlperf-4x8xv100-ib100": "dgx1-v100", "gce-k80": "p2.8xlarge",
+           "ec2-p2.8xlarge-cluster": "p2.8xlarge",
+           "dgx1-v100 + 4x100 Gb/s InfiniBand": "dgx1-v100", "abci": "abci-v100"}
+#: Adapters of a node where the row's machine has fewer than its preset.
+ADAPTERS = {"dlperf-4x8xv100-ib100": 1}
+#: Machines of processors that the model of kernels does not fit: their presets have one rate.
+OWN_RATE = ("fugaku", "cori-knl")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row and its prediction."""
+
+    row: Row
+    predicted_s: float
+
+    @property
+    def log(self) -> float:
+        """Logarithm of predicted over measured."""
+        return math.log(self.predicted_s / self.row.iteration_s)
+
+
+def unpredictable(row: Row) -> str:
+    """Why a row has no prediction; empty where it has one."""
+    if row.precision != "fp32":
+        return f"number format {row.precision}"
+    if row.graph_name not in NETWORKS:
+        return f"network {row.network} is not written down"
+    if row.device not in catalogue.names():
+        return f"device {row.device} is not in the catalogue"
+    if row.batch < 1:
+        return "several devices share a sample"
+    if row.devices != "1" and PRESETS.get(row.machine, row.machine) not in files.presets():
+        return f"machine {row.machine} has no preset"
+    return ""
+
+
+def machine_of(row: Row) -> Machine:
+    """The row's machine: its preset's levels, its own device and the library of its time."""
+    preset = PRESETS.get(row.machine, row.machine)
+    machine = files.load(preset if preset in files.presets() else "dgx1-v100")
+    if row.machine in ADAPTERS:
+        *inner, network = machine.levels
+        machine = replace(machine, levels=(*inner, replace(network, links=ADAPTERS[row.machine])))
+    if preset in OWN_RATE:
+        return machine
+    device = Device(**catalogue.figures(row.device, row.id))  # type: ignore[arg-type]
+    return replace(machine, device=replace(device, software_year=row.library_year))
+
+
+@cache
+def _graph(name: str, shape: str) -> Network:
+    return NETWORKS[name](tuple(map(int, shape.split("x"))))
+
+
+def predict(row: Row) -> Result:
+    """The time of an iteration."""
+    network, ranks = _graph(row.graph_name, row.input), int(row.devices)
+    return Result(row, _seconds(row, network, ranks))
+
+
+def _seconds(row: Row, network: Network, ranks: int) -> float:
+    batch = round(row.batch * ranks)
+    server = "parameter server" in row.sync
+    plan = make_plan(
+        NetworkSpec.of(network), "data", ranks, batch, network=network, batch_norm="local",
+        synchronisation=Synchronisation.SERVER if server else Synchronisation.ALLREDUCE)
+    found = price(network, plan, machine_of(row))
+    update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
+    return found.iteration_s - update_s
