@@ -3,7 +3,7 @@
 Usage: python -m bench.gallery [-o docs/results/gallery.md] [--picture docs/pictures/gallery.png]
 
 It predicts every float32 row of ``runs.csv`` that it can, prints how far it
-is off by device, network and number of devicesand the worst rows, and writes the
+is off by device, network and number of devices, the speedups and the worst rows, and writes the
 page and its picture. Under 10 minutes.
 """
 
@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 
-from bench.gallery import picture
+from bench.gallery import picture, speedups
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, runs
 from bench.gallery.tables import table, worst
@@ -58,6 +58,7 @@ def page(training: Gallery, image: str) -> str:
     """The page, as Markdown."""
     one = [r for r in training.counted if r.row.devices == "1"]
     many = [r for r in training.counted if r.row.devices != "1"]
+    faster = list(speedups.speedups(training.counted))
     out = ["# Other people's machines", "",
            f"![Predicted against measured time of an iteration, by device]({image})", "",
            "Published training runs in float32 (data and sources: `bench/gallery/README.md`),",
@@ -70,10 +71,21 @@ def page(training: Gallery, image: str) -> str:
            "## Several devices", "", *table("devices", lambda r: r.row.devices, many),
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
+           *speedup_lines(faster),
            "## The twenty worst", "", *worst(training.counted), "## Not counted", "",
            *training.not_counted(), "Predicted, but not counted:", "",
            *table("why", lambda r: r.row.doubt, training.shown)]
     return "\n".join(out)
+
+
+def speedup_lines(faster: list[speedups.Speedup]) -> list[str]:
+    """The section on speedups."""
+    return ["## Speedups", "",
+            "Samples a second, as a multiple of the samples a second on the fewest devices with",
+            "the same source, network, input, machine, framework, batch per device, exchange, data",
+            "and note. A run on one device has no exchange and fits any. Counted rows only; the",
+            "error is |predicted speedup / measured speedup - 1|.", "",
+            *speedups.table(faster), "The five worst:", "", *speedups.worst(faster)]
 
 
 def main() -> None:

@@ -1,12 +1,34 @@
-"""The gallery of published runs: the page and its picture."""
+"""The gallery of published runs: speedups, the page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench.gallery import picture
 from bench.gallery.__main__ import Gallery, page
-from bench.gallery.rows import runs
+from bench.gallery.prediction import Result
+from bench.gallery.rows import Row, runs
+from bench.gallery.speedups import FAMILY, speedups
+
+
+def result(devices: int, sync: str, measured_ms: float, predicted_ms: float) -> Result:
+    """A row of one family that differs in devices and exchange."""
+    cells = dict.fromkeys(FAMILY, "same") | {
+        "devices": str(devices), "sync": sync, "iteration_ms": str(measured_ms)}
+    return Result(Row(cells), predicted_ms / 1e3)
+
+
+def test_a_speedup_compares_with_the_fewest_devices_of_the_same_exchange() -> None:
+    found = list(speedups([result(8, "nccl", 200, 125), result(1, "none", 100, 100),
+                           result(2, "server", 100, 110)]))
+    assert [(s.result.row.devices, s.measured, s.predicted) for s in found] == [
+        ("2", 2.0, pytest.approx(2 / 1.1)), ("8", 4.0, pytest.approx(6.4))]
+    assert found[1].ratio == pytest.approx(1.6)
+    alone = list(speedups([result(8, "nccl", 200, 125), result(2, "server", 100, 110),
+                           result(4, "server", 100, 110)]))
+    assert [(s.first.row.devices, s.measured) for s in alone] == [("2", 2.0)]
 
 
 def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
@@ -14,7 +36,7 @@ def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
     assert training.counted and training.shown
     text = page(training, "../pictures/gallery.png")
     assert "![Predicted" in text and "](../pictures/gallery.png)" in text
-    for title in "The twenty worst", "Not counted":
+    for title in "Speedups", "The twenty worst", "Not counted":
         assert f"## {title}" in text
     picture.draw(training.counted, str(tmp_path / "gallery.png"))
     assert (tmp_path / "gallery.png").stat().st_size > 10_000
