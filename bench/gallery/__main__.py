@@ -2,7 +2,7 @@
 
 Usage: python -m bench.gallery [-o docs/results/gallery.md] [--picture docs/pictures/gallery.png]
 
-It predicts every float32 row of ``runs.csv`` that it can, prints how far it
+It predicts every float32 row of ``runs.csv`` and ``inference.csv`` that it can, prints how far it
 is off by device, network and number of devices, the speedups and the worst rows, and writes the
 page and its picture. Under 10 minutes.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from bench.gallery import picture, speedups
 from bench.gallery.prediction import Result, predict, unpredictable
-from bench.gallery.rows import Row, runs
+from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.tables import table, worst
 
 #: Of the rows of one device, by ``python -m bench.fit_kernels --leave device`` and ``network``.
@@ -54,7 +54,7 @@ class Gallery:
                 *(f"| {why} | {count} |" for why, count in self.left.most_common()), ""]
 
 
-def page(training: Gallery, image: str) -> str:
+def page(training: Gallery, forward: Gallery, image: str) -> str:
     """The page, as Markdown."""
     one = [r for r in training.counted if r.row.devices == "1"]
     many = [r for r in training.counted if r.row.devices != "1"]
@@ -71,7 +71,7 @@ def page(training: Gallery, image: str) -> str:
            "## Several devices", "", *table("devices", lambda r: r.row.devices, many),
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
-           *speedup_lines(faster),
+           *speedup_lines(faster), *forward_lines(forward),
            "## The twenty worst", "", *worst(training.counted), "## Not counted", "",
            *training.not_counted(), "Predicted, but not counted:", "",
            *table("why", lambda r: r.row.doubt, training.shown)]
@@ -88,16 +88,29 @@ def speedup_lines(faster: list[speedups.Speedup]) -> list[str]:
             *speedups.table(faster), "The five worst:", "", *speedups.worst(faster)]
 
 
+def forward_lines(forward: Gallery) -> list[str]:
+    """The section on forward passes alone."""
+    return ["## Forward passes alone", "",
+            "Rows of `bench/gallery/inference.csv`, all on one device; they take no part in the",
+            "fit. All float32 rows count whose network is written down, with synthetic and with",
+            "real data.", "",
+            *table("device", lambda r: r.row.device, forward.counted),
+            *table("network", lambda r: r.row.network, forward.counted),
+            *table("batch", lambda r: f"{r.row.batch:g}", forward.counted),
+            *table("framework", lambda r: r.row.framework, forward.counted),
+            "Not counted:", "", *forward.not_counted()]
+
+
 def main() -> None:
     """Predict, print, draw, and write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", default="docs/results/gallery.md")
     parser.add_argument("--picture", default="docs/pictures/gallery.png")
     args = parser.parse_args()
-    training = Gallery(runs())
+    training, forward = Gallery(runs()), Gallery(forward_passes())
     picture.draw(training.counted, args.picture)
     image = os.path.relpath(args.picture, os.path.dirname(args.o) or ".")
-    text = page(training, image)
+    text = page(training, forward, image)
     print(text)
     with open(args.o, "w", encoding="utf-8") as file:
         file.write(text)

@@ -83,6 +83,6 @@ def _seconds(row: Row, network: Network, ranks: int) -> float:
     plan = make_plan(
         NetworkSpec.of(network), "data", ranks, batch, network=network, batch_norm="local",
         synchronisation=Synchronisation.SERVER if server else Synchronisation.ALLREDUCE)
-    found = price(network, plan, machine_of(row))
+    found = price(network, plan, machine_of(row), training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
     return found.iteration_s - update_s

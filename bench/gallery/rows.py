@@ -1,4 +1,4 @@
-"""The published training runs, and what is assumed of each."""
+"""The published training runs and forward passes, and what is assumed of each."""
 
 from __future__ import annotations
 
@@ -91,6 +91,11 @@ class Row:
         return float(self.year)
 
     @property
+    def forward_only(self) -> bool:
+        """True for rows of ``inference.csv``."""
+        return "latency_ms" in self.cells
+
+    @property
     def reason(self) -> str:
         """Why the prediction is far off, if it is."""
         return next((why for cell, words, why in _REASONS if words in self.cells[cell]),
@@ -112,6 +117,15 @@ def runs() -> Iterator[Row]:
     """All rows of ``runs.csv``."""
     with (HERE / "runs.csv").open(encoding="utf-8") as file:
         yield from map(Row, csv.DictReader(file))
+
+
+def forward_passes() -> Iterator[Row]:
+    """All rows of ``inference.csv``, as rows of one device."""
+    with (HERE / "inference.csv").open(encoding="utf-8") as file:
+        for cells in csv.DictReader(file):
+            iteration_ms = 1e3 * int(cells["batch"]) / float(cells["images_per_s"])
+            yield Row(cells | {"devices": "1", "batch_per_device": cells["batch"], "sync": "none",
+                               "forward_ms": "", "iteration_ms": f"{iteration_ms:.6g}"})
 
 
 def read(name: str) -> Iterator[dict[str, str]]:

@@ -1,15 +1,16 @@
-"""The gallery of published runs: speedups, the page."""
+"""The gallery of published runs: speedups, forward passes, the page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.gallery import picture
 from bench.gallery.__main__ import Gallery, page
-from bench.gallery.prediction import Result
-from bench.gallery.rows import Row, runs
+from bench.gallery.prediction import Result, predict, unpredictable
+from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.speedups import FAMILY, speedups
 
 
@@ -31,12 +32,20 @@ def test_a_speedup_compares_with_the_fewest_devices_of_the_same_exchange() -> No
     assert [(s.first.row.devices, s.measured) for s in alone] == [("2", 2.0)]
 
 
+def test_published_forward_passes_are_predicted() -> None:
+    rows = [row for row in forward_passes() if not unpredictable(row)]
+    logs = np.array([predict(row).log for row in rows if row.network == "resnet50"][::4])
+    assert len(rows) == 97 and len(logs) > 10
+    assert np.mean(np.abs(np.exp(logs) - 1)) < 0.25
+
+
 def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
     training = Gallery(row for row in runs() if row.network == "alexnet_owt")
-    assert training.counted and training.shown
-    text = page(training, "../pictures/gallery.png")
+    forward = Gallery([row for row in forward_passes() if row.network == "alexnet"])
+    assert training.counted and training.shown and forward.counted
+    text = page(training, forward, "../pictures/gallery.png")
     assert "![Predicted" in text and "](../pictures/gallery.png)" in text
-    for title in "Speedups", "The twenty worst", "Not counted":
+    for title in "Speedups", "Forward passes alone", "The twenty worst", "Not counted":
         assert f"## {title}" in text
     picture.draw(training.counted, str(tmp_path / "gallery.png"))
     assert (tmp_path / "gallery.png").stat().st_size > 10_000
