@@ -5,7 +5,7 @@ Usage: python -m bench.fit_kernels [--leave device|network] [--write]
 It reads ``bench/gallery/*.csv``: kernels of DeepBench, and training runs in float32 on one device.
 ``--leave`` fits again without each device (network) in turn and predicts it; ``--write`` writes
 ``hpcpar/cost/compute/kernel_model.toml``. It needs SciPy and takes a minute (``--leave``: five).
-What ``--leave`` prints stands in ``bench/gallery/__main__.py``.
+``--leave`` writes its figures to ``bench/gallery/left_out.csv``, which the gallery's page shows.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import tomli_w
 from numpy.typing import NDArray
 from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
+from bench.gallery import left_out
+from bench.gallery.left_out import LeftOut
 from bench.gallery.networks import NETWORKS
 from bench.gallery.rows import ALIASES, KERNEL_YEARS, Row, read, runs
 from hpcpar.cost.compute import kernel_model
@@ -243,7 +245,7 @@ def accuracy(logs: Floats) -> str:
             f"of 2 {np.mean(np.abs(logs) <= math.log(2)):.2f}")
 
 
-def leave_out(samples: Sequence[Sample], by: str) -> None:
+def leave_out(samples: Sequence[Sample], by: str) -> list[LeftOut]:
     """Predict the samples of each device or network by a fit to all others."""
     def name(sample: Sample) -> str:
         if by == "network":
@@ -261,6 +263,7 @@ def leave_out(samples: Sequence[Sample], by: str) -> None:
                 print(f"without {by} {left:22s} {kind:5s}", accuracy(logs), flush=True)
     for kind, logs in found.items():
         print(f"all, each {by} left out: {kind:5s}", accuracy(np.concatenate(logs)))
+    return [LeftOut.of(by, kind, np.concatenate(logs)) for kind, logs in found.items()]
 
 
 def main() -> None:
@@ -278,7 +281,8 @@ def main() -> None:
             if own := [s for s in some if s.kind == kind]:
                 print(f"{label:16s} {kind:5s}", accuracy(Table(own).logs(model)))
     if args.leave:
-        leave_out(gpus, args.leave)
+        fitted = Table([s for s in gpus if s.kind == "run"]).logs(model)
+        left_out.write([LeftOut.of("nothing", "run", fitted), *leave_out(gpus, args.leave)])
     if args.write:
         path = Path(kernel_model.__file__).with_suffix(".toml")
         numbers = {f.name: rounded(getattr(model, f.name)) for f in fields(model)}

@@ -14,24 +14,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 
-from bench.gallery import picture, speedups
+from bench.gallery import left_out, picture, speedups
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.tables import table, worst
-
-#: Of the rows of one device, by ``python -m bench.fit_kernels --leave device`` and ``network``.
-LEFT_OUT = (
-    "The model of kernels is fitted to the rows of one device, 266 of them, and to 1,935 passes of",
-    "convolutions and 1,120 products of DeepBench. What it predicts of what it was not fitted to:",
-    "",
-    "| left out in turn | accuracy | median ratio | within 20% | within a factor of 2 |",
-    "| --- | --- | --- | --- | --- |",
-    "| nothing | 88% | 1.00 | 82% | 100% |",
-    "| each device | 85% | 0.98 | 74% | 100% |",
-    "| each network | 85% | 1.00 | 74% | 100% |",
-    "| each device, of convolutions | 71% | 1.02 | 44% | 93% |",
-    "| each device, of products | 70% | 1.01 | 38% | 93% |",
-)
 
 
 class Gallery:
@@ -65,7 +51,7 @@ def page(training: Gallery, forward: Gallery, image: str) -> str:
            "predicted from data sheets alone: devices of the catalogue, levels of the presets, no",
            "calibration. Written by `python -m bench.gallery`. Accuracy is the mean of",
            "1 - |predicted / measured - 1|, at least 0.", "",
-           *LEFT_OUT, "",
+           *left_out.lines(),
            "## One device", "", *table("device", lambda r: r.row.device, one),
            *table("network", lambda r: r.row.network, one),
            "## Several devices", "", *table("devices", lambda r: r.row.devices, many),

@@ -1,4 +1,4 @@
-"""The gallery of published runs: speedups, forward passes, the page."""
+"""The gallery of published runs: speedups, forward passes, the figures left out, the page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.gallery import picture
+from bench.gallery import left_out, picture
 from bench.gallery.__main__ import Gallery, page
+from bench.gallery.left_out import LeftOut
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.speedups import FAMILY, speedups
@@ -37,6 +38,17 @@ def test_published_forward_passes_are_predicted() -> None:
     logs = np.array([predict(row).log for row in rows if row.network == "resnet50"][::4])
     assert len(rows) == 97 and len(logs) > 10
     assert np.mean(np.abs(np.exp(logs) - 1)) < 0.25
+
+
+def test_new_figures_replace_those_of_the_same_rows(tmp_path: Path) -> None:
+    path = tmp_path / "left_out.csv"
+    path.write_text(left_out.FILE.read_text())
+    found = LeftOut.of("network", "run", np.log([1.0, 1.1, 1.3, 3.0]))
+    left_out.write([found], path)
+    assert len(left_out.read(path)) == len(left_out.read())
+    assert found in left_out.read(path)
+    assert (found.rows, found.median_ratio, found.within_20, found.within_2) == (
+        "4", "1.20", "0.50", "0.75")
 
 
 def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
