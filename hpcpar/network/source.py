@@ -1,5 +1,4 @@
-"""Networks of the user: what a Python function returns, a network or a PyTorch module, or an ONNX
-file.
+"""What users bring: networks, from a Python function or an ONNX file, and the modules of --layers.
 """
 
 from __future__ import annotations

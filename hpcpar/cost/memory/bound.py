@@ -33,8 +33,10 @@ from hpcpar.schedule.pipeline_order import firsts, in_flight
 
 def memory_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
                  training: bool = True) -> Memory:
-    """At least the memory of the largest rank: the largest boxes of all layers, as if they met on
-    one rank. Activations are all alive at once, gradients and messages while they are needed.
+    """Upper bound: the largest rank needs at most this much.
+
+    The largest boxes of all layers meet on one rank; activations are all alive at once, gradients
+    and messages while they are needed.
     """
     starts = firsts(network, plan)
     wire = _in_flight(out, plan, moved_bytes)
@@ -50,8 +52,10 @@ def memory_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedB
 
 
 def memory_floor(network: Network, plan: Plan, *, training: bool = True) -> Memory:
-    """At most the memory of the largest rank, of a single plan: the last rank's weights, and what
-    its layers with weights read again, all alive when a backward pass begins.
+    """Lower bound: the largest rank of a single plan needs at least this much.
+
+    It is the last rank's weights, and what its layers with weights read again, all alive when a
+    backward pass begins.
     """
     boxes, samples = OfRank(int(plan.ranks) - 1), plan.samples_of_a_pass
     updates = plan.synchronisation is not Synchronisation.SERVER
