@@ -268,7 +268,7 @@ def leave_out(samples: Sequence[Sample], by: str) -> list[LeftOut]:
 
 def main() -> None:
     """Fit, and show what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--leave", choices=("device", "network"))
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()

@@ -35,7 +35,8 @@ from hpcpar.plan.strategies import GATHERS, entry_of  # noqa: E402
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes  # noqa: E402
 from hpcpar.report.tables import say  # noqa: E402
 from hpcpar.search import auto  # noqa: E402
-from hpcpar.search.candidates import SEARCHES, priced  # noqa: E402
+from hpcpar.search.candidates import priced  # noqa: E402
+from hpcpar.search.searches import SEARCHES  # noqa: E402
 from hpcpar.simulation.price_plan import Prediction  # noqa: E402
 
 #: Network -> samples a rank.

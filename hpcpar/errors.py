@@ -41,6 +41,24 @@ def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {what} '{name}'{hint} (known: {', '.join(names)})")
 
 
+def require_free(what: str, name: str, owner: str | None, module: str) -> None:
+    """Checks that no other module has registered a name; the same one may again, as in a notebook.
+
+    Parameters
+    ----------
+    owner : str or None
+        The module that has registered it.
+
+    Raises
+    ------
+    InputError
+        Another module has.
+    """
+    if owner not in (None, module):
+        raise InputError(f"{what} '{name}' is in {owner} already; give the one in {module} another "
+                         "name")
+
+
 def visible(text: str) -> str:
     """The text for a terminal: control characters, which files may hold, show as escapes."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -27,7 +27,7 @@ class Option:
 
     #: Makes a value of text, or of a value; raises `hpcpar.checks.ValueRefused`.
     check: Callable[[Any], Any]
-    #: What it means, and its unit; the default is added.
+    #: Meaning and unit; the default is added.
     help: str
     #: An example of the value, or its form.
     metavar: str = ""

@@ -78,7 +78,7 @@ class LoadOptions(OptionGroup, section="machine"):
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(OptionGroup, section="plan"):
-    """What every plan has, and a scaling study chooses for all of its plans."""
+    """Options of every plan; a scaling study chooses them once for all of its plans."""
 
     overlap: str | None = option(
         None, OneOf(Overlap), "what communication may hide behind computing (default full)")
@@ -121,7 +121,7 @@ class PlanFields(StepOptions, section="plan"):
 
 @dataclass(frozen=True, kw_only=True)
 class PricingOptions(OptionGroup, section="prediction"):
-    """What the price of a plan depends on, beside the plan and the machine."""
+    """Options that change the price of a plan, beside the plan and the machine."""
 
     epochs: float = option(1.0, amount, "epochs of the whole training", "N")
     samples: int | None = option(

@@ -128,7 +128,7 @@ class ImagesCommand(DataCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class InfoCommand(ExternalOptions, DataCommand):
-    """What a data file holds."""
+    """Show the contents of a data file."""
 
     example = "hpcpar data info digits.h5"
     file: str = required(path, "the file to look into", "FILE.h5", names=("file",))

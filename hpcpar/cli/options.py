@@ -26,7 +26,7 @@ class StartOptions(OptionGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalOptions(OptionGroup):
-    """What files may do."""
+    """Permissions of files."""
 
     allow_external: bool = flag("read HDF5 files that have data in other files")
 

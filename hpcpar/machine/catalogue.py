@@ -9,7 +9,7 @@ from hpcpar.errors import unknown
 from hpcpar.machine import quantities
 from hpcpar.schema import parse_toml
 
-#: What a device is priced by.
+#: Figures that price a device.
 _COMPLETE = {"memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "multiprocessors", "lanes"}
 _DEVICES = resources.files("hpcpar.machine") / "devices"
 

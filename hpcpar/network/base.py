@@ -49,7 +49,7 @@ def shape_text(shape: Iterable[object]) -> str:
 
 @dataclass(frozen=True)
 class PassWork:
-    """What one pass of a layer computes and moves.
+    """Work of one pass of a layer: flops, and values read or written.
 
     Attributes
     ----------
@@ -111,8 +111,8 @@ class Layer:
     gathers_channels: ClassVar[bool] = False
     #: Means and variances that ranks sum: over the "batch", of each "sample", or none.
     statistics: ClassVar[str] = ""
-    #: What its kernels are like where it multiplies no matrices, for the model of kernels:
-    #: "activation", "normalisation", "pooling", "lrn" or "other".
+    #: Kernels that the layer's resemble where it multiplies no matrices: "activation",
+    #: "normalisation", "pooling", "lrn" or "other".
     kernel_family: ClassVar[str] = "other"
     #: True if the result depends on a random number of the sample's place in the batch.
     random: ClassVar[bool] = False

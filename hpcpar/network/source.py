@@ -1,5 +1,4 @@
-"""What users bring: networks, from a Python function or an ONNX file, and the modules of --layers.
-"""
+"""Users' networks, from a Python function or an ONNX file, and the modules of --layers."""
 
 from __future__ import annotations
 

@@ -19,9 +19,7 @@ from hpcpar.schema import Extent, convert
 
 
 def layer_types(base: type[Layer] = Layer) -> dict[str, type[Layer]]:
-    """The layers that a file may hold, by name: those of the package, and those of every module
-    that was imported.
-    """
+    """Layers that a file may hold, by name: the package's own, and those of imported modules."""
     found = {type_name(base): base} if base.kind else {}
     for each in base.__subclasses__():
         found |= layer_types(each)

@@ -1,6 +1,6 @@
 """The entries of the built-in strategies, in the order in which `auto` prices them.
 
-Equations are those of Gholami et al. The grids are those of a 1.5D product: Pr parts cut the
+Equations refer to Gholami et al. Grids belong to a 1.5D product: Pr parts cut the
 weights (output channels) or the image, Pc parts cut the samples.
 """
 

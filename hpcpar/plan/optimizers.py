@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.errors import InputError
+from hpcpar.errors import require_free
 
 #: Adam's second beta, and what is added to the root of its second moment.
 BETA, EPS = 0.999, 1e-8
@@ -76,9 +76,8 @@ class Optimizer:
     def __call__(self, update: Callable[[Update], None]) -> Callable[[Update], None]:
         """Registers the entry with its update."""
         known = OPTIMIZERS.get(self.name)
-        if known is not None and known.update.__module__ != update.__module__:
-            raise InputError(f"optimizer '{self.name}' is in {known.update.__module__} already; "
-                             f"give the one in {update.__module__} another name")
+        owner = None if known is None else known.update.__module__
+        require_free("optimizer", self.name, owner, update.__module__)
         OPTIMIZERS[self.name] = replace(self, update=update)
         return update
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, require_free
 from hpcpar.plan.strategy_request import Configs, StrategyRequest
 
 #: Makes the configuration of every layer.
@@ -113,9 +113,8 @@ class Strategy:
     def __call__(self, fill: Fill) -> Fill:
         """Registers the entry with the function that makes its configurations."""
         known = STRATEGIES.get(self.name)
-        if known is not None and known.fill.__module__ != fill.__module__:
-            raise InputError(f"strategy '{self.name}' is in {known.fill.__module__} already; give "
-                             f"the one in {fill.__module__} another name")
+        owner = None if known is None else known.fill.__module__
+        require_free("strategy", self.name, owner, fill.__module__)
         STRATEGIES[self.name] = replace(self, fill=fill)
         return fill
 

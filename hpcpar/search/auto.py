@@ -16,7 +16,6 @@ from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes
 from hpcpar.search import integrated  # noqa: F401 - registers its strategy
 from hpcpar.search.candidates import (
-    SEARCHES,
     Candidate,
     PlanningTask,
     alone,
@@ -24,12 +23,12 @@ from hpcpar.search.candidates import (
     in_order,
     of_plan,
     priced,
-    searched,
 )
 from hpcpar.search.fit import with_variations
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.pipelines import maybe_faster
+from hpcpar.search.searches import SEARCHES, searched
 from hpcpar.search.table_search import SearchResult
 
 

@@ -17,8 +17,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, entry_of, parse, plan_options, together
-from hpcpar.plan.strategy import Strategy
-from hpcpar.plan.strategy_request import Configs, StrategyRequest
+from hpcpar.plan.strategy_request import Configs
 from hpcpar.schedule.buckets import gradient_bytes
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
@@ -203,27 +202,6 @@ class Candidate:
         t = self.task
         return detailed(t.network, self.plan, t.machine, self.costs, samples=t.samples,
                         **t.price_options)
-
-
-#: Plans and prices a problem.
-Planner = Callable[[PlanningTask], Candidate]
-#: The searches behind the strategies that `searched` registers.
-SEARCHES: dict[str, Planner] = {}
-
-
-def searched(entry: Strategy) -> Callable[[Planner], Planner]:
-    """Registers a strategy whose configurations depend on machine and batch: a search."""
-    def register(search: Planner) -> Planner:
-        def refuse(request: StrategyRequest) -> Configs:
-            raise InputError(f"strategy '{entry.name}' depends on machine and batch: use hpcpar "
-                             "plan, or name another one")
-
-        refuse.__module__ = search.__module__
-        entry(refuse)
-        SEARCHES[entry.name] = search
-        return search
-
-    return register
 
 
 def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:

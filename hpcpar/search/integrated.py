@@ -8,7 +8,8 @@ from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import DTYPES, Plan
 from hpcpar.plan.strategy import Strategy
 from hpcpar.plan.strategy_request import StrategyRequest
-from hpcpar.search.candidates import Candidate, PlanningTask, of_plan, searched
+from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
+from hpcpar.search.searches import searched
 
 NAME = "integrated"
 

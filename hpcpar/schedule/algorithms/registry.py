@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from hpcpar.errors import InputError
+from hpcpar.errors import require_free
 from hpcpar.plan.plan import COLLECTIVES
 from hpcpar.schedule.algorithms.base import Algorithm
 from hpcpar.schedule.algorithms.direct import Direct
@@ -35,11 +35,12 @@ def collective_algorithm(made: T) -> T:
     Raises
     ------
     InputError
-        There is another one of this name.
+        Another module has one of this name.
     """
-    if made.name in {*ALGORITHMS, *COLLECTIVES}:
-        raise InputError(f"there is a collective algorithm '{made.name}' already: choose another "
-                         "name")
+    known = ALGORITHMS.get(made.name)
+    owner = "hpcpar.plan.plan" if made.name in COLLECTIVES else None
+    require_free("collective algorithm", made.name, type(known).__module__ if known else owner,
+                 made.__module__)
     ALGORITHMS[made.name] = made()
     COLLECTIVES[made.name] = (made.name,)
     return made

@@ -18,7 +18,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import fill, together
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.schedule.steps import Compute
-from hpcpar.search.candidates import SEARCHES
+from hpcpar.search.searches import SEARCHES
 from hpcpar.simulation.price_plan import Prediction
 from tests.unit.closed import price
 

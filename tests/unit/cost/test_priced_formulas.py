@@ -37,7 +37,7 @@ from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import layer_values
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes
-from hpcpar.search.candidates import SEARCHES
+from hpcpar.search.searches import SEARCHES
 from hpcpar.simulation.price_plan import Prediction, StepCost
 from tests.strategies import named
 from tests.unit.closed import price

@@ -113,8 +113,14 @@ def test_commands_load_its_module_before_their_options(tmp_path: Path) -> None:
 
 
 def test_a_name_is_taken_once(star: None) -> None:
-    with pytest.raises(InputError, match="there is a collective algorithm 'star' already"):
-        collective_algorithm(Star)
+    class Other(Star):
+        """Of this module."""
+
+    with pytest.raises(InputError, match=r"algorithm 'star' is in tests\.added already"):
+        collective_algorithm(Other)
+    with pytest.raises(InputError, match=r"algorithm 'tree' is in hpcpar\.plan\.plan already"):
+        collective_algorithm(type("Tree", (Star,), {"name": "tree"}))
+    collective_algorithm(Star)  # as in a notebook's cell that runs again
 
 
 def test_rings_elsewhere(star: None) -> None:

@@ -1,0 +1,30 @@
+"""Strategies whose configurations depend on machine and batch: searches, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpcpar.errors import InputError
+from hpcpar.plan.strategy import Strategy
+from hpcpar.plan.strategy_request import Configs, StrategyRequest
+from hpcpar.search.candidates import Candidate, PlanningTask
+
+#: Plans and prices a problem.
+Planner = Callable[[PlanningTask], Candidate]
+#: The searches behind the strategies that `searched` registers.
+SEARCHES: dict[str, Planner] = {}
+
+
+def searched(entry: Strategy) -> Callable[[Planner], Planner]:
+    """Registers a strategy whose configurations depend on machine and batch: a search."""
+    def register(search: Planner) -> Planner:
+        def refuse(request: StrategyRequest) -> Configs:
+            raise InputError(f"strategy '{entry.name}' depends on machine and batch: use hpcpar "
+                             "plan, or name another one")
+
+        refuse.__module__ = search.__module__
+        entry(refuse)
+        SEARCHES[entry.name] = search
+        return search
+
+    return register
