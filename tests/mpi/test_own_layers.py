@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
-from comparison import check, facts
+from comparison import CHOOSERS, check, facts
 from plans import random_plan, staged_plan
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, plan_options
+from hpcpar.runtime.executor import Executor
+from hpcpar.schedule.lower import lower
 from tests.strategies import named
 
 P = world().size
@@ -36,6 +43,26 @@ def test_random_plans(seed: int, communicator: Communicator) -> None:
     given = facts("own")
     plan = random_plan(given.network, given.batch, P, np.random.default_rng([seed, P, 39]))
     check("own", plan, ("ring", "tree")[seed % 2], communicator, f"random plan {seed}", 2)
+
+
+@dataclass(frozen=True)
+class Nothing(Layer):
+    """A layer without an operator."""
+
+    kind: ClassVar[str] = "nothing"
+
+
+def test_a_layer_without_operator_is_refused_on_every_rank(communicator: Communicator) -> None:
+    """Also on ranks of a pipeline on which it does not live."""
+    given = facts("own")
+    layers = tuple(Nothing("plus3", layer.inputs) if layer.name == "plus3" else layer
+                   for layer in given.network.layers)
+    network = Network("own", layers)
+    pipeline = configurations(network, f"pipeline:{P}x1", P)
+    plan = Plan(NetworkSpec.of(network), P, P, f"pipeline:{P}x1", pipeline)
+    with pytest.raises(InputError, match="layer 'plus3' is a Nothing, which no operator computes"):
+        Executor(network, plan, lower(network, plan, CHOOSERS["ring"]), communicator,
+                 communicator.backend, 0)
 
 
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")

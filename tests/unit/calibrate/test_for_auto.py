@@ -26,6 +26,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
+from tests.unit.closed import price
 
 MACHINE = files.load("local")
 SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
@@ -104,8 +105,12 @@ def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -
     told, everything = Told(truth), all_measured(truth)
     machine, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
     known = search(everything.found())[0]
-    # the shapes of ranks with smaller parts are estimated from what else is measured
-    assert choice.stands and choice.iteration_s == pytest.approx(known.iteration_s, rel=1e-3)
+    assert choice.stands and choice.strategy == known.strategy
+    plan, whole = known.plan, everything.found()
+    assert price(NETWORK, plan, machine).iteration_s == pytest.approx(
+        price(NETWORK, plan, whole).iteration_s)  # the largest parts are measured
+    # the exact price has smaller parts too, which are estimated from what else is measured
+    assert choice.iteration_s == pytest.approx(known.iteration_s, rel=1e-3)
     assert search(machine)[0].strategy == choice.strategy
     assert choice.measured == len(set(machine.compute)) <= choice.shapes
     assert len(machine.compute) < len(everything.works)
