@@ -9,7 +9,7 @@ first: bases stand in the reverse order of the help.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
@@ -98,10 +98,15 @@ class OptionGroup:
                 given[f.name] = f
         _check_together(given, type(self))
 
-    def given(self, *groups: type[OptionGroup]) -> list[str]:
-        """Names on the command line of options of the groups that differ from their default."""
-        return [words(f)[-1] for group in groups for f in options_of(group)
-                if getattr(self, f.name) != f.default]
+    def check_given(self, names: Collection[str]) -> None:
+        """Checks what a command line names, even where the value is the default.
+
+        Raises
+        ------
+        InputError
+            Two options exclude each other, or one needs another.
+        """
+        _check_together({f.name: f for f in options_of(type(self)) if f.name in names}, type(self))
 
 
 def _check_together(given: dict[str, Field[Any]], group: type[OptionGroup]) -> None:

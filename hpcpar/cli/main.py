@@ -125,6 +125,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         return 2
     given.pop("kind", None)
     options = given.pop("group")(**given)
+    options.check_given(given)
     if getattr(options, "elastic", False):
         check_outputs(options)
         from hpcpar.cli.elastic import supervise

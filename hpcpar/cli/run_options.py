@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from hpcpar.api.options import ModuleOptions
@@ -10,7 +11,7 @@ from hpcpar.checks import OneOf, duration_s, path
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
 from hpcpar.comm.device_options import DEVICES
 from hpcpar.errors import InputError
-from hpcpar.option_fields import flag, option, required
+from hpcpar.option_fields import flag, option, options_of, required, words
 from hpcpar.output_files import CHECKPOINT, RECORD, holds_something, same_file
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.train.job_options import JobOptions, LengthOptions, SavingOptions
@@ -52,12 +53,16 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        of_training = self.given(LengthOptions, SavingOptions, SGD)
+        if self.device == EMULATE and (self.resume or self.checkpoint):
+            raise InputError("--device emulate trains nothing: drop --checkpoint and --resume")
+
+    def check_given(self, names: Collection[str]) -> None:
+        super().check_given(names)
+        of_training = [words(f)[-1] for group in (LengthOptions, SavingOptions, SGD)
+                       for f in options_of(group) if f.name in names]
         if self.forward_only and of_training:
             raise InputError(f"{of_training[0]} has no effect with --forward-only; drop one of "
                              "them")
-        if self.device == EMULATE and (self.resume or self.checkpoint):
-            raise InputError("--device emulate trains nothing: drop --checkpoint and --resume")
 
 
 def check_training(args: RunCommand) -> None:

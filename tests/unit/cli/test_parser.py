@@ -134,3 +134,15 @@ def test_a_full_device_is_one_line(words: str) -> None:
                               stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "hpcpar: cannot write the results: No space left on device\n"
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (("--forward-only", "--epochs", "1"), "--epochs has no effect with --forward-only"),
+    (("--forward-only", "--rate", "0.01"), "--rate has no effect with --forward-only"),
+    (("--scaling", "linear"), "--scaling needs --base-batch: add --base-batch N"),
+    (("--keep", "1"), "--keep needs --checkpoint: add --checkpoint FILE.h5"),
+])
+def test_options_are_checked_together_at_their_defaults_too(
+        words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--plan", "p.json", "--data", "d.h5", *words]) == 2
+    assert message in capsys.readouterr().err
