@@ -56,6 +56,7 @@ def unpredictable(row: Row) -> str:
 def machine_of(row: Row) -> Machine:
     """The row's machine: its preset's levels, its own device and the library of its time."""
     preset = PRESETS.get(row.machine, row.machine)
+    # one device sends nothing: any levels do
     machine = files.load(preset if preset in files.presets() else "dgx1-v100")
     if row.machine in ADAPTERS:
         *inner, network = machine.levels
