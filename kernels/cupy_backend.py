@@ -17,12 +17,7 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import (
-    select_device,
-    set_matmul_math,
-    use_compute_stream,
-    using,
-)
+from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.device_group import DeviceGroup
@@ -38,6 +33,10 @@ from hpcpar.kernels.interface import (
     address,
 )
 
+#: cuDNN's workspace takes at most this part of the card's memory: with less, VGG-16's convolutions
+#: lack their fast engines.
+_WORKSPACE_PART = 32
+
 
 class CupyBackend(Backend):
     """Compute kernels on one GPU.
@@ -45,7 +44,7 @@ class CupyBackend(Backend):
     Parameters
     ----------
     scratch_bytes
-        Limit of the memory for the im2col matrices of a convolution, or for cuDNN's workspace.
+        Limit of the memory for the im2col matrices of a convolution.
     local_rank
         Rank of this process on its node: it selects the GPU.
     math
@@ -69,8 +68,9 @@ class CupyBackend(Backend):
                  local_rank: int = 0, math: MathMode = MathMode.FP32) -> None:
         self.device = select_device(local_rank)
         self.card = cp.cuda.Device(self.device).pci_bus_id
-        # im2col's matrices and cuDNN's workspace have the same limit
-        self.memory_bytes = max(0, int(cp.cuda.runtime.memGetInfo()[0]) - 2 * scratch_bytes)
+        free_bytes, total_bytes = map(int, cp.cuda.runtime.memGetInfo())
+        workspace_bytes = total_bytes // _WORKSPACE_PART
+        self.memory_bytes = max(0, free_bytes - scratch_bytes - workspace_bytes)
         use_compute_stream()
         self._communication = cp.cuda.Stream(non_blocking=True)
         self._uploads = cp.cuda.Stream(non_blocking=True)
@@ -84,7 +84,7 @@ class CupyBackend(Backend):
         except (ImportError, RuntimeError):
             # The module is missing, or the library behind it.
             return
-        self._use_cudnn(cudnn, scratch_bytes, math)
+        self._use_cudnn(cudnn, workspace_bytes, math)
 
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
         self.xp: Any = cp
@@ -134,7 +134,7 @@ class CupyBackend(Backend):
         if isinstance(host, cp.ndarray):
             return host
         # another thread has another current device and stream
-        with cp.cuda.Device(self.device), using(self._uploads):
+        with cp.cuda.Device(self.device), self._uploads:
             device = cp.asarray(host)
             self._uploads.synchronize()
         return device
@@ -174,8 +174,8 @@ class CupyBackend(Backend):
             out.data.copy_from_host_async(address(host), host.nbytes)
 
     # -- order of work -----------------------------------------------------------------------------
-    def communication_stream(self) -> AbstractContextManager[None]:
-        return using(self._communication)
+    def communication_stream(self) -> AbstractContextManager[Any]:
+        return self._communication
 
     def mark(self) -> Mark:
         event = cp.cuda.Event()
@@ -269,7 +269,7 @@ class CupyBackend(Backend):
         cp.add(y, bias.reshape(-1, *(1,) * (y.ndim - 2)), out=y)
 
     def sum_samples(self, dy: Array, out: Array) -> None:
-        out[...] = dy.sum(axis=(0, *range(2, dy.ndim))) if dy.size else 0
+        dy.sum(axis=(0, *range(2, dy.ndim)), out=out)
 
     # -- pooling -----------------------------------------------------------------------------------
     def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:

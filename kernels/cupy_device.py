@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import cupy as cp
 import numpy as np
 from cupy._core import _routines_linalg
@@ -44,22 +40,13 @@ def select_device(local_rank: int) -> int:
 
 
 def use_compute_stream() -> None:
-    """Make a new stream current in place of the default stream, which waits for all others."""
-    if cp.cuda.get_current_stream() == cp.cuda.Stream.null:
-        cp.cuda.Stream(non_blocking=True).use()
+    """Make a new stream current in place of the default stream, which waits for all others.
 
-
-@contextmanager
-def using(stream: Any) -> Iterator[None]:
-    """Makes a stream current, and after it the one before; CuPy's own way leads to the stream
-    entered before, not to the one in use.
+    The stream is entered and never left: after a ``with`` of its own, CuPy goes back to the stream
+    that was entered before, not to the one in use.
     """
-    before = cp.cuda.get_current_stream()
-    stream.use()
-    try:
-        yield
-    finally:
-        before.use()
+    if cp.cuda.get_current_stream() == cp.cuda.Stream.null:
+        cp.cuda.Stream(non_blocking=True).__enter__()
 
 
 def set_matmul_math(math: MathMode) -> None:

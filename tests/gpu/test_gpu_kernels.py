@@ -255,7 +255,7 @@ def test_blocks_of_images_change_nothing(gpu: Any) -> None:
     for a, b in zip(on_host(gpu, run(gpu, Arrays(gpu, "float64"))),
                     on_host(small, run(small, Arrays(small, "float64"))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
-    x, w, out = (small.zeros(shape, np.float32) for shape in ((4, 2, 5, 5), (3, 2, 3, 3),
+    x, w, out = (small.zeros(shape, np.float64) for shape in ((4, 2, 5, 5), (3, 2, 3, 3),
                                                               (4, 3, 3, 3)))
     small.conv_forward(x, w, None,
                        ConvSpec((1, 1), (1, 1), ((0, 0), (0, 0)), (Segment(0, 2, 0, 3),)), out,

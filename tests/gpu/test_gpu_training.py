@@ -106,3 +106,10 @@ def test_one_stream_waits_for_the_other(gpu: Any) -> None:
         assert (host == round_ + 1).all()
         first_s, second_s = gpu.times_s([made, last])
         assert first_s <= second_s
+
+
+def test_a_copy_of_an_array_with_gaps_keeps_the_stream(gpu: Any) -> None:
+    """CuPy enters the stream in use for it, and leaves it for the one entered before."""
+    compute = gpu.xp.cuda.get_current_stream()
+    assert gpu.zeros((4, 4), np.float32)[:, 1:3].get().sum() == 0
+    assert gpu.xp.cuda.get_current_stream() == compute != gpu.xp.cuda.Stream.null

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,10 @@ class ndarray(np.ndarray):
         return MemoryPointer(self)
 
     def get(self, out: np.ndarray | None = None) -> np.ndarray:
-        """A copy on the host."""
+        """A copy on the host. As in CuPy, an array with gaps enters and leaves the stream."""
         runtime.host_waits += 1
-        current_stream().flush()
+        with nullcontext() if self.flags.c_contiguous else current_stream():
+            current_stream().flush()
         host = np.empty(self.shape, self.dtype) if out is None else out
         host[...] = self.view(np.ndarray)
         return host

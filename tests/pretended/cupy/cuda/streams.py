@@ -31,13 +31,13 @@ class Stream:
         return self
 
     def __enter__(self) -> Stream:
-        _entered.append(self)
+        _entered().append(self)
         return self.use()
 
     def __exit__(self, *error: object) -> None:
         """As in CuPy, back to the stream entered before, not to one in use before."""
-        _entered.pop()
-        _entered[-1].use()
+        _entered().pop()
+        _entered()[-1].use()
 
     def submit(self, work: Callable[[], Any]) -> None:
         self._work.append(work)
@@ -111,6 +111,14 @@ def current_stream() -> Stream:
     return getattr(_thread, "current", Stream.null)
 
 
+def _entered() -> list[Stream]:
+    """The streams that this thread has entered and not left."""
+    if not hasattr(_thread, "entered"):
+        _thread.entered = [Stream.null]
+    entered: list[Stream] = _thread.entered
+    return entered
+
+
 def get_elapsed_time(start: Event, end: Event) -> float:
     """Milliseconds between two events that were reached."""
     assert start.reached and end.reached
@@ -123,4 +131,3 @@ _device = threading.RLock()
 Stream.null = Stream()
 #: Every thread has a current stream of its own.
 _thread = threading.local()
-_entered = [Stream.null]
