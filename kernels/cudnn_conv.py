@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,15 @@ from hpcpar.kernels.cudnn_graphs import (
     WEIGHT_UID,
     X_UID,
     Y_UID,
+    ConvEngine,
     ConvOperation,
     ConvProblem,
     StridedShape,
-    build_graph,
+    build_engine,
     joined_segments,
     read_box,
 )
-from hpcpar.kernels.interface import Array, ConvSpec, MathMode, Tick, address
+from hpcpar.kernels.interface import Array, ConvSpec, Ints, MathMode, Tick, address
 
 if TYPE_CHECKING:
     from hpcpar.kernels.cupy_conv import CupyConv
@@ -29,13 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Launch:
-    """A graph with its arrays by identifier; one of them is written."""
+    """An engine with the addresses of its arrays by identifier; `items` of them are written.
 
-    graph: Any
-    arrays: dict[int, Array]
-    written: Array
-    #: The view that `written` is copied to afterwards, unless it is the view.
-    result: Array
+    Attributes
+    ----------
+    copies
+        Arrays in place of views that are not aligned: they live as long as the launch.
+    written, result
+        The copy that is written, and the view that it goes to afterwards; None without one.
+    """
+
+    engine: ConvEngine
+    pointers: dict[int, int]
+    items: int
+    copies: tuple[Array, ...] = ()
+    written: Array | None = None
+    result: Array | None = None
 
 
 #: The tensor that each operation writes.
@@ -50,7 +60,9 @@ class CudnnConv:
     """The convolution kernels, one cuDNN graph per shape; all on one stream.
 
     An array that starts at no multiple of `ALIGNMENT_BYTES` (a box inside a larger one) travels
-    through an aligned copy.
+    through an aligned copy. What a call launches is kept for the next call on the same memory.
+    Deterministic engines in full precision are slow on 1 x 1 kernels: `fallback`, matrix products,
+    computes what `CupyConv.is_faster` says.
 
     Parameters
     ----------
@@ -82,7 +94,8 @@ class CudnnConv:
         self._handle = cudnn.create_handle()
         self._stream: int | None = None
         #: None where cuDNN has no engine.
-        self._graphs: dict[ConvProblem, Any] = {}
+        self._engines: dict[ConvProblem, ConvEngine | None] = {}
+        self._calls: dict[Hashable, list[_Launch]] = {}
         self._workspace = xp.empty(0, np.uint8)
 
     @property
@@ -103,7 +116,7 @@ class CudnnConv:
         if launches is None:
             self.fallback.forward(x, w, bias, spec, out, tick)
             return
-        if sum(launch.result.size for launch in launches) < out.size:
+        if sum(launch.items for launch in launches) < out.size:
             out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
         self._run(launches, tick)
 
@@ -112,32 +125,36 @@ class CudnnConv:
         """See `Backend.conv_backward_data`."""
         if dx.size == 0:
             return
-        launches = self._launches(ConvOperation.DATA, dx, w, dy, spec)
+        launches = None
+        if self.math is MathMode.TF32 or not self.fallback.is_faster_to_data(dx, w, dy, spec):
+            launches = self._launches(ConvOperation.DATA, dx, w, dy, spec)
         if launches is None:
             self.fallback.backward_data(dy, w, spec, dx, tick)
             return
-        if sum(launch.result.size for launch in launches) < dx.size:
+        if sum(launch.items for launch in launches) < dx.size:
             dx.fill(0)
         self._run(launches, tick)
 
     def backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array, dbias: Array | None,
                         tick: Tick | None = None) -> None:
         """See `Backend.conv_backward_weight`."""
-        launches = self._launches(ConvOperation.WEIGHT, x, dw, dy, spec)
+        launches = None
+        if self.math is MathMode.TF32 or not self.fallback.is_faster_to_weight(x, dw, dy, spec):
+            launches = self._launches(ConvOperation.WEIGHT, x, dw, dy, spec)
         if launches is None:
             self.fallback.backward_weight(x, dy, spec, dw, dbias, tick)
             return
         if dbias is not None:
-            dbias[...] = dy.sum(axis=(0, *range(2, dy.ndim))) if dy.size else 0
-        if sum(launch.result.size for launch in launches) < dw.size:
+            dy.sum(axis=(0, *range(2, dy.ndim)), out=dbias)
+        if sum(launch.items for launch in launches) < dw.size:
             dw.fill(0)
         self._run(launches, tick)
 
     def _launches(self, operation: ConvOperation, x: Array, w: Array, y: Array, spec: ConvSpec,
                   bias: Array | None = None) -> list[_Launch] | None:
-        """The graphs of a convolution with their arrays.
+        """The engines of a convolution with their arrays, as in the last call on the same memory.
 
-        The caller sets the part of the result that no graph writes: there the sums are empty.
+        The caller sets the part of the result that no engine writes: there the sums are empty.
 
         Returns
         -------
@@ -146,6 +163,16 @@ class CudnnConv:
         """
         if not self.accepts(x.dtype):
             return None
+        call = (operation, spec, *map(_place, (x, w, y)), bias is not None and _place(bias))
+        launches = self._calls.get(call)
+        if launches is None:
+            launches = self._planned(operation, x, w, y, spec, bias)
+            if launches is not None and not any(launch.copies for launch in launches):
+                self._calls[call] = launches
+        return launches
+
+    def _planned(self, operation: ConvOperation, x: Array, w: Array, y: Array, spec: ConvSpec,
+                 bias: Array | None) -> list[_Launch] | None:
         read = read_box(x, w.shape[2:], y, spec) if y.size else None
         if read is None:
             return []
@@ -155,23 +182,23 @@ class CudnnConv:
         for s in joined_segments(spec.segments):
             inputs = (slice(None), slice(s.in_start, s.in_stop), *box)
             outputs = slice(s.out_start, s.out_stop)
-            views = {
-                X_UID: x[inputs],
-                WEIGHT_UID: w[outputs],
-                Y_UID: y[:, outputs],
-            }
+            views = {X_UID: x[inputs], WEIGHT_UID: w[outputs], Y_UID: y[:, outputs]}
             arrays = {uid: self._aligned(view, uid != written) for uid, view in views.items()}
+            shapes = {uid: StridedShape.of(array) for uid, array in arrays.items()}
             if bias is not None:
-                part = self._xp.ascontiguousarray(bias[outputs])
-                arrays[BIAS_UID] = self._aligned(part, True)
-            shapes = {uid: StridedShape.of(arrays[uid]) for uid in views}
+                views[BIAS_UID] = self._xp.ascontiguousarray(bias[outputs])
+                arrays[BIAS_UID] = self._aligned(views[BIAS_UID], True)
             problem = ConvProblem(operation, shapes[X_UID], shapes[WEIGHT_UID], shapes[Y_UID], pads,
                                   spec.stride, spec.dilation, np.dtype(x.dtype).name,
                                   bias is not None)
-            graph = self._graph(problem)
-            if graph is None:
+            engine = self._engine(problem)
+            if engine is None:
                 return None
-            launches.append(_Launch(graph, arrays, arrays[written], views[written]))
+            copies = tuple(a for uid, a in arrays.items() if a is not views[uid])
+            own = arrays[written] is not views[written]
+            launches.append(_Launch(
+                engine, {uid: address(array) for uid, array in arrays.items()},
+                views[written].size, copies, *((arrays[written], views[written]) if own else ())))
         return launches
 
     def _aligned(self, view: Array, is_input: bool) -> Array:
@@ -180,28 +207,27 @@ class CudnnConv:
             return view
         return view.copy() if is_input else self._xp.empty(view.shape, view.dtype)
 
-    def _graph(self, problem: ConvProblem) -> Any:
-        """The graph of a convolution, built at its first use; None if there is no engine."""
-        if problem not in self._graphs:
-            self._graphs[problem] = self._built(problem)
-        return self._graphs[problem]
+    def _engine(self, problem: ConvProblem) -> ConvEngine | None:
+        """The engine of a convolution, built at its first use; None if there is none."""
+        if problem not in self._engines:
+            self._engines[problem] = self._built(problem)
+        return self._engines[problem]
 
-    def _built(self, problem: ConvProblem) -> Any:
+    def _built(self, problem: ConvProblem) -> ConvEngine | None:
         try:
-            graph = build_graph(self._cudnn, problem, self.math, self.workspace_limit_bytes,
-                                handle=self._handle)
+            engine = build_engine(self._cudnn, problem, self.math, self.workspace_limit_bytes,
+                                  handle=self._handle)
         except self._cudnn.cudnnGraphNotSupportedError:
             self.unsupported.append(problem)
             return None
-        need_bytes = graph.get_workspace_size()
-        if need_bytes > self.workspace_bytes:
+        if engine.workspace_bytes > self.workspace_bytes:
             # Kernels may still use the old buffer. CuPy hands its memory only to later work of the
             # same stream.
-            self._workspace = self._xp.empty(need_bytes, np.uint8)
-        return graph
+            self._workspace = self._xp.empty(engine.workspace_bytes, np.uint8)
+        return engine
 
     def _run(self, launches: Sequence[_Launch], tick: Tick | None) -> None:
-        """Execute graphs one after the other."""
+        """Execute engines one after the other."""
         stream = int(self._xp.cuda.get_current_stream().ptr)
         if self._stream is None:
             self._stream = stream
@@ -209,12 +235,17 @@ class CudnnConv:
         if stream != self._stream:
             raise RuntimeError("the convolutions of a backend share their workspace: they run on "
                                "one stream")
+        workspace = address(self._workspace)
         for launch in launches:
-            pointers = {uid: address(array) for uid, array in launch.arrays.items()}
-            launch.graph.execute(pointers, address(self._workspace), handle=self._handle)
-            if launch.written is not launch.result:
+            launch.engine.execute(launch.pointers, workspace, self._handle)
+            if launch.result is not None:
                 launch.result[...] = launch.written
             if tick is not None:
                 tick()
         if tick is not None and not launches:
             tick()
+
+
+def _place(array: Array) -> tuple[int, Ints, Ints]:
+    """Where an array is, and its shape there."""
+    return address(array), array.shape, array.strides

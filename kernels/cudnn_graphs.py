@@ -116,9 +116,29 @@ def read_box(x: Array, kernel: Ints, y: Array,
     return tuple(box), tuple(pads)
 
 
-def build_graph(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_limit_bytes: int,
-                **device: Any) -> Any:
-    """The executable graph of a convolution, by the engine that cuDNN's heuristics rank first.
+@dataclass(frozen=True)
+class ConvEngine:
+    """A graph, and the engine that computes it: the plan of this index."""
+
+    graph: Any
+    index: int
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that the engine needs beside the tensors."""
+        return int(self.graph.get_workspace_size_plan_at_index(self.index))
+
+    def execute(self, pointers: dict[int, int], workspace: int, handle: Any) -> None:
+        """Enqueue the convolution of the tensors at these addresses, by identifier.
+
+        An execution by index takes 25 us of host time, one without 170.
+        """
+        self.graph.execute_plan_at_index(pointers, workspace, self.index, handle=handle)
+
+
+def build_engine(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_limit_bytes: int,
+                 **device: Any) -> ConvEngine:
+    """The engine of a convolution that cuDNN's heuristics rank first.
 
     The heuristics know the GPU only by its description: ranks with the same GPU and the same cuDNN
     choose the same engine, so replicas of a layer round alike.
@@ -184,5 +204,10 @@ def build_graph(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_limi
     graph.deselect_numeric_notes(barred)
     graph.deselect_workspace_greater_than(workspace_limit_bytes)
     graph.check_support()
-    graph.build_plans()
-    return graph
+    for index in range(graph.get_execution_plan_count()):
+        try:
+            graph.build_plan_at_index(index)
+        except (ValueError, cudnn.cudnnGraphNotSupportedError):
+            continue  # left out above, or it does not suit
+        return ConvEngine(graph, index)
+    raise cudnn.cudnnGraphNotSupportedError("no engine can be built")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import cupy as cp
 import numpy as np
 
-from hpcpar.kernels.cupy_launch import Launcher, contiguous, merge_dims, strides, view, volume
+from hpcpar.kernels.cupy_launch import Launcher, contiguous, merge_dims, strides, view
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.interface import Array
 
@@ -16,33 +17,42 @@ from hpcpar.kernels.interface import Array
 _BLOCKS = 1024
 
 
-def _parts(x: Array) -> int:
+@functools.lru_cache(maxsize=4096)
+def _parts(shape: tuple[int, ...]) -> int:
     """Number of shares, one per thread block, that a channel's items are divided into."""
-    if x.size == 0:
+    items = math.prod(shape)
+    if items == 0:
         return 0
-    channels = x.shape[1]
-    return max(1, min(math.ceil(_BLOCKS / channels), x.size // channels // THREADS))
+    channels = shape[1]
+    return max(1, min(math.ceil(_BLOCKS / channels), items // channels // THREADS))
+
+
+@functools.lru_cache(maxsize=4096)
+def _geometry(shape: tuple[int, ...], *all_strides: tuple[int, ...]) -> tuple[
+        tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Strides of images, channels and pixels of each array, and the extents that go with them."""
+    extents, steps = merge_dims(shape[2:], *(own[2:] for own in all_strides))
+    return (tuple((*own[:2], *step[2:]) for own, step in zip(all_strides, steps, strict=True)),
+            (*shape[:2], *extents[2:]))
 
 
 def _for_shares(launch: Launcher, kernel: str, arrays: tuple[Array, ...],
                 more: tuple[Any, ...]) -> None:
     """Launch a kernel on the shares of every channel of arrays of one shape."""
-    volumes = [volume(array) for array in arrays]
-    images, channels, *pixels = volumes[0].shape
-    extents, steps = merge_dims(tuple(pixels), *(strides(array)[2:] for array in volumes))
-    views = (item for array, step in zip(volumes, steps, strict=True)
-             for item in (array, *strides(array)[:2], *step[2:]))
-    parts = _parts(arrays[0])
-    launch(kernel, arrays[0].dtype, parts * THREADS,
-           (*views, *more, images, channels, *extents[2:], parts), rows=channels)
+    shape = arrays[0].shape
+    steps, extents = _geometry(shape, *map(strides, arrays))
+    views = (item for array, step in zip(arrays, steps, strict=True) for item in (array, *step))
+    parts = _parts(shape)
+    launch(kernel, arrays[0].dtype, parts * THREADS, (*views, *more, *extents, parts),
+           rows=shape[1])
 
 
 def _sum(launch: Launcher, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
          out: Array) -> None:
     """Sums [C, 2] over samples and image, deterministic: partial sums, then their sum in order."""
-    sums = cp.empty((arrays[0].shape[1], _parts(arrays[0]), 2), np.float64)
+    sums = cp.empty((arrays[0].shape[1], _parts(arrays[0].shape), 2), np.float64)
     _for_shares(launch, kernel, arrays, (*more, sums))
-    out[...] = sums.sum(axis=1)
+    sums.sum(axis=1, out=out)
 
 
 def channel_moments(launch: Launcher, x: Array, out: Array) -> None:

@@ -2,8 +2,8 @@
 
 An image is a volume of one plane. The matrix of a block has shape [channels * kd * kh * kw,
 images * od * oh * ow], so one product covers all images of the block. The weight gradient needs no
-sum over images. A 1 x 1 convolution of large images needs no such matrix: forward and backward to
-the data it is a product per image.
+sum over images. A 1 x 1 convolution of large images needs no such matrix: it is a product per
+image, of the pixels that it reads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from hpcpar.kernels.interface import Array, ConvSpec, Segment, Tick
 
 #: The im2col kernels index the columns of a block with 32 bits.
 _MAX_COLUMNS = 2**31 - 1
-#: Pixels from which on a matrix product per image fills cuBLAS's tiles, which are up to 128 wide.
-_IMAGE_PRODUCT_PIXELS = 128
+#: Pixels from which on a matrix product per image is fast; for the gradient of weights they are the
+#: length of the sums.
+_IMAGE_PRODUCT_PIXELS, _WEIGHT_PRODUCT_PIXELS = 48, 128
 
 
 def covers(intervals: list[tuple[int, int]], extent: int) -> bool:
@@ -89,11 +90,26 @@ class CupyConv:
         return cp.ascontiguousarray(y.swapaxes(0, 1)).reshape(y.shape[1], pixels)
 
     @staticmethod
-    def _is_pointwise(x: Array, y: Array, kernel: tuple[int, ...], spec: ConvSpec) -> bool:
-        """Whether pixels of y read the same pixel of x alone, and the images are large."""
-        return (math.prod(kernel) == math.prod(spec.stride) == 1 and x.shape[2:] == y.shape[2:]
-                and not any(before for before, _ in spec.pads)
-                and math.prod(y.shape[2:]) >= _IMAGE_PRODUCT_PIXELS)
+    def _pixels(x: Array, y: Array, kernel: tuple[int, ...], spec: ConvSpec) -> Array | None:
+        """The pixels of x that those of y read; None if y reads more than a pixel, or is small."""
+        if (math.prod(kernel) != 1 or any(before for before, _ in spec.pads)
+                or math.prod(y.shape[2:]) < _IMAGE_PRODUCT_PIXELS):
+            return None
+        box = (..., *(slice(0, (extent - 1) * step + 1, step) for extent, step in zip(
+            y.shape[2:], three(spec.stride, 1), strict=True)))
+        read = x[box]
+        return read if read.shape[2:] == y.shape[2:] else None
+
+    def is_faster_to_data(self, dx: Array, w: Array, dy: Array, spec: ConvSpec) -> bool:
+        """Whether products of matrices beat cuDNN's deterministic engines in full precision."""
+        return (math.prod(spec.stride) > 1 and len(spec.segments) == 1 and dy.size > 0
+                and self._pixels(volume(dx), volume(dy), w.shape[2:], spec) is not None)
+
+    def is_faster_to_weight(self, x: Array, dw: Array, dy: Array, spec: ConvSpec) -> bool:
+        """The same for the gradient of the weights."""
+        return (len(spec.segments) == 1 and dy.size > 0
+                and math.prod(dy.shape[2:]) >= _WEIGHT_PRODUCT_PIXELS
+                and self._pixels(volume(x), volume(dy), dw.shape[2:], spec) is not None)
 
     def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
                 tick: Tick | None = None) -> None:
@@ -105,7 +121,7 @@ class CupyConv:
             out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
         x, out = volume(x), volume(out)
         kernel = three(w.shape[2:], 1)
-        pointwise = self._is_pointwise(x, out, kernel, spec)
+        pixels = self._pixels(x, out, kernel, spec)
         for s in spec.segments:
             weights = _matrix(w, s)
             group_out = out[:, s.out_start : s.out_stop]
@@ -113,10 +129,10 @@ class CupyConv:
                 continue
             for block in self._blocks(out, sum(weights.shape)):
                 to = group_out[block]
-                part = x[block, s.in_start : s.in_stop]
-                if pointwise:
-                    y = _matmul_pixels(weights, part)
+                if pixels is not None:
+                    y = _matmul_pixels(weights, pixels[block, s.in_start : s.in_stop])
                 else:
+                    part = x[block, s.in_start : s.in_stop]
                     y = cp.matmul(weights, self._im2col(part, to, kernel, spec))
                     y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).swapaxes(0, 1)
                 if bias is None:
@@ -141,15 +157,17 @@ class CupyConv:
             return
         dy, dx = volume(dy), volume(dx)
         kernel = three(w.shape[2:], 1)
-        pointwise = not add and self._is_pointwise(dx, dy, kernel, spec)
+        pixels = None if add else self._pixels(dx, dy, kernel, spec)
+        if pixels is not None and pixels.size < dx.size:
+            dx.fill(0)
         for s in spec.segments:
             weights = _matrix(w, s)
             if weights.size == 0:
                 continue
             for block in self._blocks(dy, sum(weights.shape)):
                 part, to = dy[block, s.out_start : s.out_stop], dx[block, s.in_start : s.in_stop]
-                if pointwise:
-                    to[...] = _matmul_pixels(weights.T, part)
+                if pixels is not None:
+                    pixels[block, s.in_start : s.in_stop] = _matmul_pixels(weights.T, part)
                 else:
                     cols = cp.matmul(weights.T, self._channels_first(part))
                     items = to.shape[0] * math.prod(to.shape[2:])
@@ -167,22 +185,37 @@ class CupyConv:
                 dbias.fill(0)
             return
         if dbias is not None:
-            dbias[...] = dy.sum(axis=(0, *range(2, dy.ndim)))
+            dy.sum(axis=(0, *range(2, dy.ndim)), out=dbias)
         if not covers([(s.out_start, s.out_stop) for s in spec.segments], dw.shape[0]):
             dw.fill(0)
         x, dy = volume(x), volume(dy)
         kernel = three(dw.shape[2:], 1)
+        pixels = self._pixels(x, dy, kernel, spec)
         for s in spec.segments:
             grads = _matrix(dw, s)
             if grads.size == 0:
                 continue
             for block in self._blocks(dy, sum(grads.shape)):
                 part = dy[block, s.out_start : s.out_stop]
-                cols = self._im2col(x[block, s.in_start : s.in_stop], part, kernel, spec)
-                rows = self._channels_first(part)
-                if block.start == 0:
-                    cp.matmul(rows, cols.T, out=grads)
+                if pixels is not None:
+                    total = self._products(part, pixels[block, s.in_start : s.in_stop])
                 else:
-                    cp.add(grads, cp.matmul(rows, cols.T), out=grads)
+                    cols = self._im2col(x[block, s.in_start : s.in_stop], part, kernel, spec)
+                    total = cp.matmul(self._channels_first(part), cols.T)
+                if block.start == 0:
+                    grads[...] = total
+                else:
+                    cp.add(grads, total, out=grads)
                 if tick is not None:
                     tick()
+
+    def _products(self, y: Array, x: Array) -> Array:
+        """The matrix of sums over images and pixels of y [N, K, ...] times x [N, C, ...]."""
+        left, right = (a.reshape(*a.shape[:2], math.prod(a.shape[2:])) for a in (y, x))
+        each = max(1, self.scratch_bytes // (left.shape[1] * right.shape[1] * y.itemsize))
+        total = None
+        for start in range(0, len(y), each):
+            images = slice(start, start + each)
+            part = cp.matmul(left[images], right[images].swapaxes(1, 2)).sum(axis=0)
+            total = part if total is None else total + part
+        return total

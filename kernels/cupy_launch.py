@@ -23,7 +23,12 @@ _REALS = {np.dtype(name): real for name, real in cupy_sources.REALS.items()}
 
 def strides(array: Array) -> tuple[int, ...]:
     """Strides of an array in elements."""
-    return tuple(stride // array.itemsize for stride in array.strides)
+    return _in_items(array.strides, array.itemsize)
+
+
+@functools.lru_cache(maxsize=65536)
+def _in_items(strides_bytes: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
+    return tuple(stride // item_bytes for stride in strides_bytes)
 
 
 def view(array: Array) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from hpcpar.kernels.cudnn_conv import CudnnConv  # noqa: E402
 from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     ConvOperation,
     ConvProblem,
-    build_graph,
+    build_engine,
 )
 from hpcpar.kernels.interface import ConvSpec, MathMode, Segment  # noqa: E402
 from hpcpar.network.builtin import built_in  # noqa: E402
@@ -78,8 +78,8 @@ def plan(gpu: DescribedGpu, mode: MathMode, x: np.ndarray, w: np.ndarray, y: np.
         launches = conv._launches(operation, x, w, y, spec, added)
         assert launches is not None, f"no engine: {conv.unsupported}"
         for launch in launches:
-            assert launch.graph.get_workspace_size() <= conv.workspace_bytes <= LIMIT_BYTES
-            yield operation, launch.graph
+            assert launch.engine.workspace_bytes <= conv.workspace_bytes <= LIMIT_BYTES
+            yield operation, launch.engine.graph
 
 
 def empty(*shape: int) -> np.ndarray:
@@ -184,5 +184,5 @@ def test_wrong_problems_are_no_missing_engines(gpu: DescribedGpu, problem: ConvP
                                                operation: ConvOperation) -> None:
     """Such an error is a bug, so it is not hidden by the fallback."""
     with pytest.raises(RuntimeError):
-        build_graph(gpu, replace(problem, operation=operation), MathMode.FP32, LIMIT_BYTES,
+        build_engine(gpu, replace(problem, operation=operation), MathMode.FP32, LIMIT_BYTES,
                     handle=None)

@@ -197,25 +197,32 @@ class pygraph:
 
     def check_support(self) -> None:
         self._advance("plans", "supported")
-        if self.get_workspace_size() > self._workspace_limit:
+        if self.get_workspace_size_plan_at_index(1) > self._workspace_limit:
             raise cudnnGraphNotSupportedError("no engine with so little workspace")
 
-    def build_plans(self) -> None:
+    def get_execution_plan_count(self) -> int:
+        return 2
+
+    def build_plan_at_index(self, index: int) -> None:
+        """The first plan is one of those left out."""
+        if index == 0:
+            raise ValueError("plan 0 is excluded by a note filter")
         self._advance("supported", "built")
 
-    def get_workspace_size(self) -> int:
+    def get_workspace_size_plan_at_index(self, index: int) -> int:
+        assert index == 1
         return 4 * math.prod(self._weight.dim)
 
     # -- execution ---------------------------------------------------------------------------------
-    def execute(self, variant_pack: dict[int, int], workspace: int,
-                handle: int | None = None) -> None:
-        assert self._stage == "built" and handle in _streams
+    def execute_plan_at_index(self, variant_pack: dict[int, int], workspace: int, index: int,
+                              handle: int | None = None) -> None:
+        assert self._stage == "built" and handle in _streams and index == 1
         streams = sys.modules.get("cupy.cuda.streams")
         if streams is not None:  # with the pretended CuPy: behind the work of the stream
             streams.stream_of(_streams[handle]).flush()
         pointers = (*variant_pack.values(), workspace)
         assert all(type(pointer) is int and pointer for pointer in pointers)
-        ctypes.memset(workspace, 0xFF, self.get_workspace_size())
+        ctypes.memset(workspace, 0xFF, self.get_workspace_size_plan_at_index(index))
         image, weight, loss = (tensor.array(variant_pack[tensor.uid])
                                for tensor in (self._image, self._weight, self._loss))
         groups = image.shape[1] // weight.shape[1]
