@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import shutil
 import statistics
@@ -49,11 +50,11 @@ class Session:
         """Networks and batches."""
         if self.small:
             return [("lenet5", 4)]
-        return [(name, batch) for name in ("alexnet", "vgg16", "resnet50") for batch in (32, 128)]
+        return [("resnet50", 32), ("alexnet", 128), ("vgg16", 32), ("resnet50", 128)]
 
     @property
     def repeats(self) -> int:
-        return 2 if self.small else 20
+        return 2 if self.small else 16
 
 
 def versions(session: Session) -> None:
@@ -78,9 +79,11 @@ def versions(session: Session) -> None:
 def tests(session: Session) -> None:
     """The tests that need a GPU."""
     selected = ["-k", "boxes or elementwise or lenet5 or nccl or stream"] if session.small else []
-    done = subprocess.run([sys.executable, "-m", "pytest", "tests/gpu", "-q", "-rs", *selected],
+    several = ["-n", "4"] if importlib.util.find_spec("xdist") else []
+    done = subprocess.run([sys.executable, "-m", "pytest", "tests/gpu", "-rs", "--tb=short",
+                           "-o", "addopts=", *several, *selected],
                           cwd=ROOT, capture_output=True, text=True)
-    print(done.stdout[-8000:], done.stderr[-2000:])
+    print(done.stdout, done.stderr[-2000:])
     session.facts["tests/gpu"] = done.stdout.strip().splitlines()[-1]
     session.facts["failed"] = [line for line in done.stdout.splitlines()
                                if line.startswith(("FAILED", "ERROR"))]
@@ -126,17 +129,33 @@ def kernels(session: Session) -> None:
 
 def iterations(session: Session) -> None:
     """Whole iterations of training against PyTorch on the same card."""
-    for math in ("fp32", "tf32"):
-        for name, batch in session.cases:
+    for name, batch in session.cases:
+        for math in ("fp32", "tf32"):
             own_s = _own_iteration_s(session, name, batch, math)
             peer_s = _torch_iteration_s(session, name, batch, math)
             row: dict[str, Any] = {"network": name, "batch": batch, "math": math,
                                    "hpcpar ms": 1e3 * own_s}
-            for layout, seconds in peer_s.items():
-                row |= {f"PyTorch, {layout}, ms": 1e3 * seconds,
-                        f"{layout}/hpcpar": seconds / own_s}
+            if peer_s is not None:
+                row |= {"PyTorch ms": 1e3 * peer_s, "PyTorch/hpcpar": peer_s / own_s}
             session.rows.append(row)
             session.keep()
+
+
+def peers(session: Session) -> None:
+    """PyTorch's iterations of many networks in three number formats."""
+    try:
+        import torch
+    except ImportError:
+        session.facts["PyTorch"] = "not installed"
+        return
+    if not torch.cuda.is_available():
+        session.facts["PyTorch"] = "sees no card"
+        return
+    from bench import torch_iterations
+
+    for row in torch_iterations.rows(PARTS["peers"].limit_s - 15):
+        session.rows.append(row)
+        session.keep()
 
 
 def _own_iteration_s(session: Session, name: str, batch: int, math: str) -> float:
@@ -165,39 +184,35 @@ def _own_iteration_s(session: Session, name: str, batch: int, math: str) -> floa
     return statistics.median(times[len(times) // 4:])
 
 
-def _torch_iteration_s(session: Session, name: str, batch: int, math: str) -> dict[str, float]:
-    """By memory layout; empty without PyTorch or its CUDA. Images come from the host, as ours."""
+def _torch_iteration_s(session: Session, name: str, batch: int, math: str) -> float | None:
+    """None without PyTorch or its CUDA. Images come from the host, as ours."""
     try:
         import torch
     except ImportError:
-        return {}
+        return None
     if not torch.cuda.is_available():
-        return {}
+        return None
     from bench.ddp import twin
     from hpcpar.network.builtin import network
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = math == "tf32"
     torch.backends.cudnn.benchmark = True
-    net, out = network(name), {}
-    for layout in ("contiguous", "channels_last"):
-        form = getattr(torch, f"{layout}_format" if layout == "contiguous" else layout)
-        model = twin(net).cuda().to(memory_format=form)
-        update = torch.optim.SGD(model.parameters(), 0.001, 0.9)
-        images = torch.randn(batch, *net.image_shape)
-        labels = torch.randint(net.classes, (batch,))
-        times = []
-        for _ in range(session.repeats):
-            begin = time.perf_counter()
-            update.zero_grad()
-            there = images.cuda().to(memory_format=form)
-            loss = torch.nn.functional.cross_entropy(model(there), labels.cuda())
-            loss.backward()
-            update.step()
-            loss.item()
-            torch.cuda.synchronize()
-            times.append(time.perf_counter() - begin)
-        out[layout.replace("_", " ")] = statistics.median(times[len(times) // 4:])
-    return out
+    net = network(name)
+    model = twin(net).cuda()
+    update = torch.optim.SGD(model.parameters(), 0.001, 0.9)
+    images = torch.randn(batch, *net.image_shape)
+    labels = torch.randint(net.classes, (batch,))
+    times = []
+    for _ in range(session.repeats):
+        begin = time.perf_counter()
+        update.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+        loss.backward()
+        update.step()
+        loss.item()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[len(times) // 4:])
 
 
 def _hpcpar(*words: object, ranks: int = 1) -> str:
@@ -221,7 +236,7 @@ def _data(path: Path, name: str, samples: int) -> None:
 
 def predictions(session: Session) -> None:
     """Calibrate, run and compare."""
-    cases = [("lenet5", 16)] if session.small else session.cases[1::2]
+    cases = [("lenet5", 16)] if session.small else session.cases[:2]
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
         for name, batch in cases:
@@ -241,7 +256,7 @@ def predictions(session: Session) -> None:
                                  "predicted/measured": predicted_s / measured_s})
             session.keep()
             (session.result.parent / f"compare-{name}.txt").write_text(
-                _hpcpar("compare", record))
+                _hpcpar("compare", record, "--all"))
 
 
 def ranks(session: Session) -> None:
@@ -308,6 +323,9 @@ def costs(session: Session) -> None:
         moved_bytes = there.nbytes * (2 if "written" in what else 1)
         took_s = each_s(action)
         session.rows.append({"what": what, "us": 1e6 * took_s, "GB/s": 1e-9 * moved_bytes / took_s})
+    name = "lenet5" if session.small else "resnet50"
+    session.rows.append({"what": f"iteration of {name} of 2 images: host time",
+                         "us": 1e6 * _own_iteration_s(session, name, 2, "fp32"), "GB/s": "-"})
 
 
 @dataclass(frozen=True)
@@ -328,6 +346,7 @@ PARTS = {
     "predictions": Part("Predicted against measured", 240, predictions),
     "ranks": Part("Ranks that share the card, and NCCL", 120, ranks),
     "costs": Part("Launches, waits and copies", 60, costs),
+    "peers": Part("PyTorch in three number formats", 240, peers),
     "sanitizer": Part("Bad addresses and races", 180, sanitizer),
 }
 
