@@ -134,8 +134,9 @@ def test_float32_by_cudnn(strategy: str, gpu: Any) -> None:
 
 
 def test_memory_leaves_room_for_what_kernels_need(gpu: Any) -> None:
-    """A limit for cuDNN's workspace, and one for im2col."""
-    assert gpu.memory_bytes == gpu.xp.cuda.runtime.memGetInfo()[0] - 2 * 256 * 2**20
+    """A 32nd of the card's for cuDNN's workspace, and a limit for im2col."""
+    free_bytes, total_bytes = gpu.xp.cuda.runtime.memGetInfo()
+    assert gpu.memory_bytes == free_bytes - total_bytes // 32 - 256 * 2**20
 
 
 def test_ranks_whose_gpus_differ_are_told_so_on_every_rank(ranks: World) -> None:
