@@ -16,13 +16,13 @@ from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
     COLLECTIVES,
-    DTYPES,
     NetworkSpec,
     Overlap,
     PipelineOrder,
     Plan,
     Synchronisation,
 )
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
 
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
@@ -82,7 +82,10 @@ class StepOptions(OptionGroup, section="plan"):
 
     overlap: str | None = option(
         None, OneOf(Overlap), "what communication may hide behind computing (default full)")
-    dtype: str = option(Plan.dtype, OneOf(DTYPES), "type of activations and weights")
+    precision: str = option(
+        Plan.precision, OneOf(PRECISIONS),
+        "number format; tf32: float32 with products on tensor cores; amp: activations and products "
+        "in float16 or bfloat16, sums, weights and updates in float32 (predicted, not run)")
 
 
 @dataclass(frozen=True, kw_only=True)

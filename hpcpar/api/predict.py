@@ -20,6 +20,7 @@ from hpcpar.api.sources import (
     plan_and_machine,
 )
 from hpcpar.checks import amount, fraction, names, path, positive, several_ranks, share
+from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -177,10 +178,12 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     each = asked.batch or share(asked.batch_per_rank)
     sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
     spec, net = network_of(asked.network, asked.input, asked.classes)
+    machine = asked.loaded(machine_of(asked.machine or "local"))
+    require_priced(machine, asked.precision)
     with SearchProgress() as progress:
         candidates, skipped = _price(
-            net, spec, sizes, strategies, asked.loaded(machine_of(asked.machine or "local")),
-            tell=progress.tell, training=not asked.forward_only, **asked.planning(spec))
+            net, spec, sizes, strategies, machine, tell=progress.tell,
+            training=not asked.forward_only, **asked.planning(spec))
     scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
@@ -31,8 +32,8 @@ from hpcpar.simulation.price_plan import (
 )
 
 #: Plan options; all others go to pricing.
-PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches",
-                "optimizer", "order", "bucket_bytes", "recompute")
+PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronisation", "batch_norm",
+                "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
 
 #: Factor beyond which nobody would take a plan in place of the fastest.
 MUCH_SLOWER = 2.0
@@ -68,6 +69,9 @@ class PlanningTask:
     samples: int | None
     options: dict[str, Any]
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_priced(self.machine, self.options.get("precision", Plan.precision))
 
     @property
     def plan_options(self) -> dict[str, Any]:
