@@ -19,6 +19,8 @@ class Precision:
         A weight, its gradient, or a value of the optimizer's state, in memory and in messages.
     copy_bytes : int
         The copy of a weight that products read; 0 where they read the weight.
+    update_bytes : int
+        Bytes that an update moves of a weight beside those of the optimizer.
     work : str
         Name of the format in tables of measured work.
     rates : tuple of str
@@ -32,6 +34,7 @@ class Precision:
     item_bytes: int
     weight_bytes: int
     copy_bytes: int = 0
+    update_bytes: int = 0
     work: str = ""
     rates: tuple[str, ...] = ()
     runs: bool = True
@@ -39,12 +42,14 @@ class Precision:
 
 #: Number formats by name. ``tf32`` rounds float32 products to 10 bits of fraction, on tensor cores;
 #: ``amp`` is mixed precision, as PyTorch's autocast: activations and products in float16 or
-#: bfloat16.
+#: bfloat16. Its update also converts the gradient from 2 bytes to 4, scales it back (read, written),
+#: and makes the next copy of the weight (4 bytes to 2): 6 + 8 + 6 bytes.
 PRECISIONS = {
     "fp64": Precision("float64", 8, 8, work="float64"),
     "fp32": Precision("float32", 4, 4, work="float32"),
     "tf32": Precision("float32", 4, 4, work="tf32", rates=("tf32",)),
-    "amp": Precision("float32", 2, 4, 2, work="amp", rates=("float16", "bfloat16"), runs=False),
+    "amp": Precision("float32", 2, 4, 2, 20, work="amp", rates=("float16", "bfloat16"),
+                     runs=False),
 }
 #: Names of formats that `hpcpar run` executes.
 EXECUTED = tuple(name for name, precision in PRECISIONS.items() if precision.runs)

@@ -44,10 +44,10 @@ REFERENCE_YEAR = 2017.0
 
 @dataclass(frozen=True)
 class TensorCores:
-    """The fitted numbers of products on tensor cores, and of training in mixed precision.
+    """The fitted numbers of products on tensor cores.
 
-    Winograd's algorithm and Fourier transforms gain nothing there; kernels without tiles do not use
-    tensor cores.
+    Winograd's algorithm and Fourier transforms gain nothing there, but tiles read overlapping
+    windows as often as Winograd's transforms would; kernels without tiles do not use tensor cores.
 
     Attributes
     ----------
@@ -56,16 +56,12 @@ class TensorCores:
         `LANE_FLOPS` of a tensor core.
     tf32 : float
         Part of these shares that products in TF32 reach.
-    update : float
-        Bytes that an update in mixed precision moves, as a multiple of those of the update alone:
-        it also scales gradients, checks them, and copies weights.
     """
 
     share: Mapping[str, Positive]
     tile_words: NotNegative
     fill: NotNegative
     tf32: Positive
-    update: Positive
 
 
 @dataclass(frozen=True)
@@ -206,7 +202,8 @@ def tensor_product_s(model: KernelModel, device: Device, op: str, p: Product, ra
     lanes = device.lanes * rate / (LANE_FLOPS * device.flops_per_s)
     reached = tensor.share[op] * np.where(is_tf32, tensor.tf32, 1) * rate
     compute_s = slow * _tiled(tensor, device.multiprocessors, lanes, p) / reached
-    moved_s = p.bytes / (model.bandwidth["matmul"] * device.bandwidth_bytes_per_s)
+    moved = p.bytes * (1 + model.winograd_traffic * p.winograd)
+    moved_s = moved / (model.bandwidth["matmul"] * device.bandwidth_bytes_per_s)
     return np.minimum(compute_s + moved_s, product_s(model, device, op, p))
 
 
@@ -250,8 +247,6 @@ def kernel_s(device: Device, work: Work) -> Floats:
         if work.family not in model.bandwidth:
             raise unknown(f"kernel_family of a layer {work.kind}", work.family, model.bandwidth)
         busy_s = work.bytes / (model.bandwidth[work.family] * device.bandwidth_bytes_per_s)
-        if work.family == "update" and work.dtype == "amp":
-            busy_s = busy_s * model.tensor.update
     return with_host_s(model, work.fraction * busy_s + device.launch_s)
 
 

@@ -186,9 +186,11 @@ class Workload:
             count = self._weights(layer)
         optimizer = OPTIMIZERS[plan.optimizer]
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
+        formats = plan.formats
+        moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
         return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
-                    optimizer.values * count * plan.formats.weight_bytes, options,
-                    plan.formats.work, ranks=config.ranks, family="update")
+                    moved_bytes * count, options, formats.work, ranks=config.ranks,
+                    family="update")
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The addition of two gradients of a layer's output: two values read, one written."""
