@@ -32,6 +32,7 @@ from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import about, flag, option
+from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
@@ -181,7 +182,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     Without a machine it is ``machine.toml`` in the folder; without that file a local sweep measures
     it, others take ``local``.
     """
-    require_executed(asked.precision)
+    require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
     machine, device, dry_run = asked.machine, asked.device, asked.dry_run
     job, here = asked.job(), asked.launcher == "local"
@@ -207,7 +208,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
             StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"],
                          precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
             data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
-            out, asked.transport, asked.math_for(asked.precision),
+            out, asked.transport, asked.math_for(chosen["precision"]),
             layers=tuple(_module(name) for name in asked.layers))
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={

@@ -78,6 +78,7 @@ COLLECTIVES: dict[str, tuple[str, ...]] = {
 #: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
 #: rank's samples.
 BATCH_NORMS = ("sync", "local")
+OTHER_NORM = {"sync": "local", "local": "sync"}
 #: Samples of one fully connected pass: some of every rank's (OWT's scheme c), or all of one rank's
 #: (scheme b).
 SWITCHES = ("each", "one")

@@ -42,8 +42,8 @@ class Precision:
 
 #: Number formats by name. ``tf32`` rounds float32 products to 10 bits of fraction, on tensor cores;
 #: ``amp`` is mixed precision, as PyTorch's autocast: activations and products in float16 or
-#: bfloat16. Its update also converts the gradient from 2 bytes to 4, scales it back (read, written),
-#: and makes the next copy of the weight (4 bytes to 2): 6 + 8 + 6 bytes.
+#: bfloat16. Its update also converts the gradient from 2 bytes to 4, scales it back (read and
+#: written), and makes the next copy of the weight (4 bytes to 2): 6 + 8 + 6 bytes.
 PRECISIONS = {
     "fp64": Precision("float64", 8, 8, work="float64"),
     "fp32": Precision("float32", 4, 4, work="float32"),

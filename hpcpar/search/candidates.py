@@ -16,7 +16,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
-from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, entry_of, parse, plan_options, together
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.schedule.buckets import gradient_bytes
@@ -181,15 +181,13 @@ class Candidate:
         return _of_plan(self.task, replace(self.plan, **changed))
 
     @property
-    def local_statistics_s(self) -> float | None:
-        """Time of an iteration if batch normalisation took the statistics of each rank's part.
-
-        None where that is no faster, or where it is so already.
+    def other_statistics_s(self) -> float | None:
+        """Time of an iteration if batch normalisation took statistics of the other kind, sync or
+        local; None on one rank and without batch normalisation.
         """
-        if self.prediction.batch_norm != "sync":
+        if not self.prediction.batch_norm or self.task.ranks == 1:
             return None
-        local_s = _of_plan(self.task, replace(self.plan, batch_norm="local")).iteration_s
-        return local_s if local_s < self.iteration_s else None
+        return self.with_options(batch_norm=OTHER_NORM[self.plan.batch_norm]).iteration_s
 
     @cached_property
     def costs(self) -> Costs:
