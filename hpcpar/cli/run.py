@@ -93,7 +93,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     notes = [f"not restored: {fault}" for fault in job.not_restored]
     notes += [str(node)] if node.shared else []
     notes += ["computing is emulated: loss and accuracy mean nothing"] * (args.device == EMULATE)
-    notes += args.math_notes(plan.precision)
+    notes += args.math_notes(plan.precision) if args.device != EMULATE else []
     notes += [*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)]
     measured = provenance.origin(machine.quality, f"the plan's machine {machine.name}")
     notes += measured.notes(kernels.versions) if measured is not None else []
