@@ -56,7 +56,7 @@ class Bench:
         path = self.folder / f"{strategy}-{ranks}-{batch}.json"
         if not path.exists():
             hpcpar("plan", "--network", "lenet5", "--input", "1x8x8", "--batch", batch, "--ranks",
-                   ranks, "--strategy", strategy, "--dtype", "float64", "-o", path)
+                   ranks, "--strategy", strategy, "--precision", "fp64", "-o", path)
         return path
 
     def training(self, name: str, *options: object) -> Training:

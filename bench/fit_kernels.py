@@ -2,7 +2,8 @@
 
 Usage: python -m bench.fit_kernels [--leave device|network] [--write]
 
-It reads ``bench/gallery/*.csv``: kernels of DeepBench, and training runs in float32 on one device.
+It reads ``bench/gallery/*.csv``: kernels of DeepBench, and training runs on one device. Runs in
+TF32 and mixed precision fit the numbers of tensor cores, once those of float32 are known.
 ``--leave`` fits again without each device (network) in turn and predicts it; ``--write`` writes
 ``hpcpar/cost/compute/kernel_model.toml``. It needs SciPy and takes a minute (``--leave``: five).
 ``--leave`` writes its figures to ``bench/gallery/left_out.csv``, which the gallery's page shows.
@@ -14,10 +15,10 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tomli_w
@@ -27,9 +28,16 @@ from scipy.optimize import least_squares  # type: ignore[import-untyped]
 from bench.gallery import left_out
 from bench.gallery.left_out import LeftOut
 from bench.gallery.networks import NETWORKS
-from bench.gallery.rows import ALIASES, KERNEL_YEARS, Row, read, runs
+from bench.gallery.rows import ALIASES, FUSED, FUSED_FAMILIES, KERNEL_YEARS, Row, read, runs
 from hpcpar.cost.compute import kernel_model
-from hpcpar.cost.compute.kernel_model import KernelModel, Product, product_of, product_s
+from hpcpar.cost.compute.kernel_model import (
+    KernelModel,
+    Product,
+    TensorCores,
+    product_of,
+    product_s,
+    tensor_product_s,
+)
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.machine import catalogue
 from hpcpar.machine.model import Device
@@ -37,13 +45,17 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import make_plan
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Compute, Op
 
 PASSES = ("forward", "backward", "backward_weight")
 Floats = NDArray[np.float64]
+Model = TypeVar("Model", KernelModel, TensorCores)
 #: Weight of all runs, convolutions and products in the fit.
 WEIGHTS = {"run": 6.0, "conv": 1.5, "gemm": 0.5}
+#: Kinds of samples, and the number formats of runs that use tensor cores.
+LABELS = (*WEIGHTS, "amp", "tf32")
 #: Launches of the kernel tables are timed with the call.
 TABLE_LAUNCH_S = 2e-5
 #: Residuals (logarithms) beyond which a row counts less than its square.
@@ -54,9 +66,11 @@ START = KernelModel(
     bandwidth={"matmul": 0.9, "activation": 0.75, "normalisation": 0.75, "pooling": 0.6,
                "lrn": 0.4, "update": 0.9, "other": 0.5},
     winograd_traffic=2.0, large_window=1.5, strided=2.0, volumes=1.5, tile_words=32.0, fill=16.0,
-    direct=0.12, yearly=1.1, host_s=3e-5)
+    direct=0.12, yearly=1.1, host_s=3e-5, tensor=TensorCores(
+        share=dict(zip(PASSES, (0.6, 0.5, 0.4), strict=True)), tile_words=100.0, fill=40.0,
+        tf32=0.8))
 #: Devices of one data sheet, left out together.
-TOGETHER = {"V100": "V100", "P100": "P100"}
+TOGETHER = ("A100", "P100", "V100")
 
 
 class Sample(NamedTuple):
@@ -68,11 +82,18 @@ class Sample(NamedTuple):
     library_year: float
     works: Counter[Work]
     seconds: float
+    precision: str = "fp32"
+    fused: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its kind, or its number format."""
+        return self.kind if self.precision == "fp32" else self.precision
 
 
-def works_of(network: Network, batch: int, updates: bool = True) -> Counter[Work]:
+def works_of(network: Network, batch: int, updates: bool, precision: str) -> Counter[Work]:
     """The pieces of work of an iteration of one rank."""
-    plan = make_plan(NetworkSpec.of(network), "data", 1, batch)
+    plan = make_plan(NetworkSpec.of(network), "data", 1, batch, precision=precision)
     load, found = Workload(network, plan), {}
     counts: Counter[str] = Counter()
     for step in lower(network, plan, lambda move: ("ring", 1)).steps:
@@ -84,20 +105,20 @@ def works_of(network: Network, batch: int, updates: bool = True) -> Counter[Work
 
 
 def counted(row: Row) -> bool:
-    """True for rows of one device in float32 that the model can predict."""
-    return (row.devices == "1" and row.precision == "fp32" and row.batch >= 1 and not row.doubt
+    """True for rows of one device that the model can predict."""
+    return (row.devices == "1" and row.precision in PRECISIONS and row.batch >= 1 and not row.doubt
             and row.device in catalogue.names() and row.graph_name in NETWORKS)
 
 
 def run_samples() -> Iterator[Sample]:
     """The training runs on one device."""
-    known: dict[tuple[str, str, int, bool], Counter[Work]] = {}
+    known: dict[tuple[str, str, int, bool, str], Counter[Work]] = {}
     for row in filter(counted, runs()):
-        key = row.graph_name, row.input, int(row.batch), row.updates
+        key = row.graph_name, row.input, int(row.batch), row.updates, row.precision
         if key not in known:
-            known[key] = works_of(row.graph, int(row.batch), row.updates)
+            known[key] = works_of(row.graph, *key[2:])
         yield Sample("run", row.device, row.graph_name, row.library_year, known[key],
-                     row.iteration_s)
+                     row.iteration_s, row.precision, row.fused)
 
 
 def conv_samples() -> Iterator[Sample]:
@@ -129,12 +150,24 @@ def gemm_samples() -> Iterator[Sample]:
                      float(cells["ms"]) / 1e3)
 
 
+def _rate(sample: Sample) -> float:
+    """The rate of products in the sample's number format; 0 in float32."""
+    formats = PRECISIONS[sample.precision].rates
+    figures = catalogue.figures(ALIASES.get(sample.device, sample.device), "fit")
+    return Device(**figures).rate_of(formats)  # type: ignore[arg-type]
+
+
 class Table:
-    """Samples as arrays: their predicted times for any numbers of the model."""
+    """Samples as arrays, all in float32 or none: their predicted times for any numbers of the
+    model.
+    """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
         self.seconds = np.array([sample.seconds for sample in samples])
+        self._rates = np.array([_rate(sample) for sample in samples])
+        self._tf32 = np.array([sample.precision == "tf32" for sample in samples])
+        self._fused = np.array([sample.fused for sample in samples])
         entries = [(i, count, work) for i, sample in enumerate(samples)
                    for work, count in sample.works.items()]
         self._products = [self._arrays([e for e in entries if e[2].family == "matmul"
@@ -171,20 +204,29 @@ class Table:
             bandwidth_bytes_per_s=column("bandwidth_bytes_per_s"), lanes=column("lanes"),
             multiprocessors=column("multiprocessors"), software_year=years)
 
-    def logs(self, model: KernelModel) -> Floats:
+    def logs(self, model: KernelModel, fused: float = FUSED) -> Floats:
         """Logarithms of predicted over measured times."""
         total = np.zeros(len(self.samples))
         is_run = np.array([sample.kind == "run" for sample in self.samples])
-        parts = [(rows, count, device, product_s(model, device, op, product))
+        parts = [("matmul", rows, count, device, self._product_s(model, device, op, rows, product))
                  for op, rows, count, device, _, product in self._products]
-        parts += [(rows, count, device,
+        parts += [(family, rows, count, device,
                    moved / (model.bandwidth[family] * device.bandwidth_bytes_per_s))
                   for family, rows, count, device, moved in self._moves]
-        for rows, count, device, busy_s in parts:
+        for family, rows, count, device, busy_s in parts:
             alone_s = busy_s + device.launch_s
             seconds = np.where(is_run[rows], kernel_model.with_host_s(model, alone_s), alone_s)
+            if family in FUSED_FAMILIES:
+                seconds = seconds * np.where(self._fused[rows], fused, 1)
             np.add.at(total, rows, count * seconds)
         return np.log(total / self.seconds)
+
+    def _product_s(self, model: KernelModel, device: Device, op: str, rows: NDArray[np.int64],
+                   product: Product) -> Floats:
+        """Seconds of products in the samples' number format."""
+        if not self._rates.any():
+            return product_s(model, device, op, product)
+        return tensor_product_s(model, device, op, product, self._rates[rows], self._tf32[rows])
 
     def weights(self) -> Floats:
         """Weight of each sample: many runs of one network on one device count less each."""
@@ -198,21 +240,26 @@ class Table:
         return each
 
 
-def packed(model: KernelModel) -> Floats:
+def _numbers(model: Model) -> list[str]:
+    """The fields that are numbers, or mappings to them."""
+    return [f.name for f in fields(model) if f.name != "tensor"]
+
+
+def packed(model: Model) -> Floats:
     """Logarithms of all numbers."""
     values: list[float] = []
-    for field in fields(model):
-        value = getattr(model, field.name)
+    for name in _numbers(model):
+        value = getattr(model, name)
         values += value.values() if isinstance(value, dict) else [value]
     return np.log(values)
 
 
-def unpacked(logs: Floats, like: KernelModel) -> KernelModel:
+def unpacked(logs: Floats, like: Model) -> Model:
     """The model of these logarithms."""
     numbers = iter(np.exp(logs).tolist())
-    return KernelModel(*(
-        {name: next(numbers) for name in value} if isinstance(value, dict) else next(numbers)
-        for value in (getattr(like, field.name) for field in fields(like))))
+    return replace(like, **{
+        name: {key: next(numbers) for key in value} if isinstance(value, dict) else next(numbers)
+        for name, value in ((name, getattr(like, name)) for name in _numbers(like))})
 
 
 def _unbounded(value: Any) -> Any:
@@ -230,11 +277,37 @@ def fit(samples: Sequence[Sample]) -> KernelModel:
         return np.concatenate([root * bounded, 0.03 * (logs - first)])
 
     whole = {name: dict.fromkeys(getattr(START, name), 1.0) for name in ("share", "bandwidth")}
-    most = packed(replace(START, **{f.name: whole.get(f.name) or _unbounded(getattr(START, f.name))
-                                    for f in fields(START)}))
+    most = packed(replace(START, **{name: whole.get(name) or _unbounded(getattr(START, name))
+                                    for name in _numbers(START)}))
     found = least_squares(residuals, np.minimum(first, most - 1e-3), max_nfev=60,
                           diff_step=1e-3, bounds=(-np.inf, most))
     return unpacked(found.x, START)
+
+
+def fit_tensor(samples: Sequence[Sample], base: KernelModel) -> tuple[KernelModel, float]:
+    """The numbers of tensor cores, and time of fused element-wise kernels, by `fit`'s rules; the
+    numbers of float32 stay those of `base`.
+    """
+    table, like = Table(samples), START.tensor
+    first = np.append(packed(like), math.log(FUSED))
+    root = np.sqrt(table.weights() / WEIGHTS["run"])
+
+    def residuals(logs: Floats) -> Floats:
+        errors = table.logs(replace(base, tensor=unpacked(logs[:-1], like)), math.exp(logs[-1]))
+        bounded = errors / (1 + (errors / ROBUST) ** 2) ** 0.25
+        return np.concatenate([root * bounded, 0.02 * (logs - first)])
+
+    unbounded = {name: _unbounded(getattr(like, name)) for name in _numbers(like)}
+    whole = replace(like, **(unbounded | {"share": dict.fromkeys(PASSES, 1.0), "tf32": 1.0}))
+    found = least_squares(residuals, first, max_nfev=60, diff_step=1e-3,
+                          bounds=(-np.inf, np.append(packed(whole), 0.0)))
+    return replace(base, tensor=unpacked(found.x[:-1], like)), math.exp(found.x[-1])
+
+
+def fit_all(samples: Sequence[Sample]) -> tuple[KernelModel, float]:
+    """The numbers of float32, then those of tensor cores, and the time of fused kernels."""
+    base = fit([s for s in samples if s.precision == "fp32"])
+    return fit_tensor([s for s in samples if s.precision != "fp32"], base)
 
 
 def accuracy(logs: Floats) -> str:
@@ -250,15 +323,15 @@ def leave_out(samples: Sequence[Sample], by: str) -> list[LeftOut]:
     def name(sample: Sample) -> str:
         if by == "network":
             return sample.network
-        return sample.device.split("-")[0] if sample.device[:4] in TOGETHER else sample.device
+        return sample.device[:4] if sample.device[:4] in TOGETHER else sample.device
 
     found: dict[str, list[Floats]] = {}
     for left in sorted({name(sample) for sample in samples} - {""}):
-        model = fit([s for s in samples if name(s) != left])
-        for kind in WEIGHTS:
-            own = [s for s in samples if name(s) == left and s.kind == kind]
+        model, fused = fit_all([s for s in samples if name(s) != left])
+        for kind in LABELS:
+            own = [s for s in samples if name(s) == left and s.label == kind]
             if own:
-                logs = Table(own).logs(model)
+                logs = Table(own).logs(model, fused)
                 found.setdefault(kind, []).append(logs)
                 print(f"without {by} {left:22s} {kind:5s}", accuracy(logs), flush=True)
     for kind, logs in found.items():
@@ -274,18 +347,20 @@ def main() -> None:
     args = parser.parse_args()
     samples = [*run_samples(), *conv_samples(), *gemm_samples()]
     gpus = [s for s in samples if s.device != "KNL-7250"]
-    model = fit(gpus)
-    for kind in WEIGHTS:
+    model, fused = fit_all(gpus)
+    print(f"fused element-wise kernels take {fused:.2f} of the time; the gallery says {FUSED:.2f}")
+    for kind in LABELS:
         for label, some in ("fitted", gpus), ("KNL, not fitted", [
                 s for s in samples if s.device == "KNL-7250"]):
-            if own := [s for s in some if s.kind == kind]:
-                print(f"{label:16s} {kind:5s}", accuracy(Table(own).logs(model)))
+            if own := [s for s in some if s.label == kind]:
+                print(f"{label:16s} {kind:5s}", accuracy(Table(own).logs(model, fused)))
     if args.leave:
-        fitted = Table([s for s in gpus if s.kind == "run"]).logs(model)
-        left_out.write([LeftOut.of("nothing", "run", fitted), *leave_out(gpus, args.leave)])
+        fitted = [LeftOut.of("nothing", kind, Table([s for s in gpus if s.label == kind]).logs(
+            model, fused)) for kind in ("run", "amp", "tf32")]
+        left_out.write([*fitted, *leave_out(gpus, args.leave)])
     if args.write:
         path = Path(kernel_model.__file__).with_suffix(".toml")
-        numbers = {f.name: rounded(getattr(model, f.name)) for f in fields(model)}
+        numbers = rounded(asdict(model))
         head = "# Fitted by bench/fit_kernels.py; kernel_model.py explains them.\n"
         path.write_text(head + tomli_w.dumps(numbers), encoding="utf-8")
 

@@ -226,7 +226,8 @@ COMMANDS: list[Command] = [
         "--bucket 0 --synchronisation sharded",
     ),
     Command(
-        "alexnet", "p100x4x4", 256, (4,), ("data", "domain:2x2"), "--dtype float64 --optimizer sgd",
+        "alexnet", "p100x4x4", 256, (4,), ("data", "domain:2x2"),
+        "--precision fp64 --optimizer sgd",
     ),
     Command(
         "alexnet", "p100x4x4", 256, (4,), ("data", "channel"),

@@ -2,9 +2,9 @@
 
 Usage: python -m bench.gallery [-o docs/results/gallery.md] [--picture docs/pictures/gallery.png]
 
-It predicts every float32 row of ``runs.csv`` and ``inference.csv`` that it can, prints how far it
-is off by device, network and number of devices, the speedups and the worst rows, and writes the
-page and its picture. Under 10 minutes.
+It predicts every row in float32, TF32 and mixed precision of ``runs.csv`` and ``inference.csv``
+that it can, prints how far it is off by device, network and number of devices, the speedups and the
+worst rows, and writes the page and its picture. Under 10 minutes.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ def page(training: Gallery, forward: Gallery, image: str) -> str:
     faster = list(speedups.speedups(training.counted))
     out = ["# Other people's machines", "",
            f"![Predicted against measured time of an iteration, by device]({image})", "",
-           "Published training runs in float32 (data and sources: `bench/gallery/README.md`),",
-           "predicted from data sheets alone: devices of the catalogue, levels of the presets, no",
-           "calibration. Written by `python -m bench.gallery`. Accuracy is the mean of",
+           "Published training runs in float32, TF32 and mixed precision (data and sources:",
+           "`bench/gallery/README.md`), predicted from data sheets alone: devices of the",
+           "catalogue, levels of the presets, no calibration. Written by",
+           "`python -m bench.gallery`. Accuracy is the mean of",
            "1 - |predicted / measured - 1|, at least 0.", "",
            *left_out.lines(),
-           "## One device", "", *table("device", lambda r: r.row.device, one),
+           "## One device", "", *table("number format", lambda r: r.row.precision, one),
+           *table("device", lambda r: r.row.device, one),
            *table("network", lambda r: r.row.network, one),
-           "## Several devices", "", *table("devices", lambda r: r.row.devices, many),
+           "## Several devices", "", *table("number format", lambda r: r.row.precision, many),
+           *table("devices", lambda r: r.row.devices, many),
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
            *speedup_lines(faster), *forward_lines(forward),
@@ -78,8 +81,8 @@ def forward_lines(forward: Gallery) -> list[str]:
     """The section on forward passes alone."""
     return ["## Forward passes alone", "",
             "Rows of `bench/gallery/inference.csv`, all on one device; they take no part in the",
-            "fit. All float32 rows count whose network is written down, with synthetic and with",
-            "real data.", "",
+            "fit. All rows count whose network is written down, with synthetic and with real data.",
+            "", *table("number format", lambda r: r.row.precision, forward.counted),
             *table("device", lambda r: r.row.device, forward.counted),
             *table("network", lambda r: r.row.network, forward.counted),
             *table("batch", lambda r: f"{r.row.batch:g}", forward.counted),

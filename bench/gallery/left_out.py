@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 FILE = Path(__file__).with_name("left_out.csv")
 #: Kinds of rows, in the words of the page.
-_KINDS = {"run": "", "conv": ", of convolutions", "gemm": ", of products"}
+_KINDS = {"run": "", "conv": ", of convolutions", "gemm": ", of products",
+          "amp": ", in mixed precision", "tf32": ", in TF32"}
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ def lines() -> list[str]:
     rows = {each.kind: int(each.rows) for each in found}
     return [
         f"The model of kernels is fitted to the rows of one device, {rows['run']} of them, and to",
-        f"{rows['conv']:,} passes of convolutions and {rows['gemm']:,} products of DeepBench. What",
-        "it predicts of what it was not fitted to (`python -m bench.fit_kernels --leave device`",
-        "and `--leave network`):", "",
+        f"{rows['conv']:,} passes of convolutions and {rows['gemm']:,} products of DeepBench, in",
+        f"float32; its numbers of tensor cores to {rows['amp']} rows in mixed precision and",
+        f"{rows['tf32']} in TF32. What it predicts of what it was not fitted to",
+        "(`python -m bench.fit_kernels --leave device` and `--leave network`):", "",
         "| left out in turn | rows | accuracy | median ratio | within 20% | within a factor of 2 |",
         "| --- | --- | --- | --- | --- | --- |", *map(_line, found), ""]
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from bench.gallery.networks import NETWORKS
-from bench.gallery.rows import Row
+from bench.gallery.rows import FUSED, FUSED_FAMILIES, Row
 from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import Synchronisation, make_plan
+from hpcpar.plan.precision import PRECISIONS
+from hpcpar.schedule.steps import Op
 from hpcpar.simulation.price_plan import price
 
 #: Machines of the rows and the presets whose levels they have.
@@ -40,7 +42,7 @@ class Result:
 
 def unpredictable(row: Row) -> str:
     """Why a row has no prediction; empty where it has one."""
-    if row.precision != "fp32":
+    if row.precision not in PRECISIONS:
         return f"number format {row.precision}"
     if row.graph_name not in NETWORKS:
         return f"network {row.network} is not written down"
@@ -67,6 +69,15 @@ def machine_of(row: Row) -> Machine:
     return replace(machine, device=replace(device, software_year=row.library_year))
 
 
+def fused(network: Network, precision: str) -> dict[str, float]:
+    """Kinds of work that a framework fuses, with the part of their time that is left."""
+    layers = [layer for layer in network.layers
+              if not layer.is_matmul and layer.kernel_family in FUSED_FAMILIES]
+    works = [f"{layer.kind}.{op.value}" for layer in layers for op in Op]
+    works += [f"{layer.kind}.{Op.ACCUMULATE.value}" for layer in network.layers]
+    return {f"{work} {PRECISIONS[precision].work}": FUSED for work in works}
+
+
 @cache
 def _graph(name: str, shape: str) -> Network:
     return NETWORKS[name](tuple(map(int, shape.split("x"))))
@@ -75,15 +86,19 @@ def _graph(name: str, shape: str) -> Network:
 def predict(row: Row) -> Result:
     """The time of an iteration."""
     network, ranks = _graph(row.graph_name, row.input), int(row.devices)
-    return Result(row, _seconds(row, network, ranks))
+    machine = machine_of(row)
+    if row.fused:
+        machine = replace(machine, kinds=fused(network, row.precision))
+    return Result(row, _seconds(row, network, machine, ranks))
 
 
-def _seconds(row: Row, network: Network, ranks: int) -> float:
+def _seconds(row: Row, network: Network, machine: Machine, ranks: int) -> float:
     batch = round(row.batch * ranks)
     server = "parameter server" in row.sync
     plan = make_plan(
         NetworkSpec.of(network), "data", ranks, batch, network=network, batch_norm="local",
+        precision=row.precision,
         synchronisation=Synchronisation.SERVER if server else Synchronisation.ALLREDUCE)
-    found = price(network, plan, machine_of(row), training=not row.forward_only)
+    found = price(network, plan, machine, training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
     return found.iteration_s - update_s

@@ -22,6 +22,10 @@ CUDNN_YEARS = {"2": 2015.2, "4": 2016.0, "4.0": 2016.0, "5.0": 2016.3, "5.1": 20
                "7.0": 2017.8}
 #: Year for kernels without cuDNN: im2col and a product for each sample.
 WITHOUT_CUDNN = 2012.0
+#: Frameworks that fuse element-wise layers into fewer kernels; XLA is in the note.
+FUSING = ("MXNet NGC", "MXNet 1.6.0 (NGC", "PaddlePaddle NGC")
+#: Families of these layers, and the part of their time that is left (`bench.fit_kernels`).
+FUSED_FAMILIES, FUSED = ("activation", "normalisation", "other"), 0.75
 _DOUBTS = (
     ("suspected", "note: input suspected"), ("leave out", "note: leave out"),
     ("do not fit each other", "note: figures of the table do not fit each other"),
@@ -89,6 +93,12 @@ class Row:
         if "TensorFlow (2016)" in self.framework:
             return CUDNN_YEARS["4"]
         return float(self.year)
+
+    @property
+    def fused(self) -> bool:
+        """True where element-wise layers share kernels; runs in float32 do not show it."""
+        known = any(name in self.framework for name in FUSING)
+        return self.precision != "fp32" and (known or "XLA" in self.note)
 
     @property
     def forward_only(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, path, positive
@@ -16,13 +16,13 @@ from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
     COLLECTIVES,
-    DTYPES,
     NetworkSpec,
     Overlap,
     PipelineOrder,
     Plan,
     Synchronisation,
 )
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
 
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
@@ -77,12 +77,26 @@ class LoadOptions(OptionGroup, section="machine"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOptions(OptionGroup, section="plan"):
+class PrecisionOptions(OptionGroup, section="plan"):
+    """The number format of a plan."""
+
+    precision: str | None = option(
+        None, OneOf(PRECISIONS),
+        "number format; tf32: float32 with products on tensor cores; amp: activations and products "
+        "in float16 or bfloat16, sums, weights and updates in float32 (predicted, not run) "
+        "(default: the plan's, else fp32)")
+
+    def in_precision(self, plan: Plan) -> Plan:
+        """A given plan in the number format that is asked for."""
+        return replace(plan, precision=self.precision or plan.precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions(PrecisionOptions, section="plan"):
     """Options of every plan; a scaling study chooses them once for all of its plans."""
 
     overlap: str | None = option(
         None, OneOf(Overlap), "what communication may hide behind computing (default full)")
-    dtype: str = option(Plan.dtype, OneOf(DTYPES), "type of activations and weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +175,7 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
         kept = {f.name: getattr(self, f.name) for f in fields(PlanFields) if f.name != "bucket"}
         return kept | self.pricing | {
             "accounting": self.accounting,
+            "precision": self.precision or Plan.precision,
             "gather": self.gather or ("eager" if paper else "lazy"),
             "overlap": self.overlap or (Overlap.NONE if paper else Overlap.FULL),
             "bucket_bytes": 0 if self.bucket is None and paper else self.bucket,

@@ -64,7 +64,8 @@ class PlanResult(TableResult):
     @property
     def answer(self) -> str:
         """The plan to take, in one sentence."""
-        return answer.of_plan(self.prediction, self.epochs, choice=len(self.candidates) > 1)
+        taken = answer.of_plan(self.prediction, self.epochs, choice=len(self.candidates) > 1)
+        return taken + answer.statistics(self.prediction, self.best.other_statistics_s)
 
     @property
     def best(self) -> Candidate:

@@ -20,11 +20,12 @@ from hpcpar.api.sources import (
     plan_and_machine,
 )
 from hpcpar.checks import amount, fraction, names, path, positive, several_ranks, share
+from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.option_fields import flag, option
-from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan
 from hpcpar.report import answer, perfetto, prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.search import auto
@@ -55,6 +56,8 @@ class PredictResult(TableResult):
         The one that meets the conditions.
     epochs : float
         Length of the training.
+    other_statistics_s : float or None
+        Of a given plan, as `Candidate.other_statistics_s`.
     """
 
     predictions: tuple[Prediction, ...]
@@ -64,6 +67,7 @@ class PredictResult(TableResult):
     scales: tuple[Scale, ...] = ()
     choice: Scale | None = None
     epochs: float = 1.0
+    other_statistics_s: float | None = None
 
     @property
     def answer(self) -> str:
@@ -72,7 +76,10 @@ class PredictResult(TableResult):
             return "Every strategy was skipped: use a larger batch or fewer ranks"
         if self.scales:
             return answer.of_scaling(self.choice, self.epochs)
-        return answer.of_predictions(self.predictions, self.epochs)
+        taken, best = answer.of_predictions(self.predictions, self.epochs), self.best
+        of, other_s = ((best.prediction, best.other_statistics_s) if best else
+                       (self.predictions[0], self.other_statistics_s))
+        return taken + answer.statistics(of, other_s)
 
     @property
     def best(self) -> Candidate | None:
@@ -161,8 +168,14 @@ def price_plans(asked: PredictArguments) -> PredictResult:
             "network", "input", "classes", "ranks", "batch", "batch_per_rank", "gather", "overlap"))
         _refuse("{} compares strategies and ranks: give --network, --ranks and --batch, not --plan",
                 asked, ("efficiency", "deadline", "node_hours", "explain"))
-        priced = _price_plan(asked.plan, asked)
-        return PredictResult((priced,), epochs=asked.epochs)
+        given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
+        plan, machine = plan_and_machine(given, asked.machine)
+        plan = asked.in_precision(plan)
+        priced = _price_plan(plan, machine, asked)
+        other = replace(plan, batch_norm=OTHER_NORM[plan.batch_norm])
+        differs = priced.batch_norm and plan.ranks > 1
+        other_s = _price_plan(other, machine, asked).iteration_s if differs else None
+        return PredictResult((priced,), epochs=asked.epochs, other_statistics_s=other_s)
     chooses = any(value is not None for value in conditions.values())
     ranks = USUAL_RANKS if asked.ranks is None and chooses else asked.ranks
     if asked.network is None or ranks is None:
@@ -177,10 +190,12 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     each = asked.batch or share(asked.batch_per_rank)
     sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
     spec, net = network_of(asked.network, asked.input, asked.classes)
+    machine = asked.loaded(machine_of(asked.machine or "local"))
+    require_priced(machine, asked.precision or Plan.precision)
     with SearchProgress() as progress:
         candidates, skipped = _price(
-            net, spec, sizes, strategies, asked.loaded(machine_of(asked.machine or "local")),
-            tell=progress.tell, training=not asked.forward_only, **asked.planning(spec))
+            net, spec, sizes, strategies, machine, tell=progress.tell,
+            training=not asked.forward_only, **asked.planning(spec))
     scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
@@ -214,9 +229,7 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
     return scaling(candidates, task.samples or 0, epochs, serial_s)
 
 
-def _price_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Prediction:
-    given = given.plan if isinstance(given, PlanResult) else given
-    plan, machine = plan_and_machine(given, asked.machine)
+def _price_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> Prediction:
     return price(plan.network.build(), plan, asked.loaded(machine),
                  samples=asked.epoch_samples(plan.network), accounting=asked.accounting,
                  training=not asked.forward_only, **asked.pricing)

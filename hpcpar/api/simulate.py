@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from hpcpar import checks
 from hpcpar.api.keywords import by_keyword
-from hpcpar.api.options import LoadOptions, about_machine
+from hpcpar.api.options import LoadOptions, PrecisionOptions, about_machine
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult
 from hpcpar.api.sources import MachineLike, plan_and_machine
@@ -59,7 +59,7 @@ class SimulateResult(TableResult):
 
 
 @dataclass(frozen=True)
-class SimulateArguments(LoadOptions):
+class SimulateArguments(LoadOptions, PrecisionOptions):
     """The options of ``hpcpar simulate`` that decide what is played.
 
     Attributes
@@ -90,6 +90,7 @@ def simulate_plan(asked: SimulateArguments) -> SimulateResult:
     """Plays iterations of a plan on all of its ranks."""
     given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
     chosen, on = plan_and_machine(given, asked.machine)
+    chosen = asked.in_precision(chosen)
     on, ranks, network = asked.loaded(on), int(chosen.ranks), chosen.network.build()
     units, progress = factors(asked.slow or {}), asked.progress
     spread = jitter_on(on, asked.jitter)

@@ -32,10 +32,12 @@ from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import about, flag, option
+from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
 from hpcpar.report.sweep_table import conclusion
+from hpcpar.schedule.runnable import require_executed
 from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep import study as studies
@@ -180,6 +182,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     Without a machine it is ``machine.toml`` in the folder; without that file a local sweep measures
     it, others take ``local``.
     """
+    require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
     machine, device, dry_run = asked.machine, asked.device, asked.dry_run
     job, here = asked.job(), asked.launcher == "local"
@@ -190,7 +193,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
     spec, net = network_of(asked.network, asked.input, asked.classes)
-    chosen = PlanningOptions(overlap=asked.overlap, dtype=asked.dtype).planning(spec)
+    chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
     out = os.path.abspath(asked.out)
     folder.make(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
@@ -202,10 +205,10 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         study = Study(
             asked.kind, spec, asked.loaded(_machine(machine or "local", device)), sizes, wanted,
             each,
-            StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"], dtype=chosen["dtype"],
-                         bucket_bytes=chosen["bucket_bytes"]),
+            StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"],
+                         precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
             data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
-            out, asked.transport, asked.math,
+            out, asked.transport, asked.math_for(chosen["precision"]),
             layers=tuple(_module(name) for name in asked.layers))
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={

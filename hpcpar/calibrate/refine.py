@@ -86,10 +86,10 @@ def _check(record: RunRecord, plan: Plan, machine: Machine, where: str, origin: 
                              "which no table can tell apart")
     origin.require(_origin(record), record.path, where)
     types = {key.rpartition(" ")[2] for key in machine.compute}
-    if types and plan.dtype not in types:
-        raise InputError(f"{record.path} is of {plan.dtype}, but the table of {where} is of "
+    if types and plan.formats.work not in types:
+        raise InputError(f"{record.path} is of {plan.formats.work}, but the table of {where} is of "
                          f"{', '.join(sorted(types))}; refine with records of that, or calibrate a "
-                         f"machine file with --dtype {plan.dtype}")
+                         f"machine file with --precision {plan.precision}")
 
 
 def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refined:
@@ -105,7 +105,7 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     Raises
     ------
     InputError
-        A record of another machine, dtype or number of threads, or of another version's steps.
+        A record of another machine, precision or number of threads, or of another version's steps.
     """
     runs = [recorded_run(record) for record in records]
     if "outdated" in machine.quality:

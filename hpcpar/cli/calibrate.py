@@ -23,15 +23,15 @@ from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import Backend, MathMode
 from hpcpar.machine import files
 from hpcpar.option_fields import option, required
 from hpcpar.output_files import MACHINE
 from hpcpar.plan import plan as plans
-from hpcpar.plan.plan import DTYPES
+from hpcpar.plan.precision import EXECUTED
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
-from hpcpar.schedule.runnable import require
+from hpcpar.schedule.runnable import require, require_executed
 from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record
 
@@ -68,8 +68,7 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, NetworkOptions,
     batch: int | None = option(None, positive, "mini-batch, with --network", "B")
     strategy: str = option(
         "", str, "strategies to measure, with --network (default: every named one)", "A,B")
-    dtype: str = option(
-        "float32", OneOf(DTYPES), "type of activations and weights, with --network")
+    precision: str = option("fp32", OneOf(EXECUTED), "number format, with --network")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +83,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
                              "itself: leave out plan files and --strategy")
-        return [], backend(args.device, args.math, w.local_rank)
+        return [], backend(args.device, args.math_for(args.precision), w.local_rank)
     chosen = [plans.load(file) for file in args.plans]
     for file, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -98,18 +97,23 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
         local = files.load("local")
         tried = strategies_to_try(network, ranks, local)
         for strategy in args.strategy.split(",") if args.strategy else tried:
-            chosen.append(plans.make_plan(spec, strategy, ranks, args.batch, dtype=args.dtype,
-                                          machine=local))
+            chosen.append(plans.make_plan(spec, strategy, ranks, args.batch,
+                                          precision=args.precision, machine=local))
     for plan in chosen:
+        require_executed(plan.precision)
         require(plan.network.build(), plan)
-    return chosen, backend(args.device, args.math, w.local_rank)
+    (math, *others) = {args.math_for(plan.precision) for plan in chosen} or {MathMode.FP32.value}
+    if others:
+        raise InputError("the plans compute products in tf32 and in fp32: calibrate them one after "
+                         "the other, or say how with --math")
+    return chosen, backend(args.device, math, w.local_rank)
 
 
 def _search(args: CalibrateCommand, ranks: int) -> Search:
     """The search of ``hpcpar plan`` with its default options."""
     batch = args.batch or 1  # `_read` has refused none
     spec, network = network_of(args.network, args.input, args.classes)
-    planning = PlanningOptions(dtype=args.dtype).planning(spec)
+    planning = PlanningOptions(precision=args.precision).planning(spec)
     return lambda machine: best(network, spec, ranks, batch, machine, **planning)
 
 

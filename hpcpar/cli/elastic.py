@@ -83,8 +83,8 @@ def plan_for(given: Plan, ranks: int) -> Plan:
     for count in range(ranks, 0, -1):
         try:
             found = best_plan(network, count, given.batch, machine,
-                              overlap=given.overlap, dtype=given.dtype, optimizer=given.optimizer,
-                              batch_norm=given.batch_norm)
+                              overlap=given.overlap, precision=given.precision,
+                              optimizer=given.optimizer, batch_norm=given.batch_norm)
         except InputError:
             continue
         for candidate in found.candidates:

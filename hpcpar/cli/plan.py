@@ -58,7 +58,7 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
     if count > 1:
         title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
     tables.show_line(result.answer)
-    show_predictions(title, predictions, args.wide, result.best)
+    show_predictions(title, predictions, args.wide)
     show_layers(best, args.wide)
     if result.search is not None:
         tables.show_line(_search_line(result.search))

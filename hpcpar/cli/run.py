@@ -28,7 +28,7 @@ from hpcpar.report.answer import of_run, plural
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import say, show_line
 from hpcpar.runtime.emulate import emulate
-from hpcpar.schedule.runnable import require
+from hpcpar.schedule.runnable import require, require_executed
 from hpcpar.signals import STATUS, StopRequest
 from hpcpar.simulation.price_plan import Prediction, price
 from hpcpar.simulation.simulate import Simulator
@@ -93,6 +93,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     notes = [f"not restored: {fault}" for fault in job.not_restored]
     notes += [str(node)] if node.shared else []
     notes += ["computing is emulated: loss and accuracy mean nothing"] * (args.device == EMULATE)
+    notes += args.math_notes(plan.precision) if args.device != EMULATE else []
     notes += [*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)]
     measured = provenance.origin(machine.quality, f"the plan's machine {machine.name}")
     notes += measured.notes(kernels.versions) if measured is not None else []
@@ -175,9 +176,10 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
 def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks everything that needs no communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
+    require_executed(plan.precision)
     require(plan.network.build(), plan)
-    kernels = backend("cpu" if args.device == EMULATE else args.device, args.math,
-                      w.local_rank)
+    kernels = backend("cpu" if args.device == EMULATE else args.device,
+                      args.math_for(plan.precision), w.local_rank)
     return plan, machine, kernels
 
 

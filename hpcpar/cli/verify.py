@@ -21,7 +21,7 @@ from hpcpar.report.progress import ProgressBar
 from hpcpar.report.verify import show_result, to_json
 from hpcpar.schedule.runnable import require
 from hpcpar.train.verify import (
-    DTYPES,
+    FORMATS,
     Result,
     Verification,
     VerifyOptions,
@@ -36,7 +36,8 @@ class VerifyCommand(ResultOptions, ModuleOptions, VerifyOptions, DeviceOptions, 
 
     example = "hpcpar verify -n 2 --plan plan.json"
     plan: str = required(path, "plan file, from: hpcpar plan -o", "plan.json", section="plan")
-    dtype: str = option("float64", OneOf(DTYPES), "type of all tensors", section="plan")
+    precision: str = option(
+        "fp64", OneOf(FORMATS), "number format of all tensors", section="plan")
 
 
 def main(args: VerifyCommand) -> int:
@@ -50,11 +51,12 @@ def _run(args: VerifyCommand, w: World) -> int:
     w.agree(lambda: _check_data(args, w))
     given, kernels = w.agree(lambda: _read(args, w))
     network = given.network.build()
-    plan = w.agree(lambda: comparable(network, given, args.dtype))
+    plan = w.agree(lambda: comparable(network, given, args.precision))
     lines = ProgressBar(w.rank)
     verification = Verification(w, network, plan, kernels, args)
     lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}) beside one rank, "
-              f"batch {plan.batch}, {args.steps} steps, {args.dtype}, {args.device}, {w.library}")
+              f"batch {plan.batch}, {args.steps} steps, {args.precision}, {args.device}, "
+              f"{w.library}")
     if given.batch_norm == "local":
         lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, "
                   "so its training differs from a serial one by design; verified with those of the "
@@ -75,7 +77,7 @@ def _run(args: VerifyCommand, w: World) -> int:
         document = to_json(result)
         args.show(
             lambda: {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
-                     "batch": plan.batch, "dtype": args.dtype, "steps": args.steps,
+                     "batch": plan.batch, "precision": args.precision, "steps": args.steps,
                      "batch_norm": plan.batch_norm} | document,
             lambda: document["layers"], lambda: show_result(result, title, args.wide))
         sys.stdout.flush()

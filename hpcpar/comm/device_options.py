@@ -34,15 +34,29 @@ class GpuOptions(DeviceOptions, section="machine"):
     transport: str = option(
         Transport.STAGED.value, OneOf(Transport), "messages between GPUs go by MPI, staged "
         "through the host; by MPI, direct (needs a GPU-aware library); or by nccl")
-    math: str = option(
-        MathMode.FP32.value, OneOf(MathMode), "float32 products on GPUs: fp32, or tf32 on tensor "
-        "cores")
+    math: str | None = option(
+        None, OneOf(MathMode), "float32 products on GPUs: fp32, or tf32 on tensor cores (default: "
+        "the plan's --precision)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         given = [("--transport", self.transport, Transport.STAGED),
-                 ("--math", self.math, MathMode.FP32)]
+                 ("--math", self.math or MathMode.FP32, MathMode.FP32)]
         for name, value, default in given:
             if self.device != "gpu" and value != default:
                 raise InputError(f"{name} {value} needs GPUs, but --device is {self.device}: add "
                                  f"--device gpu, or drop {name}")
+
+    def math_for(self, precision: str) -> str:
+        """How float32 products are computed, under a plan of this precision."""
+        on_cores = self.device == "gpu" and precision == MathMode.TF32
+        return self.math or (MathMode.TF32 if on_cores else MathMode.FP32).value
+
+    def math_notes(self, precision: str) -> list[str]:
+        """A line where products are not computed as the plan says, and was predicted."""
+        math = self.math_for(precision)
+        if (math == MathMode.TF32) == (precision == MathMode.TF32) or precision == "fp64":
+            return []
+        where = f"--math {math}" if self.math else f"--device {self.device}"
+        return [f"the plan's precision is {precision}, {where} computes products in {math}: "
+                "its prediction does not hold for this run"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.memory.bound import memory_bound
 from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
@@ -200,6 +201,7 @@ def price_steps(
         raise InputError(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
     require_batch(network, plan.batch)
+    require_priced(machine, plan.precision)
     network_model = NetworkModel(machine, contention)
     choose = chooser_of(plan, network_model)
     each = outlines(network, plan, choose, training=training)

@@ -31,8 +31,7 @@ def figures(name: str, where: str) -> dict[str, object]:
         raise unknown(f"{where}: device", name, names())
     file = _DEVICES / f"{name}.toml"
     data = parse_toml(file.read_bytes(), f"device {name}", "")
-    data.pop("rates", None)
-    plain = quantities.without_units(data, quantities.DEVICE, f"device {name}")
+    plain = quantities.device(data, f"device {name}")
     return {"name": name, **plain, "peak_flops_per_s": plain["flops_per_s"]}
 
 

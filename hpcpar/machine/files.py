@@ -101,7 +101,7 @@ def as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
     if isinstance(device, str):
         device = {"name": device}
     if isinstance(device, Mapping):
-        plain = _whole(without_units(device, quantities.DEVICE, f"{where}, 'device'"))
+        plain = _whole(quantities.device(device, f"{where}, 'device'"))
         outdated = plain.pop("at_once", 0)
         table["device"] = catalogue.with_figures(plain, where)
         if outdated and isinstance(quality, Mapping):
@@ -129,9 +129,9 @@ def _whole(table: Mapping[str, object]) -> dict[str, object]:
 def to_dict(machine: Machine) -> dict[str, object]:
     """The machine as plain data, the content of its file."""
     out: dict[str, object] = asdict(machine)
-    if not machine.device.multiprocessors:
-        out["device"] = {name: value for name, value in asdict(machine.device).items()
-                         if name not in _OF_KERNEL_MODEL}
+    left_out = () if machine.device.multiprocessors else _OF_KERNEL_MODEL
+    out["device"] = {name: value for name, value in asdict(machine.device).items()
+                     if name not in left_out and (value or name != "rates")}
     out["levels"] = [
         {name: value for name, value in asdict(level).items()
          if value is not None and (value or name != "load")}

@@ -5,7 +5,7 @@ groups of ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -50,6 +50,9 @@ class Device:
         the data sheet's. 0: `flops_per_s` prices it.
     software_year : float
         Year of the library of convolutions; older ones are slower in the model of kernels.
+    rates : mapping
+        Number format (``tf32``, ``float16``, ``bfloat16``, ...) -> the data sheet's rate of
+        products in it (flop/s).
     """
 
     memory_bytes: Capacity
@@ -61,11 +64,16 @@ class Device:
     multiprocessors: Count = 0
     lanes: Count = 0
     software_year: NotNegative = 2026.0
+    rates: Mapping[str, Positive] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if (self.multiprocessors > 0) != (self.lanes > 0):
             raise InputError("'multiprocessors' and 'lanes' belong together; give both, or name a "
                              "device of the catalogue")
+
+    def rate_of(self, formats: Collection[str]) -> float:
+        """The fastest rate of products in one of these formats; 0 where none is known."""
+        return max((rate for name, rate in self.rates.items() if name in formats), default=0.0)
 
     @property
     def of_doubles(self) -> Device:

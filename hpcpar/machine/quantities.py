@@ -71,3 +71,18 @@ def without_units(data: Mapping[str, object], names: Mapping[str, tuple[str, str
             value = int(value)
         plain[field] = 1 / value if field == "beta_s_per_byte" else value
     return plain
+
+
+def device(data: Mapping[str, object], where: str) -> dict[str, object]:
+    """The table of a device with plain fields, its ``[rates]`` too.
+
+    Raises
+    ------
+    InputError
+        As `without_units`.
+    """
+    plain = without_units(data, DEVICE, where)
+    if isinstance(rates := plain.get("rates"), Mapping):
+        plain["rates"] = {name: quantity(rate, "flops", f"{where}: rate of '{name}'")
+                          if isinstance(rate, str) else rate for name, rate in rates.items()}
+    return plain

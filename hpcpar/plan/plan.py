@@ -19,6 +19,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.config import Config
 from hpcpar.plan.optimizers import OPTIMIZERS
+from hpcpar.plan.precision import PRECISIONS, Precision
 from hpcpar.plan.strategies import configurations, plan_options
 from hpcpar.plan.strategy import StrategyOptions
 from hpcpar.plan.strategy_request import Configs
@@ -74,19 +75,20 @@ COLLECTIVES: dict[str, tuple[str, ...]] = {
     "auto": (), "ring": ("ring",), "tree": ("doubling", "halving"),
     "halving": ("halving", "doubling"), "mpi": ("mpi", "direct"),
 }
-DTYPES = {"float32": 4, "float64": 8}
 #: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
 #: rank's samples.
 BATCH_NORMS = ("sync", "local")
+OTHER_NORM = {"sync": "local", "local": "sync"}
 #: Samples of one fully connected pass: some of every rank's (OWT's scheme c), or all of one rank's
 #: (scheme b).
 SWITCHES = ("each", "one")
 #: Most micro-batches, and most FC passes, of a plan file.
 MOST_PARTS = 4096
-#: Options of plan files of earlier versions, and their names today.
-FORMER_NAMES = {"turns": "fc_passes"}
+#: Options of plan files of earlier versions, and their names today; values of them, and today's.
+FORMER_NAMES = {"turns": "fc_passes", "dtype": "precision"}
+FORMER_VALUES = {"float32": "fp32", "float64": "fp64"}
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
-                                     "dtype": DTYPES, "synchronisation": Synchronisation,
+                                     "precision": PRECISIONS, "synchronisation": Synchronisation,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
                                      "optimizer": OPTIMIZERS, "order": PipelineOrder}
 
@@ -104,8 +106,8 @@ class Plan:
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
         One of `Overlap`, `COLLECTIVES`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `PipelineOrder`.
-    dtype : str
-        Type of activations and weights.
+    precision : str
+        One of `PRECISIONS`: the format of numbers, in memory, in messages and in products.
     microbatches : int
         Micro-batches of a mini-batch: a pipeline's (GPipe), or those whose gradients are
         accumulated.
@@ -129,7 +131,7 @@ class Plan:
     configs: Configs = field(hash=False)
     overlap: Overlap = Overlap.FULL
     collectives: str = "auto"
-    dtype: str = "float32"
+    precision: str = "fp32"
     machine: Machine | None = field(default=None, hash=False)
     synchronisation: Synchronisation = Synchronisation.ALLREDUCE
     batch_norm: str = "sync"
@@ -175,8 +177,19 @@ class Plan:
         return -(-self.batch // self.microbatches)
 
     @property
+    def formats(self) -> Precision:
+        """The number formats behind `precision`."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def dtype(self) -> str:
+        """Type of weights; of activations, too, in every plan that can be run."""
+        return self.formats.dtype
+
+    @property
     def item_bytes(self) -> int:
-        return DTYPES[self.dtype]
+        """Bytes of an item of an activation or of its gradient."""
+        return self.formats.item_bytes
 
 
 class PlanOptions(StrategyOptions, total=False):
@@ -184,7 +197,7 @@ class PlanOptions(StrategyOptions, total=False):
 
     overlap: Overlap
     collectives: str
-    dtype: str
+    precision: str
     machine: Machine | None
     synchronisation: Synchronisation
     batch_norm: str
@@ -237,6 +250,8 @@ def from_json(data: object, where: str) -> Plan:
         raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version "
                          f"{VERSION}; {_AGAIN}")
     known = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items() if k != "hpcpar_plan"}
+    if (former := str(known.get("precision"))) in FORMER_VALUES:
+        known["precision"] = FORMER_VALUES[former]
     if isinstance(known.get("machine"), dict):
         known["machine"] = files.as_today(known["machine"], where) or None
     plan = convert(known, Plan, where, _AGAIN)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpcpar.plan.plan import OTHER_NORM
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.report.tables import amount, between, percent, seconds
 from hpcpar.search import auto  # noqa: F401 - registers what it searches
@@ -14,6 +15,12 @@ from hpcpar.simulation.price_plan import Prediction
 
 if TYPE_CHECKING:  # planning loads no HDF5
     from hpcpar.report.rows import Row
+
+
+#: Relative difference from which on both kinds of statistics are named.
+DIFFERENT_STATISTICS = 0.05
+_STATISTICS = {"sync": "over the whole batch",
+               "local": "over each rank's part, as in PyTorch DDP"}
 
 
 def plural(count: int, word: str) -> str:
@@ -61,6 +68,22 @@ def of_plan(p: Prediction, epochs: float = 1.0, choice: bool = True) -> str:
     taken = f"{between(p.iteration_s, p.interval_s)} {step} of {p.batch}"
     told = ", ".join(filter(None, (taken, cost(p, epochs))))
     return f"{'Use ' * choice}{how}: {told}"
+
+
+def statistics(p: Prediction, other_s: float | None) -> str:
+    """Which statistics batch normalisation takes, behind the answer; empty where none are divided.
+
+    Parameters
+    ----------
+    other_s : float or None
+        Time of an iteration with those of the other kind; it is named where it differs much.
+    """
+    parts = {layer.config[axis] for layer in p.layers for axis in "ndhw"}
+    if other_s is None or not p.fits or parts == {1}:
+        return ""
+    differs = abs(other_s / p.iteration_s - 1) > DIFFERENT_STATISTICS
+    return (f"; batch normalisation {_STATISTICS[p.batch_norm]}"
+            + f" ({seconds(other_s)} {_STATISTICS[OTHER_NORM[p.batch_norm]]})" * differs)
 
 
 def of_scaling(choice: Scale | None, epochs: float) -> str:

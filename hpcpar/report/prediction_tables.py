@@ -12,7 +12,6 @@ from hpcpar.plan.limits import limits_in_words
 from hpcpar.report.answer import legend
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 from hpcpar.schedule.steps import Comm, Schedule
-from hpcpar.search.candidates import Candidate
 from hpcpar.simulation.price_plan import LayerCost, Prediction
 
 #: Columns of predictions that a narrow table leaves out, the first one first.
@@ -20,17 +19,10 @@ _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "
             "epoch", "x best")
 
 
-def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False,
-                     best: Candidate | None = None) -> None:
+def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False) -> None:
     """One line per prediction; * marks the fastest that fits, per number of ranks.
 
     A note tells where a calibrated table covers only some of the compute times.
-
-    Parameters
-    ----------
-    best : Candidate, optional
-        The plan of the answer. A line says what it would take with local statistics of batch
-        normalisation, as PyTorch's DistributedDataParallel takes them.
     """
     fastest: dict[int, Prediction] = {}
     for p in sorted(predictions, key=lambda p: p.iteration_s):
@@ -53,7 +45,9 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
             seconds(p.exposed_communication_s), *[seconds(p.bubble_s)] * staged,
             amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no",
         ))
-    mode = predictions[0].batch_norm
+    mode, precision = predictions[0].batch_norm, predictions[0].precision
+    if precision != "fp32":
+        title += f", {precision}"
     if mode:
         title += f", batch normalisation {'over the whole batch' if mode == 'sync' else mode}"
     show(title, columns, rows, drop=[name for name in _DROPPED if name in columns], wide=wide)
@@ -61,11 +55,6 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     marked = starred if fastest and len(predictions) > 1 else ""
     for line in legend([p.strategy for p in predictions], marked):
         show_line(line)
-    local_s = best.local_statistics_s if best else None
-    if best and local_s is not None:
-        show_line("PyTorch DDP normalises over each rank's part (--batch-norm local): "
-                  f"{seconds(local_s)} an iteration of {best.strategy} on {best.task.ranks} "
-                  f"ranks, {seconds(best.iteration_s)} over the whole batch")
     show_line(_process_line([p.process for p in predictions]))
     covered = [p.measured_compute for p in predictions]
     if max(covered) > 0.0 and min(covered) < 0.999:

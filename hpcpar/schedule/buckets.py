@@ -38,7 +38,7 @@ def summed(plan: Plan, layers: Sequence[Layer]) -> list[Layer]:
 
 def gradient_bytes(network: Network, plan: Plan, layer: Layer) -> int:
     """Size of the gradient of a layer's weights."""
-    return layer.parameters(network.input_shape(layer)) * plan.item_bytes
+    return layer.parameters(network.input_shape(layer)) * plan.formats.weight_bytes
 
 
 def share(plan: Plan, layer: Layer, following: Layer) -> bool:

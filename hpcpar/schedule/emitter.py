@@ -23,7 +23,7 @@ from hpcpar.schedule.outline_steps import (
     Task,
 )
 from hpcpar.schedule.pattern_family import AnyPattern
-from hpcpar.schedule.steps import Op, Phase, TensorRef
+from hpcpar.schedule.steps import Op, Phase, Role, TensorRef
 
 
 class Emitter:
@@ -61,7 +61,9 @@ class Emitter:
         """Append a movement; None if nothing moves in any case."""
         if not pattern.kinds:
             return None
-        size = self.plan.item_bytes if item_bytes is None else item_bytes
+        formats = self.plan.formats
+        size = item_bytes or (formats.weight_bytes if tensor.role is Role.WEIGHT
+                              else formats.item_bytes)
         step = Move(phase, layer, tensor, source, destination, pattern, size,
                     (key, phase is Phase.BACKWARD, size), part=self.part, root=root)
         direct = IS_DIRECT[pattern.code]

@@ -6,7 +6,21 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.precision import EXECUTED
 from hpcpar.schedule.pipeline_order import switch
+
+
+def require_executed(precision: str) -> None:
+    """Check that the executor computes in a number format.
+
+    Raises
+    ------
+    InputError
+        It does not.
+    """
+    if precision not in EXECUTED:
+        raise InputError(f"precision {precision} can be planned and predicted, but not run; plan "
+                         "with --precision fp32 or tf32 to run it")
 
 
 def require(network: Network, plan: Plan) -> None:

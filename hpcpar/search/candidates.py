@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.memory.bound import memory_floor
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
-from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, entry_of, parse, plan_options, together
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.schedule.buckets import gradient_bytes
@@ -31,8 +32,8 @@ from hpcpar.simulation.price_plan import (
 )
 
 #: Plan options; all others go to pricing.
-PLAN_OPTIONS = ("overlap", "collectives", "dtype", "synchronisation", "batch_norm", "microbatches",
-                "optimizer", "order", "bucket_bytes", "recompute")
+PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronisation", "batch_norm",
+                "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
 
 #: Factor beyond which nobody would take a plan in place of the fastest.
 MUCH_SLOWER = 2.0
@@ -68,6 +69,9 @@ class PlanningTask:
     samples: int | None
     options: dict[str, Any]
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_priced(self.machine, self.options.get("precision", Plan.precision))
 
     @property
     def plan_options(self) -> dict[str, Any]:
@@ -177,15 +181,13 @@ class Candidate:
         return _of_plan(self.task, replace(self.plan, **changed))
 
     @property
-    def local_statistics_s(self) -> float | None:
-        """Time of an iteration if batch normalisation took the statistics of each rank's part.
-
-        None where that is no faster, or where it is so already.
+    def other_statistics_s(self) -> float | None:
+        """Time of an iteration if batch normalisation took statistics of the other kind, sync or
+        local; None on one rank and without batch normalisation.
         """
-        if self.prediction.batch_norm != "sync":
+        if not self.prediction.batch_norm or self.task.ranks == 1:
             return None
-        local_s = _of_plan(self.task, replace(self.plan, batch_norm="local")).iteration_s
-        return local_s if local_s < self.iteration_s else None
+        return self.with_options(batch_norm=OTHER_NORM[self.plan.batch_norm]).iteration_s
 
     @cached_property
     def costs(self) -> Costs:

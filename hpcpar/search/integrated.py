@@ -5,7 +5,8 @@ from __future__ import annotations
 from hpcpar.errors import InputError
 from hpcpar.papers.gholami_choice import HockneyLink, choose
 from hpcpar.plan.channel_cuts import integrated
-from hpcpar.plan.plan import DTYPES, Plan
+from hpcpar.plan.plan import Plan
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategy import Strategy
 from hpcpar.plan.strategy_request import StrategyRequest
 from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
@@ -33,7 +34,7 @@ def plan_integrated(task: PlanningTask) -> Candidate:
         raise InputError(f"strategy '{NAME}': network '{network.name}' has no convolution or fully "
                          "connected layer; use --strategy data")
     level = machine.levels[machine.level_index_for(task.ranks, task.ranks)]
-    item_bytes = DTYPES[task.options.get("dtype", Plan.dtype)]
+    item_bytes = PRECISIONS[task.options.get("precision", Plan.precision)].item_bytes
     choice = choose(network, task.ranks, task.batch,
                     HockneyLink(level.alpha_s, item_bytes * level.loaded_beta_s_per_byte))
     request = StrategyRequest(network, task.ranks, (choice.pr, choice.pc), task.gather, "inner")

@@ -115,6 +115,8 @@ class Prediction:
         Samples of an epoch.
     batch_norm : str
         Statistics of batch normalisation, one of `BATCH_NORMS`; empty where the network has none.
+    precision : str
+        The plan's number format (`Plan.precision`).
     processor : str
         A rank's, in words (`Machine.processor`).
     training : bool
@@ -151,6 +153,7 @@ class Prediction:
     timeline: Timeline[float]
     samples: int | None = None
     batch_norm: str = ""
+    precision: str = "fp32"
     processor: str = "rank"
     training: bool = True
     interval_s: Interval90 | None = None
@@ -195,7 +198,8 @@ class Prediction:
         names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting",
                  "iteration_s", "epoch_s", "compute_s", "communication_s",
                  "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
-                 "io_s", "memory_bytes", "fits", "samples", "batch_norm", "processor", "training")
+                 "io_s", "memory_bytes", "fits", "samples", "batch_norm", "precision", "processor",
+                 "training")
         out: dict[str, object] = {name: getattr(self, name) for name in names}
         low_s, high_s = self.interval_s or (None, None)
         out |= {"iteration_low_s": low_s, "iteration_high_s": high_s}
@@ -273,7 +277,8 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         process=process_memory(network, plan),
         layers=_layers(network, plan, costs, traffic, steps, held_by_layer), steps=steps,
         timeline=_timeline(machine, costs, steps), samples=samples,
-        batch_norm=plan.batch_norm if normalised else "", processor=machine.processor,
+        batch_norm=plan.batch_norm if normalised else "", precision=plan.precision,
+        processor=machine.processor,
         training=options.get("training", True), interval_s=of_iteration(machine, costs),
         limits=passed_limits(network, plan),
     )

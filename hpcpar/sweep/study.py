@@ -18,7 +18,8 @@ from hpcpar.files import write_text
 from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.plan.plan import DTYPES, NetworkSpec, Overlap
+from hpcpar.plan.plan import NetworkSpec, Overlap
+from hpcpar.plan.precision import EXECUTED
 from hpcpar.schema import Bytes, Count, Extent, one_of
 from hpcpar.search import auto
 from hpcpar.search.scaling import weak_batch
@@ -53,7 +54,7 @@ class StudyOptions(TypedDict):
 
     gather: Annotated[str, one_of("lazy", "eager")]
     overlap: Overlap
-    dtype: Annotated[str, one_of(*DTYPES)]
+    precision: Annotated[str, one_of(*EXECUTED)]
     bucket_bytes: Bytes | None
 
 

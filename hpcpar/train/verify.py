@@ -41,7 +41,7 @@ from hpcpar.train.rounding import (
 from hpcpar.train.verify_batches import Data
 
 #: Types in which plans are verified.
-DTYPES = ("float64", "float32")
+FORMATS = ("fp64", "fp32")
 
 
 def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
@@ -133,7 +133,7 @@ class Result:
             ))
 
 
-def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
+def comparable(network: Network, plan: Plan, precision: str) -> Plan:
     """The plan as it is verified: with statistics of the whole batch, as those of a rank's part
     differ from a serial run's by design.
     """
@@ -141,7 +141,7 @@ def comparable(network: Network, plan: Plan, dtype: str) -> Plan:
         raise InputError(f"the plan has {plan.fc_passes} FC passes and the network dropout before "
                          "them, which falls on other samples in a serial run; verify it with the "
                          "strategy owt")
-    return replace(plan, dtype=dtype, batch_norm="sync")
+    return replace(plan, precision=precision, batch_norm="sync")
 
 
 def serial_plan(plan: Plan) -> Plan:

@@ -23,29 +23,29 @@ from tests.kernel_support import fetch
 NETWORKS = {"lenet5": ((1, 28, 28), 8), "alexnet": ((3, 99, 99), 4), "resnet50": ((3, 64, 64), 4)}
 
 
-def losses(name: str, backend: Any, dtype: str,
+def losses(name: str, backend: Any, precision: str,
            transport: Transport = Transport.STAGED) -> list[float]:
     """Losses of three iterations on this rank alone."""
     image, batch = NETWORKS[name]
     net = network(name, image, 10)
-    plan = make_plan(NetworkSpec(name, image, 10), "data", 1, batch, dtype=dtype)
+    plan = make_plan(NetworkSpec(name, image, 10), "data", 1, batch, precision=precision)
     executor = Executor(net, plan, lower(net, plan, lambda step: ("ring", 1)),
                         Communicator(world().alone(), backend, transport), backend, 0)
     rng = np.random.default_rng(1)
-    images = rng.standard_normal((batch, *image)).astype(dtype)
+    images = rng.standard_normal((batch, *image)).astype(plan.dtype)
     labels = rng.integers(0, 10, batch)
     return [executor.iterate(images, labels, i, 0.001, 0.9, 0.0)[0] for i in range(3)]
 
 
-@pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-10), ("float32", 1e-3)])
+@pytest.mark.parametrize(("precision", "within"), [("fp64", 1e-10), ("fp32", 1e-3)])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_training_is_the_cpus(name: str, dtype: str, within: float, gpu: Any) -> None:
-    expected = losses(name, NumpyBackend(), dtype)
-    assert losses(name, gpu, dtype) == pytest.approx(expected, rel=within)
+def test_training_is_the_cpus(name: str, precision: str, within: float, gpu: Any) -> None:
+    expected = losses(name, NumpyBackend(), precision)
+    assert losses(name, gpu, precision) == pytest.approx(expected, rel=within)
 
 
 def test_two_trainings_give_the_same_bits(gpu: Any) -> None:
-    assert losses("alexnet", gpu, "float32") == losses("alexnet", gpu, "float32")
+    assert losses("alexnet", gpu, "fp32") == losses("alexnet", gpu, "fp32")
 
 
 def test_nccl_alone(gpu: Any) -> None:
@@ -53,7 +53,7 @@ def test_nccl_alone(gpu: Any) -> None:
         gpu.require_groups()
     except InputError as err:
         pytest.skip(str(err))
-    assert losses("lenet5", gpu, "float32", Transport.NCCL) == losses("lenet5", gpu, "float32")
+    assert losses("lenet5", gpu, "fp32", Transport.NCCL) == losses("lenet5", gpu, "fp32")
     group = gpu.group(1, 0, lambda mine: mine)
     numbers = gpu.xp.arange(12, dtype=np.float32)
     group.allreduce(numbers)

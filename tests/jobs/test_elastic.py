@@ -70,7 +70,7 @@ class Elastic:
 def test_killed_ranks_change_the_plan_and_not_the_training(
         hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     """Over three changes of the number of ranks, every iteration has the serial one's loss."""
-    words = ["--plan", plan(3, "data", dtype="float64", batch=48), "--data", digits, "--epochs",
+    words = ["--plan", plan(3, "data", precision="fp64", batch=48), "--data", digits, "--epochs",
              10**6, "--checkpoint", tmp_path / "c.h5", "--checkpoint-every", "5steps", "--out",
              tmp_path / "run.h5", "--elastic", "--elastic-return", "4s", *TRAINING]
     command = [sys.executable, "-m", "hpcpar", "run", *map(str, words)]
@@ -93,8 +93,8 @@ def test_killed_ranks_change_the_plan_and_not_the_training(
     for path in sorted(tmp_path.glob("run*.h5"), key=lambda p: p.stat().st_mtime):
         part = record.read(str(path))
         losses[part.iterations_done] = part.loss
-    alone = hpcpar(1, "run", "--plan", plan(1, "data", dtype="float64", batch=48), "--data", digits,
-                   "--steps", steps, *TRAINING)
+    alone = hpcpar(1, "run", "--plan", plan(1, "data", precision="fp64", batch=48), "--data",
+                   digits, "--steps", steps, *TRAINING)
     known = ~np.isnan(losses)  # a record that was killed lacks its last seconds
     assert known[-20:].all()
     np.testing.assert_allclose(losses[known], np.array(summary(alone)["losses"])[known], rtol=1e-9)

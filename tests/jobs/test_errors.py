@@ -141,6 +141,18 @@ def test_gpu_buffers_without_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_pa
          "--math tf32 needs GPUs")
 
 
+def test_precisions_that_are_not_run(hpcpar: Run, plan: Make, digits: Path) -> None:
+    words = ("--data", digits, "--steps", 1)
+    mixed = plan(2, "data", precision="amp", machine="dgx-a100")
+    said(hpcpar(2, "run", "--plan", mixed, *words), 2,
+         "precision amp can be planned and predicted, but not run; plan with --precision fp32")
+    cores = hpcpar(2, "run", "--plan", plan(2, "data", precision="tf32", machine="dgx-a100"),
+                   *words)
+    assert cores.returncode == 0
+    assert ("note: the plan's precision is tf32, --device cpu computes products in fp32: its "
+            "prediction does not hold for this run") in cores.stderr
+
+
 def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     """Found before the training, not after it."""
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--out",

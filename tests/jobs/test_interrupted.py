@@ -34,7 +34,7 @@ WORDS = ("--rate", 0.04, "--seed", 3, "--schedule", "constant", "--json")
 def job(mpiexec: str, digits: Path, plan: Make,
         tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A training of two ranks that would take for ever, past its first checkpoints."""
-    words = ["--plan", plan(2, "data", dtype="float64"), "--data", digits, "--epochs", 10**6,
+    words = ["--plan", plan(2, "data", precision="fp64"), "--data", digits, "--epochs", 10**6,
              "--checkpoint", tmp_path / "c.h5", "--checkpoint-every", "20steps", "--out",
              tmp_path / "run.h5", *WORDS]
     command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", "run", *map(str, words)]
@@ -97,7 +97,7 @@ def test_a_signal_while_ranks_start_ends_the_job_in_good_order(
 
 def curve(hpcpar: Run, plan: Make, digits: Path, steps: int) -> list[float]:
     """Losses of a training on one rank that nobody disturbs."""
-    done = hpcpar(1, "run", "--plan", plan(1, "data", dtype="float64"), "--data", digits,
+    done = hpcpar(1, "run", "--plan", plan(1, "data", precision="fp64"), "--data", digits,
                   "--steps", steps, *WORDS)
     losses: list[float] = summary(done)["losses"]
     return losses
@@ -118,7 +118,7 @@ def test_a_signal_to_a_rank_ends_the_job_in_good_order(
         assert f["state"].attrs["step"] == done
     if name != "SIGTERM":
         return
-    rest = hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), "--data", digits,
+    rest = hpcpar(2, "run", "--plan", plan(2, "data", precision="fp64"), "--data", digits,
                   "--steps", done + 15, "--resume", tmp_path / "c.h5", "--out",
                   tmp_path / "run.h5", *WORDS)
     assert len(summary(rest)["losses"]) == 15
@@ -140,7 +140,7 @@ def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
     with h5py.File(tmp_path / "c.h5") as f:
         done = int(f["state"].attrs["step"])
     assert done % 20 == 0
-    rest = hpcpar(3, "run", "--plan", plan(3, "spatial", dtype="float64"), "--data", digits,
+    rest = hpcpar(3, "run", "--plan", plan(3, "spatial", precision="fp64"), "--data", digits,
                   "--steps", done + 10, "--resume", tmp_path / "c.h5", "--out",
                   tmp_path / "run.h5", *WORDS)
     np.testing.assert_allclose(summary(rest)["losses"],

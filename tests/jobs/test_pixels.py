@@ -28,7 +28,7 @@ def test_several_ranks_learn_as_one_does(name: str, shape: str, options: tuple[s
     assert made.returncode == 0, made.stderr
     words = ("--data", data, "--epochs", 8, "--rate", 0.05, "--seed", 1, "--json")
     one, several = (
-        summary(hpcpar(count, "run", "--plan", plan(count, how, network=network, dtype="float64",
+        summary(hpcpar(count, "run", "--plan", plan(count, how, network=network, precision="fp64",
                                                     batch=8), *words))
         for count, how in ((1, "data"), (ranks, strategy)))
     np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-9)
@@ -72,7 +72,7 @@ def test_ranks_without_a_part_of_a_signal(hpcpar: Run, plan: Make, tmp_path: Pat
     assert made.returncode == 0, made.stderr
     one, several = (
         summary(hpcpar(count, "run", "--data", data, "--steps", 2, "--json", "--plan",
-                       plan(count, how, network=network, dtype="float64", batch=8)))
+                       plan(count, how, network=network, precision="fp64", batch=8)))
         for count, how in ((1, "data"), (4, "spatial")))
     np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-9)
 

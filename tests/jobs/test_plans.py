@@ -37,7 +37,7 @@ def make(plan: Make) -> Make:
 
     def made(name: str, **options: Any) -> Path:
         strategy, own = PLANS.get(name, ("data", {}))
-        chosen = {"network": NETWORK, "batch": 16, "dtype": "float64"} | own | options
+        chosen = {"network": NETWORK, "batch": 16, "precision": "fp64"} | own | options
         return plan(1 if name == "serial" else 4, strategy, **chosen)
 
     return made

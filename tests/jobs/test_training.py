@@ -46,9 +46,9 @@ def test_digits_reach_97_percent(strategy: str, hpcpar: Run, plan: Make, digits:
 
 def test_loss_curve_equals_one_rank_in_float64(hpcpar: Run, plan: Make, digits: Path) -> None:
     words = ("--data", digits, "--steps", 50, "--rate", 0.04, "--json")
-    alone = summary(hpcpar(1, "run", "--plan", plan(1, "data", dtype="float64"), *words))["losses"]
+    alone = summary(hpcpar(1, "run", "--plan", plan(1, "data", precision="fp64"), *words))["losses"]
     for ranks, strategy in ((3, "spatial"), (4, "grid:2x2"), (6, "domain:3x2")):
-        ours = summary(hpcpar(ranks, "run", "--plan", plan(ranks, strategy, dtype="float64"),
+        ours = summary(hpcpar(ranks, "run", "--plan", plan(ranks, strategy, precision="fp64"),
                               *words))["losses"]
         np.testing.assert_allclose(ours, alone, rtol=1e-9)
 
@@ -56,10 +56,10 @@ def test_loss_curve_equals_one_rank_in_float64(hpcpar: Run, plan: Make, digits: 
 def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: Path,
                                                tmp_path: Path) -> None:
     words = ("--data", digits, "--rate", 0.04, "--seed", 3, "--json")
-    whole = summary(hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3,
+    whole = summary(hpcpar(2, "run", "--plan", plan(2, "filter", precision="fp64"), "--epochs", 3,
                            *words))["losses"]
     save = tmp_path / "c.h5"
-    first = hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), "--epochs", 3,
+    first = hpcpar(2, "run", "--plan", plan(2, "filter", precision="fp64"), "--epochs", 3,
                    "--checkpoint", save, *words)
     assert summary(first)["losses"] == whole
     with h5py.File(save) as f:
@@ -67,9 +67,9 @@ def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: 
         assert f["state"].attrs["step"] == len(whole)
         weights = f["params/fc1/weight"][...]
     longer = ("--epochs", 4, "--resume", save)
-    a = summary(hpcpar(2, "run", "--plan", plan(2, "filter", dtype="float64"), *longer,
+    a = summary(hpcpar(2, "run", "--plan", plan(2, "filter", precision="fp64"), *longer,
                        *words))["losses"]
-    b = summary(hpcpar(3, "run", "--plan", plan(3, "spatial", dtype="float64"), *longer,
+    b = summary(hpcpar(3, "run", "--plan", plan(3, "spatial", precision="fp64"), *longer,
                        *words))["losses"]
     assert len(a) == len(whole) // 3
     np.testing.assert_allclose(b, a, rtol=1e-9)
@@ -83,8 +83,8 @@ def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Ma
     """
     save = tmp_path / "c.h5"
     words = ("--data", digits, "--rate", 0.04, "--epochs", 8, "--schedule", "owt", "--json")
-    whole = summary(hpcpar(2, "run", "--plan", plan(2, "data", dtype="float64"), *words))["losses"]
-    arguments = ["run", "--plan", plan(2, "data", dtype="float64"), *words, "--checkpoint", save]
+    whole = summary(hpcpar(2, "run", "--plan", plan(2, "data", precision="fp64"), *words))["losses"]
+    arguments = ["run", "--plan", plan(2, "data", precision="fp64"), *words, "--checkpoint", save]
     command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                           env=clean_environment()) as job:
@@ -99,7 +99,7 @@ def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Ma
     with h5py.File(kept) as f:
         done = int(f["state"].attrs["step"])
     assert 0 < done < len(whole)
-    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", dtype="float64"), "--resume",
+    rest = summary(hpcpar(4, "run", "--plan", plan(4, "domain:2x2", precision="fp64"), "--resume",
                           kept, *words))["losses"]
     np.testing.assert_allclose(rest, whole[done:], rtol=1e-9)
 

@@ -68,7 +68,7 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     cut = any(c.k > 1 for c in configs.values())
     ways = [Synchronisation.ALLREDUCE] if cut else list(Synchronisation)
-    plan = Plan(spec, ranks, batch, "random", configs, dtype="float64",
+    plan = Plan(spec, ranks, batch, "random", configs, precision="fp64",
                 overlap=str(rng.choice(list(Overlap))),
                 collectives=str(rng.choice(ALGORITHMS)), synchronisation=str(rng.choice(ways)),
                 optimizer=str(rng.choice(OPTIMIZERS_DRAWN)),
@@ -97,7 +97,7 @@ def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     configs = {layer.name: replace(random_config(network, layer, each, rng),
                                    first=place[layer.name] * each) for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = Plan(spec, ranks, batch, "pipeline", configs, dtype="float64",
+    plan = Plan(spec, ranks, batch, "pipeline", configs, precision="fp64",
                 overlap=str(rng.choice(list(Overlap))), order=str(rng.choice(list(PipelineOrder))),
                 recompute=again(configs))
     parts = replace(plan, microbatches=min(batch, int(rng.integers(2, 6))))

@@ -68,5 +68,5 @@ def skip_plan(network: Network, batch: int, ranks: int, cuts: Sequence[str], ove
         rows = i % 2 and len(network.shapes[layer.name]) > 1
         configs[layer.name] = Config(h=each, first=first) if rows else Config(n=each, first=first)
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    return Plan(spec, ranks, batch, "pipeline", configs, dtype="float64", overlap=overlap,
+    return Plan(spec, ranks, batch, "pipeline", configs, precision="fp64", overlap=overlap,
                 order=order, microbatches=3)

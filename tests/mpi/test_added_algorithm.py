@@ -39,6 +39,6 @@ def test_it_trains(communicator: Communicator, monkeypatch: pytest.MonkeyPatch) 
     network = facts(FIXED[0]).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, P, facts(FIXED[0]).batch, "data", configurations(network, "data", P, "lazy"),
-                dtype="float64")
+                precision="fp64")
     with added(Star):
         check(FIXED[0], plan, "star", communicator, "star")

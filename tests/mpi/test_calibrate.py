@@ -54,7 +54,7 @@ def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World,
     """
     network, batch = fixed(name)
     rng = np.random.default_rng(seed)
-    plan = replace(draw(network, batch, ranks.size, rng), dtype="float32", optimizer="momentum")
+    plan = replace(draw(network, batch, ranks.size, rng), precision="fp32", optimizer="momentum")
     try:
         require(network, plan)
     except InputError as err:

@@ -39,7 +39,7 @@ def plans() -> dict[str, Plan]:
     """Every way to split LeNet-5 on this number of ranks."""
 
     def made(strategy: str, **options: Any) -> Plan:
-        return make_plan(SPEC, strategy, P, BATCH, **{"dtype": "float64", **options})
+        return make_plan(SPEC, strategy, P, BATCH, **{"precision": "fp64", **options})
 
     out = {"micro-batches": made("data", microbatches=3), "data": made("data")}
     if P == 1:

@@ -248,7 +248,7 @@ def test_fc_passes(strategy: str, communicator: Communicator) -> None:
     name, batch = f"{FIXED[0]}@{P * P}", P * P
     network = facts(name).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P), dtype="float64",
+    plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P), precision="fp64",
                 **plan_options(strategy, P, batch))
     for overlap in ("none", "full") if P <= 4 else ("full",):
         check(name, replace(plan, overlap=overlap), "ring", communicator, P + 1, strategy)
@@ -275,7 +275,7 @@ def test_padded_batches_of_every_loss(loss: type, communicator: Communicator) ->
         configs = {layer.name: by_samples if layer.name in ("input", "conv") else config
                    for layer in network.layers}
         plan = Plan(NetworkSpec("padded", network.image_shape, P + 1), P, batch, "data", configs,
-                    dtype="float64")
+                    precision="fp64")
         for missing in (1, batch - 1, batch):
             check("", replace(plan, microbatches=1 + missing % 3), "tree", communicator, missing,
                   f"{loss.kind}",

@@ -49,10 +49,10 @@ def gpu_communicator(request: pytest.FixtureRequest, gpu: Any) -> Communicator:
     return Communicator(world(), gpu, request.param)
 
 
-def plan_of(name: str, strategy: str, overlap: str, dtype: str = "float64") -> Any:
+def plan_of(name: str, strategy: str, overlap: str, precision: str = "fp64") -> Any:
     network = facts(name).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    return make_plan(spec, strategy, P, facts(name).batch, dtype=dtype, overlap=overlap,
+    return make_plan(spec, strategy, P, facts(name).batch, precision=precision, overlap=overlap,
                      network=network)
 
 
@@ -116,7 +116,7 @@ def test_links_are_measured_as_runs_use_them(gpu_communicator: Communicator) -> 
 def _losses(gpu_or_cpu: Any, strategy: str, transport: Transport) -> list[float]:
     """Losses of three iterations in float32."""
     given = facts("lenet5")
-    network, plan = given.network, plan_of("lenet5", strategy, "full", "float32")
+    network, plan = given.network, plan_of("lenet5", strategy, "full", "fp32")
     executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]),
                         Communicator(world(), gpu_or_cpu, transport), gpu_or_cpu, 5)
     pixels = local(executor.image_box, whole_box(network.image_shape))
@@ -156,7 +156,7 @@ def test_the_host_runs_ahead(gpu: Any) -> None:
     waits = []
     for name in ("lenet5", "vgg"):
         network = facts(name).network
-        plan = plan_of(name, "data", "full", "float32")
+        plan = plan_of(name, "data", "full", "fp32")
         executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]),
                             Communicator(world(), gpu, Transport.NCCL), gpu, 5)
         NonfiniteDetector(executor)

@@ -324,7 +324,7 @@ def test_gradients(name: str, communicator: Communicator) -> None:
         rng = np.random.default_rng(zlib.crc32(f"{name} {axis} {P}".encode()))
         batch = P + 1
         plan = Plan(spec, P, batch, "cut", configs(network, axis, rng),
-                    overlap=str(rng.choice(["none", "full"])), dtype="float64")
+                    overlap=str(rng.choice(["none", "full"])), precision="fp64")
         tested = network.by_name[TESTED]
         if not isinstance(tested, Loss):
             part = (partial if axis[0] == "k" else owned)(network, tested, plan.configs[TESTED],

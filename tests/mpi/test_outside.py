@@ -30,6 +30,6 @@ def test_they_train_as_one_rank_does(name: str, synchronisation: str,
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for number, grid in enumerate(grid_sizes(P)[:3]):
         strategy = "halves:" + "x".join(map(str, grid)) + "/outer" * (number % 2)
-        plan = make_plan(spec, strategy, P, given.batch, network=given.network, dtype="float64",
+        plan = make_plan(spec, strategy, P, given.batch, network=given.network, precision="fp64",
                          optimizer="nesterov", synchronisation=synchronisation)
         check(name, plan, "ring", communicator, f"{strategy}, nesterov, {synchronisation}", 3)

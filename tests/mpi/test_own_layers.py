@@ -33,7 +33,7 @@ def test_every_strategy(strategy: str, communicator: Communicator) -> None:
         configs = configurations(network, strategy, P)
     except InputError as err:
         pytest.skip(f"the network has too few rows, channels or layers: {err}")
-    plan = Plan(NetworkSpec.of(network), P, batch, strategy, configs, dtype="float64",
+    plan = Plan(NetworkSpec.of(network), P, batch, strategy, configs, precision="fp64",
                 **plan_options(strategy, P, batch))
     check(f"own@{batch}", plan, "ring", communicator, strategy, 2)
 

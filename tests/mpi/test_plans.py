@@ -102,7 +102,7 @@ def test_variable_batch_size(strategy: str, communicator: Communicator) -> None:
         spec = NetworkSpec(network.name, network.image_shape, network.classes)
         for overlap in ("none", "full"):
             plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P),
-                        dtype="float64", overlap=overlap, **options)
+                        precision="fp64", overlap=overlap, **options)
             check(name, plan, "ring", communicator, strategy, 2)
 
 
@@ -115,7 +115,7 @@ def test_another_grid_for_fully_connected_layers(name: str, communicator: Commun
     for k, ((a, b), (c, d)) in enumerate(zip(grids, reversed(grids), strict=True)):
         strategy = f"domain:{a}x{b}+{c}x{d}" + "/outer" * (k % 2)
         plan = Plan(spec, P, given.batch, strategy, configurations(given.network, strategy, P),
-                    dtype="float64", overlap=list(Overlap)[k % 3])
+                    precision="fp64", overlap=list(Overlap)[k % 3])
         check(name, plan, algorithms(k), communicator, strategy, 2)
 
 
@@ -126,7 +126,7 @@ def test_integrated(name: str, communicator: Communicator) -> None:
     given, rng = facts(name), np.random.default_rng(P)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     chosen = price_named(given.network, spec, "integrated", P, given.batch, load("cori-knl"),
-                         dtype="float64").plan
+                         precision="fp64").plan
     check(name, replace(chosen, bucket_bytes=0), "ring", communicator, "integrated", 2)
     products = [x.name for x in given.network.matmul_layers
                 if len(given.network.shapes[x.name]) > 1]
@@ -143,7 +143,7 @@ def test_layers_with_passes_have_their_own_rate(communicator: Communicator, rank
     given = facts(f"{FIXED[0]}@{P * P}")
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     plan = Plan(spec, P, P * P, "owt-b", configurations(given.network, "owt-b", P),
-                dtype="float64", **plan_options("owt-b", P, P * P))
+                precision="fp64", **plan_options("owt-b", P, P * P))
     executor = Executor(given.network, plan, lower(given.network, plan, CHOOSERS["ring"]),
                         communicator, backend("cpu"), 1)
     executor.rule.of_a_pass = 0.0, 1.0
@@ -166,7 +166,7 @@ def test_adam(name: str, optimizer: str, communicator: Communicator) -> None:
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for synchronisation in ("allreduce", "sharded", "server")[: 1 if P > 4 else None]:
         plan = Plan(spec, P, given.batch, "data", configurations(given.network, "data", P),
-                    dtype="float64", optimizer=optimizer,
+                    precision="fp64", optimizer=optimizer,
                     synchronisation=synchronisation)
         check(name, replace(plan, microbatches=2 if name == "lenet5" else 1), "ring", communicator,
               f"{optimizer}, {synchronisation}", 3)

@@ -33,7 +33,7 @@ def test_the_same_to_the_bit(network: str, communicator: Communicator) -> None:
     given = facts(network)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for strategy, options, segments in PLANS:
-        plan = make_plan(spec, strategy, P, given.batch, network=given.network, dtype="float64",
+        plan = make_plan(spec, strategy, P, given.batch, network=given.network, precision="fp64",
                          **options)
         again = replace(plan, recompute=segments)
         what = f"{strategy}, {options}"
@@ -52,8 +52,8 @@ def test_memory_and_movements(communicator: Communicator) -> None:
     held, moved = [], []
     for strategy in ("data", "spatial"):
         for segments in (0, 4):
-            plan = make_plan(spec, strategy, P, given.batch, network=given.network, dtype="float64",
-                             recompute=segments)
+            plan = make_plan(spec, strategy, P, given.batch, network=given.network,
+                             precision="fp64", recompute=segments)
             schedule = lower(given.network, plan, CHOOSERS["ring"])
             made = Executor(given.network, plan, schedule, communicator, backend("cpu"), SEED)
             held.append(made.memory.alive_bytes)

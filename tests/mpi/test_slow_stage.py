@@ -81,7 +81,7 @@ def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) 
 def test_what_waits_to_be_sent_is_kept(where: str, order: str, communicator: Communicator) -> None:
     net = network()
     alike = Plan(NetworkSpec(net.name, net.image_shape, net.classes), P, BATCH, "data",
-                 {layer.name: Config(replicas=P) for layer in net.layers}, dtype="float64",
+                 {layer.name: Config(replicas=P) for layer in net.layers}, precision="fp64",
                  order=order, microbatches=BATCH)
     staged = {layer.name: Config(first=0 if layer.name in FIRST[where] else P - 1)
               for layer in net.layers}

@@ -40,7 +40,7 @@ def run(name: str, configs: Configs, overlap: str, collectives: str, communicato
     """Compare a plan of these configurations with the serial training."""
     network, batch = facts(name).network, facts(name).batch
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = Plan(spec, P, batch, "data", configs, overlap=overlap, dtype="float64")
+    plan = Plan(spec, P, batch, "data", configs, overlap=overlap, precision="fp64")
     return check(name, plan, collectives, communicator, what)
 
 

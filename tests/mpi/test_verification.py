@@ -16,6 +16,7 @@ from hpcpar.errors import RunError
 from hpcpar.kernels import backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategies import configurations, plan_options
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
@@ -35,13 +36,13 @@ def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
                         lambda network, plan: lower(network, plan, lambda step: ("ring", 1)))
 
 
-def verification(ranks: World, name: str, strategy: str, dtype: str, tolerance: float | None = None,
-                 **options: Any) -> Verification:
+def verification(ranks: World, name: str, strategy: str, precision: str,
+                 tolerance: float | None = None, **options: Any) -> Verification:
     network: Network = by_name(name)[0]
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = Plan(spec, P, 2 * P, strategy, configurations(network, strategy, P),
                 **plan_options(strategy, P, 2 * P), **options)
-    return Verification(ranks, network, comparable(network, plan, dtype), backend("cpu"),
+    return Verification(ranks, network, comparable(network, plan, precision), backend("cpu"),
                         VerifyOptions(steps=2, tolerance=tolerance))
 
 
@@ -49,19 +50,19 @@ def silent(step: int, result: Result) -> None:
     """Nobody is told."""
 
 
-@pytest.mark.parametrize(("name", "strategy", "dtype", "options"), [
-    ("resnet", "spatial", "float32", {}), ("inception", "filter", "float32", {}),
-    ("resnet", "channel", "float32", {"optimizer": "adam"}),
-    ("resnet", "channel", "float64", {"optimizer": "adam"}),
-    ("norms", "data", "float64", {}), ("norms", "spatial", "float32", {"microbatches": 2})])
-def test_right_plans_pass(name: str, strategy: str, dtype: str, options: dict[str, Any],
+@pytest.mark.parametrize(("name", "strategy", "precision", "options"), [
+    ("resnet", "spatial", "fp32", {}), ("inception", "filter", "fp32", {}),
+    ("resnet", "channel", "fp32", {"optimizer": "adam"}),
+    ("resnet", "channel", "fp64", {"optimizer": "adam"}),
+    ("norms", "data", "fp64", {}), ("norms", "spatial", "fp32", {"microbatches": 2})])
+def test_right_plans_pass(name: str, strategy: str, precision: str, options: dict[str, Any],
                           ranks: World) -> None:
-    check = verification(ranks, name, strategy, dtype, **options)
+    check = verification(ranks, name, strategy, precision, **options)
     result = check.run(silent)
     result.check()
     if "optimizer" not in options:  # Adam makes noise large
         outputs = result.tolerance[:, 0]
-        assert np.median(outputs) < 1e4 * float(np.finfo(dtype).eps)
+        assert np.median(outputs) < 1e4 * float(np.finfo(PRECISIONS[precision].dtype).eps)
 
 
 def drop(executor: Executor, layer: str, phase: Phase) -> None:
@@ -113,7 +114,7 @@ WRONG: dict[str, tuple[str, str, Any]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_plans_do_not_pass_in_float32(what: str, ranks: World) -> None:
     name, strategy, spoil = WRONG[what]
-    check = verification(ranks, name, strategy, "float32")
+    check = verification(ranks, name, strategy, "fp32")
     if ranks.rank == 0:
         spoil(check.executor)
     result = check.run(silent)
@@ -125,7 +126,7 @@ def test_wrong_plans_do_not_pass_in_float32(what: str, ranks: World) -> None:
 
 @several
 def test_a_given_tolerance_needs_no_perturbed_run(ranks: World) -> None:
-    check = verification(ranks, "resnet", "spatial", "float32", tolerance=0.0)
+    check = verification(ranks, "resnet", "spatial", "fp32", tolerance=0.0)
     assert check.perturbed is None
     result = check.run(silent)
     with pytest.raises(RunError, match="more than 0"):

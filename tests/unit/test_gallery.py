@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,21 @@ def test_a_speedup_compares_with_the_fewest_devices_of_the_same_exchange() -> No
 
 def test_published_forward_passes_are_predicted() -> None:
     rows = [row for row in forward_passes() if not unpredictable(row)]
-    logs = np.array([predict(row).log for row in rows if row.network == "resnet50"][::4])
-    assert len(rows) == 97 and len(logs) > 10
+    single = [row for row in rows if row.precision == "fp32"]
+    logs = np.array([predict(row).log for row in single if row.network == "resnet50"][::4])
+    assert len(rows) == 181 and len(single) == 97 and len(logs) > 10
     assert np.mean(np.abs(np.exp(logs) - 1)) < 0.25
+
+
+def test_published_runs_on_tensor_cores_are_predicted() -> None:
+    """Runs of one device, in fused and plain frameworks."""
+    rows = [row for row in runs() if row.devices == "1" and not row.doubt
+            and row.precision in ("amp", "tf32") and not unpredictable(row)]
+    logs = np.array([predict(row).log for row in rows[::6]])
+    assert len(rows) == 75 and 1 - np.mean(np.abs(np.exp(logs) - 1)) > 0.8
+    fused = next(row for row in rows if row.fused)
+    plain = replace(fused, cells=fused.cells | {"framework": "PyTorch", "note": ""})
+    assert not plain.fused and predict(fused).predicted_s < predict(plain).predicted_s
 
 
 def test_new_figures_replace_those_of_the_same_rows(tmp_path: Path) -> None:

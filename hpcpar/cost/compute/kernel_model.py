@@ -22,6 +22,7 @@ from hpcpar.cost.compute.work import Work
 from hpcpar.errors import unknown
 from hpcpar.machine.model import Device
 from hpcpar.plan.config import Flags, Floats, Numbers
+from hpcpar.plan.precision import OF_WORK
 from hpcpar.schema import NotNegative, Positive, convert, parse_toml
 
 #: Rows and columns of a tile: a library chooses among them.
@@ -30,12 +31,37 @@ TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32
 SHORTEST_PART = 64
 #: Lanes that the schedulers of a multiprocessor feed; more lanes wait for pairs of instructions.
 FED_LANES = 128
+#: Flops of tensor cores that load as many words as a flop of a lane: a V100 has 64 such lanes, an
+#: A100 128 in float16.
+LANE_FLOPS = 8
 #: Fewest input and output channels for which libraries take Winograd's algorithm.
 WINOGRAD_CHANNELS = 16
 #: Years between which libraries became faster, and from when to when Winograd's algorithm came.
 LIBRARY_YEARS, WINOGRAD_YEARS = (2012.0, 2020.0), (2015.4, 2016.6)
 #: Year in which a library reaches the shares as fitted.
 REFERENCE_YEAR = 2017.0
+
+
+@dataclass(frozen=True)
+class TensorCores:
+    """The fitted numbers of products on tensor cores.
+
+    Winograd's algorithm and Fourier transforms gain nothing there, but tiles read overlapping
+    windows as often as Winograd's transforms would; kernels without tiles do not use tensor cores.
+
+    Attributes
+    ----------
+    share, tile_words, fill : mapping, float, float
+        As in `KernelModel`, of the rate of products in the format; lanes are counted as
+        `LANE_FLOPS` of a tensor core.
+    tf32 : float
+        Part of these shares that products in TF32 reach.
+    """
+
+    share: Mapping[str, Positive]
+    tile_words: NotNegative
+    fill: NotNegative
+    tf32: Positive
 
 
 @dataclass(frozen=True)
@@ -70,6 +96,8 @@ class KernelModel:
         Times as fast, of a library a year younger.
     host_s : float
         Host time of an operation: what small kernels wait for.
+    tensor : TensorCores
+        Products in other formats than float32 and float64.
     """
 
     share: Mapping[str, Positive]
@@ -84,6 +112,7 @@ class KernelModel:
     direct: Positive
     yearly: Positive
     host_s: NotNegative
+    tensor: TensorCores
 
 
 @lru_cache(maxsize=1)
@@ -155,20 +184,36 @@ def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats
     slow = np.where(p.volume, model.volumes, 1)
     if op == "backward":
         slow = slow * np.where(p.strided, model.strided, 1)
-    compute_s = np.minimum(slow * _tiled(model, device, p) / (fast * rate),
-                           p.flops / (model.direct * rate))
+    tiled = _tiled(model, device.multiprocessors, device.lanes, p)
+    compute_s = np.minimum(slow * tiled / (fast * rate), p.flops / (model.direct * rate))
     moved = p.bytes * (1 + model.winograd_traffic * arrived)
     return compute_s + moved / (model.bandwidth["matmul"] * device.bandwidth_bytes_per_s)
 
 
-def _tiled(model: KernelModel, device: Device, p: Product) -> Floats:
+def tensor_product_s(model: KernelModel, device: Device, op: str, p: Product, rate: Floats,
+                     is_tf32: Flags) -> Floats:
+    """Seconds of a pass of products in a format of this `rate` (flop/s), without launch and host:
+    on tensor cores, or where that is faster by lanes, as `product_s`.
+    """
+    tensor = model.tensor
+    slow = np.where(p.volume, model.volumes, 1)
+    if op == "backward":
+        slow = slow * np.where(p.strided, model.strided, 1)
+    lanes = device.lanes * rate / (LANE_FLOPS * device.flops_per_s)
+    reached = tensor.share[op] * np.where(is_tf32, tensor.tf32, 1) * rate
+    compute_s = slow * _tiled(tensor, device.multiprocessors, lanes, p) / reached
+    moved = p.bytes * (1 + model.winograd_traffic * p.winograd)
+    moved_s = moved / (model.bandwidth["matmul"] * device.bandwidth_bytes_per_s)
+    return np.minimum(compute_s + moved_s, product_s(model, device, op, p))
+
+
+def _tiled(model: KernelModel | TensorCores, units: int, lanes: Floats, p: Product) -> Floats:
     """Flops that the time of all tiles could do, with the fastest tile.
 
     It counts what tiles stick out of the product, multiprocessors that idle in the last wave, and
     words loaded.
     """
-    units = device.multiprocessors
-    load = model.tile_words * np.minimum(device.lanes, 2 * FED_LANES) / FED_LANES
+    load = model.tile_words * np.minimum(lanes, 2 * FED_LANES) / FED_LANES
     best: Floats = np.inf
     for rows, columns in TILES:
         tiles = np.ceil(p.m / rows) * np.ceil(p.n / columns) * p.count
@@ -192,7 +237,11 @@ def kernel_s(device: Device, work: Work) -> Floats:
     model = fitted()
     if work.dtype == "float64":
         device = device.of_doubles
-    if work.family == "matmul":
+    rate = device.rate_of(OF_WORK[work.dtype].rates)
+    if work.family == "matmul" and rate:
+        busy_s = tensor_product_s(model, device, work.op, product_of(work), rate,
+                                  work.dtype == "tf32")
+    elif work.family == "matmul":
         busy_s = product_s(model, device, work.op, product_of(work))
     else:
         if work.family not in model.bandwidth:

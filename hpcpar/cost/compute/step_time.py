@@ -12,6 +12,7 @@ from hpcpar.cost.compute.kernel_model import kernel_s
 from hpcpar.cost.compute.work import Work
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
+from hpcpar.plan.precision import OF_WORK
 
 
 def roofline_s(machine: Machine, work: Work) -> Floats:
@@ -31,6 +32,8 @@ def plain_roofline_s(device: Device, work: Work) -> Floats:
 def _roofline_s(device: Device, work: Work) -> Floats:
     """Seconds from one rate and one bandwidth."""
     rate = device.flops_per_s / (2.0 if work.dtype == "float64" else 1.0)
+    if work.family == "matmul":
+        rate = device.rate_of(OF_WORK[work.dtype].rates) or rate
     return work.fraction * np.maximum(work.flops / rate,
                                       work.bytes / device.bandwidth_bytes_per_s) + device.launch_s
 

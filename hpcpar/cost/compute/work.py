@@ -50,7 +50,7 @@ class Work:
     flops, bytes : float
         Floating-point operations, and bytes read and written, of the whole operation.
     options, dtype : str
-        Options of the layer and element type, on which the time depends too.
+        Options of the layer and number format (`Precision.work`), on which the time depends too.
     fraction : float
         Part of the operation that the step does: below 1 for a convolution's interior and boundary.
     ranks : int
@@ -168,9 +168,12 @@ class Workload:
         if op in (Op.INTERIOR, Op.BOUNDARY):
             name = Op.FORWARD.value
         work = layer.work(name)
-        moved = work.inputs * local.n_x + work.outputs * local.n_y + work.weights * local.n_weights
+        formats = plan.formats
+        weight_bytes = formats.copy_bytes or formats.weight_bytes
+        moved_bytes = (formats.item_bytes * (work.inputs * local.n_x + work.outputs * local.n_y)
+                       + weight_bytes * work.weights * local.n_weights)
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
-                    moved * plan.item_bytes, local.options, plan.dtype, fraction,
+                    moved_bytes, local.options, formats.work, fraction,
                     plan.configs[layer.name].ranks,
                     "matmul" if layer.is_matmul else layer.kernel_family, layer)
 
@@ -183,9 +186,11 @@ class Workload:
             count = self._weights(layer)
         optimizer = OPTIMIZERS[plan.optimizer]
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
+        formats = plan.formats
+        moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
         return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
-                    optimizer.values * count * plan.item_bytes, options, plan.dtype,
-                    ranks=config.ranks, family="update")
+                    moved_bytes * count, options, formats.work, ranks=config.ranks,
+                    family="update")
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The addition of two gradients of a layer's output: two values read, one written."""
@@ -193,7 +198,7 @@ class Workload:
         layout = owned(self.network, layer, config, batch)
         n_y, shape = self._items(layout), self.shape_of(layout)
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
-                    3 * n_y * plan.item_bytes, "", plan.dtype, ranks=config.ranks)
+                    3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks)
 
     def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
         """Part of the operation that a step does."""

@@ -40,7 +40,7 @@ class Memory:
     Attributes
     ----------
     weights_bytes : int
-        Weights and their gradients, and running statistics.
+        Weights, their copies for products, their gradients, and running statistics.
     optimizer_bytes : int
         The optimiser's state: velocities, or two moments.
     activations_bytes : int
@@ -143,7 +143,9 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
                    and not sums_known(plan, layer))
         mine = boxes.items(shards(network, layer, config)) if sharded else count
         state = len(OPTIMIZERS[plan.optimizer].state) * mine
-    return Memory(values * plan.item_bytes, state * plan.item_bytes, 0, 0, 0, 0)
+    size = plan.formats.weight_bytes
+    copy = count * plan.formats.copy_bytes if layer.is_matmul else 0
+    return Memory(values * size + copy, state * size, 0, 0, 0, 0)
 
 
 def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: int, boxes: Largest | OfRank,

@@ -140,7 +140,7 @@ def test_the_signature_shows_every_option_of_the_command() -> None:
     ({"ranks": 2.5}, "argument ranks: '2.5' is not a whole number"),
     ({"batch": "many"}, "argument batch: 'many' is not a whole number"),
     ({"overlap": "ful"}, "argument overlap: unknown value 'ful'; did you mean 'full'?"),
-    ({"dtype": None}, "argument dtype: unknown value 'None'"),
+    ({"precision": "fp8"}, "argument precision: unknown value 'fp8'"),
     ({"gamma": -1}, "argument gamma: '-1' is not a number greater than 0"),
     ({"input": (28, 28, 28, 28, 1)}, "argument input: '28x28x28x28x1' is not an image shape"),
     ({"machine": "locl"}, "did you mean 'local'"),

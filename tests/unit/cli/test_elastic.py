@@ -101,7 +101,7 @@ def test_checkpoints_are_needed_and_ranks_are_the_plans(
 
 
 def test_a_new_plan_is_of_the_same_training() -> None:
-    plan = given(dtype="float64", optimizer="adam", batch_norm="local")
+    plan = given(precision="fp64", optimizer="adam", batch_norm="local")
     assert elastic.plan_for(plan, 4) is plan
     for ranks in (3, 2, 1):
         found = elastic.plan_for(plan, ranks)

@@ -136,7 +136,7 @@ def test_resnet50(name: str, setting: Setting) -> None:
 
 @pytest.mark.parametrize("options", [
     {"synchronisation": "sharded"}, {"synchronisation": "server"}, {"batch_norm": "local"},
-    {"dtype": "float64"},
+    {"precision": "fp64"},
 ], ids=str)
 def test_options_of_plans(options: dict[str, Any]) -> None:
     for name in ("grid", "ds"):

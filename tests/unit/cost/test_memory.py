@@ -334,8 +334,8 @@ def test_recomputing_takes_less() -> None:
 
 
 def test_float64_takes_twice_as_much() -> None:
-    single, double = (both(LENET, "grid:2x2", 4, 8, dtype=dtype)[0]
-                      for dtype in ("float32", "float64"))
+    single, double = (both(LENET, "grid:2x2", 4, 8, precision=precision)[0]
+                      for precision in ("fp32", "fp64"))
     # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
     indices = 2 * 4 * (3 * 8 * 8 + 8 * 4 * 4)
     loss = 24  # its sums are float64 in either case

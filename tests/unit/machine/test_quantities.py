@@ -41,7 +41,8 @@ def test_what_is_no_quantity_is_named_with_an_example(text: object, kind: str,
 def plain() -> dict[str, Any]:
     return {"name": "m",
             "device": {"memory_bytes": 16e9, "flops_per_s": 15e12, "bandwidth_bytes_per_s": 5e11,
-                       "launch_s": 5e-6, "peak_flops_per_s": 2e13},
+                       "launch_s": 5e-6, "peak_flops_per_s": 2e13,
+                       "rates": {"tf32": 1.5e14, "float16": 3e14}},
             "levels": [{"name": "all", "ranks": 0, "alpha_s": 3e-6, "beta_s_per_byte": 1 / 3e11,
                         "small_alpha_s": 1e-6, "small_bytes": 4000}]}
 
@@ -49,7 +50,8 @@ def plain() -> dict[str, Any]:
 def with_units() -> dict[str, Any]:
     return {"name": "m",
             "device": {"memory": "16 GB", "rate": "15 Tflop/s", "bandwidth": "500 GB/s",
-                       "launch": "5 us", "peak": "20 Tflop/s"},
+                       "launch": "5 us", "peak": "20 Tflop/s",
+                       "rates": {"tf32": "150 Tflop/s", "float16": 3e14}},
             "levels": [{"name": "all", "ranks": 0, "latency": "3 us", "bandwidth": "300 GB/s",
                         "small_latency": "1 us", "small_size": "4 kB"}]}
 
@@ -61,6 +63,7 @@ def test_a_file_with_units_is_the_same_machine(tmp_path: Path) -> None:
         (a.alpha_s, a.beta_s_per_byte, a.small_alpha_s, a.small_bytes))
     numbers, others = asdict(machine.device), asdict(other.device)
     assert numbers.pop("name") == others.pop("name") == ""
+    assert numbers.pop("rates") == others.pop("rates") == {"tf32": 1.5e14, "float16": 3e14}
     assert others == pytest.approx(numbers, rel=1e-12)
     files.save(other, str(tmp_path / "m.toml"))
     assert files.load(str(tmp_path / "m.toml")) == other

@@ -69,7 +69,7 @@ CASES: list[tuple[list[Any], object, str]] = [
     (["batch"], None, "'batch': expected a whole number, found null"),
     (["bucket_bytes"], -1, "'bucket_bytes': expected a whole number of at least 0, found -1"),
     (["overlap"], "al", "'overlap': expected one of none, gradient, full, found 'al'"),
-    (["dtype"], "float8", "unknown dtype 'float8'; did you mean 'float64'?"),
+    (["precision"], "fp8", "unknown precision 'fp8'; did you mean 'fp64'?"),
     (["strategy"], True, "'strategy': expected a text, found true"),
     (["machine"], 3, "'machine': expected a table of names and values or nothing, found 3"),
     (["machine"], {"name": "m"}, "'machine': 'device' is missing"),

@@ -125,15 +125,16 @@ def test_batch_normalisation_is_told_with_what_ddp_would_do(
         capsys: pytest.CaptureFixture[str]) -> None:
     assert main(PREDICT) == 0
     told = capsys.readouterr().out
-    assert "batch normalisation over the whole batch" in told
-    line = re.search(r"PyTorch DDP normalises over .* \(--batch-norm local\): (.*) ms an iteration "
-                     r"of (\S+) on 8 ranks, (.*) ms over the whole batch", told)
-    assert line is not None and float(line[1]) < float(line[3])
-    assert re.search(rf"^{line[2]} +\* +8 +{line[3]} ms ", told, re.MULTILINE)
+    line = re.match(r"Use 8 .*: (\S+) ms an iteration .*; batch normalisation over the whole batch "
+                    r"\((\S+) ms over each rank's part, as in PyTorch DDP\)\n", told)
+    assert line is not None and float(line[2]) < float(line[1])
     assert "*: the fastest that fits\n" in told and "/outer: ranks that share" in told
     assert main([*PREDICT, "--batch-norm", "local"]) == 0
     told = capsys.readouterr().out
-    assert "batch normalisation local" in told and "DDP" not in told
+    local = re.match(r"Use 8 .*: (\S+) ms an .*; batch normalisation over each rank's part, as in "
+                     r"PyTorch DDP \((\S+) ms over the whole batch\)\n", told)
+    assert local is not None  # its buckets are chosen for local statistics
+    assert [float(local[i]) for i in (1, 2)] == pytest.approx([float(line[2]), float(line[1])], 0.02)
     assert main(["predict", "--network", "resnet50", "--ranks", "1", "--batch", "8"]) == 0
     told = capsys.readouterr().out
     assert "batch normalisation over the whole batch" in told and "DDP" not in told

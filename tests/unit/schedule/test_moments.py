@@ -43,7 +43,7 @@ def plan(net: Network, **degrees: Any) -> Plan:
     configs = {layer.name: config if len(net.shapes[layer.name]) > 1 else
                Config(replicas=config.ranks) for layer in net.layers}
     return Plan(NetworkSpec(net.name, net.image_shape, 4), int(config.ranks), 12, "own", configs,
-                dtype="float64", machine=MACHINE)
+                precision="fp64", machine=MACHINE)
 
 
 def moments(net: Network, given: Plan, training: bool = True) -> list[Comm]:

@@ -221,7 +221,7 @@ def test_sharded_weights_exclude_cut_reductions() -> None:
 
 
 def test_options_reach_the_plan() -> None:
-    found = search("lenet5", 2, 8, "local", dtype="float64", synchronisation="sharded").best()
+    found = search("lenet5", 2, 8, "local", precision="fp64", synchronisation="sharded").best()
     assert (found.plan.dtype, found.plan.synchronisation, found.plan.strategy) == (
         "float64", "sharded", "layerwise",
     )

@@ -190,7 +190,7 @@ def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machi
     "options",
     [{"batch_norm": "local"}, {"synchronisation": "sharded", "optimizer": "adam"},
      {"synchronisation": "server", "collectives": "ring"},
-     {"dtype": "float64", "collectives": "tree"}],
+     {"precision": "fp64", "collectives": "tree"}],
 )
 def test_tables_follow_the_options(options: dict[str, Any]) -> None:
     check(search("residual", 8, 16, "p100x4x4", **options))

@@ -33,7 +33,7 @@ from hpcpar.train import record, run_record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
 ITERATIONS = 10
-PLANNING = study.StudyOptions(gather="lazy", overlap=plans.Overlap.FULL, dtype="float32",
+PLANNING = study.StudyOptions(gather="lazy", overlap=plans.Overlap.FULL, precision="fp32",
                               bucket_bytes=None)
 Sweep = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -1,0 +1,137 @@
+"""Number formats of plans: their files, their bytes, and who refuses them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcpar.cli.main import main
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.errors import InputError
+from hpcpar.machine import files
+from hpcpar.network.builtin import network as builtin
+from hpcpar.plan import plan as plans
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.precision import PRECISIONS
+from hpcpar.schedule.runnable import require_executed
+from hpcpar.schedule.steps import Comm, Role
+from hpcpar.simulation.price_plan import Prediction, price
+
+SPEC = NetworkSpec("alexnet", (3, 227, 227), 1000)
+NETWORK = builtin("alexnet")
+A100 = files.load("dgx-a100")
+
+
+def plan_of(precision: str, strategy: str = "data", batch: int = 64, **options: Any) -> Plan:
+    return make_plan(SPEC, strategy, 4, batch, network=NETWORK, machine=A100, precision=precision,
+                     **options)
+
+
+def priced(precision: str, strategy: str = "data", **options: Any) -> Prediction:
+    return price(NETWORK, plan_of(precision, strategy, **options), A100)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_plan_file_keeps_its_precision(precision: str, tmp_path: Path) -> None:
+    plan = plan_of(precision)
+    plans.save(plan, str(tmp_path / "p.json"))
+    assert plans.load(str(tmp_path / "p.json")) == plan
+
+
+def test_files_of_earlier_versions_name_a_type() -> None:
+    data = plans.to_json(plan_of("fp64"))
+    assert data.pop("precision") == "fp64"
+    assert plans.from_json(data | {"dtype": "float64"}, "p").precision == "fp64"
+    assert plans.from_json(data | {"dtype": "float32"}, "p").precision == "fp32"
+
+
+def test_mixed_precision_halves_activations_but_not_weights() -> None:
+    for strategy in ("data", "domain:2x2", "grid:2x2", "filter"):
+        single, mixed = priced("fp32", strategy).memory, priced("amp", strategy).memory
+        assert 2 * mixed.activations_bytes == single.activations_bytes
+        assert 2 * mixed.gradients_bytes == single.gradients_bytes
+        assert mixed.optimizer_bytes == single.optimizer_bytes
+    # weights and gradients in float32, a copy in 2 bytes for products: biases have one, too
+    single, mixed = priced("fp32").memory, priced("amp").memory
+    assert mixed.weights_bytes * 4 == single.weights_bytes * 5
+    assert priced("tf32").memory == single
+
+
+def test_messages_of_activations_are_halved_those_of_weights_are_not() -> None:
+    for strategy in ("domain:2x2", "grid:2x2", "data", "pipeline:2x2"):
+        single, mixed = (schedule_for(NETWORK, plan_of(p, strategy)) for p in ("fp32", "amp"))
+        roles = set()
+        for one, half in zip(single.steps, mixed.steps, strict=True):
+            if isinstance(one, Comm) and isinstance(half, Comm):
+                of_activations = one.tensor.role in (Role.INPUT, Role.OUTPUT)
+                assert half.item_bytes == one.item_bytes / (2 if of_activations else 1)
+                roles.add(of_activations)
+        assert roles == ({False} if strategy == "data" else {True, False})
+    for synchronisation in ("allreduce", "sharded", "server"):
+        sent = [priced(p, synchronisation=synchronisation).communication_bytes
+                for p in ("fp32", "amp")]
+        assert sent[0] == sent[1]
+
+
+def test_mixed_precision_is_as_much_faster_on_an_a100_as_people_find() -> None:
+    spec, network = NetworkSpec("resnet50", (3, 224, 224), 1000), builtin("resnet50")
+    seconds = {p: price(network, make_plan(spec, "data", 1, 256, network=network, precision=p),
+                        A100).iteration_s for p in ("fp32", "tf32", "amp")}
+    assert 2.5 < seconds["fp32"] / seconds["amp"] < 3.5
+    assert 1.3 < seconds["fp32"] / seconds["tf32"] < 2.2
+
+
+@pytest.mark.parametrize(("machine", "precision", "told"), [
+    ("dgx1-v100", "tf32", "V100-SXM2-16GB has no tensor cores for tf32; use --precision fp32 or"),
+    ("p2.8xlarge", "tf32", "K80 has no tensor cores for tf32"),
+    ("k80x16", "amp", "machine k80x16 has one rate, in float32, which does not price amp"),
+    ("local", "tf32", "machine local has one rate, in float32, which does not price tf32"),
+])
+@pytest.mark.parametrize("command", [
+    "plan --strategy auto", "plan --strategy data", "predict --strategy data,filter"])
+def test_what_a_machine_cannot_price_is_refused(command: str, machine: str, precision: str,
+                                                told: str,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*command.split(), "--network", "lenet5", "--ranks", "2", "--batch", "32"]
+    assert main([*words, "--machine", machine, "--precision", precision]) == 2
+    said = capsys.readouterr()
+    assert told in said.err and said.err.count("\n") == 1 and not said.out
+
+
+def test_a_calibrated_machine_prices_what_it_was_measured_in() -> None:
+    measured = replace(A100, name="mine", compute={"conv2d.forward x=1 y=1 float32": 1e-3})
+    with pytest.raises(InputError, match="machine mine was not calibrated in amp"):
+        price(NETWORK, plan_of("amp"), measured)
+    assert price(NETWORK, plan_of("fp32"), measured).iteration_s > 0
+    cores = replace(measured, compute={"conv2d.forward x=1 y=1 tf32": 1e-3})
+    assert price(NETWORK, plan_of("tf32"), cores).iteration_s > 0
+
+
+def test_a_processor_without_tensor_cores_stores_less() -> None:
+    k80 = files.load("p2.8xlarge")
+    single, mixed = (price(NETWORK, plan_of(p, batch=1024), k80) for p in ("fp32", "amp"))
+    assert 0.6 * single.compute_s < mixed.compute_s < single.compute_s
+
+
+def test_one_rate_prices_a_format_whose_rate_the_file_states() -> None:
+    old = files.load("k80x16")
+    device = replace(old.device, rates={"float16": 8 * old.device.flops_per_s})
+    single, mixed = (price(NETWORK, plan_of(p, batch=1024), replace(old, device=device))
+                     for p in ("fp32", "amp"))
+    assert mixed.compute_s < single.compute_s / 2
+    assert single.compute_s == price(NETWORK, plan_of("fp32", batch=1024), old).compute_s
+
+
+def test_mixed_precision_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for precision in ("fp64", "fp32", "tf32"):
+        require_executed(precision)
+    with pytest.raises(InputError, match="precision amp can be planned and predicted, but not run"):
+        require_executed("amp")
+    words = ["sweep", "strong", "--network", "lenet5", "--ranks", "1,2", "--batch", "64",
+             "--machine", "dgx-a100", "--precision", "amp", "--out", str(tmp_path / "study")]
+    assert main(words) == 2
+    assert "precision amp can be planned and predicted, but not run" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
