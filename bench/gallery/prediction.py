@@ -68,13 +68,13 @@ def machine_of(row: Row) -> Machine:
 
 
 @cache
-def _graph(name: str, shape: str) -> Network:
+def graph(name: str, shape: str) -> Network:
     return NETWORKS[name](tuple(map(int, shape.split("x"))))
 
 
 def predict(row: Row) -> Result:
     """The time of an iteration."""
-    network, ranks = _graph(row.graph_name, row.input), int(row.devices)
+    network, ranks = graph(row.graph_name, row.input), int(row.devices)
     return Result(row, _seconds(row, network, ranks))
 
 
