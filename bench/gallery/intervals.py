@@ -36,7 +36,7 @@ BASES = {"tables": ("network", "network"), "sheet": ("device", "device"),
 #: Fewest rows, and families of devices, of a class.
 LEAST_ROWS, LEAST_FAMILIES = 20, 2
 #: A narrower class has at least one end that differs by so much from the wider one's.
-MATERIAL = 0.05
+MATERIAL = 0.02
 PERCENTILES = (5, 50, 95)
 
 
