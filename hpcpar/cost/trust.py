@@ -24,8 +24,8 @@ from hpcpar.schema import Count, Positive, convert, parse_toml
 PRECISIONS = {"float32": "fp32", "float64": "fp64"}
 #: Samples of a rank below which published runs are predicted less well.
 FEW_SAMPLES = 16
-#: What counts for a plan of which no class of runs has the number format.
-UNSEEN = "rate"
+#: Whose float32 runs count for a number format without runs; else those of the same basis.
+UNSEEN = {"tables": "rate", "sheet": "rate"}
 #: Classes of runs that stand for others: a rate of unknown origin deviates as a peak does.
 STAND_INS = {"guess": "peak"}
 _REMEDY = "hpcpar calibrate on one node narrows it"
@@ -79,8 +79,8 @@ class Residuals:
         named = STAND_INS.get(basis, basis)
         fitting = [each for each in self.classes
                    if each.basis == named and each.where.items() <= known.items()]
-        if not fitting and basis != UNSEEN:
-            return self.of(UNSEEN, {**known, "precision": "fp32"})
+        if not fitting:
+            return self.of(UNSEEN.get(basis, basis), {**known, "precision": "fp32"})
         return max(fitting, key=lambda each: (len(each.where), -each.rows))
 
 
