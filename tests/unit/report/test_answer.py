@@ -17,10 +17,9 @@ from hpcpar.report.tables import seconds
 from hpcpar.search.scaling import Scale
 from hpcpar.simulation.price_plan import Prediction, price
 
-
 #: The interval, and where it comes from.
-WHY = ("(80 to 200 ms: one rate fitted to ResNet-50 and VGG-16, not calibrated; hpcpar calibrate on "
-       "one node narrows it)")
+WHY = ("(80 to 200 ms: one rate fitted to ResNet-50 and VGG-16, not calibrated; hpcpar calibrate "
+       "on one node narrows it)")
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +44,11 @@ def test_times_are_as_people_say_them(value: float | None, text: str) -> None:
 
 def test_a_plan_names_machine_strategy_time_and_cost(priced: Prediction) -> None:
     assert answer.of_plan(priced) == (
-        f"Use 32 GPUs of abci-v100, data parallel: about 100 ms an iteration of 512 {WHY}, an epoch "
-        "of 1.28 M images in 4 min 10 s, 2.22 GPU-hours")
+        f"Use 32 GPUs of abci-v100, data parallel: about 100 ms an iteration of 512 {WHY}, "
+        "an epoch of 1.28 M images in 4 min 10 s, 2.22 GPU-hours")
     assert answer.of_plan(priced, 90, choice=False) == (
-        f"32 GPUs of abci-v100, data parallel: about 100 ms an iteration of 512 {WHY}, 90 epochs of "
-        "1.28 M images in 6 h 15 min, 200 GPU-hours")
+        f"32 GPUs of abci-v100, data parallel: about 100 ms an iteration of 512 {WHY}, 90 "
+        "epochs of 1.28 M images in 6 h 15 min, 200 GPU-hours")
     single = replace(priced, ranks=1, processor="core", epoch_s=None, training=False)
     assert answer.of_plan(single) == (
         f"Use 1 core of abci-v100, data parallel: about 100 ms a forward pass of 512 {WHY}")
@@ -78,7 +77,8 @@ def test_the_fastest_prediction_is_the_answer(priced: Prediction) -> None:
         "Use 32 GPUs of abci-v100, data and filter parallel (df:4x8/outer): about 10 ms an "
         "iteration of 512 (8 to 20 ms: ")
     weak = replace(priced, iteration_s=0.2, batch=2048)
-    assert "about 200 ms an iteration of 2048 (160 to 400 ms: " in answer.of_predictions([priced, weak], 1)
+    told = answer.of_predictions([priced, weak], 1)
+    assert "about 200 ms an iteration of 2048 (160 to 400 ms: " in told
     assert answer.of_predictions([priced], 1).startswith("32 GPUs of abci-v100, data parallel: ")
 
 
