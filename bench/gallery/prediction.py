@@ -79,13 +79,13 @@ def fused(network: Network, precision: str) -> dict[str, float]:
 
 
 @cache
-def _graph(name: str, shape: str) -> Network:
+def graph(name: str, shape: str) -> Network:
     return NETWORKS[name](tuple(map(int, shape.split("x"))))
 
 
 def predict(row: Row) -> Result:
     """The time of an iteration."""
-    network, ranks = _graph(row.graph_name, row.input), int(row.devices)
+    network, ranks = graph(row.graph_name, row.input), int(row.devices)
     machine = machine_of(row)
     if row.fused:
         machine = replace(machine, kinds=fused(network, row.precision))

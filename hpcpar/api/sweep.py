@@ -28,6 +28,7 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine.model import Machine
+from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
@@ -287,7 +288,9 @@ def _cautions(study: Study, measured_here: bool) -> list[str]:
     """Facts that make predictions or measurements uncertain."""
     guess = (f"machine {study.machine.name} is not calibrated: predictions are estimates; write "
              f"{os.path.join(study.out, 'machine.toml')} with: hpcpar calibrate -o")
-    return [guess] * (not study.machine.compute) + (slowdowns(1) if measured_here else [])
+    warning = peak_warning(study.machine)
+    return ([guess] * (not study.machine.compute) + [warning] * bool(warning)
+            + (slowdowns(1) if measured_here else []))
 
 
 def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],

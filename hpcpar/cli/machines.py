@@ -8,6 +8,7 @@ from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
 from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Level, Machine
+from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.option_fields import option
 from hpcpar.output_files import MACHINE
 from hpcpar.report.tables import amount, say, seconds, show, show_line
@@ -91,6 +92,8 @@ def main(args: MachinesCommand) -> int:
         machine = files.load(args.name)
         args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),
                   lambda: _show(machine, files.sources(args.name), args.wide))
+        if warning := peak_warning(machine):
+            say(warning)
     else:
         machines = [files.load(name) for name in files.presets()]
         listed = [{"name": m.name, "notes": m.notes, "processor": m.processor, **asdict(m.device),

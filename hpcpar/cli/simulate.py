@@ -33,6 +33,8 @@ def main(args: SimulateCommand) -> int:
         result = simulate_plan(replace(
             args, progress=lambda done, total: lines.show(done, total, "iterations")))
     args.show(result.to_json, result.rows, lambda: show_simulated(result.simulated, args.wide))
+    if result.simulated.trust.warning:
+        say(result.simulated.trust.warning)
     if args.plot:
         result.plot(args.plot)
         say(f"wrote {args.plot}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from hpcpar.cost.price_family import Costs
 from hpcpar.machine.model import Machine, Ratios
@@ -31,11 +32,21 @@ def interval_s(total_s: float, parts: Iterable[tuple[float, Ratios]]) -> Interva
     return max(0.0, total_s - math.sqrt(below)), total_s + math.sqrt(above)
 
 
-def of_iteration(machine: Machine, costs: Costs) -> Interval90 | None:
-    """The 90% interval of an iteration of a single plan; None where the machine has none of a part.
+class Part(NamedTuple):
+    """A part of an iteration: its seconds, and the interval of measured over predicted times; None
+    where the machine has none.
+    """
 
-    The parts are measured computing, estimated computing, and the exposed communication of each
-    level. A pipeline's bubble counts as computing.
+    name: str
+    seconds: float
+    ratios: Ratios | None
+
+
+def parts_of(machine: Machine, costs: Costs) -> list[Part]:
+    """The parts of an iteration of a single plan that take time.
+
+    They are measured computing, estimated computing, and the exposed communication of each level. A
+    pipeline's bubble counts as computing.
     """
     exposed_s = [0.0] * len(machine.levels)
     for step, seconds in zip(costs.steps, costs.timeline.waits_s, strict=True):
@@ -43,10 +54,8 @@ def of_iteration(machine: Machine, costs: Costs) -> Interval90 | None:
     total_s, waits_s = float(costs.iteration_s), float(costs.exposed_communication_s)
     of_all_stages = sum(exposed_s) or 1.0
     rest_s, measured = total_s - waits_s, float(costs.measured_compute)
-    parts = [(rest_s * measured, machine.compute_ratios),
-             (rest_s * (1.0 - measured), machine.estimate_ratios)]
-    parts += [(waits_s * seconds / of_all_stages, level.ratios)
+    parts = [Part("computing", rest_s * measured, machine.compute_ratios),
+             Part("computing", rest_s * (1.0 - measured), machine.estimate_ratios)]
+    parts += [Part(f"level '{level.name}'", waits_s * seconds / of_all_stages, level.ratios)
               for seconds, level in zip(exposed_s, machine.levels, strict=True)]
-    taking = [(seconds, ratios) for seconds, ratios in parts if seconds > 0]
-    known = [(seconds, ratios) for seconds, ratios in taking if ratios is not None]
-    return interval_s(total_s, known) if len(known) == len(taking) else None
+    return [part for part in parts if part.seconds > 0]

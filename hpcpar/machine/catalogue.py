@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import resources
 
 from hpcpar.errors import unknown
@@ -17,6 +18,12 @@ _DEVICES = resources.files("hpcpar.machine") / "devices"
 def names() -> list[str]:
     """Names of the devices in the catalogue."""
     return sorted(entry.name.removesuffix(".toml") for entry in _DEVICES.iterdir())
+
+
+@lru_cache(maxsize=1)
+def rates() -> dict[str, float]:
+    """The data sheet's float32 rate of every device (flop/s)."""
+    return {name: float(str(figures(name, "")["flops_per_s"])) for name in names()}
 
 
 def figures(name: str, where: str) -> dict[str, object]:

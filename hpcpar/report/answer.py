@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpar.plan.plan import OTHER_NORM
 from hpcpar.plan.strategy import STRATEGIES
-from hpcpar.report.tables import amount, between, percent, seconds
+from hpcpar.report.tables import amount, between, percent, seconds, trusted
 from hpcpar.search import auto  # noqa: F401 - registers what it searches
 from hpcpar.search.scaling import Scale
 from hpcpar.simulation.price_plan import Prediction
@@ -64,9 +64,7 @@ def of_plan(p: Prediction, epochs: float = 1.0, choice: bool = True) -> str:
     if not p.fits:
         return (f"{'Nothing that was tried fits' if choice else 'Does not fit'} in memory: {how}, "
                 f"needs {amount(p.memory_bytes)} a rank of {amount(p.memory_limit_bytes)}")
-    step = "an iteration" if p.training else "a forward pass"
-    taken = f"{between(p.iteration_s, p.interval_s)} {step} of {p.batch}"
-    told = ", ".join(filter(None, (taken, cost(p, epochs))))
+    told = ", ".join(filter(None, (_iteration(p), cost(p, epochs))))
     return f"{'Use ' * choice}{how}: {told}"
 
 
@@ -86,6 +84,11 @@ def statistics(p: Prediction, other_s: float | None) -> str:
             + f" ({seconds(other_s)} {_STATISTICS[OTHER_NORM[p.batch_norm]]})" * differs)
 
 
+def _iteration(p: Prediction) -> str:
+    step = "an iteration" if p.training else "a forward pass"
+    return trusted(p.iteration_s, f"{step} of {p.batch}", p.trust)
+
+
 def of_scaling(choice: Scale | None, epochs: float) -> str:
     """The number of ranks to take."""
     if choice is None:
@@ -93,7 +96,7 @@ def of_scaling(choice: Scale | None, epochs: float) -> str:
                 "--strategy (auto), or a weaker condition")
     p = choice.candidate.prediction
     return (f"Use {plural(p.ranks, p.processor)}, {words(p.strategy)}: {cost(p, epochs)}, "
-            f"{choice.efficiency:.1%} parallel efficiency")
+            f"{choice.efficiency:.1%} parallel efficiency; {_iteration(p)}")
 
 
 def of_predictions(predictions: Sequence[Prediction], epochs: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from hpcpar.cost.memory.process import ProcessMemory
 from hpcpar.plan.limits import limits_in_words
 from hpcpar.report.answer import legend
-from hpcpar.report.tables import amount, say, seconds, show, show_line
+from hpcpar.report.tables import amount, ends, say, seconds, show, show_line
 from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.simulation.price_plan import LayerCost, Prediction
 
@@ -29,9 +29,8 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
         if p.fits:
             fastest.setdefault(p.ranks, p)
     staged = any(p.bubble_s > 0 for p in predictions)
-    sure = any(p.interval_s for p in predictions)
-    columns = ("strategy", "", "ranks", "iteration", *["90% interval"] * sure, "x best",
-               "epoch", "compute", "communication", "exposed", *["bubble"] * staged, "sent/rank",
+    columns = ("strategy", "", "ranks", "iteration", "90% interval", "x best", "epoch",
+                "compute", "communication", "exposed", *["bubble"] * staged, "sent/rank",
                "memory", "fits")
     rows = []
     for p in predictions:
@@ -39,7 +38,7 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
         rows.append((
             p.strategy, "*" if first is p and len(predictions) > 1 else "", p.ranks,
             seconds(p.iteration_s),
-            *[" - ".join(map(seconds, p.interval_s or ())) or "-"] * sure,
+            " - ".join(ends(p.iteration_s, p.trust)),
             f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
             seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
             seconds(p.exposed_communication_s), *[seconds(p.bubble_s)] * staged,
@@ -61,6 +60,12 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
         say(f"note: the machine's calibrated table covers {min(covered):.0%} to {max(covered):.0%} "
             "of the compute time of these plans, a roofline gives the rest; measure them all with: "
             "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
+
+
+def say_warning(p: Prediction) -> None:
+    """A warning where the machine has the peak rate of a data sheet."""
+    if p.trust.warning:
+        say(p.trust.warning)
 
 
 def say_limits(predictions: Sequence[Prediction]) -> None:

@@ -40,6 +40,9 @@ def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False
             [(c.what, seconds(c.iteration_s), f"{c.gain:.2f}", "yes" if c.fits else "no")
              for c in explanation.what_ifs[:SHOWN]],
         )
+    show_line("not in this prediction:")
+    for line in explanation.outside:
+        show_line(f"  {line}")
 
 
 def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float,

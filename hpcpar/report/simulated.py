@@ -12,13 +12,14 @@ import numpy as np
 
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_family import Costs
+from hpcpar.cost.trust import Trust, trust
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.plan import Plan
 from hpcpar.report.answer import plural
 from hpcpar.report.critical_path import PathPiece, critical_path
-from hpcpar.report.tables import amount, seconds, show, show_line
+from hpcpar.report.tables import amount, seconds, show, show_line, span
 from hpcpar.schedule.steps import Schedule
 from hpcpar.simulation.links import FloatArray
 from hpcpar.simulation.simulate import Simulation
@@ -83,6 +84,11 @@ class SimulationReport:
         """An iteration as `hpcpar predict` has it."""
         return float(self.costs.timeline.total_s)
 
+    @cached_property
+    def trust(self) -> Trust:
+        """How far the times of the steps can be trusted."""
+        return trust(self.network, self.plan, self.machine, self.costs)
+
     @property
     def percentiles_s(self) -> tuple[float, float]:
         """The 5th and the 95th percentile of the iterations."""
@@ -133,6 +139,7 @@ class SimulationReport:
             "strategy": self.plan.strategy, "ranks": self.plan.ranks,
             "batch": self.plan.batch, "predicted_s": self.predicted_s,
             "iteration_s": self.played.mean_s, "low_s": low_s, "high_s": high_s,
+            **self.trust.to_json(self.played.mean_s),
             "iterations_s": self.played.iteration_s.tolist(), "causes": self.causes,
             "memory_bytes": self.memory_bytes,
             "links": [each._asdict() for each in self.busiest_links],
@@ -154,7 +161,8 @@ def told(of: SimulationReport) -> str:
         f"{abs(off):.2%} {'more' if off > 0 else 'less'} than predicted "
         f"({seconds(of.predicted_s)})")
     return (f"{plural(of.plan.ranks, of.machine.processor)} of {of.machine.name}, "
-            f"{of.plan.strategy}: {seconds(of.played.mean_s)} an iteration{spread}, {against}")
+            f"{of.plan.strategy}: {seconds(of.played.mean_s)} an iteration{spread}, {against}; "
+            f"90% interval {span(of.played.mean_s, of.trust)}")
 
 
 def show_simulated(of: SimulationReport, wide: bool = False) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcpar.cost.trust import Trust
 from hpcpar.report.rows import Times
 
 #: The two sides of every point.
@@ -52,6 +53,8 @@ class Point:
     high_s: float = 0.0
     #: True where the measured side is a simulation.
     simulated: bool = False
+    #: The interval of the predicted iteration; None in a sweep of an earlier version.
+    trust: Trust | None = None
 
     def side(self, name: str) -> IterationParts | None:
         """`predicted` or `measured`."""
@@ -114,6 +117,8 @@ def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
             "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s,
             "speedup": speedup(p, over[side], side), "efficiency": efficiency(p, over[side], side),
             "node_hours": p.node_hours(side)}
+    if p.trust is not None and p.predicted is not None:
+        out["predicted"] |= p.trust.to_json(p.predicted.iteration_s)
     if p.measured is not None:
         out["measured"] |= {"iteration_p10_s": p.low_s, "iteration_p90_s": p.high_s}
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.report.tables import percent, seconds, show, show_line
+from hpcpar.report.tables import percent, seconds, show, show_line, trusted
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
            "epoch: measured", "accuracy", "speedup", "efficiency", "node-hours")
@@ -59,8 +59,10 @@ def conclusion(points: Sequence[Point]) -> str:
     assert parts is not None
     plan = "" if best.chosen == best.strategy else f" ({best.chosen})"
     ranks = f"{best.ranks} rank{'s' if best.ranks > 1 else ''}"
-    text = (f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, "
-            f"{seconds(parts.iteration_s)} an iteration of {best.batch} samples")
+    takes = f"an iteration of {best.batch} samples"
+    told = (trusted(parts.iteration_s, takes, best.trust) if side == "predicted" and best.trust
+            else f"{seconds(parts.iteration_s)} {takes}")
+    text = f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, {told}"
     if over is not None and over.ranks < best.ranks:
         text += (f", {speedup(best, over, side):.2f} times the speed of {over.ranks} "
                  f"at {percent(efficiency(best, over, side))} parallel efficiency")

@@ -14,6 +14,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.memory_advice import MemoryAdvice, memory_advice
+from hpcpar.search.outside_model import outside_model
 from hpcpar.search.what_if import WhatIf, what_ifs
 from hpcpar.simulation.price_plan import Prediction, price
 
@@ -55,12 +56,15 @@ class Explanation:
         The most helpful change first.
     memory : MemoryAdvice or None
         The cheapest way to make the plan fit; None where it fits.
+    outside : tuple of str
+        What the prediction does not contain.
     """
 
     terms: tuple[Limitation, ...]
     bottleneck: str
     what_ifs: tuple[WhatIf, ...]
     memory: MemoryAdvice | None = None
+    outside: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -68,6 +72,7 @@ class Explanation:
             "memory": self.memory and self.memory.to_json(),
             "bottleneck": self.bottleneck,
             "terms": [asdict(term) for term in self.terms],
+            "not_in_prediction": list(self.outside),
             "changes": [asdict(change) for change in self.what_ifs],
         }
 
@@ -92,7 +97,8 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
                 key=lambda t: t.exposed_s or 0.0)
     busy = (worst.exposed_s or 0.0) > 0.1 * p.iteration_s
     return Explanation(tuple(terms), worst.name if busy else "computing",
-                       tuple(what_ifs(network, chosen)), memory_advice(chosen))
+                       tuple(what_ifs(network, chosen)), memory_advice(chosen),
+                       outside_model(chosen))
 
 
 def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcpar.cost.interval import Interval90, of_iteration
+from hpcpar.cost.interval import Interval90
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.prediction import RankMemory, rank_memories
 from hpcpar.cost.memory.process import ProcessMemory, process_memory
 from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
+from hpcpar.cost.trust import Trust, trust
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.limits import PassedLimit, passed_limits
@@ -121,8 +122,8 @@ class Prediction:
         A rank's, in words (`Machine.processor`).
     training : bool
         False for the forward pass alone.
-    interval_s : (float, float) or None
-        90% interval of `iteration_s`, on a calibrated machine.
+    trust : Trust
+        90% interval of `iteration_s`, and where it comes from.
     limits : tuple of PassedLimit
         Layers that are cut into more parts than they have.
     fits : bool
@@ -151,13 +152,18 @@ class Prediction:
     layers: tuple[LayerCost, ...]
     steps: tuple[StepCost, ...]
     timeline: Timeline[float]
+    trust: Trust
     samples: int | None = None
     batch_norm: str = ""
     precision: str = "fp32"
     processor: str = "rank"
     training: bool = True
-    interval_s: Interval90 | None = None
     limits: tuple[PassedLimit, ...] = ()
+
+    @property
+    def interval_s(self) -> Interval90:
+        """90% interval of `iteration_s`."""
+        return self.trust.interval_s(self.iteration_s)
 
     @property
     def memory_bytes(self) -> int:
@@ -201,8 +207,7 @@ class Prediction:
                  "io_s", "memory_bytes", "fits", "samples", "batch_norm", "precision", "processor",
                  "training")
         out: dict[str, object] = {name: getattr(self, name) for name in names}
-        low_s, high_s = self.interval_s or (None, None)
-        out |= {"iteration_low_s": low_s, "iteration_high_s": high_s}
+        out |= self.trust.to_json(self.iteration_s)
         out["memory"] = asdict(self.memory)
         out["process_bytes"] = self.process.total_bytes
         out["process"] = asdict(self.process)
@@ -279,7 +284,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         timeline=_timeline(machine, costs, steps), samples=samples,
         batch_norm=plan.batch_norm if normalised else "", precision=plan.precision,
         processor=machine.processor,
-        training=options.get("training", True), interval_s=of_iteration(machine, costs),
+        training=options.get("training", True), trust=trust(network, plan, machine, costs),
         limits=passed_limits(network, plan),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcpar.cost.trust import Trust
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
 from hpcpar.report.compare import compare_one
@@ -57,10 +58,12 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
                              f"case of the study; {folder.AGAIN}")
         ran = states[owner]
         strategy = plans.load(os.path.join(path, folder.PLAN)).strategy if planned else ""
+        expected = folder.read_prediction(path)
         point = Point(case.name, case.strategy, strategy, case.ranks, case.batch,
                       study.nodes[str(case.ranks)], max(1, study.samples // case.batch),
                       ran.state, ran.reason, status.same_as,
-                      _predicted(folder.read_prediction(path)), simulated=study.simulates(case))
+                      _predicted(expected), simulated=study.simulates(case),
+                      trust=_trust(expected))
         if ran.state == DONE:
             point = _measured(point, os.path.join(study.folder(owner), folder.RECORD))
         out.append(point)
@@ -84,6 +87,16 @@ def _measured(point: Point, path: str) -> Point:
     measured = IterationParts(row.iteration.measured_s, scale * compute, scale * gradient,
                               scale * other, scale * bubble)
     return replace(point, measured=measured, low_s=low, high_s=high)
+
+
+def _trust(case: CasePrediction | None) -> Trust | None:
+    """The interval of a prediction; None in a file of an earlier version."""
+    if (case is None or not case.iteration_s or case.iteration_low_s is None
+            or case.iteration_high_s is None):
+        return None
+    return Trust(case.interval_basis, case.interval_source,
+                 (case.iteration_low_s / case.iteration_s,
+                  case.iteration_high_s / case.iteration_s))
 
 
 def _predicted(case: CasePrediction | None) -> IterationParts | None:

@@ -71,6 +71,10 @@ class CasePrediction(Struct):
     exposed_communication_s: Seconds
     phases: GradientPhase
     bubble_s: Seconds = 0.0
+    iteration_low_s: Seconds | None = None
+    iteration_high_s: Seconds | None = None
+    interval_basis: str = ""
+    interval_source: str = ""
 
 
 @contextmanager

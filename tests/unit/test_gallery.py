@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.gallery import left_out, picture
+from bench.gallery import intervals, left_out, picture
 from bench.gallery.__main__ import Gallery, page
+from bench.gallery.intervals import Residual
 from bench.gallery.left_out import LeftOut
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.speedups import FAMILY, speedups
+from hpcpar.cost.trust import published
 
 
 def result(devices: int, sync: str, measured_ms: float, predicted_ms: float) -> Result:
@@ -70,7 +72,34 @@ def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
     assert training.counted and training.shown and forward.counted
     text = page(training, forward, "../pictures/gallery.png")
     assert "![Predicted" in text and "](../pictures/gallery.png)" in text
-    for title in "Speedups", "Forward passes alone", "The twenty worst", "Not counted":
+    for title in ("Speedups", "90% intervals", "Forward passes alone", "The twenty worst",
+                  "Not counted"):
         assert f"## {title}" in text
     picture.draw(training.counted, str(tmp_path / "gallery.png"))
     assert (tmp_path / "gallery.png").stat().st_size > 10_000
+
+
+def test_the_package_has_the_intervals_of_the_residuals() -> None:
+    """Rows lie in the intervals that other devices' and other networks' rows give, 9 of 10."""
+    every = list(intervals.residuals())
+    assert intervals.classes(every) == list(published().classes)
+    for basis, by in ("tables", "network"), ("sheet", "device"):
+        shares = intervals.coverage(intervals.covered(every, basis), lambda r, by=by: r.group(by))
+        count, share = shares.pop("all")
+        assert count == sum(rows for rows, _ in shares.values()) > 500
+        assert 0.85 < share < 0.95, basis
+
+
+def test_a_narrower_class_needs_rows_that_differ() -> None:
+    def some(count: int, samples: str, log: float) -> list[Residual]:
+        known = {"precision": "fp32", "samples": samples, "network": "images"}
+        return [Residual("sheet", f"D{i % 4}", "net", known, log + 0.01 * (i % 9))
+                for i in range(count)]
+
+    def wheres(*rows: list[Residual]) -> list[str]:
+        found = intervals.classes([r for each in rows for r in each])
+        return [each.where.get("samples", "any") for each in found]
+
+    assert wheres(some(60, "many", 0.0), some(40, "few", 0.5)) == ["any", "few", "many"]
+    assert wheres(some(60, "many", 0.0), some(40, "few", 0.0)) == ["any"]
+    assert "few" not in wheres(some(60, "many", 0.0), some(10, "few", 0.5))

@@ -366,3 +366,50 @@ def test_files_that_cannot_be_written(option: str, message: str,
     assert main(["predict", *LENET, option, "/nonexistent/file.png"]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"hpcpar: {message} /nonexistent/file.png")
+
+
+# -- what a prediction is worth --------------------------------------------------------------------
+def test_the_first_line_says_what_the_prediction_rests_on(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    first = text(capsys, *P100).splitlines()[0]
+    assert first.startswith("4 GPUs of p100x4x4, data parallel: about ")
+    assert (": one rate fitted to VGG-16 and AlexNet, not calibrated; hpcpar calibrate on one node "
+            "narrows it), an epoch of ") in first
+    found = document(capsys, *P100)
+    assert found["iteration_low_s"] < found["iteration_s"] < found["iteration_high_s"]
+    assert found["interval_basis"] == "rate"
+
+
+def test_explain_names_what_is_not_in_the_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    def outside(*argv: str) -> list[str]:
+        told: list[str] = document(capsys, *argv, "--explain")["explain"]["not_in_prediction"]
+        return told
+
+    one = ["--network", "lenet5", "--ranks", "1", "--batch", "64", "--machine", "dgx-h100"]
+    several = ["--network", "mobilenet_v2", "--ranks", "128", "--batch", "128", "--machine",
+               "dgx-h100", "--strategy", "spatial", "--synchronisation", "server"]
+    lines = outside(*one)
+    assert [line.split()[0] for line in lines] == ["reading", "start-up,", "host", "layers",
+                                                   "clocks"]
+    assert "reading" not in " ".join(outside(*one, "--io", "1e-9", "--forward-only"))
+    more = " ".join(outside(*several))
+    for words in ("other jobs", "slower than others", "parameter servers", "data parallelism",
+                  "more than 64 ranks", "depthwise"):
+        assert words in more, words
+    shown = text(capsys, *one, "--explain")
+    assert "not in this prediction:\n  reading and decoding images" in shown
+
+
+def test_a_peak_rate_gets_one_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "mine.toml")
+    assert main(["machines", "--new", path]) == 0
+    Path(path).write_text(Path(path).read_text().replace("60 Tflop/s", "19.5 Tflop/s"))
+    plan = str(tmp_path / "plan.json")
+    assert main(["plan", *LENET, "--machine", path, "--strategy", "data", "-o", plan]) == 0
+    warning = "warning: the rate of my-cluster, 19.5 Tflop/s, is the peak of a data sheet"
+    assert capsys.readouterr().err.count(warning) == 1
+    assert text(capsys, *LENET, "--machine", path).count(warning) == 1
+    for argv in ["simulate", "--plan", plan], ["machines", path]:
+        assert main(argv) == 0
+        assert capsys.readouterr().err.count(warning) == 1
+    assert "warning" not in text(capsys, *P100)

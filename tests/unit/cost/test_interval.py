@@ -53,7 +53,7 @@ def calibrated(**changed: object) -> Machine:
 
 def test_an_iteration_deviates_as_its_computing_and_its_communication() -> None:
     p = predicted(calibrated())
-    assert p.interval_s is not None and p.measured_compute == 1.0
+    assert p.measured_compute == 1.0
     low, high = p.interval_s
     compute, waits = p.compute_s, p.exposed_communication_s
     assert p.iteration_s - low == pytest.approx(((0.1 * compute)**2 + (0.5 * waits)**2) ** 0.5)
@@ -63,21 +63,24 @@ def test_an_iteration_deviates_as_its_computing_and_its_communication() -> None:
 
 def test_estimated_computing_is_less_sure() -> None:
     surer, other = predicted(calibrated()), predicted(calibrated(), "spatial")
-    assert surer.interval_s is not None and other.interval_s is not None
     assert other.measured_compute < 1
     assert other.interval_s[1] / other.iteration_s > surer.interval_s[1] / surer.iteration_s
 
 
-@pytest.mark.parametrize("changed", [{"compute_ratios": None}, {"levels": LOCAL.levels}])
-def test_a_part_that_nothing_is_known_of_leaves_no_interval(changed: dict[str, object]) -> None:
-    assert predicted(calibrated(**changed)).interval_s is None
-    assert predicted(LOCAL).interval_s is None
+@pytest.mark.parametrize(("changed", "part"), [
+    ({"compute_ratios": None}, "computing"), ({"levels": LOCAL.levels}, "level 'shared memory'")])
+def test_a_part_that_was_not_measured_deviates_as_published_runs_do(
+        changed: dict[str, object], part: str) -> None:
+    p, whole = predicted(calibrated(**changed)), predicted(calibrated())
+    assert p.trust.source == f"calibrated, but not {part}" and not p.trust.calibrated
+    assert whole.trust.words == "calibrated" and whole.trust.runs is None
+    assert p.trust.ratios[1] > whole.trust.ratios[1]
 
 
 @pytest.mark.parametrize("strategy", ["pipeline", "owt", "data"])
 def test_every_strategy_has_one(strategy: str) -> None:
     p = predicted(calibrated(), strategy)
-    assert p.interval_s is not None and p.interval_s[0] < p.iteration_s < p.interval_s[1]
+    assert p.interval_s[0] < p.iteration_s < p.interval_s[1]
 
 
 def test_machine_files_keep_ratios() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from hpcpar.cost.trust import Trust
 from hpcpar.report.sweep_plots import figures
 from hpcpar.report.sweep_points import (
     IterationParts,
@@ -15,6 +17,7 @@ from hpcpar.report.sweep_points import (
     efficiency,
     mean_accuracy,
     speedup,
+    to_json,
 )
 from hpcpar.report.sweep_table import conclusion
 
@@ -46,6 +49,16 @@ def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
         "Fastest, as measured: data on 8 ranks, 1 s an iteration of 64 samples, 2.00 times the "
         "speed of 2 at 50.0% parallel efficiency. Predictions are right to 62.5%.")
     assert conclusion([]) == "Nothing can run."
+
+
+def test_a_conclusion_on_predictions_says_what_they_rest_on() -> None:
+    trust = Trust("sheet", "data sheet of the T4, not calibrated", (0.8, 1.5))
+    planned = replace(point(2, 64, 1.0, 0.0313), measured=None, trust=trust)
+    assert conclusion([planned]) == (
+        "Fastest, as predicted: data on 2 ranks, about 31 ms an iteration of 64 samples (25 to 47 "
+        "ms: data sheet of the T4, not calibrated; hpcpar calibrate on one node narrows it).")
+    (row,) = to_json([planned])["points"]
+    assert row["predicted"]["iteration_high_s"] == pytest.approx(1.5 * 0.0313)
 
 
 @pytest.mark.parametrize("slowest_s", [0.056, 0.1, 0.3, 0.9, 40.0])

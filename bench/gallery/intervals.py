@@ -1,0 +1,218 @@
+"""90% intervals of predictions without calibration, from what published runs are off by.
+
+Usage: python -m bench.gallery.intervals [--write]
+
+It reads ``residuals.csv`` (`bench.gallery.residuals` writes it), prints the classes of runs, and
+for each device and network the share of its rows that lie in the intervals of all others.
+``--write`` writes ``hpcpar/cost/trust.toml``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import tomli_w
+
+from bench.fit_kernels import counted
+from bench.gallery.prediction import graph
+from bench.gallery.residuals import WITHOUT_RUNS, family, read, rows
+from bench.gallery.rows import runs
+from hpcpar.cost import trust
+from hpcpar.cost.trust import ResidualClass, Residuals, kind_of, traits
+from hpcpar.machine import catalogue
+
+FILE = Path(trust.__file__).with_suffix(".toml")
+#: Column of the residuals behind each basis, and what its coverage leaves out.
+BASES = {"tables": ("network", "network"), "sheet": ("device", "device"),
+         "others": ("device", "device"), "rate": ("rate", "device"), "peak": ("peak", "device")}
+#: Fewest rows, and families of devices, of a class.
+LEAST_ROWS, LEAST_FAMILIES = 20, 2
+#: A narrower class has at least one end that differs by so much from the wider one's.
+MATERIAL = 0.02
+PERCENTILES = (5, 50, 95)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Logarithm of predicted over measured time of a row, by one basis."""
+
+    basis: str
+    device: str
+    network: str
+    known: dict[str, str]
+    log: float
+
+    def group(self, by: str) -> str:
+        """Its device's family, or its network."""
+        return family(self.device) if by == "device" else self.network
+
+
+def maker(device: str) -> str:
+    """The first word of the device's data sheet."""
+    sheet = resources.files("hpcpar.machine") / "devices" / f"{device}.toml"
+    return sheet.read_text(encoding="utf-8").removeprefix("#").split()[0]
+
+
+def others() -> list[str]:
+    """Devices of other makers than the model of kernels is fitted to."""
+    return [name for name in catalogue.names() if maker(name) != "NVIDIA"]
+
+
+def residuals() -> Iterator[Residual]:
+    """The residuals of all rows, by each basis that they have."""
+    logs, foreign = read(), others()
+    for row in rows():
+        known = traits(graph(row.graph_name, row.input), row.batch, row.precision)
+        for basis, (column, _) in BASES.items():
+            if column in logs[row.id] and (row.device in foreign) == (basis == "others"):
+                yield Residual(basis, row.device, row.graph_name, known, logs[row.id][column])
+    for id_, own in logs.items():
+        for device in WITHOUT_RUNS:
+            if id_.startswith(f"conv-{device}-"):
+                yield Residual("others", device, "", {"precision": "fp32"}, own["device"])
+
+
+def percentiles(some: Sequence[Residual]) -> list[float]:
+    """Percentiles of measured over predicted times.
+
+    Many rows of one network on one device count less each, by the root of their number.
+    """
+    many = Counter((r.device, r.network) for r in some)
+    order = sorted(some, key=lambda r: -r.log)
+    weights = np.array([many[r.device, r.network] ** -0.5 for r in order])
+    middles = (np.cumsum(weights) - weights / 2) / weights.sum()
+    logs = np.interp(np.array(PERCENTILES) / 100, middles, [-r.log for r in order])
+    return [float(f"{math.exp(log):.3g}") for log in logs]
+
+
+def classes(every: Sequence[Residual]) -> list[ResidualClass]:
+    """The classes, wider ones first; narrower ones where they differ and have enough rows."""
+    found: list[ResidualClass] = []
+    for basis in dict.fromkeys(r.basis for r in every):
+        own = [r for r in every if r.basis == basis]
+        wheres = {tuple(sorted({"precision": r.known["precision"], **dict(some)}.items()))
+                  for r in own for some in _combinations(r.known)}
+        for where in sorted(wheres, key=lambda each: (len(each), each)):
+            some = [r for r in own if dict(where).items() <= r.known.items()]
+            low, median, high = percentiles(some)
+            made = ResidualClass(basis, dict(where), len(some), low, median, high)
+            if _enough(some) and (len(where) == 1 or _differs(made, found)):
+                found.append(made)
+    return found
+
+
+def _combinations(known: dict[str, str]) -> Iterator[tuple[tuple[str, str], ...]]:
+    free = [item for item in known.items() if item[0] != "precision" and item[1] != "images"]
+    for count in range(len(free) + 1):
+        yield from combinations(free, count)
+
+
+def _enough(some: Sequence[Residual]) -> bool:
+    families = {family(r.device) for r in some}
+    return len(some) >= LEAST_ROWS and len(families) >= LEAST_FAMILIES
+
+
+def _differs(made: ResidualClass, found: Sequence[ResidualClass]) -> bool:
+    """Whether an end is elsewhere than that of the class that would be taken without it."""
+    wider = Residuals(tuple(found)).of(made.basis, made.where)
+    return max(abs(math.log(made.low / wider.low)),
+               abs(math.log(made.high / wider.high))) > MATERIAL
+
+
+def inside(r: Residual, found: Sequence[ResidualClass]) -> bool:
+    """Whether the measured time lies in the interval."""
+    own = Residuals(tuple(found)).of(r.basis, r.known)
+    return own.low <= math.exp(-r.log) <= own.high
+
+
+def covered(every: Sequence[Residual], basis: str) -> list[tuple[Residual, bool]]:
+    """Rows of a basis, and whether each lies in the interval that rows of other devices (of other
+    networks) give.
+    """
+    by = BASES[basis][1]
+    own = [r for r in every if r.basis == basis]
+    out = []
+    for left in sorted({r.group(by) for r in own}):
+        found = classes([r for r in own if r.group(by) != left])
+        out += [(r, inside(r, found)) for r in own if r.group(by) == left]
+    return out
+
+
+def coverage(found: Iterable[tuple[Residual, bool]], of: Callable[[Residual], str]
+             ) -> dict[str, tuple[int, float]]:
+    """Rows and the share inside, by group and of all."""
+    groups: dict[str, list[bool]] = defaultdict(list)
+    for r, is_inside in found:
+        groups["all"].append(is_inside)
+        groups[of(r)].append(is_inside)
+    return {name: (len(each), sum(each) / len(each)) for name, each in groups.items()}
+
+
+def class_lines(found: Sequence[ResidualClass]) -> list[str]:
+    """The table of classes."""
+    return ["| predictions from | runs | rows | 5% | median | 95% |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *(f"| {c.basis} | {', '.join(f'{k} {v}' for k, v in c.where.items())} | {c.rows} | "
+              f"{c.low:.2f} | {c.median:.2f} | {c.high:.2f} |" for c in found), ""]
+
+
+def coverage_lines(every: Sequence[Residual], basis: str) -> list[str]:
+    """The table of one basis: all rows, and each group that is left out in turn."""
+    by = BASES[basis][1]
+    shares = coverage(covered(every, basis), lambda r: r.group(by))
+    return [f"| {basis}: {by} left out | rows | inside |", "| --- | --- | --- |",
+            *(f"| {name or 'kernels'} | {count} | {100 * share:.0f}% |"
+              for name, (count, share) in sorted(shares.items(), key=lambda x: (x[0] != "all", x))),
+            ""]
+
+
+def lines() -> list[str]:
+    """The section of the page."""
+    every = list(residuals())
+    return ["## 90% intervals", "",
+            "Measured over predicted times, by what a prediction rests on (`python -m",
+            "bench.gallery.intervals`): `tables`, a device with published runs (the network left",
+            "out of the fit); `sheet`, a data sheet alone (the device left out); `others`, one",
+            "of another maker (DeepBench's convolutions); `rate`, one rate of the papers' presets;",
+            "`peak`, a data sheet's peak as rate.", "",
+            *class_lines(classes(every)),
+            "Rows in the intervals that the other networks' or devices' rows give:", "",
+            *coverage_lines(every, "tables"), *coverage_lines(every, "sheet")]
+
+
+def write(every: Sequence[Residual]) -> None:
+    """Writes the file of the package."""
+    families = {family(row.device) for row in filter(counted, runs())}
+    every_row = rows()
+    data = {"most_ranks": max(int(row.devices) for row in every_row),
+            "kinds": Counter(kind_of(graph(row.graph_name, row.input)) for row in every_row),
+            "devices": [name for name in catalogue.names() if family(name) in families],
+            "others": others(), "classes": [asdict(each) for each in classes(every)]}
+    head = ("# Measured over predicted times of published runs, by class; trust.py explains them.\n"
+            "# Written by: python -m bench.gallery.intervals --write\n")
+    FILE.write_text(head + tomli_w.dumps(data), encoding="utf-8")
+
+
+def main() -> None:
+    """Prints classes and coverage, and writes them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    every = list(residuals())
+    print("\n".join(class_lines(classes(every))))
+    for basis in BASES:
+        print("\n".join(coverage_lines(every, basis)))
+    if args.write:
+        write(every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Rates of machine files that are the peak of a data sheet, which few networks reach."""
+
+from __future__ import annotations
+
+from hpcpar.machine import catalogue
+from hpcpar.machine.model import Machine
+
+#: Rates that differ by less are one.
+SAME = 0.01
+
+
+def sheets_of_rate(machine: Machine) -> list[str]:
+    """Data sheets whose peak the machine's one rate is; none where anything was measured."""
+    device = machine.device
+    if device.multiprocessors or machine.compute or "origin" in machine.quality:
+        return []
+    peaks = {"its own": device.peak_flops_per_s} if device.peak_flops_per_s else {}
+    known = catalogue.rates()
+    peaks |= {device.name: known[device.name]} if device.name in known else known
+    return [name for name, peak in peaks.items() if abs(device.flops_per_s / peak - 1) < SAME]
+
+
+def peak_warning(machine: Machine) -> str:
+    """A line on a rate that is a data sheet's peak, with the remedy; empty where it is not."""
+    sheets = sheets_of_rate(machine)
+    if not sheets:
+        return ""
+    named = [name for name in sheets if name in catalogue.names()]
+    remedy = f"name the device (device = \"{named[0]}\"), " if named else ""
+    return (f"warning: the rate of {machine.name}, {machine.device.flops_per_s / 1e12:.4g} Tflop/s,"
+            f" is the peak of a data sheet ({', '.join(sheets)}), which few networks reach: "
+            f"predictions are too fast; {remedy}give the rate that a run reached, or measure it "
+            "with: hpcpar calibrate")

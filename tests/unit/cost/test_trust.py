@@ -1,0 +1,134 @@
+"""What a prediction rests on, its 90% interval, and rates that are a data sheet's peak."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpcpar.cost.trust import FEW_SAMPLES, ResidualClass, Residuals, published, traits
+from hpcpar.machine import catalogue, files
+from hpcpar.machine.model import Device, Machine
+from hpcpar.machine.sheet_rate import peak_warning, sheets_of_rate
+from hpcpar.network.builtin import built_in
+from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.report.tables import span, trusted
+from hpcpar.simulation.price_plan import Prediction, price
+
+SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
+
+
+def predicted(machine: Machine, batch: int = 64, dtype: str = "float32") -> Prediction:
+    return price(SPEC.build(), make_plan(SPEC, "data", 2, batch, dtype=dtype), machine)
+
+
+@pytest.mark.parametrize(("machine", "basis", "source"), [
+    ("dgx1-v100", "tables", "data sheet of the V100-SXM2-16GB and published runs"),
+    ("dgx-h100", "sheet", "data sheet of the H100-SXM"),
+    ("lumi-g", "others", "data sheet of the MI250X-GCD and a model fitted to NVIDIA's"),
+    ("p100x4x4", "rate", "one rate fitted to VGG-16 and AlexNet"),
+    ("local", "guess", "one rate of unknown origin"),
+])
+def test_a_prediction_says_what_it_rests_on(machine: str, basis: str, source: str) -> None:
+    p = predicted(files.load(machine))
+    assert (p.trust.basis, p.trust.source) == (basis, f"{source}, not calibrated")
+    assert p.trust.words.endswith("; hpcpar calibrate on one node narrows it")
+    assert p.interval_s[0] < p.iteration_s < p.interval_s[1]
+    document = p.to_json()
+    assert (document["iteration_low_s"], document["iteration_high_s"]) == p.interval_s
+    assert (document["interval_basis"], document["interval_source"]) == (basis, p.trust.source)
+
+
+@pytest.mark.parametrize("name", files.presets())
+def test_every_preset_has_an_interval_and_a_rate_below_its_data_sheet(name: str) -> None:
+    machine = files.load(name)
+    low, high = predicted(machine).trust.ratios
+    assert 0.3 < low < 1 < high < 8
+    assert sheets_of_rate(machine) == [] and peak_warning(machine) == ""
+
+
+def test_less_knowledge_is_less_sure() -> None:
+    def width(machine: str) -> float:
+        low, high = predicted(files.load(machine)).trust.ratios
+        return high / low
+
+    names = "dgx1-v100", "dgx-h100", "p100x4x4", "local"
+    assert sorted(map(width, names)) == [width(name) for name in names]
+
+
+def test_few_samples_a_rank_are_less_sure() -> None:
+    few, many = (predicted(files.load("dgx-h100"), batch).trust for batch in
+                 (2 * FEW_SAMPLES - 2, 2 * FEW_SAMPLES))
+    assert few.runs is not None and few.runs.where["samples"] == "few"
+    assert few.ratios[0] < many.ratios[0] and few.ratios[1] > many.ratios[1]
+
+
+def test_a_format_without_published_runs_is_as_sure_as_one_rate() -> None:
+    def runs(machine: str) -> ResidualClass | None:
+        return predicted(files.load(machine), dtype="float64").trust.runs
+
+    bases = {name: getattr(runs(name), "basis", "") for name in ("dgx-h100", "abci-v100", "local")}
+    assert bases == {"dgx-h100": "rate", "abci-v100": "rate", "local": "peak"}
+
+
+@pytest.mark.parametrize(("network", "shape", "kind"), [
+    ("resnet50", (3, 224, 224), "images"), ("unet3d", (1, 64, 64, 64), "volumes"),
+    ("mobilenet_v2", (3, 224, 224), "depthwise convolutions"), ("alexnet", (3, 227, 227), "images"),
+])
+def test_kinds_of_networks(network: str, shape: tuple[int, ...], kind: str) -> None:
+    found = traits(built_in(network, shape), 2, "fp32")
+    assert found == {"precision": "fp32", "network": kind,
+                     "samples": "many" if kind == "volumes" else "few"}
+
+
+def test_the_narrowest_class_counts() -> None:
+    def made(rows: int, **where: str) -> ResidualClass:
+        return ResidualClass("sheet", where, rows, 0.5, 1.0, 2.0)
+
+    runs = Residuals((made(90), made(80, samples="few"), made(20, network="volumes")))
+    assert runs.of("sheet", {"samples": "many", "network": "images"}).rows == 90
+    assert runs.of("sheet", {"samples": "few", "network": "volumes"}).rows == 20
+
+
+def test_the_package_names_devices_of_the_catalogue() -> None:
+    runs = published()
+    assert {*runs.devices, *runs.others} < set(catalogue.names())
+    assert not {*runs.devices} & {*runs.others}
+    assert all(each.rows >= 20 and each.low < each.median < each.high for each in runs.classes)
+
+
+def test_intervals_in_words() -> None:
+    trust = predicted(files.load("dgx-h100")).trust
+    known = replace(trust, basis="calibration", source="calibrated", ratios=(0.9, 1.1))
+    assert trusted(0.03125, "an iteration", known) == (
+        "31.25 ms an iteration (28.12 to 34.38 ms: calibrated)")
+    assert trusted(0.03125, "an iteration", replace(trust, ratios=(0.7, 1.4))) == (
+        "about 31 ms an iteration (22 to 44 ms: data sheet of the H100-SXM, not calibrated; hpcpar "
+        "calibrate on one node narrows it)")
+    assert span(0.9, known) == "810 to 990 ms: calibrated"
+    assert span(0.95, known) == "855 ms to 1.045 s: calibrated"
+    assert span(200, known) == "3 min to 3 min 40 s: calibrated"
+
+
+def with_rate(flops_per_s: float, **device: object) -> Machine:
+    made = Device(80_000_000_000, flops_per_s, 2e12)
+    return replace(files.load("local"), device=replace(made, **device))
+
+
+def test_a_rate_that_is_a_data_sheet_s_peak_gets_a_warning() -> None:
+    warning = peak_warning(with_rate(19.5e12))
+    assert warning.startswith("warning: the rate of local, 19.5 Tflop/s, is the peak of a data ")
+    assert "device = \"A100-PCIE-80GB\"" in warning and "hpcpar calibrate" in warning
+    assert predicted(with_rate(19.4e12)).trust.basis == "peak"
+    assert predicted(with_rate(19.5e12)).trust.warning == warning
+
+
+def test_other_rates_get_none() -> None:
+    measured = with_rate(19.5e12)
+    assert peak_warning(with_rate(17e12)) == ""
+    assert peak_warning(replace(measured, quality={"origin": {}})) == ""
+    assert peak_warning(replace(measured, compute={"a": 1.0})) == ""
+    assert peak_warning(with_rate(19.5e12, multiprocessors=108, lanes=64)) == ""
+    assert sheets_of_rate(with_rate(19.5e12, name="T4")) == []
+    assert sheets_of_rate(with_rate(8.1e12, name="T4")) == ["T4"]
+    assert sheets_of_rate(with_rate(3e12, peak_flops_per_s=3e12)) == ["its own"]
