@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
+from bench.gallery.exchange import exchange_of
 from bench.gallery.networks import NETWORKS
 from bench.gallery.rows import Row
 from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.plan import Synchronisation, make_plan
+from hpcpar.plan.plan import make_plan
 from hpcpar.simulation.price_plan import price
 
 #: Machines of the rows and the presets whose levels they have.
@@ -46,8 +47,6 @@ def unpredictable(row: Row) -> str:
         return f"network {row.network} is not written down"
     if row.device not in catalogue.names():
         return f"device {row.device} is not in the catalogue"
-    if row.batch < 1:
-        return "several devices share a sample"
     if row.devices != "1" and PRESETS.get(row.machine, row.machine) not in files.presets():
         return f"machine {row.machine} has no preset"
     return ""
@@ -79,11 +78,11 @@ def predict(row: Row) -> Result:
 
 
 def _seconds(row: Row, network: Network, ranks: int) -> float:
-    batch = round(row.batch * ranks)
-    server = "parameter server" in row.sync
-    plan = make_plan(
-        NetworkSpec.of(network), "data", ranks, batch, network=network, batch_norm="local",
-        synchronisation=Synchronisation.SERVER if server else Synchronisation.ALLREDUCE)
-    found = price(network, plan, machine_of(row), training=not row.forward_only)
+    batch, exchange = round(row.batch * ranks), exchange_of(row)
+    # devices that share a sample cut its image
+    strategy = "data" if row.batch >= 1 else f"ds:{batch}x{ranks // batch}"
+    plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network,
+                     **exchange.options)
+    found = price(network, plan, exchange.on(machine_of(row)), training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
-    return found.iteration_s - update_s
+    return found.iteration_s + exchange.waiting_s(found) - update_s
