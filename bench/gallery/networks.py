@@ -274,4 +274,5 @@ NETWORKS: dict[str, Callable[[Shape], Network]] = {
                                     strided=True, leaky=True),
     "cosmoflow": lambda shape: cosmoflow(shape, 3),
     "cosmoflow_2": lambda shape: cosmoflow(shape, 2),
+    "cosmoflow_paradl": lambda shape: built_in("cosmoflow", shape),
 }

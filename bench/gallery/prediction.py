@@ -28,10 +28,11 @@ OWN_RATE = ("fugaku", "cori-knl")
 
 @dataclass(frozen=True)
 class Result:
-    """A row and its prediction."""
+    """A row and its prediction, for each device."""
 
     row: Row
     predicted_s: float
+    memory_bytes: int = 0
 
     @property
     def log(self) -> float:
@@ -72,17 +73,14 @@ def _graph(name: str, shape: str) -> Network:
 
 
 def predict(row: Row) -> Result:
-    """The time of an iteration."""
-    network, ranks = _graph(row.graph_name, row.input), int(row.devices)
-    return Result(row, _seconds(row, network, ranks))
-
-
-def _seconds(row: Row, network: Network, ranks: int) -> float:
-    batch, exchange = round(row.batch * ranks), exchange_of(row)
+    """The time of an iteration, and the memory."""
+    network, ranks, exchange = _graph(row.graph_name, row.input), int(row.devices), exchange_of(row)
+    batch = round(row.batch * ranks)
     # devices that share a sample cut its image
     strategy = "data" if row.batch >= 1 else f"ds:{batch}x{ranks // batch}"
     plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network,
                      **exchange.options)
     found = price(network, plan, exchange.on(machine_of(row)), training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
-    return found.iteration_s + exchange.waiting_s(found) - update_s
+    return Result(row, found.iteration_s + exchange.waiting_s(found) - update_s,
+                  found.memory_bytes)
