@@ -35,7 +35,7 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
 
     On a calibrated machine it is scaled by the factor measured for this kind of work.
     """
-    factor = machine.kinds.get(work.sort) or slowest(machine.device, ranks)
+    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks)
     return factor * plain_roofline_s(machine.device, work)
 
 
