@@ -76,7 +76,8 @@ def speedup_lines(faster: list[speedups.Speedup]) -> list[str]:
             "error is |predicted speedup / measured speedup - 1|. How gradients are exchanged",
             "comes from each framework's documentation (`bench/gallery/exchange.py`): sizes of",
             "buckets, Horovod's cycle, what overlaps. Every iteration waits for the slowest device",
-            "(`slowest` in `hpcpar/cost/compute/step_time.py`). Nothing there is fitted.", "",
+            "(`slowest` in `hpcpar/cost/compute/step_time.py`). No number there is fitted, but two",
+            "rules (`bench/gallery/README.md`) were chosen with these residuals in view.", "",
             *speedups.table(faster), "The five worst:", "", *speedups.worst(faster)]
 
 
