@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 
-from bench.gallery import intervals, left_out, picture, speedups
+from bench.gallery import intervals, left_out, memory, picture, speedups
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.tables import table, worst
@@ -60,7 +60,9 @@ def page(training: Gallery, forward: Gallery, image: str) -> str:
            *table("devices", lambda r: r.row.devices, many),
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
-           *speedup_lines(faster), *forward_lines(forward), *intervals.lines(),
+           *speedup_lines(faster), *shared_lines(training.shown),
+           *memory.lines([*training.counted, *training.shown]), *forward_lines(forward),
+           *intervals.lines(),
            "## The twenty worst", "", *worst(training.counted), "## Not counted", "",
            *training.not_counted(), "Predicted, but not counted:", "",
            *table("why", lambda r: r.row.doubt, training.shown)]
@@ -73,8 +75,35 @@ def speedup_lines(faster: list[speedups.Speedup]) -> list[str]:
             "Samples a second, as a multiple of the samples a second on the fewest devices with",
             "the same source, network, input, machine, framework, batch per device, exchange, data",
             "and note. A run on one device has no exchange and fits any. Counted rows only; the",
-            "error is |predicted speedup / measured speedup - 1|.", "",
+            "error is |predicted speedup / measured speedup - 1|. How gradients are exchanged",
+            "comes from each framework's documentation (`bench/gallery/exchange.py`): sizes of",
+            "buckets, Horovod's cycle, what overlaps. Every iteration waits for the slowest device",
+            "(`slowest` in `hpcpar/cost/compute/step_time.py`). No number there is fitted, but two",
+            "rules (`bench/gallery/README.md`) were chosen with these residuals in view.", "",
             *speedups.table(faster), "The five worst:", "", *speedups.worst(faster)]
+
+
+def shared_lines(shown: list[Result]) -> list[str]:
+    """The section on runs in which several devices share a sample."""
+    alone = next((r for r in shown if r.row.machine == "fugaku" and r.row.batch == 1
+                  and r.row.graph_name == "cosmoflow_2"), None)
+    out = ["## A sample on several nodes", "",
+           "CosmoFlow on Fugaku (MLPerf HPC v0.7), the image cut in depth, or in depth and height;",
+           "times as fast as with a sample a node. What is measured fits 85 ms that every node",
+           "spends and 145 ms that nodes share. Neither messages (7 ms) nor tiles of a small box",
+           "on 48 cores make 85 ms; reading and decoding the whole sample on the same cores may",
+           "(input is part of the figures, and is not predicted). A64FX and KNL keep one rate",
+           "each: the model of kernels is not fitted to them.", "",
+           "| nodes | nodes a sample | measured | predicted | times as fast, measured | predicted "
+           "|", "| --- | --- | --- | --- | --- | --- |"]
+    for result in sorted((r for r in shown if r.row.batch < 1), key=lambda r: -r.row.batch):
+        row = result.row
+        assert alone is not None
+        out.append(f"| {int(row.devices):,} | {1 / row.batch:g} | {1e3 * row.iteration_s:.0f} ms | "
+                   f"{1e3 * result.predicted_s:.0f} ms | "
+                   f"{alone.row.iteration_s / row.iteration_s:.2f} | "
+                   f"{alone.predicted_s / result.predicted_s:.2f} |")
+    return [*out, ""] if alone else []
 
 
 def forward_lines(forward: Gallery) -> list[str]:

@@ -7,45 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.gallery.detection import efficientdet_d0, ssd300
+from bench.gallery.efficientnet import B0, B4, V2_S, efficientnet
+from bench.gallery.parts import CLASSES, classifier, conv_relu
+from bench.gallery.segmentation import deepcam, unet, unet2d, unet_industrial_tiny, vnet
 from hpcpar.network.builder import Graph
 from hpcpar.network.builtin import built_in
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     LRN,
     Add,
+    AvgPool2d,
     Concat,
     Conv2d,
     Conv3d,
-    ConvTranspose2d,
-    ConvTranspose3d,
     Dropout,
     Flatten,
     GlobalAvgPool,
-    GroupNorm,
-    Layer,
     LeakyReLU,
     Linear,
     MaxPool2d,
     MaxPool3d,
     MeanSquaredError,
-    Multiply,
     ReLU,
     Shape,
-    Sigmoid,
-    SiLU,
     SoftmaxCrossEntropy,
 )
 from hpcpar.network.resnet import conv_norm
-
-CLASSES = 1000
-
-
-def _classifier(net: Graph, classes: int = CLASSES) -> Network:
-    """Global pooling and one linear layer."""
-    net.add(GlobalAvgPool, "pool")
-    net.add(Linear, "fc", out_features=classes)
-    net.add(SoftmaxCrossEntropy, "loss")
-    return net.build()
 
 
 def _dense(net: Graph, *features: int) -> Network:
@@ -164,7 +152,37 @@ def googlenet(shape: Shape) -> Network:
                 MaxPool2d, f"{name}.pool", after=x, kernel=3, stride=1, padding=1)),
         )
         net.add(Concat, name, after=parts)
-    return _classifier(net)
+    return classifier(net)
+
+
+def inception_bn(shape: Shape) -> Network:
+    """Inception with batch normalisation, as MXNet's: 11.3 million parameters."""
+    net = Graph("inception_bn", shape)
+    conv_relu(net, "conv1", 64, 7, 2)
+    net.add(MaxPool2d, "pool1", kernel=3, stride=2, padding=1)
+    conv_relu(net, "conv2.reduce", 64, 1)
+    conv_relu(net, "conv2", 192, 3)
+    net.add(MaxPool2d, "pool2", kernel=3, stride=2, padding=1)
+    # 1x1, reduced and 3x3, reduced and twice 3x3, pooled; two parts halve the image where 1x1 is 0
+    blocks = ((64, 64, 64, 64, 96, 32), (64, 64, 96, 64, 96, 64), (0, 128, 160, 64, 96, 0),
+              (224, 64, 96, 96, 128, 128), (192, 96, 128, 96, 128, 128),
+              (160, 128, 160, 128, 160, 128), (96, 128, 192, 160, 192, 128),
+              (0, 128, 192, 192, 256, 0), (352, 192, 320, 160, 224, 128),
+              (352, 192, 320, 192, 224, 128))
+    for i, (one, reduce3, three, reduce33, twice, pooled) in enumerate(blocks):
+        x, name, stride = net.last, f"block{i}", 1 if one else 2
+        parts = [conv_relu(net, f"{name}.1", one, 1, after=x)] if one else []
+        conv_relu(net, f"{name}.3r", reduce3, 1, after=x)
+        parts.append(conv_relu(net, f"{name}.3", three, 3, stride))
+        conv_relu(net, f"{name}.33r", reduce33, 1, after=x)
+        conv_relu(net, f"{name}.33a", twice, 3)
+        parts.append(conv_relu(net, f"{name}.33b", twice, 3, stride))
+        pool = AvgPool2d if one and i < len(blocks) - 1 else MaxPool2d
+        parts.append(net.add(pool, f"{name}.pool", after=x, kernel=3, stride=stride, padding=1))
+        if one:
+            parts[-1] = conv_relu(net, f"{name}.p", pooled, 1)
+        net.add(Concat, name, after=parts)
+    return classifier(net)
 
 
 # -- residual networks -----------------------------------------------------------------------------
@@ -191,106 +209,10 @@ def _residual(name: str, shape: Shape, blocks: tuple[int, ...], *, plain: bool =
                           after=net.last if k else x, groups=parts)
             net.add(Add, f"{label}.add", after=(net.last, shortcut))
             net.add(ReLU, f"{label}.relu")
-    return _classifier(net)
+    return classifier(net)
 
 
-# -- EfficientNet ----------------------------------------------------------------------------------
-#: Fused or not, expansion, channels, blocks, stride, kernel of each stage.
-_B0 = ((0, 1, 16, 1, 1, 3), (0, 6, 24, 2, 2, 3), (0, 6, 40, 2, 2, 5), (0, 6, 80, 3, 2, 3),
-       (0, 6, 112, 3, 1, 5), (0, 6, 192, 4, 2, 5), (0, 6, 320, 1, 1, 3))
-_B4 = ((0, 1, 24, 2, 1, 3), (0, 6, 32, 4, 2, 3), (0, 6, 56, 4, 2, 5), (0, 6, 112, 6, 2, 3),
-       (0, 6, 160, 6, 1, 5), (0, 6, 272, 8, 2, 5), (0, 6, 448, 2, 1, 3))
-_V2_S = ((1, 1, 24, 2, 1, 3), (1, 4, 48, 4, 2, 3), (1, 4, 64, 4, 2, 3), (0, 4, 128, 6, 2, 3),
-         (0, 6, 160, 9, 1, 3), (0, 6, 256, 15, 2, 3))
-
-
-def _act(net: Graph, name: str) -> str:
-    return net.add(SiLU, name)
-
-
-def _inverted(net: Graph, name: str, fused: int, expansion: int, filters: int, stride: int,
-              kernel: int, wide: bool) -> None:
-    """An inverted residual with squeeze-and-excitation (none where it is fused)."""
-    x = net.last
-    channels = net.shapes[x][0]
-    width = expansion * channels
-    if fused:
-        conv_norm(net, f"{name}.fused", width if expansion > 1 else filters, kernel, stride)
-        y = _act(net, f"{name}.act1")
-    else:
-        if expansion > 1:
-            conv_norm(net, f"{name}.expand", width, 1)
-            _act(net, f"{name}.act1")
-        conv_norm(net, f"{name}.depthwise", width, kernel, stride, groups=width)
-        y = _act(net, f"{name}.act2")
-        net.add(GlobalAvgPool, f"{name}.mean")
-        net.add(Linear, f"{name}.se1", out_features=max(1, (width if wide else channels) // 4))
-        _act(net, f"{name}.act3")
-        net.add(Linear, f"{name}.se2", out_features=width)
-        gate = net.add(Sigmoid, f"{name}.gate")
-        y = net.add(Multiply, f"{name}.se", after=(y, gate))
-    if expansion > 1 or not fused:
-        y = conv_norm(net, f"{name}.project", filters, 1, after=y)
-    if stride == 1 and filters == channels:
-        net.add(Add, f"{name}.add", after=(y, x))
-
-
-def _efficientnet(name: str, shape: Shape, stages: tuple[tuple[int, ...], ...], stem: int,
-                  last: int, wide: bool = False) -> Network:
-    net = Graph(name, shape)
-    conv_norm(net, "stem", stem, 3, 2)
-    _act(net, "stem.act")
-    for s, (fused, expansion, filters, depth, stride, kernel) in enumerate(stages):
-        for i in range(depth):
-            _inverted(net, f"stage{s}.{i}", fused, expansion, filters, stride if i == 0 else 1,
-                      kernel, wide)
-    conv_norm(net, "last", last, 1)
-    _act(net, "last.act")
-    return _classifier(net)
-
-
-# -- U-Nets ----------------------------------------------------------------------------------------
-def unet2d(shape: Shape) -> Network:
-    """The published U-Net: convolutions lose the border; the crops of skips are taken as free.
-
-    Skips keep the decoder's extents here, as a crop is not a layer.
-    """
-    return _unet("unet2d", (shape[0], 480, 480), (64, 128, 256, 512, 1024), norm=False, classes=2)
-
-
-def _unet(name: str, shape: Shape, widths: tuple[int, ...], *, classes: int, norm: bool = True,
-          strided: bool = False, leaky: bool = False) -> Network:
-    """U-Net of two convolutions a level, normalised by instances; pooled or strided."""
-    volumes = len(shape) == 4
-    conv: type[Layer] = Conv3d if volumes else Conv2d
-    up: type[Layer] = ConvTranspose3d if volumes else ConvTranspose2d
-    pool: type[Layer] = MaxPool3d if volumes else MaxPool2d
-    net, skips = Graph(name, shape), []
-
-    def block(label: str, width: int, stride: int = 1) -> str:
-        for i in range(2):
-            net.add(conv, f"{label}.conv{i}", out_channels=width, kernel=3, padding=1,
-                    stride=stride if i == 0 else 1, bias=not norm)
-            if norm:
-                net.add(GroupNorm, f"{label}.norm{i}", groups=width)
-            net.add(LeakyReLU if leaky else ReLU, f"{label}.act{i}")
-        return net.last
-
-    for level, width in enumerate(widths):
-        if level and not strided:
-            net.add(pool, f"pool{level}", kernel=2, stride=2)
-        skips.append(block(f"down{level}", width, 2 if level and strided else 1))
-    for level in reversed(range(len(widths) - 1)):
-        odd = tuple(extent % 2 for extent in net.shapes[skips[level]][1:])
-        net.add(up, f"up{level}.enlarge", out_channels=widths[level], kernel=2, stride=2,
-                output_padding=odd)
-        net.add(Concat, f"up{level}.join", after=(skips[level], net.last))
-        block(f"up{level}", widths[level])
-    net.add(conv, "classes", out_channels=classes, kernel=1)
-    net.add(SoftmaxCrossEntropy, "loss")
-    return net.build()
-
-
+# -- MLPerf HPC -----------------------------------------------------------------------------------
 def cosmoflow(shape: Shape, kernel: int) -> Network:
     """MLPerf HPC's CosmoFlow: five convolutions of 32 to 512 channels."""
     net = Graph("cosmoflow", shape)
@@ -318,6 +240,7 @@ NETWORKS: dict[str, Callable[[Shape], Network]] = {
     "squeezenet": squeezenet,
     "googlenet": googlenet,
     "inception_v3": lambda shape: built_in("inception_v3", shape),
+    "inception_bn": inception_bn,
     "mobilenet_v2": lambda shape: built_in("mobilenet_v2", shape),
     "resnet18": lambda shape: _residual("resnet18", shape, (2, 2, 2, 2), plain=True),
     "resnet34": lambda shape: _residual("resnet34", shape, (3, 4, 6, 3), plain=True),
@@ -331,19 +254,25 @@ NETWORKS: dict[str, Callable[[Shape], Network]] = {
                                                 groups=32, width=128),
     "resnext101_32x8d": lambda shape: _residual("resnext101_32x8d", shape, (3, 4, 23, 3),
                                                 groups=32, width=256),
-    "efficientnet_b0": lambda shape: _efficientnet("efficientnet_b0", shape, _B0, 32, 1280),
-    "efficientnet_b4": lambda shape: _efficientnet("efficientnet_b4", shape, _B4, 48, 1792),
-    "efficientnet_widese_b0": lambda shape: _efficientnet(
-        "efficientnet_widese_b0", shape, _B0, 32, 1280, wide=True),
-    "efficientnet_widese_b4": lambda shape: _efficientnet(
-        "efficientnet_widese_b4", shape, _B4, 48, 1792, wide=True),
-    "efficientnet_v2_s": lambda shape: _efficientnet("efficientnet_v2_s", shape, _V2_S, 24, 1280),
+    "efficientnet_b0": lambda shape: efficientnet("efficientnet_b0", shape, B0, 32, 1280),
+    "efficientnet_b4": lambda shape: efficientnet("efficientnet_b4", shape, B4, 48, 1792),
+    "efficientnet_widese_b0": lambda shape: efficientnet(
+        "efficientnet_widese_b0", shape, B0, 32, 1280, wide=True),
+    "efficientnet_widese_b4": lambda shape: efficientnet(
+        "efficientnet_widese_b4", shape, B4, 48, 1792, wide=True),
+    "efficientnet_v2_s": lambda shape: efficientnet("efficientnet_v2_s", shape, V2_S, 24, 1280),
+    "ssd300_resnet50": ssd300,
+    "efficientdet_d0": efficientdet_d0,
     "unet2d": unet2d,
-    "unet3d": lambda shape: _unet("unet3d", shape, (32, 64, 128, 256, 320), classes=4),
-    "nnunet2d": lambda shape: _unet("nnunet2d", shape, (32, 64, 128, 256, 512, 512), classes=4,
+    "unet_industrial_tiny": unet_industrial_tiny,
+    "vnet": vnet,
+    "deepcam": deepcam,
+    "unet3d": lambda shape: unet("unet3d", shape, (32, 64, 128, 256, 320), classes=4),
+    "nnunet2d": lambda shape: unet("nnunet2d", shape, (32, 64, 128, 256, 512, 512), classes=4,
                                     strided=True, leaky=True),
-    "nnunet3d": lambda shape: _unet("nnunet3d", shape, (32, 64, 128, 256, 320, 320), classes=4,
+    "nnunet3d": lambda shape: unet("nnunet3d", shape, (32, 64, 128, 256, 320, 320), classes=4,
                                     strided=True, leaky=True),
     "cosmoflow": lambda shape: cosmoflow(shape, 3),
     "cosmoflow_2": lambda shape: cosmoflow(shape, 2),
+    "cosmoflow_paradl": lambda shape: built_in("cosmoflow", shape),
 }

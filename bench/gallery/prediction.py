@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
+from bench.gallery.exchange import exchange_of
 from bench.gallery.networks import NETWORKS
 from bench.gallery.rows import FUSED, FUSED_FAMILIES, Row
 from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.plan import Synchronisation, make_plan
+from hpcpar.plan.plan import make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.schedule.steps import Op
 from hpcpar.simulation.price_plan import price
@@ -29,10 +30,11 @@ OWN_RATE = ("fugaku", "cori-knl")
 
 @dataclass(frozen=True)
 class Result:
-    """A row and its prediction."""
+    """A row and its prediction, for each device."""
 
     row: Row
     predicted_s: float
+    memory_bytes: int = 0
 
     @property
     def log(self) -> float:
@@ -48,8 +50,6 @@ def unpredictable(row: Row) -> str:
         return f"network {row.network} is not written down"
     if row.device not in catalogue.names():
         return f"device {row.device} is not in the catalogue"
-    if row.batch < 1:
-        return "several devices share a sample"
     if row.devices != "1" and PRESETS.get(row.machine, row.machine) not in files.presets():
         return f"machine {row.machine} has no preset"
     return ""
@@ -84,21 +84,17 @@ def graph(name: str, shape: str) -> Network:
 
 
 def predict(row: Row) -> Result:
-    """The time of an iteration."""
-    network, ranks = graph(row.graph_name, row.input), int(row.devices)
-    machine = machine_of(row)
+    """The time of an iteration, and the memory."""
+    network, ranks, exchange = graph(row.graph_name, row.input), int(row.devices), exchange_of(row)
+    machine = exchange.on(machine_of(row))
     if row.fused:
         machine = replace(machine, kinds=fused(network, row.precision))
-    return Result(row, _seconds(row, network, machine, ranks))
-
-
-def _seconds(row: Row, network: Network, machine: Machine, ranks: int) -> float:
     batch = round(row.batch * ranks)
-    server = "parameter server" in row.sync
-    plan = make_plan(
-        NetworkSpec.of(network), "data", ranks, batch, network=network, batch_norm="local",
-        precision=row.precision,
-        synchronisation=Synchronisation.SERVER if server else Synchronisation.ALLREDUCE)
+    # devices that share a sample cut its image
+    strategy = "data" if row.batch >= 1 else f"ds:{batch}x{ranks // batch}"
+    plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network,
+                     precision=row.precision, **exchange.options)
     found = price(network, plan, machine, training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
-    return found.iteration_s - update_s
+    return Result(row, found.iteration_s + exchange.waiting_s(found) - update_s,
+                  found.memory_bytes)

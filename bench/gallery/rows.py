@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from bench.gallery.networks import NETWORKS
@@ -26,6 +27,9 @@ WITHOUT_CUDNN = 2012.0
 FUSING = ("MXNet NGC", "MXNet 1.6.0 (NGC", "PaddlePaddle NGC")
 #: Families of these layers, and the part of their time that is left (`bench.fit_kernels`).
 FUSED_FAMILIES, FUSED = ("activation", "normalisation", "other"), 0.75
+
+#: Input limits a run whose twin with synthetic data is so many times as fast.
+INPUT_COSTS = 1.1
 _DOUBTS = (
     ("suspected", "note: input suspected"), ("leave out", "note: leave out"),
     ("do not fit each other", "note: figures of the table do not fit each other"),
@@ -36,10 +40,9 @@ _REASONS = (
     ("framework", "native", "im2col and a product for each sample are not in the model"),
     ("device", "K40c", "clock not stated; cuDNN 5.0 has no Winograd kernels for Kepler (likely)"),
     ("network", "alexnet_owt", "Fourier transforms of 5 x 5 kernels gain more in this library"),
-    ("network", "efficientnet", "rows of other clusters, by its note; input (likely)"),
     ("network", "unet2d", "XLA or deterministic kernels (likely)"),
     ("batch_per_device", "1.0", "host time, which differs by framework"),
-    ("sync", "replicated, nccl", "NCCL of 2017 beside computing"),
+    ("sync", "replicated, nccl", "NCCL 1 is taken not to run beside layers"),
 )
 _OTHER_LIBRARIES = ("fbfft", "neon", "Chainer")
 
@@ -120,7 +123,30 @@ class Row:
             return "MLPerf HPC: input and staging are part of the figure"
         if "slow input on 8 GPUs" in self.note and int(self.devices) >= 8:
             return "note: slow input"
+        if self.limited_by_input:
+            return f"input: with synthetic data over {INPUT_COSTS - 1:.0%} faster"
         return next((why for words, why in _DOUBTS if words in self.note), "")
+
+    @property
+    def limited_by_input(self) -> bool:
+        """True where the same run with synthetic data is published and clearly faster."""
+        if self.cells.get("data") != "real" or self.forward_only:
+            return False
+        twin_s = _synthetic_s().get(self._without_data, self.iteration_s)
+        return self.iteration_s > INPUT_COSTS * twin_s
+
+    @property
+    def _without_data(self) -> tuple[str, ...]:
+        """What two runs share that differ in their data."""
+        return tuple(self.cells[name] for name in (
+            "source", "network", "input", "precision", "framework", "device", "machine", "devices",
+            "batch_per_device", "sync", "note"))
+
+
+@cache
+def _synthetic_s() -> dict[tuple[str, ...], float]:
+    """Seconds of the runs with synthetic data."""
+    return {row._without_data: row.iteration_s for row in runs() if row.data == "synthetic"}
 
 
 def runs() -> Iterator[Row]:

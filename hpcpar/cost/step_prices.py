@@ -92,7 +92,7 @@ class StepPricer:
                *(self.plan.configs[name].key for name in producers))
         if key not in self._known:
             work = self._workload.work(step.layer, step.op, step.batch)
-            seconds, measured = timed(self.machine, work)
+            seconds, measured = timed(self.machine, work, self.plan.ranks)
             self._known[key] = StepPrice(seconds, measured=measured)
         price = self._known[key]
         if step.present is True:

@@ -298,8 +298,8 @@ def _parts(items: Sequence[Item], line: Timeline[Floats], done: FloatArray) -> l
 def rank_seconds(machine: Machine, work: Work, ranks: int) -> FloatArray:
     """Seconds of a piece of work whose shapes are those of all ranks: [ranks]."""
     if not machine.compute:
-        return np.broadcast_to(roofline_s(machine, work), (ranks,))
+        return np.broadcast_to(roofline_s(machine, work, ranks), (ranks,))
     shapes = np.stack([np.broadcast_to(n, ranks) for n in (*work.x, *work.y)])
     _, first, which = np.unique(shapes, axis=1, return_index=True, return_inverse=True)
-    each = [float(timed(machine, work.case(int(i)))[0]) for i in first]
+    each = [float(timed(machine, work.case(int(i)), ranks)[0]) for i in first]
     return np.array(each)[np.ravel(which)]

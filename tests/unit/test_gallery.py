@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.gallery import intervals, left_out, picture
+from bench.gallery import intervals, left_out, memory, picture
 from bench.gallery.__main__ import Gallery, page
+from bench.gallery.exchange import exchange_of
 from bench.gallery.intervals import Residual
 from bench.gallery.left_out import LeftOut
+from bench.gallery.networks import NETWORKS
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.speedups import FAMILY, speedups
 from hpcpar.cost.trust import published
+from hpcpar.machine import files
+from hpcpar.plan.plan import Overlap
 
 
 def result(devices: int, sync: str, measured_ms: float, predicted_ms: float) -> Result:
@@ -40,7 +44,7 @@ def test_published_forward_passes_are_predicted() -> None:
     rows = [row for row in forward_passes() if not unpredictable(row)]
     single = [row for row in rows if row.precision == "fp32"]
     logs = np.array([predict(row).log for row in single if row.network == "resnet50"][::4])
-    assert len(rows) == 181 and len(single) == 97 and len(logs) > 10
+    assert len(rows) == 199 and len(single) == 115 and len(logs) > 10
     assert np.mean(np.abs(np.exp(logs) - 1)) < 0.25
 
 
@@ -72,7 +76,7 @@ def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
     assert training.counted and training.shown and forward.counted
     text = page(training, forward, "../pictures/gallery.png")
     assert "![Predicted" in text and "](../pictures/gallery.png)" in text
-    for title in ("Speedups", "90% intervals", "Forward passes alone", "The twenty worst",
+    for title in ("Speedups", "Memory", "90% intervals", "Forward passes alone", "The twenty worst",
                   "Not counted"):
         assert f"## {title}" in text
     picture.draw(training.counted, str(tmp_path / "gallery.png"))
@@ -103,3 +107,60 @@ def test_a_narrower_class_needs_rows_that_differ() -> None:
     assert wheres(some(60, "many", 0.0), some(40, "few", 0.5)) == ["any", "few", "many"]
     assert wheres(some(60, "many", 0.0), some(40, "few", 0.0)) == ["any"]
     assert "few" not in wheres(some(60, "many", 0.0), some(10, "few", 0.5))
+
+
+@pytest.mark.parametrize(("name", "shape", "millions", "gigaflops"), [
+    ("inception_bn", (3, 224, 224), 11.3, 4.1), ("efficientnet_b0", (3, 224, 224), 5.29, 0.78),
+    ("efficientdet_d0", (3, 512, 512), 3.9, 5.0), ("ssd300_resnet50", (3, 300, 300), 22.9, 40),
+    ("unet_industrial_tiny", (1, 512, 512), 1.82, 40), ("deepcam", (16, 768, 1152), 56.5, 909),
+])
+def test_networks_have_their_published_size(name: str, shape: tuple[int, ...], millions: float,
+                                            gigaflops: float) -> None:
+    """Published parameters, and multiplications of Inception's and the EfficientNets' papers;
+    gigaflops of the others are this project's.
+    """
+    network = NETWORKS[name](shape)
+    layers = [(layer, network.input_shape(layer)) for layer in network.layers[1:]]
+    parameters = sum(layer.parameters(x) for layer, x in layers)
+    flops = sum(layer.forward_flops(x) for layer, x in layers if layer.is_matmul)
+    assert parameters / 1e6 == pytest.approx(millions, rel=0.09)
+    assert flops / 1e9 == pytest.approx(gigaflops, rel=0.02)
+
+
+def one(**words: str) -> Row:
+    """The first training run whose cells contain these words."""
+    return next(row for row in runs()
+                if all(word in row.cells[cell] for cell, word in words.items()))
+
+
+def test_the_framework_says_how_gradients_are_exchanged() -> None:
+    ddp = exchange_of(one(sync="DDP")).options
+    assert ddp == {"batch_norm": "local", "bucket_bytes": 25 * 2**20}
+    horovod = exchange_of(one(framework="MXNet 1.6.0", sync="horovod"))
+    assert (horovod.options["bucket_bytes"], horovod.cycle_s) == (64 * 2**20, 5e-3)
+    synchronised = exchange_of(one(network="efficientnet_v2_s", sync="horovod"))
+    assert (synchronised.options["batch_norm"], synchronised.cycle_s) == ("sync", 1e-3)
+    assert exchange_of(one(sync="parameter server")).options["synchronisation"] == "server"
+    first = exchange_of(one(sync="replicated, nccl"))
+    assert first.options["overlap"] is Overlap.NONE
+    assert [level.name for level in first.on(files.load("dgx1-p100")).levels] == [
+        "quad", "node", "network"]
+
+
+def test_input_limits_runs_that_are_faster_with_synthetic_data() -> None:
+    limited = [row for row in runs() if row.doubt.startswith("input: ")]
+    assert len(limited) == 6 and {row.machine for row in limited} == {"dgx1-p100"}
+
+
+def test_devices_that_share_a_sample_cut_its_image() -> None:
+    rows = [row for row in runs() if row.machine == "fugaku" and row.graph_name == "cosmoflow_2"]
+    by_batch = {row.batch: predict(row).predicted_s for row in rows}
+    assert by_batch[1.0] > by_batch[0.25] > by_batch[0.0625] > 0
+
+
+def test_no_batch_that_fitted_is_predicted_not_to_fit() -> None:
+    results = [predict(row) for row in runs() if not unpredictable(row) and row.devices == "1"
+               and row.batch >= 64 and row.network in ("resnet50", "inception_v3")]
+    cases = [*memory.fitted(results), *memory.unfitted()]
+    assert len(cases) > 5 and not any(case.contradicts for case in cases)
+    assert {case.fitted for case in cases} == {True, False}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,29 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
 
+#: Standard deviation of the speeds of devices of one kind, over their mean. Sinha et al., "Not All
+#: GPUs Are Created Equal" (SC 2022): 8% from the slowest to the fastest, of about a hundred.
+SPREAD = 0.016
 
-def roofline_s(machine: Machine, work: Work) -> Floats:
-    """Roofline time: max(flops / rate, bytes / bandwidth) + launch (s).
+
+def slowest(device: Device, ranks: int) -> float:
+    """Time of the slowest of so many devices of the catalogue, over the middle one's.
+
+    Every iteration waits for the slowest; their speeds are taken as normally distributed (Blom's
+    approximation of the largest). Rates that were fitted or measured on one machine have it.
+    """
+    if not device.multiprocessors:
+        return 1.0
+    return 1.0 + SPREAD * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
+    """Roofline time: max(flops / rate, bytes / bandwidth) + launch (s), on the slowest of `ranks`.
 
     On a calibrated machine it is scaled by the factor measured for this kind of work.
     """
-    return machine.kinds.get(work.sort, 1.0) * plain_roofline_s(machine.device, work)
+    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks)
+    return factor * plain_roofline_s(machine.device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
@@ -61,19 +78,20 @@ def compute_s(machine: Machine, work: Work) -> Floats:
     return timed(machine, work)[0]
 
 
-def timed(machine: Machine, work: Work) -> tuple[Floats, np.bool_ | NDArray[np.bool_]]:
-    """Seconds of a piece of work, and whether they come from the machine's table.
+def timed(machine: Machine, work: Work,
+          ranks: int = 1) -> tuple[Floats, np.bool_ | NDArray[np.bool_]]:
+    """Seconds of a piece of work on one of `ranks`, and whether they come from the machine's table.
 
     The table also answers for numbers of samples near a measured one.
     """
     if not machine.compute:
-        return roofline_s(machine, work), np.False_
+        return roofline_s(machine, work, ranks), np.False_
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*work.x, *work.y, work.fraction)))
     if not shape:
         found = machine.measured.time(work.key)
         if found is None:
-            return roofline_s(machine, work), np.bool_(machine.trusts_estimates)
+            return roofline_s(machine, work, ranks), np.bool_(machine.trusts_estimates)
         reached = found.reached or machine.trusts_estimates
         return work.fraction * found.seconds, np.bool_(reached)
-    cases = [timed(machine, work.case(i)) for i in range(shape[0])]
+    cases = [timed(machine, work.case(i), ranks) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([known for _, known in cases])

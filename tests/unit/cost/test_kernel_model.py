@@ -11,15 +11,18 @@ import pytest
 from bench.gallery.__main__ import predict, unpredictable
 from bench.gallery.rows import runs
 from hpcpar.cost.compute.kernel_model import kernel_s, product_of
+from hpcpar.cost.compute.step_time import slowest
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.errors import InputError
-from hpcpar.machine import catalogue
+from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Device
 from hpcpar.network.builder import Graph
+from hpcpar.network.builtin import built_in
 from hpcpar.network.layers import Conv2d, ConvTranspose2d, Flatten, Linear, SoftmaxCrossEntropy
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import make_plan
 from hpcpar.schedule.steps import Op
+from hpcpar.simulation.price_plan import price
 
 V100 = Device(**catalogue.figures("V100-SXM2-16GB", "here"))  # type: ignore[arg-type]
 
@@ -117,3 +120,17 @@ def test_published_runs_are_predicted() -> None:
     off = np.abs(np.exp(logs) - 1)
     assert len(rows) > 30 and 1 - off.mean() > 0.83
     assert 0.95 < np.exp(np.median(logs)) < 1.05 and np.mean(off <= 0.2) > 0.7
+
+
+def test_an_iteration_waits_for_the_slowest_device() -> None:
+    assert slowest(V100, 1) == 1
+    factors = [slowest(V100, ranks) for ranks in (2, 8, 64, 4096)]
+    assert factors == pytest.approx([1.009, 1.023, 1.038, 1.058], abs=0.001)
+    assert slowest(replace(V100, multiprocessors=0, lanes=0), 64) == 1
+    network = built_in("lenet5", (1, 32, 32))
+    times = []
+    for ranks in 1, 8:
+        plan = make_plan(NetworkSpec.of(network), "data", ranks, 16 * ranks)
+        found = price(network, plan, files.load("dgx1-v100"))
+        times.append(sum(step.seconds for step in found.steps if not step.is_comm))
+    assert times[1] / times[0] == pytest.approx(slowest(V100, 8))
