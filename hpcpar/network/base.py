@@ -93,6 +93,8 @@ class Layer:
     is_matmul: ClassVar[bool] = False
     #: True if the layer reads two or more inputs.
     merges: ClassVar[bool] = False
+    #: The fewest inputs of such a layer.
+    least_inputs: ClassVar[int] = 2
     #: True for the last layer of a network, which training minimises.
     is_loss: ClassVar[bool] = False
     #: Tensors that the backward pass reads again: "input", "output".

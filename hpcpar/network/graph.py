@@ -223,9 +223,9 @@ def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
         raise InputError(f"layer '{layer.name}' ({layer.kind}) reads "
                          f"{' and '.join(map(repr, layer.inputs))}; each input may be read once")
     if layer.merges:
-        if count < 2:
-            raise InputError(
-                f"layer '{layer.name}' ({layer.kind}) reads {count} inputs; name at least two")
+        if count < layer.least_inputs:
+            raise InputError(f"layer '{layer.name}' ({layer.kind}) reads {count} inputs; name at "
+                             f"least {layer.least_inputs}")
         return
     expected = 0 if isinstance(layer, Input) else 1
     if count != expected:

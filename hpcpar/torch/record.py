@@ -1,0 +1,3 @@
+from typing import Any
+class Recording:
+    def __init__(self, engine: Any, path: str) -> None: ...
