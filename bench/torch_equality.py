@@ -1,10 +1,11 @@
 """Random PyTorch modules trained by `hpcpar.torch` under random plans equal PyTorch on one process.
 
 Run: ``python bench/torch_equality.py --modules 100 --seed 0 --ranks 1,2,3,4,6,8``. On every number
-of ranks each module gets a random plan, a loss (cross-entropy, Dice + cross-entropy, or mean squared
-error) and an optimizer of torch.optim (SGD, AdamW or RMSprop), and trains five steps in float64: the
-loss and every gradient after each step, and the module's state at the end, are compared with plain
-PyTorch's. Prints a count for each number of ranks, and every failure with its seed and reason.
+of ranks each module gets a random plan, a loss (cross-entropy, Dice + cross-entropy, or mean
+squared error) and an optimizer of torch.optim (SGD, AdamW or RMSprop), and trains five steps in
+float64: the loss and every gradient after each step, and the module's state at the end, are
+compared with plain PyTorch's. Prints a count for each number of ranks, and every failure with its
+seed and reason.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from hpcpar.network.graph import Network  # noqa: E402
 from hpcpar.network.layers import BatchNorm, Outputs  # noqa: E402
 from hpcpar.network.torch_module import traced  # noqa: E402
 from hpcpar.plan.boxes import block  # noqa: E402
+from hpcpar.plan.config import Config  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation  # noqa: E402
 from hpcpar.torch import tensors  # noqa: E402
 from tests.mpi.plans import random_plan, staged_plan  # noqa: E402
@@ -67,10 +69,11 @@ def squares(y: Tensor, labels: Tensor, total: Callable[[Tensor], Tensor],
 
 
 LOSSES: tuple[Loss, ...] = (cross_entropy, dice_ce, squares)
+#: Their eps are so large that gradients which are zero but for rounding stay small.
 OPTIMIZERS: tuple[Callable[[list[nn.Parameter]], torch.optim.Optimizer], ...] = (
     lambda ps: torch.optim.SGD(ps, 0.01, momentum=0.9, weight_decay=0.01),
-    lambda ps: torch.optim.AdamW(ps, 0.001),
-    lambda ps: torch.optim.RMSprop(ps, 0.001, momentum=0.5),
+    lambda ps: torch.optim.AdamW(ps, 0.001, eps=1e-3),
+    lambda ps: torch.optim.RMSprop(ps, 0.001, eps=1e-3, momentum=0.5),
 )
 
 
@@ -78,10 +81,19 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
     """A random plan, one in three a pipeline; statistics of the whole batch, as the module's."""
     rng = np.random.default_rng([seed, ranks, 41])
     plan = (staged_plan if seed % 5 == 0 and ranks > 1 else random_plan)(network, batch, ranks, rng)
+    configs = {layer.name: whole(plan.configs[layer.name], network.input_shape(layer))
+               for layer in network.layers}
     normalises = any(isinstance(layer, BatchNorm) for layer in network.layers)
-    return replace(plan, batch_norm="sync", synchronisation=Synchronisation.ALLREDUCE,
+    return replace(plan, configs=configs, batch_norm="sync", synchronisation=Synchronisation.ALLREDUCE,
                    network=NetworkSpec.of(network), machine=files.load("local"),
                    microbatches=1 if normalises else plan.microbatches)
+
+
+def whole(config: Config, x: tuple[int, ...]) -> Config:
+    """A configuration whose reduction has no more parts than input channels."""
+    if not x or config.k <= x[0]:
+        return config
+    return replace(config, k=1, replicas=config.replicas * config.k)
 
 
 class Pair:
@@ -96,8 +108,8 @@ class Pair:
         self.module = module.train()
         kind = seed % len(LOSSES)
         self.loss, make = LOSSES[kind], OPTIMIZERS[seed // 3 % len(OPTIMIZERS)]
-        self.optimizers = make([p for p in self.model.parameters()]), make(
-            [p for p in module.parameters()])
+        self.optimizers = make(list(self.model.parameters())), make(
+            list(module.parameters()))
         torch.manual_seed(seed)
         self.images = torch.randn(STEPS, batch, *shape, dtype=torch.float64)
         with torch.no_grad():

@@ -99,7 +99,7 @@ class Outputs(Loss):
     outside: ClassVar[bool] = True
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
-        for name, shape in zip(self.inputs[1:], more, strict=True):
+        for name, shape in zip(self.inputs[1:], more, strict=False):
             if len(shape) != len(x):
                 raise InputError(f"outputs '{self.inputs[0]}' of shape {x} and '{name}' of shape "
                                  f"{shape}: all must be features, or all images; return one kind")

@@ -60,6 +60,8 @@ class TracedModule:
 
     Attributes
     ----------
+    input : tuple of int
+        Shape of a sample.
     stored : dict
         Names of the parameters that are weight and bias of each layer that has them.
     outputs : tuple of tuple of int
@@ -69,6 +71,7 @@ class TracedModule:
     """
 
     network: Network
+    input: Shape
     stored: dict[str, tuple[str, ...]]
     outputs: tuple[Shape, ...]
     structure: object
@@ -78,7 +81,7 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     """The network of a module with its names; see `from_torch`."""
     operations, structure = _trace(module, tuple(shape))
     network, stored = converted(operations, type(module).__name__, tuple(shape), loss)
-    return TracedModule(network, stored,
+    return TracedModule(network, tuple(shape), stored,
                         tuple(operations.shapes[output] for output in operations.outputs),
                         structure)
 

@@ -136,7 +136,7 @@ class Passes:
         network, plan, rank = self.network, self.plan, self.memory.rank
         blocks = made.blocks[layer.name]
         own = partial(network, layer, plan.configs[layer.name], made.samples).box(rank)
-        if layer.is_loss and not layer.outside and blocks.dxs[0] is None:
+        if layer.is_loss and not network.loss.outside and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
         needs = tuple(e.needed.box(rank) for e in made.edges[layer.name])
         moments = moments_layout(network, plan, layer, made.samples).box(

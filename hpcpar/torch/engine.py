@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.program import Program
 from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Schedule
+from hpcpar.torch.record import Recording
 from hpcpar.train.job import require_ranks
 
 #: Gradients of a micro-batch's outputs, from its number and these.
@@ -76,6 +80,9 @@ class Engine:
         self._outputs: dict[int, list[NDArray[Any]]] = {}
         self._given: dict[int, Sequence[NDArray[Any]]] = {}
         self.under_way = False
+        self.recording: Recording | None = None
+        #: The loss of the last iteration, where it is known.
+        self.last_loss = math.nan
         self._checked = False
 
     # -- places ------------------------------------------------------------------------------------
@@ -105,44 +112,46 @@ class Engine:
 
     # -- running -----------------------------------------------------------------------------------
     @property
-    def _training(self) -> Program:
+    def training(self) -> Program:
+        """The steps of an iteration, bound."""
         assert self.executor.training is not None
         return self.executor.training
 
     @property
     def halves(self) -> bool:
         """True where every forward step is before every backward step."""
-        return self._training.turn is not None
+        return self.training.turn is not None
 
     def evaluate(self, images: NDArray[Any]) -> list[NDArray[Any]]:
         """This rank's part of the outputs, in evaluation."""
         self._leave()
         assert self.executor.evaluation is not None
-        self._loss = None
+        sent = self.communicator.trace
+        before = {**sent.messages}, {**sent.sent_bytes}
         self.executor.run_outside(self.executor.evaluation, images, 0, False)
+        sent.messages, sent.sent_bytes = before
         return self._joined()
 
     def forward(self, images: NDArray[Any]) -> list[NDArray[Any]]:
         """This rank's part of the outputs, in training; `backward` may follow."""
-        turn = self._training.turn
+        turn = self.training.turn
         if turn is None:
             raise InputError(
                 "the plan's micro-batches go back before others go forward (order 1f1b): call "
                 "model.step(images, labels, loss), or plan with order='gpipe'")
         self._begin()
-        self._loss = None
-        self.executor.run_outside(self._training, images, self.iterations - 1, True, end=turn)
+        self._run(images, end=turn)
         self.under_way = True
         return self._joined()
 
     def backward(self, gradients: Sequence[NDArray[Any]]) -> None:
         """The gradients of all weights from those of the outputs of the last `forward`."""
-        turn = self._training.turn
+        turn = self.training.turn
         assert turn is not None
         ends = np.cumsum([len(rows) for rows in self.rows]).tolist()
         self._given = {part: [g[end - len(rows):end] for g in gradients]
                        for part, (rows, end) in enumerate(zip(self.rows, ends, strict=True))}
-        self.executor.run_outside(self._training, None, self.iterations - 1, True, first=turn)
+        self._run(None, first=turn)
         self.under_way = False
         self._check()
 
@@ -151,21 +160,30 @@ class Engine:
         self._begin()
         self._loss = loss
         try:
-            self.executor.run_outside(self._training, images, self.iterations - 1, True)
+            self._run(images)
         finally:
             self._loss = None
         self._check()
 
     def _begin(self) -> None:
         self._leave()
+        if self.recording is not None:
+            self.recording.begin()
         self.communicator.trace.clear()
         self.iterations += 1
+
+    def _run(self, images: NDArray[Any] | None, first: int = 0, end: int = sys.maxsize) -> None:
+        """Steps of an iteration; see `Executor.run_outside`."""
+        begin = perf_counter()
+        self.executor.run_outside(self.training, images, self.iterations - 1, True, first, end)
+        if self.recording is not None:
+            self.recording.ran(begin, complete=end == sys.maxsize)
 
     def _leave(self) -> None:
         """End an iteration that had no backward pass."""
         if self.under_way:
-            assert self._training.turn is not None
-            self._training.abandon(self._training.turn)
+            assert self.training.turn is not None
+            self.training.abandon(self.training.turn)
             self.under_way = False
 
     def _check(self) -> None:

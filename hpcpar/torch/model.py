@@ -16,7 +16,7 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.network.base import Shape, image_of, shape_text
 from hpcpar.network.torch_module import TracedModule
-from hpcpar.plan.boxes import Box, shape, whole_box
+from hpcpar.plan.boxes import Box, shape
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import tensors
 from hpcpar.torch.engine import Engine
@@ -46,7 +46,7 @@ class ParallelModule(nn.Module):
                  seed: int) -> None:
         super().__init__()
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
-        self._traced, self._image = traced, traced.network.layers[0].shape
+        self._traced, self._image = traced, traced.input
         self.engine = Engine(world, traced.network, plan, seed)
         #: The communicator over which losses are summed.
         self.group: Any = world.comm
@@ -63,15 +63,14 @@ class ParallelModule(nn.Module):
             self._hold(name, parameter)
             self.parts.append((parameter, gradient, counts))
         self._anchor = torch.zeros((), requires_grad=True)
-        self.load_state_dict({name: torch.from_numpy(world.bcast_array(
-            t.numpy(), tuple(t.shape), t.numpy().dtype)).reshape(t.shape) for name, t in first.items()})
+        self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
 
     def _hold(self, name: str, parameter: nn.Parameter) -> None:
         """Registers a parameter under a module's name."""
         *path, last = name.split(".")
-        at: nn.Module = self
+        at: Any = self
         for part in path:
-            at = at._modules.setdefault(part, nn.Module())  # type: ignore[assignment]
+            at = at._modules.setdefault(part, nn.Module())
         at._parameters[last] = parameter
 
     def extra_repr(self) -> str:
@@ -82,7 +81,8 @@ class ParallelModule(nn.Module):
         """This rank's box of a whole batch of images."""
         executor = self.engine.executor
         box = _in_module(executor.image_box, self._image)
-        return self._of(images, executor.image_rows)[(slice(None), *(slice(*i) for i in box))]
+        return self._of(images, executor.image_rows)[
+            tuple(slice(*i) for i in ((0, None), *box))]
 
     def local(self, labels: Tensor, of: int = 0) -> Tensor:
         """This rank's box of a whole batch of labels or targets.
@@ -111,7 +111,8 @@ class ParallelModule(nn.Module):
         here = self._of(labels, rows)
         if extents and tuple(labels.shape[-len(extents):]) == extents and labels.dim() > len(
                 extents):
-            here = here[(..., *(slice(*i) for i in pixels))]
+            place: tuple[Any, ...] = (..., *(slice(*i) for i in pixels))
+            here = here[place]
         return here
 
     def _pixels(self, of: int) -> Box:
@@ -180,7 +181,8 @@ class ParallelModule(nn.Module):
         RunError
             On every rank, where they differ: a mean or a sum is over this rank's part alone.
         """
-        require_alike(float(loss.detach()), self.group, self.rank)
+        self.engine.last_loss = float(loss.detach())
+        require_alike(self.engine.last_loss, self.group)
         loss.backward()
 
     def step(self, images: Tensor, labels: Any, loss: Callable[..., Tensor]) -> Tensor:
@@ -210,7 +212,7 @@ class ParallelModule(nn.Module):
                 self._cut(labels, rows, 0)
             with torch.enable_grad():
                 value = loss(self._structured(outs), own) * engine.weight_of(part)
-            require_alike(float(value.detach()), self.group, self.rank)
+            require_alike(float(value.detach()), self.group)
             value.backward()
             total[0] += float(value.detach())
             return self._host([torch.zeros_like(out) if out.grad is None else out.grad
@@ -223,7 +225,8 @@ class ParallelModule(nn.Module):
                 engine.step(self._images(images), gradients)
         finally:
             self.group = world
-        return torch.tensor(world.bcast(total[0], root=engine.first_of_last), dtype=torch.float64)
+        engine.last_loss = float(world.bcast(total[0], root=engine.first_of_last))
+        return torch.tensor(engine.last_loss, dtype=torch.float64)
 
     def _compare(self, gradients: Sequence[NDArray[Any]]) -> None:
         """Ranks that hold the same outputs must have the same gradients; looked at at first."""
@@ -252,8 +255,9 @@ class ParallelModule(nn.Module):
 
     def _host(self, gradients: Sequence[Tensor], rows: int) -> list[NDArray[Any]]:
         """Gradients of outputs as the executor takes them."""
-        return [np.ascontiguousarray(g.detach().numpy()).reshape(rows, *shape(self.engine.pixels(i)))
-                for i, g in enumerate(gradients)]
+        shapes = (shape(self.engine.pixels(i)) for i in range(len(gradients)))
+        return [np.ascontiguousarray(g.detach().numpy()).reshape(rows, *own)
+                for g, own in zip(gradients, shapes, strict=True)]
 
     def places(self, of: int) -> list[NDArray[np.int64]]:
         """Where this rank's box of an output lies, along every axis."""
@@ -290,7 +294,7 @@ class ParallelModule(nn.Module):
         return nn.modules.module._IncompatibleKeys(missing, unexpected)
 
     # -- records -----------------------------------------------------------------------------------
-    def record(self, path: str) -> AbstractContextManager[Recording]:
+    def record(self, path: str) -> AbstractContextManager[Recording, None]:
         """Records the iterations within it, for ``hpcpar compare`` and ``hpcpar trace``."""
         return Recording(self.engine, path)
 
@@ -336,7 +340,7 @@ class _Accumulated:
             p.grad = gradient if p.requires_grad else None
 
 
-def require_alike(loss: float, group: Any, rank: int) -> None:
+def require_alike(loss: float, group: Any) -> None:
     """Check that all ranks of a communicator have the same loss.
 
     Raises
@@ -350,8 +354,14 @@ def require_alike(loss: float, group: Any, rank: int) -> None:
         each, first, TOLERANCE, 0.0, equal_nan=True)), None)
     if other is not None:
         raise on_all_ranks(RunError(
-            f"the loss is {first:.6g} on rank 0 and {losses[other]:.6g} on rank {other}: take means "
-            "and sums over all ranks, with hpcpar.torch.mean and hpcpar.torch.sum"))
+            f"the loss is {first:.6g} on rank 0 and {losses[other]:.6g} on rank {other}: take "
+            "means and sums over all ranks, with hpcpar.torch.mean and hpcpar.torch.sum"))
+
+
+def _from_first(world: World, tensor: Tensor) -> Tensor:
+    """Rank 0's tensor, on every rank."""
+    mine = tensor.detach().cpu().numpy()
+    return torch.from_numpy(world.bcast_array(mine, mine.shape, mine.dtype)).reshape(mine.shape)
 
 
 def _in_module(box: Box, theirs: Shape) -> Box:

@@ -12,8 +12,8 @@ from hpcpar.torch.model import ParallelModule
 
 class BatchSampler(Sampler[list[int]]):
     """Hands each rank the numbers of its samples of every batch, for a ``DataLoader``'s
-    ``batch_sampler``; over all ranks every batch is the same for any plan, and no sample comes twice
-    in an epoch. Samples that fill no batch are left out, others in every epoch.
+    ``batch_sampler``; over all ranks every batch is the same for any plan, and no sample comes
+    twice in an epoch. Samples that fill no batch are left out, others in every epoch.
 
     Attributes
     ----------

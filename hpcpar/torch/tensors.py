@@ -133,6 +133,7 @@ def put(executor: Executor, found: Mapping[str, Place], given: Mapping[str, Tens
         if place.what in RUNNING:
             p.buffers[RUNNING.index(place.what)] = rows
         elif place.what == "bias":
-            p.split(p.flat)[1][...] = rows
+            p.backend.to_device(rows, p.split(p.flat)[1])
         else:
-            p.split(p.flat)[0][...] = rows[:, slice(*p.columns)] if rows.ndim > 1 else rows
+            own = rows[:, slice(*p.columns)] if rows.ndim > 1 else rows
+            p.backend.to_device(own, p.split(p.flat)[0])
