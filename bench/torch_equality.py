@@ -84,8 +84,8 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
     configs = {layer.name: whole(plan.configs[layer.name], network.input_shape(layer))
                for layer in network.layers}
     normalises = any(isinstance(layer, BatchNorm) for layer in network.layers)
-    return replace(plan, configs=configs, batch_norm="sync", synchronisation=Synchronisation.ALLREDUCE,
-                   network=NetworkSpec.of(network), machine=files.load("local"),
+    return replace(plan, configs=configs, batch_norm="sync",
+                   synchronisation=Synchronisation.ALLREDUCE, network=NetworkSpec.of(network), machine=files.load("local"),
                    microbatches=1 if normalises else plan.microbatches)
 
 
