@@ -85,7 +85,8 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
                for layer in network.layers}
     normalises = any(isinstance(layer, BatchNorm) for layer in network.layers)
     return replace(plan, configs=configs, batch_norm="sync",
-                   synchronisation=Synchronisation.ALLREDUCE, network=NetworkSpec.of(network), machine=files.load("local"),
+                   synchronisation=Synchronisation.ALLREDUCE, network=NetworkSpec.of(network),
+                   machine=files.load("local"),
                    microbatches=1 if normalises else plan.microbatches)
 
 

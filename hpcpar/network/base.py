@@ -148,6 +148,10 @@ class Layer:
         """
         return ()
 
+    def exchanged(self, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """A weight of PyTorch with this project's order of axes, or the reverse."""
+        return weight
+
     def bias_shape(self, x: Shape) -> Shape:
         """Shape of the bias, or () without a bias."""
         return ()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hpcpar.errors import InputError
 from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape, need_features
-from hpcpar.network.receptive_field import Full, Relation, Same, Scaled
+from hpcpar.network.receptive_field import Full, Proportional, Relation, Same
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Outputs(Loss):
         if axis == "c":
             return Full()
         at = "dhw"[-len(self.pixels):].find(axis) if which else -1
-        return Same() if at < 0 else Scaled(self.pixels[at])
+        return Same() if at < 0 else Proportional(self.pixels[at])
 
     def work(self, op: str) -> PassWork:
         return NO_WORK

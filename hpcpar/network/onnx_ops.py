@@ -104,9 +104,9 @@ def converted(operations: Operations, name: str, shape: Shape,
         raise InputError(f"{operations.source}: the output '{operations.outputs[ends.index('')]}' "
                          f"does not depend on the input '{operations.input}'")
     if len(ends) > 1 and not loss.outside:
-        raise InputError(f"{operations.source} returns {len(ends)} tensors in training; the "
-                         "network of a command has one output, leave auxiliary ones out (or write "
-                         "the loop yourself, with hpcpar.torch)")
+        raise InputError(f"{operations.source} returns {len(ends)} tensors in training; a "
+                         "network has one output, leave auxiliary ones out (or write the loop "
+                         "yourself: hpcpar.torch takes several)")
     pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
     try:
         importer.graph.add(loss, "loss", after=ends, **pixels)

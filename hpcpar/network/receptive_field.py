@@ -145,7 +145,7 @@ class Periodic(Sliding):
 
 
 @dataclass(frozen=True)
-class Scaled(Sliding):
+class Proportional(Sliding):
     """Parts of `whole` outputs share the input in the same proportions: each index goes to one."""
 
     whole: int
@@ -217,5 +217,5 @@ class Columns:
         return start * self.size, stop * self.size + self.bias
 
 
-Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Scaled | Groups | Granule
-            | Offset | Columns)
+Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Proportional | Groups
+            | Granule | Offset | Columns)

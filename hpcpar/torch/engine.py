@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,20 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.program import Program
 from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Schedule
-from hpcpar.torch.record import Recording
 from hpcpar.train.job import require_ranks
 
 #: Gradients of a micro-batch's outputs, from its number and these.
 LossOf = Callable[[int, list[NDArray[Any]]], Sequence[NDArray[Any]]]
+
+
+class PassObserver(Protocol):
+    """Who hears of the passes of an engine."""
+
+    def begin(self) -> None:
+        """An iteration begins."""
+
+    def ran(self, began_s: float, complete: bool) -> None:
+        """A pass that began at `began_s` is done; with it, perhaps, the iteration."""
 
 
 class Engine:
@@ -80,7 +89,7 @@ class Engine:
         self._outputs: dict[int, list[NDArray[Any]]] = {}
         self._given: dict[int, Sequence[NDArray[Any]]] = {}
         self.under_way = False
-        self.recording: Recording | None = None
+        self.recording: PassObserver | None = None
         #: The loss of the last iteration, where it is known.
         self.last_loss = math.nan
         self._checked = False

@@ -8,17 +8,14 @@ import sys
 from functools import partial
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from hpcpar.comm.cores import fullest_node
 from hpcpar.machine import files
 from hpcpar.simulation.price_plan import price
+from hpcpar.torch.engine import Engine
 from hpcpar.train import record
 from hpcpar.train.collect import Recorder
 from hpcpar.train.job import MeasuredRun
-
-if TYPE_CHECKING:
-    from hpcpar.torch.engine import Engine
 
 
 class Recording:

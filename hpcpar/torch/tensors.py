@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import ConvTranspose, Layer, Shape
+from hpcpar.network.layers import Layer, Shape
 from hpcpar.network.torch_module import TracedModule
 from hpcpar.runtime.executor import Executor
 from hpcpar.train import global_tensors
@@ -25,7 +25,7 @@ STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """Where a tensor of a module lives: a layer's ``weight``, ``bias``, or one of `RUNNING`.
 
     Attributes
@@ -39,7 +39,7 @@ class Place:
     shape: Shape
 
 
-def places(module: nn.Module, traced: TracedModule) -> dict[str, Place]:
+def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
     """The place of every tensor that the schedule reads, by the module's names.
 
     Raises
@@ -48,7 +48,7 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, Place]:
         A weight is computed from other parameters.
     """
     shapes = {name: tuple(t.shape) for name, t in module.state_dict(keep_vars=True).items()}
-    found: dict[str, Place] = {}
+    found: dict[str, TensorPlace] = {}
     for layer in traced.network.stateful:
         stored = traced.stored.get(layer.name, ())
         prefix = stored[0].rpartition(".")[0] if stored else layer.name
@@ -63,7 +63,7 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, Place]:
                 raise InputError(f"layer '{layer.name}': its {what} is computed from "
                                  f"'{name or 'constants'}' (weight_norm does so); store it as a "
                                  "parameter of the module")
-            found[name] = Place(layer, what, shapes[name])
+            found[name] = TensorPlace(layer, what, shapes[name])
     return found
 
 
@@ -75,27 +75,19 @@ def _whole(network: Network, layer: Layer, what: str) -> Shape:
     return layer.weight_shape(x) if what == "weight" else layer.bias_shape(x)
 
 
-def to_ours(network: Network, place: Place, value: NDArray[Any]) -> NDArray[Any]:
+def to_ours(network: Network, place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
     """A module's tensor in the shape that checkpoints have."""
-    layer = place.layer
-    if isinstance(layer, ConvTranspose) and place.what == "weight":
-        inputs, per_group, *kernel = value.shape
-        value = value.reshape(layer.groups, inputs // layer.groups, per_group, *kernel)
-        value = value.swapaxes(1, 2)
-    return value.reshape(_whole(network, layer, place.what))
+    value = place.layer.exchanged(value) if place.what == "weight" else value
+    return value.reshape(_whole(network, place.layer, place.what))
 
 
-def to_theirs(place: Place, value: NDArray[Any]) -> NDArray[Any]:
+def to_theirs(place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
     """A tensor of a checkpoint in the module's shape."""
-    layer = place.layer
-    if isinstance(layer, ConvTranspose) and place.what == "weight":
-        outputs, per_group, *kernel = value.shape
-        value = value.reshape(layer.groups, outputs // layer.groups, per_group, *kernel)
-        value = value.swapaxes(1, 2)
+    value = place.layer.exchanged(value) if place.what == "weight" else value
     return value.reshape(place.shape)
 
 
-def own_parts(executor: Executor, found: Mapping[str, Place]) -> Iterator[
+def own_parts(executor: Executor, found: Mapping[str, TensorPlace]) -> Iterator[
         tuple[str, Tensor, Tensor, bool]]:
     """Of every weight and bias: its name, this rank's part and its gradient, which share the
     executor's memory, and whether it counts (of equal parts, one rank's does).
@@ -111,7 +103,7 @@ def own_parts(executor: Executor, found: Mapping[str, Place]) -> Iterator[
         yield name, torch.from_numpy(value), torch.from_numpy(gradient), bool(first and not k)
 
 
-def whole(executor: Executor, world: World, found: Mapping[str, Place]) -> dict[str, Tensor]:
+def whole(executor: Executor, world: World, found: Mapping[str, TensorPlace]) -> dict[str, Tensor]:
     """All tensors of the module, on every rank; all ranks must call it."""
     values = dict(global_tensors.weights(executor, world))
     out = {}
@@ -124,7 +116,7 @@ def whole(executor: Executor, world: World, found: Mapping[str, Place]) -> dict[
     return out
 
 
-def put(executor: Executor, found: Mapping[str, Place], given: Mapping[str, Tensor]) -> None:
+def put(executor: Executor, found: Mapping[str, TensorPlace], given: Mapping[str, Tensor]) -> None:
     """Puts this rank's parts of whole tensors in place."""
     for name in found.keys() & given.keys():
         place, p = found[name], executor.parameters[found[name].layer.name]
