@@ -84,7 +84,7 @@ class ParallelModule(nn.Module):
         return self._of(images, executor.image_rows)[
             tuple(slice(*i) for i in ((0, None), *box))]
 
-    def local(self, labels: Tensor, of: int = 0) -> Tensor:
+    def local(self, labels: Tensor, of: int = 0, partial: bool = False) -> Tensor:
         """This rank's box of a whole batch of labels or targets.
 
         Parameters
@@ -94,8 +94,15 @@ class ParallelModule(nn.Module):
             extents.
         of : int
             Number of the output.
+        partial : bool
+            The labels are of fewer samples than a batch (see `forward`).
         """
-        return self._cut(labels, self.engine.own_rows, of)
+        rows = self.engine.own_rows
+        if partial:
+            whole = labels.new_zeros(self.plan.batch, *labels.shape[1:])
+            whole[:len(labels)] = labels
+            return self._cut(whole, rows, of)[torch.from_numpy(rows < len(labels))]
+        return self._cut(labels, rows, of)
 
     def _of(self, batch: Tensor, rows: NDArray[np.int64]) -> Tensor:
         """Some samples of a whole batch, or of this rank's samples of it (`BatchSampler`)."""
@@ -133,31 +140,34 @@ class ParallelModule(nn.Module):
         return images.detach().cpu().numpy().reshape(own)
 
     # -- forward and backward ----------------------------------------------------------------------
-    def forward(self, images: Tensor) -> Any:
+    def forward(self, images: Tensor, partial: bool = False) -> Any:
         """This rank's box of the outputs, as the module returns them.
 
         Parameters
         ----------
         images : Tensor
-            [batch, ...] the whole batch, or this rank's box of it; in evaluation, fewer samples
-            than a batch too.
+            [batch, ...] the whole batch, this rank's samples of it, or its box of these.
+        partial : bool
+            In evaluation: the images, the same on every rank, are fewer than a batch.
         """
+        if partial and self.training:
+            raise InputError("a training iteration takes a full batch; leave the last samples of "
+                             "an epoch out (drop_last=True)")
         if not self.training:
-            return self._evaluate(images)
+            return self._evaluate(images, partial)
         here = self._images(images)
         if torch.is_grad_enabled():
             return self._structured(_Schedule.apply(self._anchor, self, here))
         return self._structured(self.run_forward(here))
 
-    def _evaluate(self, images: Tensor) -> Any:
-        count = len(images)
-        rows = self.engine.own_rows
-        if count < self.plan.batch and tuple(images.shape[1:]) == self._image:
-            images = torch.cat([images, images.new_zeros(self.plan.batch - count, *self._image)])
-            found = self.engine.evaluate(self._images(images))
-            known = torch.from_numpy(rows < count)
-            return self._structured([out[known] for out in self._shaped(found)])
-        return self._structured(self._shaped(self.engine.evaluate(self._images(images))))
+    def _evaluate(self, images: Tensor, partial: bool) -> Any:
+        known = torch.from_numpy(self.engine.own_rows < (len(images) if partial
+                                                         else self.plan.batch))
+        if partial:
+            missing = self.plan.batch - len(images)
+            images = torch.cat([images, images.new_zeros(missing, *self._image)])
+        found = self._shaped(self.engine.evaluate(self._images(images)))
+        return self._structured([out[known] for out in found] if partial else found)
 
     def run_forward(self, images: NDArray[Any]) -> list[Tensor]:
         """The outputs of a training pass."""
@@ -269,6 +279,14 @@ class ParallelModule(nn.Module):
 
     def _structured(self, outputs: Sequence[Tensor]) -> Any:
         return tree_unflatten(list(outputs), self._traced.structure)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ParallelModule:
+        """Refuse what would move parameters away from the executor's memory."""
+        for p, _, _ in self.parts:
+            if fn(p.data).data_ptr() != p.data_ptr():
+                raise InputError("a parallel module keeps its device and number format; convert "
+                                 "the module before hpcpar.torch.parallelize")
+        return self
 
     # -- tensors -----------------------------------------------------------------------------------
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

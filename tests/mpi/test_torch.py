@@ -152,9 +152,9 @@ def test_evaluation_of_fewer_samples(strategy: str, batch: tuple[Tensor, Tensor]
     with torch.no_grad():
         whole = hpcpar.torch.gather(model(images), model)
         assert close(whole, module.eval()(images))
-        some = model(images[:3])
-        known = model.engine.own_rows < 3
-        assert close(some, whole[model.engine.own_rows][torch.from_numpy(known)])
+        some, rows = model(images[:3], partial=True), model.engine.own_rows
+        assert close(some, whole[rows[rows < 3]])
+        assert (model.local(batch[1][:3], partial=True) == batch[1][rows[rows < 3]]).all()
 
 
 def test_a_gathered_loss_compares_samples(batch: tuple[Tensor, Tensor]) -> None:
@@ -205,6 +205,10 @@ def test_wrong_use_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
     model(images)
     with pytest.raises(RunError, match="call backward right after the forward pass"):
         first.backward()
+    with pytest.raises(InputError, match="keeps its device and number format"):
+        model.float()
+    with pytest.raises(InputError, match="takes a full batch"):
+        model(images[:3], partial=True)
     with pytest.raises(InputError, match="images of shape"):
         model(images[:, :, :5])
     with pytest.raises(InputError, match="1 tensors are missing"):
