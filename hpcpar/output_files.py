@@ -85,6 +85,8 @@ PROGRAMS = OutputKind("GOAL file", rb"\Anum_ranks \d")
 RECORD = OutputKind("run record", _HDF5, lambda f: "hpcpar_record" in f.attrs)
 CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
     "state" in f and "hpcpar_checkpoint" in f["state"].attrs))
+METRICS = OutputKind("table of metrics", rb"\Aepoch,step,loss,")
+STATE = OutputKind("file of PyTorch", rb"\APK\x03\x04")
 DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "sweep": "a scaling study: plan, run and report many cases",
     "compare": "simulated against measured, per phase, layer and step",
     "trace": "timelines of a run, simulated and measured, for ui.perfetto.dev",
+    "weights": "checkpoints to and from a PyTorch module's state_dict",
     "data": "make an HDF5 dataset, or look into one",
 }
 #: Shells that shtab writes completion scripts for.

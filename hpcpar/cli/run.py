@@ -6,6 +6,7 @@ import datetime
 import math
 import statistics
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
+from hpcpar.report.metrics import MetricsFile
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import say, show_line
 from hpcpar.runtime.emulate import emulate
@@ -37,7 +39,7 @@ from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
 from hpcpar.train.job import EpochEnd
-from hpcpar.train.loop import Training
+from hpcpar.train.loop import Progress, Training
 from hpcpar.train.saving import BackgroundWriter
 
 
@@ -107,7 +109,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     with lines:
         if isinstance(job, Training):
             save = partial(recorder.saved, args.out) if args.out else None
-            reason = job.run(progress.training, stop, save)
+            reason = job.run(_telling(args, w, progress), stop, save)
         else:
             reason = job.run(progress.inference, stop)
     job.close()
@@ -133,6 +135,17 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     remedy = f"go on with --resume {args.checkpoint}" if args.checkpoint else "no --checkpoint"
     lines.say(f"stopped by {reason} after step {job.step} of {job.steps}; {remedy}")
     return STATUS
+
+
+def _telling(args: RunCommand, w: World, progress: RunProgress) -> Callable[[Progress], None]:
+    """Hears of every iteration: the progress, and the table of metrics."""
+    table = MetricsFile(args.metrics if w.rank == 0 else "")
+
+    def tell(now: Progress) -> None:
+        table.add(now)
+        progress.training(now)
+
+    return tell
 
 
 def _earlier(args: RunCommand, job: Training | Inference) -> run_record.RunRecord | None:

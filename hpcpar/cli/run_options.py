@@ -12,7 +12,7 @@ from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
 from hpcpar.comm.device_options import DEVICES
 from hpcpar.errors import InputError
 from hpcpar.option_fields import flag, option, options_of, required, words
-from hpcpar.output_files import CHECKPOINT, RECORD, holds_something, same_file
+from hpcpar.output_files import CHECKPOINT, METRICS, RECORD, holds_something, same_file
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.train.job_options import JobOptions, LengthOptions, SavingOptions
 
@@ -50,6 +50,9 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
         60.0, duration_s, "lost ranks count as back after this time (default 60s)", "N s")
     out: str = option("", RECORD, "write the record of the run here (HDF5)", "FILE.h5",
                       section="output")
+    metrics: str = option(
+        "", METRICS, "append loss, accuracies and time of every epoch to this table", "FILE.csv",
+        section="output")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +63,7 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
         super().check_given(names)
         of_training = [words(f)[-1] for group in (LengthOptions, SavingOptions, SGD)
                        for f in options_of(group) if f.name in names]
+        of_training += ["--metrics"] * ("metrics" in names)
         if self.forward_only and of_training:
             raise InputError(f"{of_training[0]} has no effect with --forward-only; drop one of "
                              "them")

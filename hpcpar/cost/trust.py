@@ -194,7 +194,7 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
     """
     basis, total_s, parts = basis_of(machine), float(costs.iteration_s), parts_of(machine, costs)
     samples = plan.samples_of_a_pass / max(float(c.n) for c in plan.configs.values())
-    runs = published().of(basis, traits(network, samples, PRECISIONS[plan.dtype]))
+    runs = published().of(basis, traits(network, samples, plan.precision))
     if all(part.ratios is None for part in parts):
         return Trust(basis, _source(machine, basis), (runs.low, runs.high), runs,
                      peak_warning(machine))

@@ -93,6 +93,8 @@ class Layer:
     is_matmul: ClassVar[bool] = False
     #: True if the layer reads two or more inputs.
     merges: ClassVar[bool] = False
+    #: The fewest inputs of such a layer.
+    least_inputs: ClassVar[int] = 2
     #: True for the last layer of a network, which training minimises.
     is_loss: ClassVar[bool] = False
     #: Tensors that the backward pass reads again: "input", "output".
@@ -145,6 +147,10 @@ class Layer:
         Row i of the weight produces output channel i.
         """
         return ()
+
+    def exchanged(self, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """A weight of PyTorch with this project's order of axes, or the reverse."""
+        return weight
 
     def bias_shape(self, x: Shape) -> Shape:
         """Shape of the bias, or () without a bias."""

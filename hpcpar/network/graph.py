@@ -223,9 +223,10 @@ def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
         raise InputError(f"layer '{layer.name}' ({layer.kind}) reads "
                          f"{' and '.join(map(repr, layer.inputs))}; each input may be read once")
     if layer.merges:
-        if count < 2:
+        if count < layer.least_inputs:
+            least = ("one", "two")[layer.least_inputs - 1]
             raise InputError(
-                f"layer '{layer.name}' ({layer.kind}) reads {count} inputs; name at least two")
+                f"layer '{layer.name}' ({layer.kind}) reads {count} inputs; name at least {least}")
         return
     expected = 0 if isinstance(layer, Input) else 1
     if count != expected:

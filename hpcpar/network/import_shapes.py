@@ -107,7 +107,9 @@ def concat(imp: Importer, node: Node) -> str:
 def softmax(imp: Importer, node: Node) -> str:
     """Softmax, LogSoftmax at the end: part of the loss."""
     axis = imp.axis(node, node.integer("axis", -1))
-    if node.outputs[0] != imp.operations.output or axis != 1:
+    if node.outputs[0] not in imp.operations.outputs or axis != 1:
         raise node.error("is supported only at the end, over channels, where it belongs to the "
                          "loss")
+    if imp.loss.outside:
+        raise node.error("belongs to the loss here; leave it out of the module")
     return imp.source(node)

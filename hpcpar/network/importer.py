@@ -11,6 +11,7 @@ import numpy as np
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
+from hpcpar.network.loss import Loss
 from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
 
 #: Placeholder for the number of samples in shapes, whatever the source was exported with.
@@ -62,8 +63,13 @@ class Importer:
     """
 
     def __init__(self, operations: Operations, graph: Graph,
-                 operators: Mapping[str, Callable[[Importer, Node], str]]) -> None:
+                 operators: Mapping[str, Callable[[Importer, Node], str]],
+                 loss: type[Loss]) -> None:
         self.operations, self.graph, self.operators = operations, graph, operators
+        self.loss = loss
+        #: Names, in the source, of the weight and bias of each layer that has them.
+        self.stored: dict[str, tuple[str, ...]] = {}
+        self._fetched: tuple[str, ...] = ()
         #: Image axes of the source's tensors; signals (C, W) are images with one row here.
         self.dimensions = len(operations.input_dims) - 2
         self.layer_names: dict[str, str] = {operations.input: graph.last}
@@ -257,6 +263,7 @@ class Importer:
         if node.folded:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")
+        self._fetched = tuple(next(iter(c.origins), "") for _, c in found)
         return tuple(constant for _, constant in found)
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
@@ -275,9 +282,12 @@ class Importer:
         """Add a layer named after the node; it reads the node's first input by default."""
         inputs = tuple(sources) or self.source(node)
         try:
-            return self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
+            name = self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
         except InputError as err:
             raise node.error(str(err)) from err
+        if self.graph.layers[-1].has_weights:
+            self.stored[name], self._fetched = self._fetched, ()
+        return name
 
     def _name(self, node: Node, suffix: str) -> str:
         """PyTorch's module name where it is free, from the weight's name or the node's path.

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from hpcpar.network.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
-from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from hpcpar.network.loss import (
+    LogisticCrossEntropy,
+    Loss,
+    MeanSquaredError,
+    Outputs,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
 from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
@@ -77,6 +83,7 @@ __all__ = [
     "MeanSquaredError",
     "Multiply",
     "Normalisation",
+    "Outputs",
     "Pad",
     "Pair",
     "PassWork",

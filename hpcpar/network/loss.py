@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hpcpar.network.base import Layer, PassWork, Shape, need_features
-from hpcpar.network.receptive_field import Full, Relation, Same
+from hpcpar.errors import InputError
+from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape, need_features
+from hpcpar.network.receptive_field import Full, Proportional, Relation, Same
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Loss(Layer):
     takes_targets: ClassVar[bool] = False
     #: True if the operator counts samples whose largest output is that of their class.
     counts_correct: ClassVar[bool] = False
+    #: True where the caller computes the loss and updates the weights: the schedule has neither.
+    outside: ClassVar[bool] = False
 
     def truth_shape(self, x: Shape) -> Shape:
         """Shape of a sample's ground truth: a class of the sample, or one of each pixel."""
@@ -72,3 +75,41 @@ class MeanSquaredError(Loss):
 
     def truth_shape(self, x: Shape) -> Shape:
         return x
+
+
+@dataclass(frozen=True)
+class Outputs(Loss):
+    """The ends of a network whose loss is the caller's: one output, or several.
+
+    Each rank has all channels of its part of the samples and pixels. Images of other extents than
+    the first output's (deep supervision) are cut in the same proportions.
+
+    Attributes
+    ----------
+    pixels : tuple of int
+        Extents of the first output's image.
+    """
+
+    pixels: Shape = ()
+    kind: ClassVar[str] = "outputs"
+    merges: ClassVar[bool] = True
+    least_inputs: ClassVar[int] = 1
+    splits_channels: ClassVar[bool] = False
+    gathers_channels: ClassVar[bool] = True
+    outside: ClassVar[bool] = True
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        for name, shape in zip(self.inputs[1:], more, strict=False):
+            if len(shape) != len(x):
+                raise InputError(f"outputs '{self.inputs[0]}' of shape {x} and '{name}' of shape "
+                                 f"{shape}: all must be features, or all images; return one kind")
+        return x
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        if axis == "c":
+            return Full()
+        at = "dhw"[-len(self.pixels):].find(axis) if which else -1
+        return Same() if at < 0 else Proportional(self.pixels[at])
+
+    def work(self, op: str) -> PassWork:
+        return NO_WORK

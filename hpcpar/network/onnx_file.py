@@ -92,7 +92,7 @@ def read(path: str) -> Operations:
                           partial(compute, node), folded))
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
     return Operations(f"'{path}'", tuple(nodes), constants, inputs[0].name, dims,
-                      graph.output[0].name)
+                      (graph.output[0].name,))
 
 
 def _external(tensor: TensorProto, kind: str, folder: str) -> Array:

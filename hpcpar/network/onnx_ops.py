@@ -91,14 +91,25 @@ def build(operations: Operations, name: str, shape: Shape,
     InputError
         Operators have no layer, or shapes do not fit.
     """
-    importer = Importer(merged(operations), Graph(name, shape), OPERATORS)
+    return converted(operations, name, shape, loss)[0]
+
+
+def converted(operations: Operations, name: str, shape: Shape,
+              loss: type[Loss]) -> tuple[Network, dict[str, tuple[str, ...]]]:
+    """The network, and the names in the source of the weight and bias of its layers."""
+    importer = Importer(merged(operations), Graph(name, shape), OPERATORS, loss)
     importer.run()
-    last = importer.layer_names.get(operations.output)
-    if last is None:
-        raise InputError(f"{operations.source}: the output '{operations.output}' does not depend "
-                         f"on the input '{operations.input}'")
+    ends = [importer.layer_names.get(output, "") for output in operations.outputs]
+    if "" in ends:
+        raise InputError(f"{operations.source}: the output '{operations.outputs[ends.index('')]}' "
+                         f"does not depend on the input '{operations.input}'")
+    if len(ends) > 1 and not loss.outside:
+        raise InputError(f"{operations.source} returns {len(ends)} tensors in training; a "
+                         "network has one output, leave auxiliary ones out (or write the loop "
+                         "yourself: hpcpar.torch takes several)")
+    pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
     try:
-        importer.graph.add(loss, "loss", after=last)
-        return replace(importer.graph.build(), notes=importer.notes())
+        importer.graph.add(loss, "loss", after=ends, **pixels)
+        return replace(importer.graph.build(), notes=importer.notes()), importer.stored
     except InputError as err:
         raise InputError(f"{operations.source}: {err}") from err

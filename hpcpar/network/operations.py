@@ -146,13 +146,13 @@ class Operations:
     constants: dict[str, Constant]
     input: str
     input_dims: tuple[int | None, ...]
-    output: str
+    outputs: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     exact_sharing: bool = False
 
     def live(self) -> tuple[Node, ...]:
-        """The nodes that the output depends on, in order."""
-        needed, live = {self.output}, []
+        """The nodes that the outputs depend on, in order."""
+        needed, live = set(self.outputs), []
         for node in reversed(self.nodes):
             if needed & set(node.outputs):
                 needed |= set(node.inputs)

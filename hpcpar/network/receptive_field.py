@@ -145,6 +145,16 @@ class Periodic(Sliding):
 
 
 @dataclass(frozen=True)
+class Proportional(Sliding):
+    """Parts of `whole` outputs share the input in the same proportions: each index goes to one."""
+
+    whole: int
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        return start * extent // self.whole, stop * extent // self.whole
+
+
+@dataclass(frozen=True)
 class Groups:
     """An output channel of a grouped convolution needs the input channels of its group."""
 
@@ -207,5 +217,5 @@ class Columns:
         return start * self.size, stop * self.size + self.bias
 
 
-Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Groups | Granule | Offset
-            | Columns)
+Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Proportional | Groups
+            | Granule | Offset | Columns)

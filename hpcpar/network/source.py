@@ -11,12 +11,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from hpcpar.errors import InputError, one_line, unknown
 from hpcpar.network.base import Shape, image_of, shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.torch_module import from_torch, is_module
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 class NetworkFunction(Protocol):
@@ -94,20 +97,44 @@ def _first_on_path(here: str) -> Iterator[None]:
             sys.path.remove(here)
 
 
-def _call(name: str, shape: Shape | None, classes: int | None) -> Network:
-    """Call the function with those of `shape` and `classes` that its signature accepts."""
+def load_module(name: str, shape: Shape | None = None,
+                classes: int | None = None) -> tuple[Module, Shape]:
+    """The PyTorch module of a function, and the shape of its samples.
+
+    Raises
+    ------
+    InputError
+        The function cannot be called, or returns something else.
+    """
+    made, sample = _made(name, shape, classes)
+    if not is_module(made):
+        raise InputError(f"network '{name}': give a function file.py:function that returns a "
+                         f"torch.nn.Module, not a {type(made).__name__}")
+    return cast("Module", made), sample
+
+
+def _made(name: str, shape: Shape | None, classes: int | None) -> tuple[object, Shape]:
+    """What a function returns, given those of `shape` and `classes` that its signature accepts;
+    and the sample shape of a module.
+    """
     options: dict[str, object] = {"shape": shape, "classes": classes, "num_classes": classes}
     given = {key: value for key, value in options.items() if value is not None}
     with _first_on_path(_folder(name.rpartition(":")[0])):
         function = _find(name)
         try:
-            net = function(**_arguments(name, function, given))
-            if is_module(net):
-                return from_torch(net, _sample_shape(name, function, shape))
+            made = function(**_arguments(name, function, given))
         except InputError:
             raise
         except (Exception, SystemExit) as err:  # user code may raise anything
             raise InputError(f"network '{name}': the function raised {one_line(err)}") from err
+    return made, _sample_shape(name, function, shape) if is_module(made) else ()
+
+
+def _call(name: str, shape: Shape | None, classes: int | None) -> Network:
+    """The network that a function returns, or of the module that it returns."""
+    net, sample = _made(name, shape, classes)
+    if is_module(net):
+        return from_torch(cast("Module", net), sample)
     if not isinstance(net, Network):
         hint = "; return what build() gives" if hasattr(net, "build") else ""
         raise InputError(f"network '{name}': the function returned a {type(net).__name__}, not a "

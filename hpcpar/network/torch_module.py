@@ -6,13 +6,14 @@ import importlib
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Shape
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
-from hpcpar.network.onnx_ops import build
+from hpcpar.network.onnx_ops import converted
 from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
 from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor, UnknownCall
 
@@ -50,11 +51,43 @@ def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntr
     InputError
         PyTorch is missing, cannot trace the module, or the module does what no layer does.
     """
-    return build(_trace(module, tuple(shape)), type(module).__name__, tuple(shape), loss)
+    return traced(module, shape, loss).network
 
 
-def _trace(module: Module, shape: Shape) -> Operations:
-    """The operators of a module in training."""
+@dataclass(frozen=True)
+class TracedModule:
+    """A module's network, and what connects both.
+
+    Attributes
+    ----------
+    input : tuple of int
+        Shape of a sample.
+    stored : dict
+        Names of the parameters that are weight and bias of each layer that has them.
+    outputs : tuple of tuple of int
+        Shape of a sample of each of the module's outputs.
+    structure : object
+        How the module returns them: a tree of PyTorch's.
+    """
+
+    network: Network
+    input: Shape
+    stored: dict[str, tuple[str, ...]]
+    outputs: tuple[Shape, ...]
+    structure: object
+
+
+def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
+    """The network of a module with its names; see `from_torch`."""
+    operations, structure = _trace(module, tuple(shape))
+    network, stored = converted(operations, type(module).__name__, tuple(shape), loss)
+    return TracedModule(network, tuple(shape), stored,
+                        tuple(operations.shapes[output] for output in operations.outputs),
+                        structure)
+
+
+def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
+    """The operators of a module in training, and how it returns its outputs."""
     name = type(module).__name__
     try:
         torch = importlib.import_module("torch")
@@ -73,7 +106,7 @@ def _trace(module: Module, shape: Shape) -> Operations:
     finally:
         for part, mode in modes:
             part.training = mode
-    return _Reader(program, module, name).read()
+    return _Reader(program, module, name).read(), program.call_spec.out_spec
 
 
 class _Reader:
@@ -104,13 +137,10 @@ class _Reader:
                 outputs = list(pytree_leaves(fx.args[0]))
             else:
                 self._call(fx)
-        if len(outputs) != 1:
-            raise InputError(f"module '{self.name}' returns {len(outputs)} tensors in training; a "
-                             "network has one output, leave auxiliary ones out")
-        (output,) = outputs
+        names = tuple(self.tensors[cast("FxNode", output)] for output in outputs)
         return Operations(f"module '{self.name}'", tuple(self.nodes), self.constants, self.input,
-                          (None, *self.shapes[self.input]), self.tensors[cast("FxNode", output)],
-                          self.shapes, exact_sharing=True)
+                          (None, *self.shapes[self.input]), names, self.shapes,
+                          exact_sharing=True)
 
     def _placeholder(self, fx: FxNode) -> None:
         """The images, or a stored tensor."""

@@ -6,6 +6,9 @@ import math
 from dataclasses import astuple, dataclass
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from hpcpar.errors import InputError
 from hpcpar.network.base import Shape
 from hpcpar.network.matmul_layers import Conv
@@ -35,6 +38,11 @@ class ConvTranspose(Conv):
             raise InputError(
                 f"layer '{self.name}' ({self.kind}): output_padding {self.output_padding} must be "
                 f"less than stride {self.stride} or dilation {self.dilation}")
+
+    def exchanged(self, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        channels, per_group, *kernel = weight.shape
+        groups = weight.reshape(self.groups, channels // self.groups, per_group, *kernel)
+        return groups.swapaxes(1, 2).reshape(self.groups * per_group, -1, *kernel)
 
     def fields(self) -> tuple[Transposed, ...]:
         """Receptive fields of the image axes in order: (h, w) or (d, h, w)."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hpcpar.report.late_senders import between_stages, clocked
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
 from hpcpar.report.recorded_prediction import RecordedPrediction, recorded_prediction
-from hpcpar.report.rows import BUBBLE, PHASES, Row, StepRow, TermKind, Times, split
+from hpcpar.report.rows import BUBBLE, OUTSIDE, PHASES, Row, StepRow, TermKind, Times, split
 from hpcpar.report.terms import terms
 from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm
@@ -55,6 +55,10 @@ def compare_one(record: RunRecord) -> Row:
     row.steps = [StepRow(kind, measure(one, members, computes, none)) for kind, members in groups]
     if row.stages > 1:
         row.phases[BUBBLE] = split() | {"waiting": waited(views, bubble)}
+    if record.outside_s is not None:
+        spent = record.outside_s[record.slowest, record.measured]
+        low, middle, high = map(float, np.percentile(spent, (25, 50, 75)))
+        row.phases[OUTSIDE] = split() | {"compute": Times(middle, 0.0, low, high)}
     _predict(row, prediction)
     row.terms = terms(views, groups, prediction.steps, iteration, bubble, computes, row.ranks)
     return row

@@ -74,7 +74,7 @@ class Actions:
         op = here.ops[step.layer]
         if step.op in (Op.INTERIOR, Op.BOUNDARY):
             return partial(self._compute, here, op, step.phase, self._convolution(step, here, op))
-        if step.layer == self._loss_layer:
+        if step.layer == self._loss_layer and not self.network.loss.outside:
             # its gradient is computed with its value
             return _nothing if step.op is Op.BACKWARD else partial(self._loss, here)
         if step.op is Op.BACKWARD:
@@ -95,6 +95,7 @@ class Actions:
         alone = self.plan.fc_passes > 1 and here is self.passes.all[0]
         parts = 1 if alone else max(self.plan.microbatches, self.plan.fc_passes)
         op.ctx.training, op.ctx.step = self.training, self.step * parts + here.part
+        op.ctx.part = here.part
 
     def _convolution(self, step: Compute, here: Pass, op: Operator) -> Action:
         """The interior of a convolution, while its halo travels, or the rest."""
@@ -129,6 +130,7 @@ class Actions:
         def action() -> None:
             for dout in blocks.clears:
                 dout[...] = 0
+            op.ctx.part = here.part
             op.backward()
             if step.layer == self._first_fc:  # an FC pass's mean counts for its part of the batch
                 self.backend.scale(blocks.dxs[0], 1.0 / self.plan.fc_passes)
@@ -182,6 +184,11 @@ class Actions:
         if self.plan.microbatches > 1 and layer in self.parameters:
             total, aside = self.parameters[layer].grad, self.passes.aside[layer].grad
             (self.backend.accumulate if here.part else self.backend.copy)(aside, total)
+
+    def finish(self) -> None:
+        """Complete the gradients of all weights that no step updates."""
+        for layer in list(self._unfinished):
+            self._finish(layer)
 
     def _update(self, layer: str, part: int) -> None:
         self._finish(layer)

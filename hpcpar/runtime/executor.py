@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.runtime.actions import Actions
 from hpcpar.runtime.arena import Arena
+from hpcpar.runtime.ops.base import Caller
 from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
@@ -301,6 +303,29 @@ class Executor:
         total = self.communicator.world.sum_of_each(mine)
         mine[...] = 0
         return total
+
+    def give_outputs_to(self, caller: Caller) -> None:
+        """From now on `caller` computes the loss (`Outputs`)."""
+        for here in self._passes.all:
+            here.ops[self.network.loss.name].ctx.caller = caller
+
+    def run_outside(self, program: Program, images: Array, step: int, training: bool,
+                    first: int = 0, end: int = sys.maxsize) -> None:
+        """Steps of a program without a loss: all, those before `end`, or those from `first` on.
+
+        Parameters
+        ----------
+        images : array
+            As `iterate`'s; None from `first` on.
+        step : int
+            The iteration's number.
+        """
+        if images is not None:
+            self._images = images
+        self._actions.step, self._actions.training = step, training
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            program.run(first, end)
+        self._actions.finish()
 
     def run(self, program: Program, images: Array,
             labels: NDArray[np.generic]) -> tuple[float, float]:

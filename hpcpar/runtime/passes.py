@@ -118,7 +118,10 @@ class Passes:
                 self._ops[key] = self._op(layer, made)
             made.ops[layer.name] = self._ops[key]
         loss, targets = layers[-1], self.network.loss.takes_targets
-        if loss.is_loss:
+        if self.network.loss.outside:
+            made.rows = made.place(np.arange(*made.edges[loss.name][0].needed.box(
+                self.memory.rank)[0]))
+        elif loss.is_loss:
             samples, *own = made.ops[loss.name].ctx.own
             mine = tuple(own if targets else own[1:])
             # of features, every rank is given the targets of all outputs
@@ -133,7 +136,7 @@ class Passes:
         network, plan, rank = self.network, self.plan, self.memory.rank
         blocks = made.blocks[layer.name]
         own = partial(network, layer, plan.configs[layer.name], made.samples).box(rank)
-        if layer.is_loss and blocks.dxs[0] is None:
+        if layer.is_loss and not network.loss.outside and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
         needs = tuple(e.needed.box(rank) for e in made.edges[layer.name])
         moments = moments_layout(network, plan, layer, made.samples).box(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
 from hpcpar.kernels.interface import Array, Mark
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
+from hpcpar.schedule.steps import Phase
 
 
 class _Span(Enum):
@@ -76,13 +79,22 @@ class Program:
             waits.setdefault(until, []).append(i)
         self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*steps.mine, *waits, n})]
 
-    def run(self) -> None:
-        """Do every step of the list once, in order; returns when all of it is done."""
+    def run(self, first: int = 0, end: int = sys.maxsize) -> None:
+        """Do every step of the list once, in order; returns when all of it is done.
+
+        Parameters
+        ----------
+        first, end : int
+            Do the steps of a part of the list: from its beginning, or where the last call ended.
+        """
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
         mark = communicator.backend.mark
         #: Each span ends with a mark, and begins with the one before.
-        marks, spans = [mark()], list[tuple[int, _Span]]()
+        marks, spans = ([*self._marks, mark()], [*self._spans, (first, _Span.BETWEEN)]) \
+            if first else ([mark()], list[tuple[int, _Span]]())
         for i, waits in self._order:
+            if not first <= i < end:
+                continue
             for w in waits:
                 communicator.wait(transfers[w])
                 spans.append((w, _Span.WAIT))
@@ -106,6 +118,24 @@ class Program:
             marks.append(mark())
         communicator.complete()
         self._marks, self._spans = marks, spans
+
+    @cached_property
+    def turn(self) -> int | None:
+        """The first step behind the forward pass of the whole batch; None where micro-batches go
+        back before others go forward.
+        """
+        forward = [step.phase is Phase.FORWARD for step in self.schedule.steps]
+        turn = forward.index(False) if False in forward else len(forward)
+        return None if any(forward[turn:]) else turn
+
+    def abandon(self, end: int) -> None:
+        """Wait for the messages under way after a run of the steps before `end`, with which the
+        iteration is over.
+        """
+        for i, waits in self._order:
+            for w in waits:
+                if w < end <= i:
+                    self.communicator.wait(self.transfers[w])
 
     def times(self) -> StepTimes:
         """When the steps of the last run were done."""

@@ -142,7 +142,11 @@ class Builder(Emitter):
         return self.move(phase, layer.name, tensor, pattern, parts, whole, key)
 
     def loss(self) -> Move | None:
-        """Sum the loss over all ranks; those that hold no part of it add zeros."""
+        """Sum the loss over all ranks, if it is the network's; those that hold no part of it add
+        zeros.
+        """
+        if self.network.loss.outside:
+            return None
         everyone = Config(n=self.plan.ranks)
         layout = Layout(everyone, (Axis("sums", LOSS_SUMS, LOSS_SUMS),))
         pattern = collective_along(Kind.ALLREDUCE, everyone, ("n",))

@@ -35,6 +35,12 @@ def require(network: Network, plan: Plan) -> None:
         raise InputError(
             f"a batch of {plan.batch} samples cannot be cut into {plan.microbatches} "
             f"micro-batches: some would be empty; use at most {plan.batch}")
+    if network.loss.outside and (plan.fc_passes > 1
+                                 or plan.synchronisation is not Synchronisation.ALLREDUCE):
+        raise InputError(
+            f"the plan updates weights by itself ({plan.strategy}, synchronisation "
+            f"{plan.synchronisation}), but here PyTorch's optimizer does; use the synchronisation "
+            "allreduce, and owt in place of owt-b and owt-c")
     if plan.synchronisation is not Synchronisation.ALLREDUCE:
         cut = next((name for name, config in plan.configs.items() if config.k > 1), None)
         if cut is not None:

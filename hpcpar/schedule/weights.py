@@ -60,7 +60,15 @@ def _gradient_sum(b: Emitter, layer: Layer, kind: Kind, before: Layout, after: L
 
 
 def update(b: Emitter, pending: list[Pending]) -> None:
-    """Update every weight once its gradient is summed, then distribute sharded or served ones."""
+    """Update every weight once its gradient is summed, then distribute sharded or served ones.
+
+    Weights that the caller updates end with their gradients.
+    """
+    if b.network.loss.outside:
+        for p in pending:
+            if p.move is not None and p.move.needed_by == NOT_YET:
+                b.wait(p.move)
+        return
     out: list[Move | None] = []
     overlaps = b.plan.overlap is not Overlap.NONE
     for p in pending:

@@ -17,7 +17,7 @@ from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
 from hpcpar.runtime.reservoir import MOST_ITERATIONS
 from hpcpar.train import record, run_record
-from hpcpar.train.job import Job
+from hpcpar.train.job import Job, MeasuredRun
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 from hpcpar.variables import whole_number
 
@@ -40,8 +40,8 @@ class Recorder:
         The record that this one continues, on rank 0.
     """
 
-    def __init__(self, world: World, job: Job, device: str, node: NodeCores, about: dict[str, Any],
-                 before: RunRecord | None = None) -> None:
+    def __init__(self, world: World, job: MeasuredRun, device: str, node: NodeCores,
+                 about: dict[str, Any], before: RunRecord | None = None) -> None:
         self._world, self._job, self._device, self._node = world, job, device, node
         versions = {
             "python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
@@ -62,9 +62,11 @@ class Recorder:
                                       peak_memory_bytes()))
         clock = job.stamps.clocks()
         seconds = [took for took, _ in measured.iterations.values]
-        own = {"iteration_s": seconds, "sent_bytes": measured.sent_bytes,
+        own: dict[str, Any] = {"iteration_s": seconds, "sent_bytes": measured.sent_bytes,
                "messages": measured.messages, "memory_bytes": job.executor.memory_bytes,
                **job.stamps.arrays()}
+        if measured.outside.values:
+            own["outside_s"] = measured.outside.values
         arrays: dict[str, Any] = {name: world.gather_array(np.array(value))
                                   for name, value in own.items()}
         if ranks is None:
@@ -82,6 +84,7 @@ class Recorder:
             warmup=min(5, len(numbers) // 5), done=job.step, **self._about, **arrays)
         if self._before is None:
             return found
+        assert isinstance(job, Job)
         epoch = job.start // job.loader.batches_per_epoch
         return run_record.join(self._before, found, job.start, epoch, MOST_ITERATIONS)
 

@@ -65,6 +65,8 @@ class JobMeasurements:
         self.epochs: Reservoir[EpochEnd] = Reservoir(MOST_ITERATIONS)
         self.messages, self.sent_bytes = np.zeros((2, steps), np.int64)
         self.samples = 0
+        #: Seconds outside of the schedule, until the next iteration.
+        self.outside: Reservoir[float] = Reservoir(MOST_ITERATIONS)
 
     @property
     def losses(self) -> list[float]:
@@ -92,7 +94,33 @@ class LossSums:
         return self.loss / samples, self.correct / samples if self.counts else None
 
 
-class Job:
+class MeasuredRun:
+    """What the record of a run takes from one rank. All ranks make it at the same time.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        The schedule that is measured: the training iteration, or the forward pass.
+    start, step : int
+        The first iteration of a training, and iterations done.
+    """
+
+    def __init__(self, world: World, executor: Executor, schedule: Schedule) -> None:
+        self.world, self.executor, self.schedule = world, executor, schedule
+        self.network, self.plan = executor.network, executor.plan
+        self.communicator = executor.communicator
+        self.measured = JobMeasurements(len(schedule.steps))
+        self.stamps = Stamps(world, len(schedule.steps))
+        self.start, self.step = 0, 0
+
+    def count(self) -> None:
+        """Notes what the iteration before this call has sent."""
+        t, steps = self.communicator.trace, self.schedule.steps
+        self.measured.messages = np.array([t.messages.get(s.index, 0) for s in steps], np.int64)
+        self.measured.sent_bytes = np.array([t.sent_bytes.get(s.index, 0) for s in steps], np.int64)
+
+
+class Job(MeasuredRun):
     """One rank of a run, set up.
 
     Parameters
@@ -102,12 +130,8 @@ class Job:
 
     Attributes
     ----------
-    schedule : Schedule
-        The schedule that is measured: the training iteration, or the forward pass.
     loader : Loader
         Of the samples that are trained or inferred with.
-    start, step : int
-        The first iteration of a training, and iterations done.
     last_s, last_loss : float
         Time (s) and loss of the last iteration.
 
@@ -122,18 +146,16 @@ class Job:
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
                  options: JobOptions, training: bool) -> None:
         require_ranks(world, plan)
-        self.world, self.network, self.plan, self.options = world, network, plan, options
+        self.options = options
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
-        self.schedule = world.agree(lambda: schedule_for(network, plan)) if training else forward
-        self.communicator = Communicator(world, backend, Transport(options.transport))
-        self.executor = Executor(network, plan, self.schedule if training else None,
-                                 self.communicator, backend, options.seed, forward)
+        schedule = world.agree(lambda: schedule_for(network, plan)) if training else forward
+        communicator = Communicator(world, backend, Transport(options.transport))
+        super().__init__(world, Executor(network, plan, schedule if training else None,
+                                         communicator, backend, options.seed, forward), schedule)
         self.detector = NonfiniteDetector(self.executor)
-        self.measured = JobMeasurements(len(self.schedule.steps))
         #: What a partial checkpoint did not give, a line each.
         self.not_restored: list[str] = []
-        self.stamps = Stamps(world, len(self.schedule.steps))
-        self.start, self.step, self.last_s, self.last_loss = 0, 0, 0.0, math.nan
+        self.last_s, self.last_loss = 0.0, math.nan
 
     @property
     def has_test(self) -> bool:
@@ -232,12 +254,6 @@ class Job:
         self.stamps.add(step, program, begin)
         self.measured.iterations.add(step, (took, loss))
         self.last_s, self.last_loss = took, loss
-
-    def count(self) -> None:
-        """Notes what the iteration before this call has sent."""
-        t, steps = self.communicator.trace, self.schedule.steps
-        self.measured.messages = np.array([t.messages.get(s.index, 0) for s in steps], np.int64)
-        self.measured.sent_bytes = np.array([t.sent_bytes.get(s.index, 0) for s in steps], np.int64)
 
     def _not_finite(self, step: int, loss: float) -> None:
         """Find the first layer in which the trouble shows, on any rank, and stop."""

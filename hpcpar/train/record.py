@@ -19,6 +19,9 @@ Version 2:
                                                        for inference, the forward pass alone
 ``iterations_done``         [I] int64, optional        number of each iteration in the training
 ``iteration_s``             [R, I] float64             wall time of every iteration
+``outside_s``               [R, I] float64, optional   time outside of the schedule until the next
+                                                       iteration: a loss, optimizer and loader of
+                                                       PyTorch's
 ``kept``                    [K] int64, optional        places of the K iterations among the I
 ``seconds``                 [R, K, S] float32          time of every step; of version 1 [R, I, S]
 ``clock``                   [R, 2, 3] float64,         at the beginning and the end of the run: time

@@ -21,9 +21,9 @@ ARRAYS = {"seconds": ("f4", "RTS"), "iteration_s": ("f8", "RI"), "sent_bytes": (
 #: Arrays that a record may lack.
 OPTIONAL = {"test_loss": ("f8", "E"), "test_counts": ("i8", "E3C"),
             "epochs_done": ("i8", "E"), "iterations_done": ("i8", "I"),
-            "memory_bytes": ("i8", "R"), "kept": ("i8", "K"), "clock": ("f8", "R23"),
-            "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"), "end_s": ("f4", "RKS"),
-            "wait_s": ("f4", "RKS")}
+            "memory_bytes": ("i8", "R"), "outside_s": ("f8", "RI"), "kept": ("i8", "K"),
+            "clock": ("f8", "R23"), "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"),
+            "end_s": ("f4", "RKS"), "wait_s": ("f4", "RKS")}
 
 #: The device of the ranks of a simulation.
 SIMULATED = "simulated"
@@ -99,6 +99,7 @@ class RunRecord:
     test_loss: NDArray[Any] | None = None
     test_counts: NDArray[Any] | None = None
     memory_bytes: NDArray[Any] | None = None
+    outside_s: NDArray[Any] | None = None
     iterations_done: NDArray[Any] | None = None
     epochs_done: NDArray[Any] | None = None
     kept: NDArray[Any] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcpar.network.base import axes_of
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Layer, SoftmaxCrossEntropy
+from hpcpar.network.layers import BatchNorm, Layer
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan, Synchronisation
@@ -45,7 +45,7 @@ def random_config(network: Network, layer: Layer, ranks: int, rng: np.random.Gen
         Sums over input channels may be cut (k).
     """
     axes = [*axes_of(network.shapes[layer.name]), "replicas"]
-    if isinstance(layer, SoftmaxCrossEntropy):
+    if not layer.splits_channels:
         axes.remove("c")
     if reductions and layer.is_matmul and getattr(layer, "groups", 1) == 1:
         axes += ["k", "k"]  # few layers have it

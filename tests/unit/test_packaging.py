@@ -39,9 +39,10 @@ def test_pages_that_are_named_exist() -> None:
     assert [(page, by) for page, by in named if not (ROOT / page).is_file()] == []
 
 
-def test_the_tutorial_is_kept_without_outputs() -> None:
+@pytest.mark.parametrize("name", ["tutorial", "tutorial-torch"])
+def test_a_tutorial_is_kept_without_outputs(name: str) -> None:
     """The build of the documentation runs it."""
-    cells = json.loads((ROOT / "docs/tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((ROOT / f"docs/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     assert [cell["outputs"] for cell in cells if cell.get("outputs")] == []
 
 

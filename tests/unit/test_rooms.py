@@ -18,7 +18,7 @@ ROOT = Path(hpcpar.__file__).parent
 ROOMS = ("errors", "variables", "signals", "child", "files", "schema", "checks", "option_fields",
          "hdf5", "output_files", "network", "machine", "plan", "schedule", "papers", "cost",
          "simulation", "search", "data", "kernels", "comm", "runtime", "train", "calibrate",
-         "diagnose", "report", "sweep", "api", "cli")
+         "diagnose", "report", "sweep", "api", "torch", "cli")
 #: Rooms that must not know of another one above them: the machine is no business of the split, nor
 #: the reverse.
 APART = {"plan": {"machine"}, "schedule": {"machine"},

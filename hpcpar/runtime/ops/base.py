@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,16 @@ from hpcpar.network.layers import Layer, Shape
 from hpcpar.plan.boxes import Box, items
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.schedule.memory_plan.blocks import Blocks
+
+
+class Caller(Protocol):
+    """Who computes the loss, where that is not a layer's: see `Outputs`."""
+
+    def take(self, part: int, outputs: Sequence[Array]) -> None:
+        """Hears of the outputs of a micro-batch on this rank; they change after the call."""
+
+    def gradients(self, part: int) -> Sequence[Array]:
+        """The gradients of a micro-batch's outputs."""
 
 
 @dataclass
@@ -56,12 +67,15 @@ class Context:
     local_statistics: bool = False
     #: The iteration, set before each one.
     step: int = 0
+    #: Number of the micro-batch or FC pass.
+    part: int = 0
     training: bool = True
     #: True in a recomputed forward pass: statistics and running statistics stay as they were.
     again: bool = False
     #: Factor of the loss's gradient (1 / samples whose mean is minimised).
     scale: float = 0.0
     labels: Array = None
+    caller: Caller | None = None
     sums: Array = None
     #: [3, classes] on the host, to count pixels by class in; None in training.
     counts: NDArray[np.int64] | None = None

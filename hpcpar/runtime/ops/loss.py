@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import LogisticCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
+from hpcpar.network.layers import (
+    LogisticCrossEntropy,
+    MeanSquaredError,
+    Outputs,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.runtime.ops.base import Operator
 from hpcpar.runtime.ops.registry import operator
 
@@ -101,3 +106,19 @@ class MeanSquaredErrorOp(LossOp):
 
     def _loss(self, x: Array, scale: float, dx: Array) -> None:
         self.backend.mean_squared_error(x, self._rows(self.ctx.labels), scale, dx, self.ctx.sums)
+
+
+@operator(Outputs)
+class OutputsOp(Operator):
+    """Hands the outputs to the caller, and takes their gradients from it."""
+
+    def forward(self) -> None:
+        assert self.ctx.caller is not None
+        self.ctx.caller.take(self.ctx.part, self.blocks.xs)
+
+    def backward(self) -> None:
+        assert self.ctx.caller is not None
+        given = self.ctx.caller.gradients(self.ctx.part)
+        for dx, gradient in zip(self.blocks.dxs, given, strict=True):
+            if dx is not None:
+                self.backend.to_device(gradient, dx)

@@ -18,7 +18,8 @@ class WeightRole:
     reduced : bool
         The gradient is summed over several ranks.
     updates : bool
-        False on ranks for which a parameter server updates, and without training.
+        False on ranks for which a parameter server updates, without training, and where the caller
+        updates.
     """
 
     reduced: bool
@@ -28,10 +29,10 @@ class WeightRole:
 def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
                  rank: int) -> dict[str, WeightRole]:
     """A rank's part in the update of every layer with a state, by its name."""
-    training = schedule is not None
-    roles = {layer.name: WeightRole(False, training) for layer in network.stateful}
+    trains = schedule is not None and not network.loss.outside
+    roles = {layer.name: WeightRole(False, trains) for layer in network.stateful}
     for step in schedule.comms if schedule is not None else ():
-        updates = True
+        updates = trains
         if step.covers and plan.synchronisation is Synchronisation.SERVER:
             assert step.group is not None
             holds = step.source.holds(rank)

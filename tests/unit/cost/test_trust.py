@@ -18,8 +18,8 @@ from hpcpar.simulation.price_plan import Prediction, price
 SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
 
 
-def predicted(machine: Machine, batch: int = 64, dtype: str = "float32") -> Prediction:
-    return price(SPEC.build(), make_plan(SPEC, "data", 2, batch, dtype=dtype), machine)
+def predicted(machine: Machine, batch: int = 64, precision: str = "fp32") -> Prediction:
+    return price(SPEC.build(), make_plan(SPEC, "data", 2, batch, precision=precision), machine)
 
 
 @pytest.mark.parametrize(("machine", "basis", "source"), [
@@ -65,7 +65,7 @@ def test_few_samples_a_rank_are_less_sure() -> None:
 
 def test_a_format_without_published_runs_is_as_sure_as_one_rate() -> None:
     def runs(machine: str) -> ResidualClass | None:
-        return predicted(files.load(machine), dtype="float64").trust.runs
+        return predicted(files.load(machine), precision="fp64").trust.runs
 
     bases = {name: getattr(runs(name), "basis", "") for name in ("dgx-h100", "abci-v100", "local")}
     assert bases == {"dgx-h100": "rate", "abci-v100": "rate", "local": "peak"}

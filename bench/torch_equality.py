@@ -1,0 +1,237 @@
+"""Random PyTorch modules trained by `hpcpar.torch` under random plans equal PyTorch on one process.
+
+Run: ``python bench/torch_equality.py --modules 100 --seed 0 --ranks 1,2,3,4,6,8``. On every number
+of ranks each module gets a random plan, a loss (cross-entropy, Dice + cross-entropy, or mean
+squared error) and an optimizer of torch.optim (SGD, AdamW or RMSprop), and trains five steps in
+float64: the loss and every gradient after each step, and the module's state at the end, are
+compared with plain PyTorch's. Prints a count for each number of ranks, and every failure with its
+seed and reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import hpcpar.torch  # noqa: E402
+from bench.random_modules import random_module  # noqa: E402
+from hpcpar.comm.world import world  # noqa: E402
+from hpcpar.errors import InputError  # noqa: E402
+from hpcpar.machine import files  # noqa: E402
+from hpcpar.network.graph import Network  # noqa: E402
+from hpcpar.network.layers import BatchNorm, Outputs  # noqa: E402
+from hpcpar.network.torch_module import traced  # noqa: E402
+from hpcpar.plan.boxes import block  # noqa: E402
+from hpcpar.plan.config import Config  # noqa: E402
+from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation  # noqa: E402
+from hpcpar.torch import tensors  # noqa: E402
+from tests.mpi.plans import random_plan, staged_plan  # noqa: E402
+
+STEPS, TOLERANCE = 5, 1e-9
+#: A loss of a model's outputs and labels, and how it sums and averages values.
+Loss = Callable[[Tensor, Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], Tensor]
+
+
+def cross_entropy(y: Tensor, labels: Tensor, total: Callable[[Tensor], Tensor],
+                  mean: Callable[[Tensor], Tensor]) -> Tensor:
+    return mean(functional.cross_entropy(y, labels, reduction="none"))
+
+
+def dice_ce(y: Tensor, labels: Tensor, total: Callable[[Tensor], Tensor],
+            mean: Callable[[Tensor], Tensor]) -> Tensor:
+    """1 - the mean soft Dice over the classes, plus cross-entropy."""
+    axes = [0, *range(2, y.dim())]
+    p, truth = y.softmax(1), functional.one_hot(labels, y.shape[1]).movedim(-1, 1).to(y.dtype)
+    both, either = total((p * truth).sum(axes)), total((p + truth).sum(axes))
+    return 1 - (2 * both / (either + 1)).mean() + cross_entropy(y, labels, total, mean)
+
+
+def squares(y: Tensor, labels: Tensor, total: Callable[[Tensor], Tensor],
+            mean: Callable[[Tensor], Tensor]) -> Tensor:
+    return mean((y - labels).square())
+
+
+LOSSES: tuple[Loss, ...] = (cross_entropy, dice_ce, squares)
+#: Their eps are so large that gradients which are zero but for rounding stay small.
+OPTIMIZERS: tuple[Callable[[list[nn.Parameter]], torch.optim.Optimizer], ...] = (
+    lambda ps: torch.optim.SGD(ps, 0.01, momentum=0.9, weight_decay=0.01),
+    lambda ps: torch.optim.AdamW(ps, 0.001, eps=1e-3),
+    lambda ps: torch.optim.RMSprop(ps, 0.001, eps=1e-3, momentum=0.5),
+)
+
+
+def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
+    """A random plan, one in three a pipeline; statistics of the whole batch, as the module's."""
+    rng = np.random.default_rng([seed, ranks, 41])
+    plan = (staged_plan if seed % 5 == 0 and ranks > 1 else random_plan)(network, batch, ranks, rng)
+    configs = {layer.name: whole(plan.configs[layer.name], network.input_shape(layer))
+               for layer in network.layers}
+    normalises = any(isinstance(layer, BatchNorm) for layer in network.layers)
+    return replace(plan, configs=configs, batch_norm="sync",
+                   synchronisation=Synchronisation.ALLREDUCE, network=NetworkSpec.of(network),
+                   machine=files.load("local"),
+                   microbatches=1 if normalises else plan.microbatches)
+
+
+def whole(config: Config, x: tuple[int, ...]) -> Config:
+    """A configuration whose reduction has no more parts than input channels."""
+    if not x or config.k <= x[0]:
+        return config
+    return replace(config, k=1, replicas=config.replicas * config.k)
+
+
+class Pair:
+    """A module under a plan, and the same module by itself."""
+
+    def __init__(self, seed: int) -> None:
+        ranks = world()
+        module, shape, batch = random_module(seed)
+        network = traced(module, shape, Outputs).network
+        self.plan = plan_of(network, batch, ranks.size, seed)
+        self.model = hpcpar.torch.parallelize(module, shape, batch, self.plan)
+        self.module = module.train()
+        kind = seed % len(LOSSES)
+        self.loss, make = LOSSES[kind], OPTIMIZERS[seed // 3 % len(OPTIMIZERS)]
+        self.optimizers = make(list(self.model.parameters())), make(
+            list(module.parameters()))
+        torch.manual_seed(seed)
+        self.images = torch.randn(STEPS, batch, *shape, dtype=torch.float64)
+        with torch.no_grad():
+            y = module.eval()(self.images[0])
+        module.train()
+        self.labels = torch.randint(0, y.shape[1], (STEPS, batch, *y.shape[2:]))
+        if self.loss is squares:
+            self.labels = torch.randn(STEPS, *y.shape, dtype=torch.float64)
+
+    def faults(self) -> Iterator[str]:
+        """What differs, step by step."""
+        for i, (images, labels) in enumerate(zip(self.images, self.labels, strict=True)):
+            mine, theirs = self._trained(images, labels), self._alone(images, labels)
+            if not abs(mine - theirs) <= TOLERANCE * max(abs(theirs), 1e-3):
+                yield f"step {i}: loss {mine} instead of {theirs}"
+            yield from self._gradients(i)
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        state = self.model.state_dict()
+        for name, value in self.module.state_dict().items():
+            yield from differs(name, state[name].double(), value.double(), 1e-3)
+
+    def _trained(self, images: Tensor, labels: Tensor) -> float:
+        model = self.model
+
+        def loss(y: Tensor, own: Tensor) -> Tensor:
+            return self.loss(y, own, lambda v: hpcpar.torch.sum(v, model),
+                             lambda v: hpcpar.torch.mean(v, model))
+
+        if not model.engine.halves:
+            return float(model.step(images, labels, loss))
+        value = loss(model(images), model.local(labels))
+        model.backward(value)
+        return float(value.detach())
+
+    def _alone(self, images: Tensor, labels: Tensor) -> float:
+        """The loss of the batch; where the plan takes micro-batches one by one, their mean."""
+        parts = 1 if self.model.engine.halves else self.plan.microbatches
+        total = 0.0
+        for part in range(parts):
+            rows = slice(*block(self.plan.batch, parts, part))
+            share = (rows.stop - rows.start) / self.plan.batch
+            value = share * self.loss(self.module(images[rows]), labels[rows], lambda v: v,
+                                      lambda v: v.mean())
+            value.backward()
+            total += float(value.detach())
+        return total
+
+    def _gradients(self, step: int) -> Iterator[str]:
+        """This rank's parts of the gradients."""
+        executor, known = self.model.engine.executor, dict(self.module.named_parameters())
+        largest = max(float(p.grad.abs().max()) for p in known.values() if p.grad is not None)
+        for name, place in tensors.places(self.module, self.model._traced).items():
+            p, theirs = executor.parameters[place.layer.name], known.get(name)
+            if theirs is None or theirs.grad is None:
+                continue
+            whole = tensors.to_ours(executor.network, place, theirs.grad.numpy())[p.start:p.stop]
+            if place.what == "weight" and whole.ndim > 1:
+                whole = whole[:, slice(*p.columns)]
+            found = p.split(p.grad)[0 if place.what == "weight" else 1]
+            yield from differs(f"step {step}: gradient of {name}", torch.from_numpy(found),
+                               torch.from_numpy(whole.copy()), 1e-3 * largest)
+
+
+def differs(what: str, got: Tensor, wanted: Tensor, least: float) -> Iterator[str]:
+    if got.shape != wanted.shape:
+        yield f"{what} has shape {tuple(got.shape)} instead of {tuple(wanted.shape)}"
+    elif wanted.numel():
+        off = float((got - wanted).abs().max()) / max(float(wanted.abs().max()), least, 1e-30)
+        if not off <= TOLERANCE:
+            yield f"{what} is off by {off:.1e}"
+
+
+def check(seed: int) -> list[str]:
+    """Faults of a module under a random plan, the same on all ranks; none if all is equal."""
+    try:
+        found = list(Pair(seed).faults())[:3]
+    except InputError as err:
+        found = [f"refused: {err}"]
+    return [f"rank {rank}: {fault}" for rank, faults in enumerate(world().comm.allgather(found))
+            for fault in faults]
+
+
+def work(seeds: range) -> int:
+    """All modules on the ranks of this job; rank 0 prints."""
+    from tests.mpi.sharing import Patient
+
+    warnings.filterwarnings("ignore", "Using padding='same'")
+    torch.set_num_threads(1)
+    ranks = world()
+    ranks.comm = Patient(ranks.comm)
+    failed, whys = 0, Counter[str]()
+    for seed in seeds:
+        faults = check(seed)
+        failed += bool(faults)
+        if faults and ranks.rank == 0:
+            whys[faults[0].partition(":")[2][:40]] += 1
+            print(f"  seed {seed}: {'; '.join(faults[:3])}", flush=True)
+    if ranks.rank == 0:
+        print(f"{len(seeds) - failed} of {len(seeds)} random modules equal PyTorch on "
+              f"{ranks.size} rank{'s' * (ranks.size > 1)}", flush=True)
+    return int(failed > 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--modules", type=int, default=100, help="number of modules")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first")
+    parser.add_argument("--ranks", default="1,2,3,4,6,8", help="numbers of ranks")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return work(range(args.seed, args.seed + args.modules))
+    status = 0
+    for ranks in args.ranks.split(","):
+        command = ["mpiexec", "-n", ranks, sys.executable, __file__, "--worker",
+                   "--modules", str(args.modules), "--seed", str(args.seed)]
+        status |= subprocess.run(command, check=False).returncode
+    return int(status > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

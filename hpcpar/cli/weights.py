@@ -1,0 +1,72 @@
+"""``hpcpar weights``: checkpoints to and from a PyTorch module's ``state_dict``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hpcpar.api.options import NetworkOptions, about_network
+from hpcpar.checks import image, path
+from hpcpar.network.source import load_module
+from hpcpar.option_fields import required
+from hpcpar.output_files import CHECKPOINT, STATE
+from hpcpar.report.tables import say
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsCommand(NetworkOptions, section="network and data"):
+    """The options of both directions."""
+
+    network: str = field(metadata=about_network())
+
+    def convert(self) -> str:
+        """Writes the file; returns its path."""
+        raise NotImplementedError
+
+    @property
+    def _source(self) -> tuple[str, tuple[int, ...] | None, int | None]:
+        return self.network, None if self.input is None else image(self.input), self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToTorchCommand(WeightsCommand):
+    """Write the weights of a checkpoint as the state_dict of its PyTorch module."""
+
+    example = "hpcpar weights to-torch weights.h5 unet.pt --network model.py:unet"
+    checkpoint: str = required(path, "the checkpoint", "FILE.h5", names=("checkpoint",))
+    state: str = required(STATE, "the file to write, for torch.load", "FILE.pt", names=("state",))
+
+    def convert(self) -> str:
+        import torch
+
+        from hpcpar.torch.checkpoint import state_of
+
+        module, shape = load_module(*self._source)
+        torch.save(state_of(self.checkpoint, module, shape), self.state)
+        return self.state
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromTorchCommand(WeightsCommand):
+    """Write a checkpoint with the weights of a state_dict, for hpcpar run --resume --partial."""
+
+    example = "hpcpar weights from-torch unet.pt weights.h5 --network model.py:unet"
+    state: str = required(path, "the file of torch.save", "FILE.pt", names=("state",))
+    checkpoint: str = required(CHECKPOINT, "the checkpoint to write", "FILE.h5",
+                               names=("checkpoint",))
+
+    def convert(self) -> str:
+        from hpcpar.torch.checkpoint import write_checkpoint
+
+        CHECKPOINT.check_content(self.checkpoint)
+        module, shape = load_module(*self._source)
+        write_checkpoint(self.checkpoint, module, shape, self.state)
+        return self.checkpoint
+
+
+KINDS = {"to-torch": ToTorchCommand, "from-torch": FromTorchCommand}
+
+
+def main(args: WeightsCommand) -> int:
+    """Runs the command; returns its exit status."""
+    say(f"wrote {args.convert()}")
+    return 0

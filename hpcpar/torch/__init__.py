@@ -1,0 +1,11 @@
+"""Plans behind an ordinary ``torch.nn.Module``: the training loop, the loss and the optimizer are
+the user's.
+"""
+
+from hpcpar.torch.model import ParallelModule
+from hpcpar.torch.parallelize import parallelize
+from hpcpar.torch.reductions import clip_grad_norm_, gather, mean, sum
+from hpcpar.torch.sampler import BatchSampler
+
+__all__ = ["BatchSampler", "ParallelModule", "clip_grad_norm_", "gather", "mean", "parallelize",
+           "sum"]

@@ -1,0 +1,64 @@
+"""Checkpoints of ``hpcpar run`` and a module's ``state_dict``, without ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcpar.errors import InputError, one_line
+from hpcpar.network.base import Shape
+from hpcpar.network.layers import SoftmaxCrossEntropy
+from hpcpar.network.torch_module import traced
+from hpcpar.torch.tensors import TensorPlace, places, to_ours, to_theirs
+from hpcpar.train import checkpoint
+from hpcpar.train.checkpoint import CheckpointState
+
+
+def state_of(path: str, module: nn.Module, shape: Shape) -> dict[str, Tensor]:
+    """The ``state_dict`` of a module with the weights of a checkpoint.
+
+    Raises
+    ------
+    InputError
+        The checkpoint is damaged, or belongs to another network.
+    """
+    found = traced(module, shape, SoftmaxCrossEntropy)
+    faults = checkpoint.check(path, found.network, ()).faults
+    if faults:
+        raise InputError(next(iter(faults.values())))
+    state: dict[str, Tensor] = dict(module.state_dict())
+    for name, place in places(module, found).items():
+        rows = checkpoint.resume_rows(
+            path, place.layer.name, 0, found.network.shapes[place.layer.name][0],
+            str(state[name].dtype).removeprefix("torch."), [f"params/{place.what}"])
+        state[name] = torch.from_numpy(np.ascontiguousarray(
+            to_theirs(place, rows[f"params/{place.what}"])))
+    return state
+
+
+def write_checkpoint(path: str, module: nn.Module, shape: Shape, state_file: str) -> None:
+    """Writes a checkpoint with the weights of a ``state_dict``'s file; without the optimizer's
+    state.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or does not fit the module.
+    """
+    try:
+        module.load_state_dict(torch.load(state_file, map_location="cpu", weights_only=True))
+    except Exception as err:  # PyTorch raises many
+        raise InputError(f"{state_file} does not fit the module ({one_line(err)})") from err
+    found = traced(module, shape, SoftmaxCrossEntropy)
+    network, values = found.network, module.state_dict()
+
+    def tensors(known: dict[str, TensorPlace]) -> Iterator[tuple[str, np.ndarray]]:
+        for name, place in known.items():
+            yield (f"{place.layer.name}/{place.what}",
+                   to_ours(network, place, values[name].numpy()))
+
+    state = CheckpointState(0, 0, 0, 0, network.name, tuple(network.image_shape), network.classes)
+    checkpoint.write(path, checkpoint.image(tensors(places(module, found)), (), state))

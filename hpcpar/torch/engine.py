@@ -1,0 +1,216 @@
+"""The schedule of a module on one rank: images in, outputs out, gradients of the outputs in."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.comm import trace
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.world import World
+from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.errors import InputError
+from hpcpar.kernels import backend
+from hpcpar.kernels.interface import Array
+from hpcpar.network.graph import Network
+from hpcpar.plan.boxes import Box, whole_box
+from hpcpar.plan.layout import owned
+from hpcpar.plan.plan import Plan
+from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.program import Program
+from hpcpar.schedule.runnable import require
+from hpcpar.schedule.steps import Schedule
+from hpcpar.train.job import require_ranks
+
+#: Gradients of a micro-batch's outputs, from its number and these.
+LossOf = Callable[[int, list[NDArray[Any]]], Sequence[NDArray[Any]]]
+
+
+class PassObserver(Protocol):
+    """Who hears of the passes of an engine."""
+
+    def begin(self) -> None:
+        """An iteration begins."""
+
+    def ran(self, began_s: float, complete: bool) -> None:
+        """A pass that began at `began_s` is done; with it, perhaps, the iteration."""
+
+
+class Engine:
+    """One rank's executor of a network whose loss is the caller's (`Outputs`). All ranks make it at
+    the same time, and run it in step.
+
+    Attributes
+    ----------
+    schedule : Schedule
+        An iteration: forward, backward and the sums of gradients.
+    rows : list of numpy.ndarray
+        Places in the mini-batch of this rank's samples of the outputs, by micro-batch.
+    samples : numpy.ndarray
+        Places in the mini-batch of all samples of which this rank needs image or label; of a rank
+        that needs none, the first.
+    iterations : int
+        Training passes that have begun.
+    under_way : bool
+        A forward pass is done, and the backward pass that belongs to it is not.
+    """
+
+    def __init__(self, world: World, network: Network, plan: Plan, seed: int) -> None:
+        require_ranks(world, plan)
+        world.agree(lambda: require(network, plan))
+        self.world, self.network, self.plan = world, network, plan
+        forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
+        self.schedule: Schedule = world.agree(lambda: schedule_for(network, plan))
+        self.communicator = Communicator(world, backend("cpu"))
+        self.executor = Executor(network, plan, self.schedule, self.communicator,
+                                 self.communicator.backend, seed, forward)
+        self.executor.give_outputs_to(self)
+        self.rows = [here.rows for here in self.executor.passes]
+        needed = np.union1d(self.own_rows, self.executor.image_rows).astype(np.int64)
+        self.samples = needed if len(needed) else np.zeros(1, np.int64)
+        config = plan.configs[network.loss.name]
+        self._lives = self.executor.lives(network.loss.name)
+        #: True on one of the ranks that hold the same outputs: there they count in a sum.
+        self.counts = self._lives and owned(network, network.loss, config, plan.batch).replica(
+            world.rank) == 0
+        last = range(int(config.first), int(config.first + config.ranks))
+        #: The ranks that hold outputs, and the first of them.
+        self.last_ranks: Any = world.comm.Create_group(world.comm.Get_group().Incl(
+            list(last))) if self._lives else None
+        self.first_of_last = last[0]
+        self.iterations = 0
+        self._loss: LossOf | None = None
+        self._outputs: dict[int, list[NDArray[Any]]] = {}
+        self._given: dict[int, Sequence[NDArray[Any]]] = {}
+        self.under_way = False
+        self.recording: PassObserver | None = None
+        #: The loss of the last iteration, where it is known.
+        self.last_loss = math.nan
+        self._checked = False
+
+    # -- places ------------------------------------------------------------------------------------
+    def pixels(self, which: int) -> Box:
+        """Channels and pixels of output `which` on this rank."""
+        edge = self.executor.passes[0].edges[self.network.loss.name][which]
+        if not self._lives:
+            return whole_box(self.network.input_shapes(self.network.loss)[which])
+        return edge.needed.box(self.world.rank)[1:]
+
+    @property
+    def own_rows(self) -> NDArray[np.int64]:
+        """Places in the mini-batch of this rank's samples of the outputs."""
+        return np.concatenate(self.rows)
+
+    # -- the caller of `Outputs` -------------------------------------------------------------------
+    def take(self, part: int, outputs: Sequence[Array]) -> None:
+        """Keeps the outputs of a micro-batch; in `step`, its loss is computed at once."""
+        kept = [np.array(x) for x in outputs]
+        self._outputs[part] = kept
+        if self._loss is not None:
+            self._given[part] = self._loss(part, kept)
+
+    def gradients(self, part: int) -> Sequence[NDArray[Any]]:
+        """The gradients of a micro-batch's outputs."""
+        return self._given[part]
+
+    # -- running -----------------------------------------------------------------------------------
+    @property
+    def training(self) -> Program:
+        """The steps of an iteration, bound."""
+        assert self.executor.training is not None
+        return self.executor.training
+
+    @property
+    def halves(self) -> bool:
+        """True where every forward step is before every backward step."""
+        return self.training.turn is not None
+
+    def evaluate(self, images: NDArray[Any]) -> list[NDArray[Any]]:
+        """This rank's part of the outputs, in evaluation."""
+        self._leave()
+        assert self.executor.evaluation is not None
+        sent = self.communicator.trace
+        before = {**sent.messages}, {**sent.sent_bytes}
+        self.executor.run_outside(self.executor.evaluation, images, 0, False)
+        sent.messages, sent.sent_bytes = before
+        return self._joined()
+
+    def forward(self, images: NDArray[Any]) -> list[NDArray[Any]]:
+        """This rank's part of the outputs, in training; `backward` may follow."""
+        turn = self.training.turn
+        if turn is None:
+            raise InputError(
+                "the plan's micro-batches go back before others go forward (order 1f1b): call "
+                "model.step(images, labels, loss), or plan with order='gpipe'")
+        self._begin()
+        self._run(images, end=turn)
+        self.under_way = True
+        return self._joined()
+
+    def backward(self, gradients: Sequence[NDArray[Any]]) -> None:
+        """The gradients of all weights from those of the outputs of the last `forward`."""
+        turn = self.training.turn
+        assert turn is not None
+        ends = np.cumsum([len(rows) for rows in self.rows]).tolist()
+        self._given = {part: [g[end - len(rows):end] for g in gradients]
+                       for part, (rows, end) in enumerate(zip(self.rows, ends, strict=True))}
+        self._run(None, first=turn)
+        self.under_way = False
+        self._check()
+
+    def step(self, images: NDArray[Any], loss: LossOf) -> None:
+        """Forward and backward, micro-batch by micro-batch; `loss` gives the gradients of each."""
+        self._begin()
+        self._loss = loss
+        try:
+            self._run(images)
+        finally:
+            self._loss = None
+        self._check()
+
+    def _begin(self) -> None:
+        self._leave()
+        if self.recording is not None:
+            self.recording.begin()
+        self.communicator.trace.clear()
+        self.iterations += 1
+
+    def _run(self, images: NDArray[Any] | None, first: int = 0, end: int = sys.maxsize) -> None:
+        """Steps of an iteration; see `Executor.run_outside`."""
+        begin = perf_counter()
+        self.executor.run_outside(self.training, images, self.iterations - 1, True, first, end)
+        if self.recording is not None:
+            self.recording.ran(begin, complete=end == sys.maxsize)
+
+    def _leave(self) -> None:
+        """End an iteration that had no backward pass."""
+        if self.under_way:
+            assert self.training.turn is not None
+            self.training.abandon(self.training.turn)
+            self.under_way = False
+
+    def _check(self) -> None:
+        """Compare the messages of the first iteration with the schedule."""
+        if not self._checked:
+            trace.check(self.communicator.trace, self.schedule, self.world.rank)
+            self._checked = True
+
+    def _joined(self) -> list[NDArray[Any]]:
+        """The outputs of all micro-batches; of a rank without outputs, of no samples."""
+        if not self._lives:
+            shapes = self.network.input_shapes(self.network.loss)
+            return [np.zeros((0, *shape), self.plan.dtype) for shape in shapes]
+        parts = [self._outputs[part] for part in range(len(self.rows))]
+        return [np.concatenate(each) if len(each) > 1 else each[0]
+                for each in zip(*parts, strict=True)]
+
+    # -- sums --------------------------------------------------------------------------------------
+    def weight_of(self, part: int) -> float:
+        """The share of a micro-batch in the mini-batch."""
+        return self.executor.passes[part].samples / self.plan.batch

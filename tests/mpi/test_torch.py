@@ -1,0 +1,261 @@
+"""`hpcpar.torch`: a user's own loop over any plan equals plain PyTorch on one process."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.world import World, world
+from hpcpar.errors import InputError, RunError
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import hpcpar.torch
+from bench.torch_equality import check
+from hpcpar.torch.parallelize import parallelize
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'")
+SIZE = world().size
+#: Some on every number of ranks, others on each.
+SEEDS = [100 * SIZE + i for i in range(4 if SIZE <= 4 else 2)]
+BATCH = 7
+#: Strategies that run on any number of ranks.
+STRATEGIES = ["data", "filter", "spatial"] + ["pipeline"] * (SIZE in (2, 3))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_module_trains_as_pytorch(seed: int, communicator: Communicator) -> None:
+    faults = check(seed)
+    assert not faults, "; ".join(faults)
+
+
+class Deep(nn.Module):
+    """Two heads on images of two sizes, as deep supervision has them, and dropout that is off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 6, 3, padding=1), nn.GroupNorm(2, 6)
+        self.second = nn.ConvTranspose2d(6, 4, 2, 2, groups=2)
+        self.low, self.high = nn.Conv2d(6, 3, 1), nn.Conv2d(4, 3, 1)
+        self.register_buffer("unused", torch.arange(3.0))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = functional.max_pool2d(self.norm(self.first(x)).relu(), 2)
+        return {"out": self.high(self.second(x).relu()), "aux": self.low(x)}
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                         nn.Linear(6 * 36, 5))
+
+
+def parallel(module: nn.Module, plan: str = "data", **options: Any) -> Any:
+    return parallelize(module.double(), (2, 12, 12), BATCH, plan, **options)
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    seeded = torch.Generator().manual_seed(3)
+    return (torch.randn(BATCH, 2, 12, 12, dtype=torch.float64, generator=seeded),
+            torch.randint(0, 5, (BATCH,), generator=seeded))
+
+
+def close(found: Any, wanted: Any) -> bool:
+    return bool(np.allclose(found, wanted, rtol=1e-9, atol=1e-12))
+
+
+def loss_of(model: Any) -> Any:
+    return lambda y, labels: hpcpar.torch.mean(
+        functional.cross_entropy(y, labels, reduction="none"), model)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_several_outputs_of_two_sizes(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+    """Deep supervision: each head has its loss, on this rank's box of it."""
+    torch.manual_seed(world().rank)  # the weights are rank 0's
+    images, module = batch[0], Deep().double()
+    model = parallel(module, strategy)
+    module.load_state_dict(model.state_dict())
+    labels = torch.randint(0, 3, (BATCH, 12, 12), generator=torch.Generator().manual_seed(4))
+    small = labels[:, ::2, ::2]
+    mine, loss = model(images), loss_of(model)
+    model.backward(loss(mine["out"], model.local(labels)) + 0.5 * loss(
+        mine["aux"], model.local(small, of=1)))
+    theirs = module(images)
+    (functional.cross_entropy(theirs["out"], labels)
+     + 0.5 * functional.cross_entropy(theirs["aux"], small)).backward()
+    for optimizer in (torch.optim.SGD(p, 0.1) for p in (model.parameters(), module.parameters())):
+        optimizer.step()
+    state = model.state_dict()
+    assert list(state) == list(module.state_dict())
+    assert all(close(state[name], value) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_add_up_and_are_clipped_once(strategy: str,
+                                               batch: tuple[Tensor, Tensor]) -> None:
+    """As in PyTorch, a second backward pass adds to the first one's gradients; every parameter
+    counts once in their norm.
+    """
+    images, labels = batch
+    module = plain()
+    model = parallel(module, strategy)
+    module.load_state_dict(model.state_dict())
+    for x in images, 2 * images:
+        model.backward(loss_of(model)(model(x), model.local(labels)))
+        functional.cross_entropy(module(x), labels).backward()
+    norm = hpcpar.torch.clip_grad_norm_(model, 0.1)
+    assert close(norm, nn.utils.clip_grad_norm_(module.parameters(), 0.1))
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    state = model.state_dict()
+    assert all(close(state[name], value) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+def test_micro_batches_by_step(order: str, batch: tuple[Tensor, Tensor]) -> None:
+    images, labels = batch
+    module = plain()
+    strategy = "pipeline" if SIZE in (2, 3) else "data"
+    model = parallel(module, strategy, microbatches=3, order=order)
+    module.load_state_dict(model.state_dict())
+    value = model.step(images, labels, loss_of(model))
+    expected = functional.cross_entropy(module(images), labels)
+    assert close(value, expected.detach())
+    expected.backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    state = model.state_dict()
+    assert all(close(state[name], value) for name, value in module.state_dict().items())
+    if order == "1f1b" and not model.engine.halves:
+        with pytest.raises(InputError, match=r"call model.step\(images, labels, loss\)"):
+            model(images)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_evaluation_of_fewer_samples(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+    images, module = batch[0], plain()
+    model = parallel(module, strategy)
+    module.load_state_dict(model.state_dict())
+    model.eval()
+    with torch.no_grad():
+        whole = hpcpar.torch.gather(model(images), model)
+        assert close(whole, module.eval()(images))
+        some, rows = model(images[:3], partial=True), model.engine.own_rows
+        assert close(some, whole[rows[rows < 3]])
+        assert (model.local(batch[1][:3], partial=True) == batch[1][rows[rows < 3]]).all()
+
+
+def test_a_gathered_loss_compares_samples(batch: tuple[Tensor, Tensor]) -> None:
+    """A loss of pairs of samples, which no sum over ranks gives."""
+    images, module = batch[0], plain()
+    model = parallel(module, "data")
+    module.load_state_dict(model.state_dict())
+    own, whole = hpcpar.torch.gather(model(images), model), module(images)
+    model.backward((own @ own.T).square().mean())
+    (whole @ whole.T).square().mean().backward()
+    torch.optim.SGD(model.parameters(), 1e-3).step()
+    torch.optim.SGD(module.parameters(), 1e-3).step()
+    state = model.state_dict()
+    assert all(close(state[name], value) for name, value in module.state_dict().items())
+
+
+def test_each_sample_once_an_epoch(ranks: World) -> None:
+    """All ranks together read every sample of a full batch once, each the samples that it needs."""
+    model = parallel(plain(), "data")
+    data = [(torch.full((2, 12, 12), float(i)), i) for i in range(3 * BATCH + 2)]
+    sampler = hpcpar.torch.BatchSampler(model, data, seed=1)
+    loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)  # type: ignore[arg-type]
+    for _ in range(2):
+        mine = []
+        for images, labels in loader:
+            assert len(model(images.double())) == len(model.local(labels))
+            mine += [float(x) for x in model.local_images(images)[:, 0, 0, 0]]
+        everyone = [x for each in ranks.comm.allgather(mine) for x in each]
+        assert len(everyone) == len(set(everyone)) == 3 * BATCH
+    assert sampler.epoch == 2 and len(loader) == 3
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+def test_a_loss_of_this_rank_alone_is_noticed(batch: tuple[Tensor, Tensor]) -> None:
+    images, labels = batch
+    model = parallel(plain(), "data")
+    with pytest.raises(RunError, match="take means and sums over all ranks"):
+        model.backward(functional.cross_entropy(model(images), model.local(labels)))
+    model = parallel(plain(), "filter")
+    with pytest.raises(RunError, match="hold the same outputs, but their losses have other"):
+        (model(images) * (1.0 + world().rank)).sum().backward()
+
+
+def test_wrong_use_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
+    images, labels = batch
+    model = parallel(plain(), "data")
+    first = loss_of(model)(model(images), model.local(labels))
+    model(images)
+    with pytest.raises(RunError, match="call backward right after the forward pass"):
+        first.backward()
+    with pytest.raises(InputError, match="keeps its device and number format"):
+        model.float()
+    with pytest.raises(InputError, match="takes a full batch"):
+        model(images[:3], partial=True)
+    with pytest.raises(InputError, match="images of shape"):
+        model(images[:, :, :5])
+    with pytest.raises(InputError, match="1 tensors are missing"):
+        model.load_state_dict({k: v for k, v in model.state_dict().items() if k != "0.bias"})
+    with pytest.raises(InputError, match="belongs to the loss here; leave it out"):
+        parallel(nn.Sequential(*plain(), nn.Softmax(1)))
+    with pytest.raises(InputError, match="synchronisation sharded"):
+        parallel(plain(), "data", synchronisation="sharded")
+    with pytest.raises(InputError, match="the plan is for batches of 7, not 8"):
+        parallelize(plain().double(), (2, 12, 12), 8, model.plan)
+
+
+def test_frozen_parameters_stay(batch: tuple[Tensor, Tensor]) -> None:
+    images, labels = batch
+    module = plain()
+    module[0].requires_grad_(False)
+    model = parallel(module, "data")
+    before = model.state_dict()["0.weight"]
+    model.backward(loss_of(model)(model(images), model.local(labels)))
+    torch.optim.AdamW(model.parameters(), 0.1).step()
+    after = model.state_dict()
+    assert close(after["0.weight"], before) and not close(after["4.weight"][0], 0.0)
+    assert dict(model.named_parameters())["0.weight"].grad is None
+
+
+@pytest.fixture
+def path(ranks: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = ranks.comm.bcast(str(tmp_path_factory.mktemp("torch")) if ranks.rank == 0 else "")
+    yield Path(folder) / "run.h5"
+
+
+def test_a_record_is_compared(path: Path, batch: tuple[Tensor, Tensor]) -> None:
+    """The time of loss and optimizer is a row of its own."""
+    from hpcpar.report.compare import compare_one
+    from hpcpar.train.record import load_record
+
+    images, labels = batch
+    model = parallel(plain(), "data")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with model.record(str(path)):
+        for _ in range(4):
+            model.backward(loss_of(model)(model(images), model.local(labels)))
+            optimizer.step()
+            optimizer.zero_grad()
+    if world().rank == 0:
+        record = load_record(str(path))
+        assert record.iterations == 4 and np.isfinite(record.loss).all()
+        row = compare_one(record)
+        assert row.phases["outside"]["compute"].measured_s > 0
+        assert row.phases["backward"]["compute"].measured_s > 0

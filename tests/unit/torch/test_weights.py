@@ -1,0 +1,66 @@
+"""``hpcpar weights``: a module's weights to a checkpoint and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcpar.cli.main import main
+from hpcpar.network.source import load_module
+from hpcpar.train import checkpoint
+
+torch = pytest.importorskip("torch")
+
+MODEL = '''
+import torch
+from torch import nn
+
+
+def net(shape=(1, 8, 8), classes=3):
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.ConvTranspose2d(4, 6, 2, 2, groups=2), nn.Flatten(), nn.Linear(6 * 256, classes))
+
+
+def number(shape=None, classes=None):
+    return 3
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights_model.py").write_text(MODEL, encoding="utf-8")
+    module, _ = load_module("weights_model.py:net")
+    torch.save(module.state_dict(), "before.pt")
+    return tmp_path
+
+
+def test_weights_come_back_as_they_went(folder: Path) -> None:
+    network = ["--network", "weights_model.py:net"]
+    assert main(["weights", "from-torch", "before.pt", "weights.h5", *network]) == 0
+    assert main(["weights", "to-torch", "weights.h5", "after.pt", *network]) == 0
+    before, after = torch.load("before.pt"), torch.load("after.pt")
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_checkpoint_has_our_shapes(folder: Path) -> None:
+    """A transposed convolution's weight is [out, in / groups, ...] in checkpoints."""
+    assert main(["weights", "from-torch", "before.pt", "weights.h5", "--network",
+                 "weights_model.py:net"]) == 0
+    rows = checkpoint.resume_rows("weights.h5", "3", 0, 6, "float32", ["params/weight"])
+    assert rows["params/weight"].shape == (6, 2, 2, 2)
+    theirs = torch.load("before.pt")["3.weight"].numpy()  # [in, out / groups, ...]
+    assert (rows["params/weight"][4, 1] == theirs[3, 1]).all()
+
+
+def test_what_does_not_fit_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"other": torch.zeros(1)}, "other.pt")
+    assert main(["weights", "from-torch", "other.pt", "weights.h5", "--network",
+                 "weights_model.py:net"]) == 2
+    assert "other.pt does not fit the module" in capsys.readouterr().err
+    assert main(["weights", "from-torch", "before.pt", "weights.h5", "--network",
+                 "weights_model.py:number"]) == 2
+    assert "returns a torch.nn.Module, not a int" in capsys.readouterr().err
