@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
+from hpcpar.network.import_views import OF_VALUES, View, layer_of
 from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
 
 #: Placeholder for the number of samples in shapes, whatever the source was exported with.
@@ -25,24 +27,13 @@ _SHRINKING = frozenset((
 _BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
 #: Advice in the error for some common operators without a layer.
 REMEDIES = {
-    "elu": "use ReLU, LeakyReLU or SiLU",
-    "mish": "use SiLU",
-    "prelu": "use LeakyReLU, whose slope is fixed",
-    "selu": "use ReLU, LeakyReLU or SiLU",
     "softplus": "use ReLU or SiLU",
-    "slice": "give all channels and pixels to the next layer; of circular padding, give the "
-             "PyTorch module itself or export it with dynamo=True",
-    "split": "write the parts as layers of their own",
-    "chunk": "write the parts as layers of their own",
-    "transpose": "keep samples, channels and image axes in this order",
-    "permute": "keep samples, channels and image axes in this order",
     "depthtospace": "use an upsampling or a transposed convolution",
     "pixelshuffle": "use an upsampling or a transposed convolution",
     "pow": "use an activation, or LRN",
     "batchnorm.default": "let it normalise by the batch when the module trains, and keep "
                          "track_running_stats=True for its evaluation",
     "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",
-    "featuredropout": "use Dropout in place of Dropout2d",
 }
 
 
@@ -62,7 +53,7 @@ class Importer:
     """
 
     def __init__(self, operations: Operations, graph: Graph,
-                 operators: Mapping[str, Callable[[Importer, Node], str]]) -> None:
+                 operators: Mapping[str, Callable[[Importer, Node], str | View]]) -> None:
         self.operations, self.graph, self.operators = operations, graph, operators
         #: Image axes of the source's tensors; signals (C, W) are images with one row here.
         self.dimensions = len(operations.input_dims) - 2
@@ -80,6 +71,14 @@ class Importer:
         #: Tensors of nodes that were refused, or read such a tensor.
         self._lost: set[str] = set()
         self._lost_constants: set[str] = set()
+        #: Tensors that have a layer's values in another order, and nodes that no layer may need.
+        self.views: dict[str, View] = {}
+        self.later: dict[str, Node] = {}
+        #: Views whose order no layer gives.
+        self._apart: set[str] = set()
+        #: Names of the stored tensors that are a layer's weight and bias.
+        self.origins: dict[str, tuple[str, ...]] = {}
+        self._weights_of: dict[str, tuple[str, ...]] = {}
 
     def run(self) -> None:
         """Convert all nodes.
@@ -127,8 +126,89 @@ class Importer:
         elif constant:
             self.constants[output] = self._fold(node)
         else:
-            self.layer_names[output] = self.operators[node.op](self, node)
+            self._make(node)
+
+    def _make(self, node: Node) -> None:
+        """The layer, or the view, that a node's output is."""
+        output = node.outputs[0]
+        made = self._carried(node) or self.operators[node.op](self, node)
+        if isinstance(made, View):
+            self.views[output] = made
+        else:
+            self.layer_names[output] = made
             self._check_shape(node)
+
+    def _carried(self, node: Node) -> View | None:
+        """Of an operator of each value alone that reads views in an order that no layer gives: the
+        same view of what it gives for their layers.
+        """
+        if node.op not in OF_VALUES:
+            return None
+        apart = [v for i in range(len(node.inputs)) if (v := self.unread(node, i))]
+        if not apart:
+            return None
+        same = all(np.array_equal(v.index, apart[0].index) for v in apart)
+        whole = self.graph.shapes[self.layer(apart[0].tensor)]
+        last = apart[0].last_axis(whole)
+        if not same or not (last or apart[0].has_all(whole)):
+            raise node.error("reads tensors in different orders; give it tensors of one order")
+        inner = self.on_layers(node, whole if last else ())
+        self._make(inner)
+        return View(inner.outputs[0], apart[0].index, node)
+
+    def on_layers(self, node: Node, whole: Shape) -> Node:
+        """A node that reads the layers behind its views.
+
+        Parameters
+        ----------
+        whole : tuple of int
+            Shape of their samples, if the views have the channels last: as they do in constants.
+        """
+        names = []
+        for name in node.inputs:
+            constant = self.constants.get(name)
+            if constant is not None and whole and constant.dims[-1:] == whole[:1]:
+                self.constants[f"{name}@"] = replace(constant, dims=(*whole[:1], *(
+                    1 for _ in range(self.dimensions))))
+                name = f"{name}@"
+            names.append(self.views[name].tensor if name in self.views else name)
+        return replace(node, inputs=tuple(names), outputs=(f"{node.outputs[0]}@",))
+
+    def unread(self, node: Node, which: int = 0) -> View | None:
+        """The view that an input is, where no layer gives its order."""
+        name = node.inputs[which]
+        if name not in self.views or self._layer(name) is not None:
+            return None
+        return self.views[name]
+
+    def _layer(self, name: str) -> str | None:
+        """The layer that gives a tensor, added now where it is a view; None where none does."""
+        if name in self.later:
+            self._make(self.later.pop(name))
+        if name in self.views and name not in self.layer_names and name not in self._apart:
+            made = layer_of(self, self.views[name])
+            if made is None:
+                self._apart.add(name)
+            else:
+                self.layer_names[name] = made
+        return self.layer_names.get(name)
+
+    def layer(self, name: str) -> str:
+        """The layer that gives a tensor.
+
+        Raises
+        ------
+        NodeError
+            None does.
+        """
+        found = self._layer(name)
+        if found is None:
+            self._lost.add(name)
+            given = self.views[name]
+            raise given.node.error(
+                f"its values (samples {shape_text(given.index.shape[1:])}) stand in an order that "
+                "no layer has; chosen channels, boxes of pixels and features are supported")
+        return found
 
     def _is_lost_constant(self, node: Node) -> bool:
         """Whether a node computes with the shape of a lost tensor."""
@@ -184,8 +264,8 @@ class Importer:
     def source(self, node: Node, which: int = 0) -> str:
         """Name of the layer that produces an input of the node."""
         name = node.inputs[which] if which < len(node.inputs) else ""
-        if name in self.layer_names:
-            return self.layer_names[name]
+        if name in self.layer_names or name in self.views or name in self.later:
+            return self.layer(name)
         if name in self.constants:
             raise node.error(
                 f"input '{name}' is a constant; only what depends on the images is supported there")
@@ -195,6 +275,10 @@ class Importer:
     def sample_shape(self, node: Node, which: int = 0) -> Shape:
         """Sample shape of an input of the node."""
         return self.graph.shapes[self.source(node, which)]
+
+    def pixels_of(self, sample: Shape) -> Shape:
+        """Extents of the image axes of a sample, as the source has them."""
+        return sample[-self.dimensions:] if len(sample) > 1 else ()
 
     def pixels(self, node: Node) -> Shape:
         """Extents of the image axes of the node's first input, as the source has them."""
@@ -257,6 +341,8 @@ class Importer:
         if node.folded:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")
+        self._weights_of[node.outputs[0]] = tuple(sorted(c.origins)[0] for _, c in found
+                                                  if len(c.origins) == 1)
         return tuple(constant for _, constant in found)
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
@@ -275,9 +361,12 @@ class Importer:
         """Add a layer named after the node; it reads the node's first input by default."""
         inputs = tuple(sources) or self.source(node)
         try:
-            return self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
+            name = self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
         except InputError as err:
             raise node.error(str(err)) from err
+        if self.graph.layers[-1].has_weights:
+            self.origins[name] = self._weights_of.pop(node.outputs[0], ())
+        return name
 
     def _name(self, node: Node, suffix: str) -> str:
         """PyTorch's module name where it is free, from the weight's name or the node's path.

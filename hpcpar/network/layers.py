@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from hpcpar.network.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
+from hpcpar.network.channelwise import Channelwise, PReLU, Scale
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
-from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
+from hpcpar.network.norm import (
+    LRN,
+    BatchNorm,
+    ChannelNorm,
+    GroupNorm,
+    LayerNorm,
+    Normalisation,
+    SampleNorm,
+)
 from hpcpar.network.pointwise import (
+    ELU,
     GELU,
     Activation,
     Affine,
@@ -15,6 +25,7 @@ from hpcpar.network.pointwise import (
     Dropout,
     Flatten,
     LeakyReLU,
+    Mish,
     ReLU,
     Sigmoid,
     SiLU,
@@ -33,15 +44,18 @@ from hpcpar.network.pool import (
     MaxPool3d,
     Pool,
 )
-from hpcpar.network.resample import Pad, Resampled, Upsample
+from hpcpar.network.rearrange import Moves, Select, Spread, Unflatten
+from hpcpar.network.resample import AdaptiveAvgPool, Pad, Resampled, Upsample
 from hpcpar.network.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.windowed import Windowed
 
 __all__ = [
     "AXES",
+    "ELU",
     "GELU",
     "LRN",
     "Activation",
+    "AdaptiveAvgPool",
     "Add",
     "Affine",
     "AvgPool",
@@ -49,6 +63,8 @@ __all__ = [
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm",
+    "ChannelNorm",
+    "Channelwise",
     "Clip",
     "Concat",
     "Conv",
@@ -75,8 +91,11 @@ __all__ = [
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
+    "Mish",
+    "Moves",
     "Multiply",
     "Normalisation",
+    "PReLU",
     "Pad",
     "Pair",
     "PassWork",
@@ -84,11 +103,15 @@ __all__ = [
     "ReLU",
     "Resampled",
     "SampleNorm",
+    "Scale",
+    "Select",
     "Shape",
     "SiLU",
     "Sigmoid",
     "SoftmaxCrossEntropy",
+    "Spread",
     "Tanh",
+    "Unflatten",
     "Upsample",
     "Windowed",
     "axes_of",

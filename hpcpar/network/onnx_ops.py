@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from hpcpar.errors import InputError
 from hpcpar.network import import_pointwise as pointwise
-from hpcpar.network import import_shapes as shapes
+from hpcpar.network import import_products as products
+from hpcpar.network import import_views as views
 from hpcpar.network import import_windows as windows
 from hpcpar.network import layers
 from hpcpar.network.base import Shape
@@ -19,52 +20,66 @@ from hpcpar.network.loss import Loss
 from hpcpar.network.operations import Node, Operations
 from hpcpar.network.patterns import merged
 
-Conversion: TypeAlias = Callable[[Importer, Node], str]
+Conversion: TypeAlias = Callable[[Importer, Node], "str | views.View"]
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
     "AdaptiveMaxPool": windows.adaptive,
     "Add": pointwise.add,
+    "AddScaled": pointwise.add_scaled,
     "AveragePool": windows.pool,
     "BatchNormalization": pointwise.batch_norm,
     "Clip": pointwise.clip,
-    "Concat": shapes.concat,
+    "Concat": views.concat,
     "Conv": windows.convolution,
     "ConvTranspose": windows.transposed,
     "Div": pointwise.divide,
     "Dropout": pointwise.dropout,
-    "Flatten": shapes.flatten,
+    "Elu": pointwise.elu,
+    "Expand": views.expand,
+    "Flatten": views.flatten,
+    "Gather": views.gather,
     "Gelu": pointwise.gelu,
-    "Gemm": shapes.gemm,
+    "Gemm": products.gemm,
     "GlobalAveragePool": windows.pool_all,
     "GlobalMaxPool": windows.pool_all,
     "GroupNormalization": pointwise.group_norm,
     "HardSigmoid": pointwise.hard_sigmoid,
     "HardSwish": pointwise.hard_swish,
-    "Identity": Importer.source,
+    "Identity": views.identity,
     "InstanceNormalization": pointwise.group_norm,
     "LRN": pointwise.lrn,
     "LayerNormalization": pointwise.layer_norm,
     "LeakyRelu": pointwise.leaky_relu,
-    "LogSoftmax": shapes.softmax,
-    "MatMul": shapes.matmul,
+    "LogSoftmax": products.softmax,
+    "MatMul": products.matmul,
     "MaxPool": windows.pool,
+    "Mish": pointwise.plain(layers.Mish),
     "Mul": pointwise.multiply,
     "Neg": pointwise.negate,
+    "PRelu": pointwise.prelu,
     "Pad": windows.pad,
+    "Pow": pointwise.square,
     "ReduceMax": windows.pool_all,
     "ReduceMean": windows.pool_all,
+    "ReduceSum": views.reduce_sum,
     "Relu": pointwise.plain(layers.ReLU),
-    "Reshape": shapes.reshape,
+    "Reshape": views.reshape,
     "Resize": windows.resize,
+    "Selu": pointwise.elu,
     "Sigmoid": pointwise.plain(layers.Sigmoid),
     "Silu": pointwise.plain(layers.SiLU),
-    "Softmax": shapes.softmax,
-    "Squeeze": shapes.squeeze,
+    "Slice": views.slices,
+    "Softmax": products.softmax,
+    "Split": views.split,
+    "Squeeze": views.squeeze,
+    "Stack": views.stack,
     "Sub": pointwise.subtract,
     "Sum": pointwise.add,
     "Tanh": pointwise.plain(layers.Tanh),
-    "Unsqueeze": shapes.unsqueeze,
+    "Tile": views.tile,
+    "Transpose": views.transpose,
+    "Unsqueeze": views.unsqueeze,
     "Upsample": windows.resize,
 }
 
@@ -93,12 +108,14 @@ def build(operations: Operations, name: str, shape: Shape,
     """
     importer = Importer(merged(operations), Graph(name, shape), OPERATORS)
     importer.run()
-    last = importer.layer_names.get(operations.output)
-    if last is None:
+    try:
+        last = importer.layer(operations.output)
+    except KeyError as err:
         raise InputError(f"{operations.source}: the output '{operations.output}' does not depend "
-                         f"on the input '{operations.input}'")
+                         f"on the input '{operations.input}'") from err
     try:
         importer.graph.add(loss, "loss", after=last)
-        return replace(importer.graph.build(), notes=importer.notes())
+        return replace(importer.graph.build(), notes=importer.notes(),
+                       origins=importer.origins)
     except InputError as err:
         raise InputError(f"{operations.source}: {err}") from err

@@ -32,12 +32,20 @@ class Constant:
         Names of the stored tensors that it comes from; none for a literal.
     remark : str
         Why the source does not train it as it is, if so.
+    drops : float
+        Share of samples for which it is 0, of random factors of whole samples.
     """
 
     dims: tuple[int, ...]
     read: Callable[[], Array]
     origins: frozenset[str] = frozenset()
     remark: str = ""
+    drops: float = 0.0
+
+    @property
+    def trained(self) -> bool:
+        """True where it is trained as it is."""
+        return bool(self.origins) and not self.remark
 
     @staticmethod
     def of(value: Array, origins: frozenset[str] = frozenset()) -> Constant:

@@ -6,6 +6,7 @@ import importlib
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from hpcpar.errors import InputError, one_line
@@ -14,7 +15,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.onnx_ops import build
 from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
-from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor, UnknownCall
+from hpcpar.network.torch_ops import EMPTY, PARTS, RESHAPES, TRANSLATIONS, Call, Tensor, UnknownCall
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -134,13 +135,13 @@ class _Reader:
         self.tensors[fx] = fx.name
         self.shapes[fx.name] = _sample(fx)
         if fx.target is operator.getitem:
-            source, which = cast("tuple[FxNode, int]", tuple(fx.args))
-            self._append(fx, "Identity" if which == 0 else "second output of an operator",
-                         (self.tensors[source],), {})
+            self._item(fx)
             return
         call, inputs, in_place = self._arguments(fx)
-        if all(name in self.constants for name in inputs):
-            self.constants[fx.name] = self._computed(fx, inputs)
+        if call.name in PARTS:
+            self.tensors[fx] = inputs[0]
+        elif call.name in EMPTY or all(name in self.constants for name in inputs):
+            self.constants[fx.name] = self._computed(fx, call, inputs)
         else:
             translate = TRANSLATIONS.get(re.sub(r"[123]d$", "", call.name))
             try:
@@ -151,6 +152,27 @@ class _Reader:
             self._append(fx, *words)
         if in_place:
             self._replace(fx)
+
+    def _item(self, fx: FxNode) -> None:
+        """One of the tensors that an operator returns."""
+        source, which = cast("tuple[FxNode, int]", tuple(fx.args))
+        call, _, _ = self._arguments(source)
+        if call.name not in PARTS:
+            self._append(fx, "Identity" if which == 0 else "second output of an operator",
+                         (self.tensors[source],), {})
+            return
+        axis = int(cast(int, call.values.get("dim", 0)))
+        if call.name == "unbind":
+            words = TRANSLATIONS["select"](replace(call, values={
+                **call.values, "index": which, "dim": axis}, result=fx.name))
+        else:
+            extents = [value.shape[axis] for value in source.meta["val"]]
+            start = sum(extents[:which])
+            words = TRANSLATIONS["slice"](replace(call, values={
+                **call.values, "start": start, "end": start + extents[which], "dim": axis,
+                "step": 1}, result=fx.name))
+        self.constants |= call.literals
+        self._append(fx, *words)
 
     def _arguments(self, fx: FxNode) -> tuple[Call, tuple[str, ...], bool]:
         """A call in our words, the tensors that it reads, and whether it works in place."""
@@ -181,13 +203,21 @@ class _Reader:
         self.nodes.append(Node(op, f"{path}/{name}" if path else name, inputs, (fx.name,),
                                attributes))
 
-    def _computed(self, fx: FxNode, inputs: tuple[str, ...]) -> Constant:
-        """A tensor computed from constants only; its value is not known."""
-        def unread() -> Array:
-            raise ValueError("computed in the module")
-        origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs))
+    def _computed(self, fx: FxNode, call: Call, inputs: tuple[str, ...]) -> Constant:
+        """A tensor computed from constants only: a stored one in another shape, random factors of
+        samples, or one whose value is not known.
+        """
+        first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
+        if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous"):
+            return replace(first, dims=_shape(fx), read=lambda: first.read().reshape(_shape(fx)))
+        if call.name == "bernoulli" and _shape(fx) == (SAMPLES, *(1,) * (len(_shape(fx)) - 1)):
+            return Constant(_shape(fx), _unread, drops=1 - call.number("p"))
+        if call.name == "div" and first.drops:
+            return first
+        origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
+                                           if name in self.constants))
         remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(_shape(fx), unread, origins, remark)
+        return Constant(_shape(fx), _unread, origins, remark)
 
     def _replace(self, fx: FxNode) -> None:
         """After an operator in place its argument has the new value."""
@@ -209,6 +239,10 @@ def pytree_leaves(value: object) -> Iterator[object]:
             yield from pytree_leaves(each)
     else:
         yield value
+
+
+def _unread() -> Array:
+    raise ValueError("computed in the module")
 
 
 def _is_view(fx: FxNode) -> bool:
