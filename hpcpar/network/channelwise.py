@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, Shape
 
 
@@ -64,25 +63,15 @@ class PReLU(Channelwise):
 
 @dataclass(frozen=True)
 class Scale(Channelwise):
-    """weight * x + bias.
+    """weight * x."""
 
-    Attributes
-    ----------
-    factor, shift : bool
-        Whether there is a weight, and a bias.
-    """
-
-    factor: bool = True
-    shift: bool = False
     kind: ClassVar[str] = "scale"
 
-    def __post_init__(self) -> None:
-        if not (self.factor or self.shift):
-            raise InputError(f"layer '{self.name}' (scale) has neither factor nor shift; leave it "
-                             "out")
 
-    def weight_shape(self, x: Shape) -> Shape:
-        return super().weight_shape(x) if self.factor else ()
+@dataclass(frozen=True)
+class Shift(Channelwise):
+    """x + weight."""
 
-    def bias_shape(self, x: Shape) -> Shape:
-        return super().weight_shape(x) if self.shift else ()
+    kind: ClassVar[str] = "shift"
+    initial: ClassVar[float] = 0.0
+    backward_reads: ClassVar[tuple[str, ...]] = ()

@@ -30,6 +30,7 @@ from hpcpar.network.layers import (
     ReLU,
     Scale,
     Select,
+    Shift,
     Spread,
     Upsample,
 )
@@ -101,8 +102,8 @@ def _constant(imp: Importer, node: Node) -> int | None:
     return next((i for i, name in enumerate(node.inputs) if name in imp.constants), None)
 
 
-def _scaled(imp: Importer, node: Node, **options: bool) -> str | None:
-    """A layer with the constant among two inputs as its trained factors, or shifts."""
+def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
+    """A layer with the constant among two inputs as its trained numbers."""
     place = _constant(imp, node)
     if place is None:
         return None
@@ -115,8 +116,7 @@ def _scaled(imp: Importer, node: Node, **options: bool) -> str | None:
                          f"{shape_text(constant.dims)}; only numbers, one of each channel or one "
                          "for all, are supported there")
     imp.weights(node, place)
-    return imp.add(Scale, node, [imp.source(node, 1 - place)], "", shared=count == 1 < x[0],
-                   **options)
+    return imp.add(kind, node, [imp.source(node, 1 - place)], "", shared=count == 1 < x[0])
 
 
 def _affine(imp: Importer, node: Node, which: int, scale: float, shift: float,
@@ -130,9 +130,9 @@ def add(imp: Importer, node: Node) -> str:
     number = _fixed(imp, node)
     if number:
         return _affine(imp, node, 1 - number[0], 1.0, number[1])
-    scaled = _scaled(imp, node, factor=False, shift=True)
-    if scaled:
-        return scaled
+    shifted = _channelwise(imp, node, Shift)
+    if shifted:
+        return shifted
     sources = _of_one_shape(imp, node, [imp.source(node, i) for i in range(len(node.inputs))])
     if len(sources) > 1 and len(set(sources)) == 1:
         return _affine(imp, node, 0, float(len(sources)), 0.0)
@@ -192,7 +192,7 @@ def multiply(imp: Importer, node: Node) -> str:
     number = _fixed(imp, node)
     if number:
         return _affine(imp, node, 1 - number[0], number[1], 0.0)
-    scaled = _scaled(imp, node)
+    scaled = _channelwise(imp, node, Scale)
     if scaled:
         return scaled
     sources = sorted((imp.source(node, i) for i in (0, 1)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcpar.network.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
-from hpcpar.network.channelwise import Channelwise, PReLU, Scale
+from hpcpar.network.channelwise import Channelwise, PReLU, Scale, Shift
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
@@ -107,6 +107,7 @@ __all__ = [
     "Select",
     "Shape",
     "SiLU",
+    "Shift",
     "Sigmoid",
     "SoftmaxCrossEntropy",
     "Spread",

@@ -45,7 +45,7 @@ def random_config(network: Network, layer: Layer, ranks: int, rng: np.random.Gen
         Sums over input channels may be cut (k).
     """
     axes = [*axes_of(network.shapes[layer.name]), "replicas"]
-    if isinstance(layer, SoftmaxCrossEntropy):
+    if not layer.splits_channels:
         axes.remove("c")
     if reductions and layer.is_matmul and getattr(layer, "groups", 1) == 1:
         axes += ["k", "k"]  # few layers have it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import Channelwise, PReLU, Scale
+from hpcpar.network.layers import Channelwise, PReLU, Scale, Shift
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 
@@ -28,28 +28,31 @@ class ChannelwiseOp(Operator):
 
 @operator(Scale)
 class ScaleOp(ChannelwiseOp):
-    """y = w x + b."""
+    """y = w x."""
 
     def _forward(self) -> None:
-        p, x = self.parameters, self.x
-        if p.weight.size:
-            self.backend.multiply(x, self._along(p.weight), self.y)
-            x = self.y
-        if p.bias is not None:
-            self.backend.add(x, self._along(p.bias), self.y)
+        self.backend.multiply(self.x, self._along(self.parameters.weight), self.y)
 
     def _backward(self) -> None:
-        if self.parameters.weight.size:
-            self.backend.multiply(self.dy, self._along(self.parameters.weight), self.dx)
-        else:
-            self._move(self.dy, self.dx)
+        self.backend.multiply(self.dy, self._along(self.parameters.weight), self.dx)
 
     def _backward_weight(self) -> None:
-        p = self.parameters
-        if p.weight.size:
-            self._sum([x * dy for x, dy in zip(self.x, self.dy, strict=True)], p.dweight)
-        if p.dbias is not None:
-            self._sum(list(self.dy), p.dbias)
+        self._sum([x * dy for x, dy in zip(self.x, self.dy, strict=True)],
+                  self.parameters.dweight)
+
+
+@operator(Shift)
+class ShiftOp(ChannelwiseOp):
+    """y = x + w."""
+
+    def _forward(self) -> None:
+        self.backend.add(self.x, self._along(self.parameters.weight), self.y)
+
+    def _backward(self) -> None:
+        self._move(self.dy, self.dx)
+
+    def _backward_weight(self) -> None:
+        self._sum(list(self.dy), self.parameters.dweight)
 
 
 @operator(PReLU)
