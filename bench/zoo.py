@@ -30,15 +30,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
-from bench.random_networks import Step, Truth, ours  # noqa: E402
+from bench.random_networks import Step, Truth, truth_of  # noqa: E402
 from bench.zoo_list import PIXEL_MIXERS, ZOOS, Candidate  # noqa: E402
 from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.network import from_torch  # noqa: E402
-from hpcpar.network.layers import MeanSquaredError  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
+from hpcpar.network.layers import MeanSquaredError  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, make_plan  # noqa: E402
 from hpcpar.schedule.lower import lower  # noqa: E402
 from hpcpar.schedule.outline_steps import Move  # noqa: E402
@@ -107,33 +107,14 @@ def truth(candidate: Candidate) -> Truth:
         for p in module.parameters():
             if p.dim() <= 1 or p.numel() == max(p.shape):
                 p.add_(0.1 * torch.randn_like(p))
-    network = from_torch(module, candidate.small, MeanSquaredError)
-    x = torch.randn(2, *candidate.small, dtype=torch.float64)
-    y = module(x)
-    out = network.shapes[network.layers[-1].name]
-    targets = torch.randn_like(y)
-    loss = ((y - targets) ** 2).mean()
-    loss.backward()
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    weights, gradients = {}, {}
-    for layer in network.weighted:
-        found = [parameters[name] for name in network.origins[layer.name]]
-        which = range(2 - len(found), 2) if not layer.weight_shape(
-            network.input_shape(layer)) else range(len(found))
-        weights[layer.name] = [ours(network, layer, i, p.detach().numpy()).copy()
-                               for i, p in zip(which, found, strict=False)]
-        gradients[layer.name] = [ours(network, layer, i, p.grad.numpy()).copy()
-                                 for i, p in zip(which, found, strict=False)]
-    return Truth(network, x.numpy().reshape(2, *network.image_shape),
-                 targets.numpy().reshape(2, *out), weights, y.detach().numpy().reshape(2, *out),
-                 loss.item(), gradients)
+    return truth_of(module, candidate.small, 2, MeanSquaredError)
 
 
 def try_execute(candidate: Candidate) -> dict[str, object]:
     """Train a step of a small image on one rank, beside PyTorch."""
     given = truth(candidate)
     plan = make_plan(NetworkSpec.of(given.network), "data", 1, 2, network=given.network,
-                     dtype="float64", optimizer="sgd" if False else "momentum")
+                     dtype="float64")
     faults = Step(given, plan, Communicator(world(), backend("cpu"))).faults()
     return {"executed": "equal" if not faults else "; ".join(faults[:3])}
 
@@ -166,7 +147,7 @@ def _result(candidate: Candidate, execute: bool, limit_s: int) -> dict[str, obje
             found |= {"result" if step is try_import else "executed": f"over {limit_s} s"}
         except InputError as err:
             found |= {"result" if step is try_import else "executed": f"refused: {err}"}
-        except BaseException as err:  # noqa: BLE001 - a zoo's code may raise anything
+        except BaseException as err:
             where = traceback.extract_tb(err.__traceback__)[-1]
             found |= {"result" if step is try_import else "executed":
                       f"{type(err).__name__}: {str(err)[:300]} ({where.filename}:{where.lineno})"}

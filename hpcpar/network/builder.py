@@ -93,6 +93,14 @@ class Graph:
         self.layers.append(new)
         return name
 
+    def keep(self, last: str) -> None:
+        """Drop the layers that the output of `last` does not depend on."""
+        needed = {self.layers[0].name, last}
+        for layer in reversed(self.layers):
+            if layer.name in needed:
+                needed.update(layer.inputs)
+        self.layers = [layer for layer in self.layers if layer.name in needed]
+
     def build(self) -> Network:
         """The checked network."""
         return Network(self.name, tuple(self.layers))

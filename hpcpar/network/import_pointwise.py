@@ -184,11 +184,9 @@ def subtract(imp: Importer, node: Node) -> str:
 
 def multiply(imp: Importer, node: Node) -> str:
     """Mul: of layers, of an image and its channels' factors, or of a layer and numbers."""
-    rates = [imp.constants[name].drops for name in node.inputs if name in imp.constants]
-    if any(rates):
-        place = _constant(imp, node) or 0
-        return imp.add(Dropout, node, [imp.source(node, 1 - place)], "", rate=rates[0],
-                       unit="sample")
+    place = _constant(imp, node)
+    if place is not None and imp.constants[node.inputs[place]].kept:
+        return _stochastic_depth(imp, node, place)
     number = _fixed(imp, node)
     if number:
         return _affine(imp, node, 1 - number[0], number[1], 0.0)
@@ -201,6 +199,18 @@ def multiply(imp: Importer, node: Node) -> str:
     if sources[0] == sources[1]:
         sources[1] = _affine(imp, node, 0, 1.0, 0.0, ".copy")
     return imp.add(Multiply, node, sources)
+
+
+def _stochastic_depth(imp: Importer, node: Node, place: int) -> str:
+    """A product with random factors of whole samples."""
+    factor = imp.constants[node.inputs[place]]
+    if not factor.drops:
+        return _affine(imp, node, 1 - place, factor.kept, 0.0)
+    usual = factor.kept * (1 - factor.drops)
+    source = imp.source(node, 1 - place)
+    if abs(usual - 1) > 1e-6:
+        source = _affine(imp, node, 1 - place, usual, 0.0, ".factor")
+    return imp.add(Dropout, node, [source], "", rate=factor.drops, unit="sample")
 
 
 def square(imp: Importer, node: Node) -> str:
@@ -303,9 +313,10 @@ def layer_norm(imp: Importer, node: Node) -> str | View:
     axis = node.integer("axis", -1)
     whole = imp.graph.shapes[imp.layer(apart.tensor)] if apart else ()
     if apart and apart.last_axis(whole) and axis in (-1, apart.index.ndim - 1):
-        inner = imp.on_layers(node, ())
-        imp.layer_names[inner.outputs[0]] = _normalisation(imp, inner, ChannelNorm)
-        return View(inner.outputs[0], apart.index, node)
+        inner = f"{node.outputs[0]}@"
+        base = replace(node, inputs=(apart.tensor, *node.inputs[1:]))
+        imp.layer_names[inner] = _normalisation(imp, base, ChannelNorm)
+        return View(inner, apart.index, node)
     x, axis = imp.sample_shape(node), imp.axis(node, axis)
     if axis != 1 or (scale is not None and image_of(scale.dims) != x):
         raise node.error(f"only the normalisation of whole samples {shape_text(x)} is supported; "

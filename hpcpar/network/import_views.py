@@ -9,9 +9,9 @@ pixel wherever the source has them so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 #: An axis whose parts are added has at most so many.
 MOST_PARTS = 16
 Index = npt.NDArray[np.int32]
+#: From an operator to a layer, or to a view.
+Conversion: TypeAlias = "Callable[[Importer, Node], str | View]"
 #: Operators of each value alone: what they do to a view they do to its layer.
 OF_VALUES = frozenset((
     "Add", "Clip", "Div", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
@@ -82,6 +84,9 @@ def view(imp: Importer, node: Node, which: int = 0) -> View:
     """An input of a node as a view, of itself if nothing moved its values."""
     name = node.inputs[which]
     if name in imp.views:
+        if imp.views[name].index.shape[0] != 1:
+            raise node.error("reads tensors that were stacked along the samples' axis; stack them "
+                             "along another")
         return imp.views[name]
     shape = imp.sample_shape(node, which)
     dims = imp.operations.shapes.get(name) or (shape if len(shape) == 1 else (
@@ -176,6 +181,14 @@ def _gather(imp: Importer, node: Node, index: Index) -> Index:
     return np.take(index, which.astype(np.int64), axis)
 
 
+def _space_to_depth(imp: Importer, node: Node, index: Index) -> Index:
+    size, (n, c, h, w) = node.integer("blocksize"), index.shape
+    blocks = index.reshape(n, c, h // size, size, w // size, size)
+    # PyTorch has the channels before the places in a block
+    order = (0, 1, 3, 5, 2, 4) if node.integer("last", 0) else (0, 3, 5, 1, 2, 4)
+    return blocks.transpose(order).reshape(n, -1, h // size, w // size)
+
+
 def _expand(imp: Importer, node: Node, index: Index) -> Index:
     value = imp.value(node, 1)
     sizes = [1] if value is None else [int(v) for v in value.ravel()]
@@ -216,9 +229,9 @@ def stack(imp: Importer, node: Node) -> View:
     return View(name, np.stack(places, axis), node)
 
 
-def flat_features(convert: Callable[[Importer, Node], View]) -> Callable[[Importer, Node], object]:
+def flat_features(convert: Callable[[Importer, Node], View]) -> Conversion:
     """Features whose axes the source does not tell stay features."""
-    def other(imp: Importer, node: Node) -> object:
+    def other(imp: Importer, node: Node) -> str | View:
         if _unchanged_features(imp, node) and _keeps_features(imp, node):
             return imp.source(node)
         return convert(imp, node)
@@ -238,17 +251,19 @@ def _keeps_features(imp: Importer, node: Node) -> bool:
     return target[:1] in ([size], [-1], [0]) and all(t in (0, 1, -1) for t in target[1:])
 
 
-def reduce_sum(imp: Importer, node: Node) -> str:
+def reduce_sum(imp: Importer, node: Node) -> str | View:
     """The sum over an axis, as of tensors that were stacked: of the parts along it."""
     value = imp.value(node, 1)
     axes = node.integers("axes") if value is None else tuple(int(v) for v in value.ravel())
-    given = view(imp, node)
+    given = imp.views.get(node.inputs[0]) or view(imp, node)
+    maker = given.node
+    if maker.op == "Stack" and maker.outputs[0] == node.inputs[0] and axes == (
+            maker.integer("axis"),):
+        return imp.operators["Sum"](imp, replace(node, inputs=maker.inputs))
     if len(axes) != 1 or axes[0] % given.index.ndim == 0 or given.index.shape[axes[0]] > MOST_PARTS:
         raise node.error(f"the sum over axes {list(axes)} is not supported; use it of tensors that "
                          "were stacked")
-    axis, maker = axes[0] % given.index.ndim, given.node
-    if maker.op == "Stack" and maker.outputs[0] == node.inputs[0] and axis == maker.integer("axis"):
-        return imp.operators["Sum"](imp, replace(node, inputs=maker.inputs))
+    axis = axes[0] % given.index.ndim
     names = [f"{node.outputs[0]}@{i}" for i in range(given.index.shape[axis])]
     for i, name in enumerate(names):
         part = np.take(given.index, [i] if node.integer("keepdims", 1) else i, axis)
@@ -279,8 +294,8 @@ def identity(imp: Importer, node: Node) -> str | View:
 
 reshape, squeeze, unsqueeze, flatten = (flat_features(_moved(move)) for move in (
     _reshape, _squeeze, _unsqueeze, _flatten))
-transpose, slices, gather, expand, tile = (_moved(move) for move in (
-    _transpose, _slice, _gather, _expand, _tile))
+transpose, slices, gather, expand, tile, space_to_depth = (_moved(move) for move in (
+    _transpose, _slice, _gather, _expand, _tile, _space_to_depth))
 
 
 # -- layers ----------------------------------------------------------------------------------------
@@ -291,14 +306,15 @@ def layer_of(imp: Importer, given: View) -> str | None:
     flat = given.index.ravel()
     if math.prod(wanted[1:]) == 1:
         wanted = wanted[:1]
-    image = image_of(wanted) if imp.dimensions == 1 else tuple(wanted)
+    image = image_of(wanted)  # two axes are those of a signal
     node = replace(given.node, inputs=(given.tensor,))
     if flat.size == math.prod(shape) and np.array_equal(flat, np.arange(flat.size)):
         if image == shape:
             return base
         if len(wanted) == 1:
             return imp.add(Flatten, node, [base])
-        if len(shape) == 1 and len(image) in (3, 4) and wanted[-1] != flat.size:
+        if len(shape) == 1 and len(image) in (3, 4) and (
+                len(wanted) == 2 or wanted[-1] != flat.size):
             return imp.add(Unflatten, node, [base], shape=image)
     return _selected(imp, node, base, given.index.reshape(image) if len(wanted) > 1
                      else flat, image)
@@ -310,39 +326,55 @@ def _selected(imp: Importer, node: Node, base: str, index: Index, wanted: Shape)
     shape = imp.graph.shapes[base]
     pixels = math.prod(shape[1:])
     if len(shape) == 1 < len(wanted):  # features at every pixel
-        if (index != index[(slice(None), *(slice(0, 1),) * (index.ndim - 1))]).any():
+        lines = index.reshape(wanted[0], -1)
+        if (lines != lines[:, :1]).any() or len(wanted) not in (3, 4):
             return None
-        if len(wanted) not in (3, 4):
-            return None
-        source = _picked(imp, node, base, index.reshape(wanted[0], -1)[:, 0])
+        source = _picked(imp, node, base, lines[:, 0])
         return imp.add(Spread, node, [source], size=wanted[1:])
     if len(shape) != len(wanted):
         return None
     channels, places = np.divmod(index.reshape(wanted[0], -1), pixels)
-    if (channels != channels[:, :1]).any() or (places != places[:1]).any():
+    if (channels != channels[:, :1]).any():
         return None
     if len(shape) == 1:
         return _picked(imp, node, base, channels[:, 0])
+    if (places != places[:1]).any():
+        return _joined(imp, node, base, index.reshape(wanted[0], -1), places, wanted)
     box = _box(np.unravel_index(places[0].reshape(wanted[1:]), shape[1:]))
     if box is None:
         return None
     begin, step = box
-    whole = wanted[1:] == shape[1:] and not any(begin)
-    if whole or set(step) | set(begin) | {0, 1} == {0, 1}:
-        step = (1,) * len(step) if whole else step
+    whole = wanted[1:] == shape[1:]
     options = {} if whole else {"begin": begin, "step": step, "size": wanted[1:]}
     return _picked(imp, node, base, channels[:, 0], options)
 
 
+def _joined(imp: Importer, node: Node, base: str, index: Index, places: Index,
+            wanted: Shape) -> str | None:
+    """Channels of different pixels, as where pixels become channels: parts of one kind each,
+    joined, and put in order.
+    """
+    kinds = np.unique(places, axis=0, return_inverse=True)[1].ravel()
+    parts = [np.flatnonzero(kinds == kind) for kind in range(int(kinds.max()) + 1)]
+    if len(parts) > MOST_PARTS:
+        return None
+    chosen = [_selected(imp, node, base, index[part].reshape(-1, *wanted[1:]),
+                        (len(part), *wanted[1:])) for part in parts]
+    if None in chosen:
+        return None
+    joined = imp.add(Concat, node, [str(name) for name in chosen])
+    return _picked(imp, node, joined, np.argsort(np.concatenate(parts)))
+
+
 def _picked(imp: Importer, node: Node, base: str, channels: Index,
-            options: dict[str, Sequence[int]] | None = None) -> str:
+            options: Mapping[str, Shape] | None = None) -> str:
     """The layer itself where all channels stay."""
     count = imp.graph.shapes[base][0]
     every = len(channels) == count and np.array_equal(channels, np.arange(count))
     if every and not options:
         return base
     picked = () if every else tuple(int(c) for c in channels)
-    return imp.add(Select, node, [base], channels=picked, **(options or {}))
+    return imp.add(Select, node, [base], "", channels=picked, **(options or {}))
 
 
 def _box(places: tuple[Index, ...]) -> tuple[Shape, Shape] | None:

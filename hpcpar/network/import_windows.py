@@ -197,8 +197,9 @@ def pad(imp: Importer, node: Node) -> str | views.View:
     cut = tuple((max(-a, 0), max(-b, 0)) for a, b in list(ends.values())[1:])
     given = views.view(imp, node)
     if any(map(any, cut)):  # negative pads take pixels away
-        box = (slice(a, n - b) for (a, b), n in zip(cut, given.index.shape[1:], strict=True))
-        given = views.View(given.tensor, given.index[(slice(None), *box)], node)
+        box = (slice(None), *(slice(a, n - b) for (a, b), n in zip(
+            cut, given.index.shape[1:], strict=True)))
+        given = views.View(given.tensor, given.index[box], node)
         if max(before + after + ends[1]) <= 0:
             return given
     name = f"{node.outputs[0]}@"
@@ -245,6 +246,6 @@ def resize(imp: Importer, node: Node) -> str:
             f"factors {[round(f, 3) for f in factors]} of mode '{mode}' ({where}, {nearest}) are "
             "not supported; use nearest or linear interpolation as PyTorch's, to whole extents")
     scale = tuple(n // have for n, have in zip(extents, image, strict=True))
-    size = {} if list(scale) == factors else {"size": extents}
-    return imp.add(Upsample, node, scale=(1,) * len(scale) if size else scale, mode=mode,
-                   align_corners=where == "align_corners", **size)
+    given = {"scale": scale} if list(scale) == factors else {"size": extents}
+    return imp.add(Upsample, node, (), "", mode=mode, align_corners=where == "align_corners",
+                   **given)

@@ -12,7 +12,7 @@ import numpy as np
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
-from hpcpar.network.import_views import OF_VALUES, View, layer_of
+from hpcpar.network.import_views import OF_VALUES, View, layer_of, view
 from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
 
 #: Placeholder for the number of samples in shapes, whatever the source was exported with.
@@ -139,40 +139,51 @@ class Importer:
             self._check_shape(node)
 
     def _carried(self, node: Node) -> View | None:
-        """Of an operator of each value alone that reads views in an order that no layer gives: the
-        same view of what it gives for their layers.
+        """Of an operator of each value alone that reads a view in an order that no layer gives: the
+        same view of what it gives for the layer, with the other tensors in that layer's order.
         """
         if node.op not in OF_VALUES:
             return None
         apart = [v for i in range(len(node.inputs)) if (v := self.unread(node, i))]
         if not apart:
             return None
-        same = all(np.array_equal(v.index, apart[0].index) for v in apart)
-        whole = self.graph.shapes[self.layer(apart[0].tensor)]
-        last = apart[0].last_axis(whole)
-        if not same or not (last or apart[0].has_all(whole)):
-            raise node.error("reads tensors in different orders; give it tensors of one order")
-        inner = self.on_layers(node, whole if last else ())
+        first = max(apart, key=lambda v: v.index.size)
+        whole = self.graph.shapes[self.layer(first.tensor)]
+        last = first.last_axis(whole)
+        if not (last or first.has_all(whole)):
+            raise node.error("reads values in an order that no layer has, more than once or not "
+                             "all; give it all of a tensor")
+        inner = replace(node, inputs=tuple(self._beside(node, i, first, whole if last else ())
+                                           for i in range(len(node.inputs))),
+                        outputs=(f"{node.outputs[0]}@",))
         self._make(inner)
-        return View(inner.outputs[0], apart[0].index, node)
+        return View(inner.outputs[0], first.index, node)
 
-    def on_layers(self, node: Node, whole: Shape) -> Node:
-        """A node that reads the layers behind its views.
+    def _beside(self, node: Node, which: int, first: View, last: Shape) -> str:
+        """An input of an operator in the order of the layer behind another input's view.
 
         Parameters
         ----------
-        whole : tuple of int
-            Shape of their samples, if the views have the channels last: as they do in constants.
+        last : tuple of int
+            Shape of the layer, if the view has its channels last: a constant's are last, too.
         """
-        names = []
-        for name in node.inputs:
+        name = node.inputs[which]
+        inside = f"{node.outputs[0]}@{which}"
+        if name in self.constants or not name:
             constant = self.constants.get(name)
-            if constant is not None and whole and constant.dims[-1:] == whole[:1]:
-                self.constants[f"{name}@"] = replace(constant, dims=(*whole[:1], *(
-                    1 for _ in range(self.dimensions))))
-                name = f"{name}@"
-            names.append(self.views[name].tensor if name in self.views else name)
-        return replace(node, inputs=tuple(names), outputs=(f"{node.outputs[0]}@",))
+            if constant is None or not last or constant.dims[-1:] != last[:1]:
+                return name
+            dims = (*last[:1], *(1,) * self.dimensions)
+            self.constants[inside] = replace(constant, dims=dims,
+                                             read=lambda: constant.read().reshape(dims))
+            return inside
+        given = view(self, node, which)
+        if given.index.size <= first.index.size:
+            places = np.empty(first.index.size, np.int32)
+            places[first.index.ravel()] = np.broadcast_to(given.index, first.index.shape).ravel()
+            shape = self.graph.shapes[self.layer(first.tensor)]
+            self.views[inside] = View(given.tensor, places.reshape(1, *shape), node)
+        return inside
 
     def unread(self, node: Node, which: int = 0) -> View | None:
         """The view that an input is, where no layer gives its order."""

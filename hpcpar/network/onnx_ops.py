@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 from hpcpar.errors import InputError
 from hpcpar.network import import_pointwise as pointwise
@@ -15,12 +14,11 @@ from hpcpar.network import layers
 from hpcpar.network.base import Shape
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
+from hpcpar.network.import_views import Conversion
 from hpcpar.network.importer import Importer
 from hpcpar.network.loss import Loss
-from hpcpar.network.operations import Node, Operations
+from hpcpar.network.operations import Operations
 from hpcpar.network.patterns import merged
-
-Conversion: TypeAlias = Callable[[Importer, Node], "str | views.View"]
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
@@ -71,6 +69,7 @@ OPERATORS: dict[str, Conversion] = {
     "Silu": pointwise.plain(layers.SiLU),
     "Slice": views.slices,
     "Softmax": products.softmax,
+    "SpaceToDepth": views.space_to_depth,
     "Split": views.split,
     "Squeeze": views.squeeze,
     "Stack": views.stack,
@@ -114,6 +113,7 @@ def build(operations: Operations, name: str, shape: Shape,
         raise InputError(f"{operations.source}: the output '{operations.output}' does not depend "
                          f"on the input '{operations.input}'") from err
     try:
+        importer.graph.keep(last)
         importer.graph.add(loss, "loss", after=last)
         return replace(importer.graph.build(), notes=importer.notes(),
                        origins=importer.origins)

@@ -32,8 +32,9 @@ class Constant:
         Names of the stored tensors that it comes from; none for a literal.
     remark : str
         Why the source does not train it as it is, if so.
-    drops : float
-        Share of samples for which it is 0, of random factors of whole samples.
+    drops, kept : float
+        Of random factors of whole samples: share of samples for which it is 0, and its value
+        elsewhere.
     """
 
     dims: tuple[int, ...]
@@ -41,6 +42,7 @@ class Constant:
     origins: frozenset[str] = frozenset()
     remark: str = ""
     drops: float = 0.0
+    kept: float = 0.0
 
     @property
     def trained(self) -> bool:

@@ -211,13 +211,24 @@ class _Reader:
         if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous"):
             return replace(first, dims=_shape(fx), read=lambda: first.read().reshape(_shape(fx)))
         if call.name == "bernoulli" and _shape(fx) == (SAMPLES, *(1,) * (len(_shape(fx)) - 1)):
-            return Constant(_shape(fx), _unread, drops=1 - call.number("p"))
-        if call.name == "div" and first.drops:
-            return first
+            return Constant(_shape(fx), _unread, drops=1 - call.number("p"), kept=1.0)
+        if call.name == "div" and first.kept:
+            return replace(first, kept=first.kept / call.number("other"))
+        if call.name == "floor":
+            share = self._share(cast("FxNode", fx.args[0]))
+            if share is not None:
+                return Constant(_shape(fx), _unread, drops=1 - share, kept=1.0)
         origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
                                            if name in self.constants))
         remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
         return Constant(_shape(fx), _unread, origins, remark)
+
+    def _share(self, sum_: FxNode) -> float | None:
+        """The number that is added to uniform random ones of each sample."""
+        numbers = [value for value in sum_.args if isinstance(value, int | float)]
+        others = [value for value in sum_.args if hasattr(value, "target")]
+        uniform = [value for value in others if "rand." in str(cast("FxNode", value).target)]
+        return float(numbers[0]) if len(numbers) == 1 and uniform else None
 
     def _replace(self, fx: FxNode) -> None:
         """After an operator in place its argument has the new value."""

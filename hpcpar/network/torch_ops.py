@@ -277,6 +277,11 @@ def _stack(call: Call) -> Words:
     return "Stack", tuple(names), {"axis": int(call.number("dim")) % (len(call.shape) + 1)}
 
 
+def _unshuffle(call: Call) -> Words:
+    size = int(call.number("downscale_factor"))
+    return "SpaceToDepth", call.tensors("self"), {"blocksize": size, "last": 1}
+
+
 def _sum(call: Call) -> Words:
     rank = len(call.input_shape) + 1
     return "ReduceSum", call.tensors("self"), {
@@ -317,6 +322,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "elu": lambda call: ("Elu", call.tensors("self"), {
         "alpha": call.number("alpha"), "gamma": call.number("scale")}),
     "expand": _expand,
+    "expand_as": _expand,
     "feature_dropout": _dropout(b"channel"),
     "flip": _flip,
     "gelu": lambda call: ("Gelu", call.tensors("self"),
@@ -338,6 +344,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "neg": _plain("Neg"),
     "pad": _pad,
     "permute": _permute,
+    "pixel_unshuffle": _unshuffle,
     "pow": _plain("Pow", "self", "exponent"),
     "prelu": _plain("PRelu", "self", "weight"),
     "relu": _plain("Relu"),
@@ -345,7 +352,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "repeat": _repeat,
     "rsub": _reversed_difference,
     "select": _select,
-    "selu": _plain("Selu"),
+    "selu": _plain("Selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
     "sigmoid": _plain("Sigmoid"),
     "silu": _plain("Silu"),
     "slice": _slice,

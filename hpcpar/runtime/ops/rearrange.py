@@ -20,12 +20,14 @@ class SelectOp(Operator):
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Select)
-        layer, (_, (first, last), *image), (_, (have, _), *need) = ctx.layer, ctx.own, ctx.need
-        self._image: tuple[slice, ...] = (slice(None),) * len(image)
+        layer, image, need = ctx.layer, ctx.own[2:], ctx.need[2:]
+        (first, last), (have, _) = ctx.own[1], ctx.need[1]
+        self._image: tuple[slice, ...] = (slice(None),) * len(ctx.own)
         if layer.size:
-            self._image = tuple(
+            pixels = zip(layer.begin, layer.step, image, need, strict=True)
+            self._image = (slice(None), slice(None), *(
                 slice(b + lo * s - n, b + (hi - 1) * s - n + 1, s) for b, s, (lo, hi), (n, _)
-                in zip(layer.begin, layer.step, image, need, strict=True))
+                in pixels))
         picked = np.array(layer.channels or range(ctx.input_shape[0]), np.int64)
         picked = picked[first:last] - have
         #: (input channels, output channels), none twice in an entry.
@@ -41,7 +43,7 @@ class SelectOp(Operator):
         return self.backend.upload(places)
 
     def _part(self, x: Array) -> Array:
-        return x[(slice(None), slice(None), *self._image)]
+        return x[self._image]
 
     def _forward(self) -> None:
         x = self._part(self.x)
