@@ -15,10 +15,13 @@ from hpcpar.network.layers import (
     AvgPool2d,
     AvgPool3d,
     ChannelNorm,
+    ChannelScale,
+    ChannelShift,
     Concat,
     Conv2d,
     Conv3d,
     ConvTranspose,
+    Expand,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
@@ -33,10 +36,7 @@ from hpcpar.network.layers import (
     Multiply,
     Pad,
     PReLU,
-    Scale,
     Select,
-    Shift,
-    Spread,
     Unflatten,
     Upsample,
 )
@@ -89,7 +89,7 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         x = x[:, list(layer.channels)] if layer.channels else x
         box = zip(layer.begin, layer.step, layer.size, strict=True)
         return x[(..., *(slice(b, b + s * (n - 1) + 1, s) for b, s, n in box))]
-    if isinstance(layer, Spread):
+    if isinstance(layer, Expand):
         return x.reshape(*x.shape, *(1,) * len(layer.size)).expand(*x.shape, *layer.size)
     if isinstance(layer, Unflatten):
         return x.reshape(len(x), *layer.shape)
@@ -98,9 +98,9 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return pool(x, layer.size)
     if isinstance(layer, PReLU):
         return f.prelu(x, weights[0])
-    if isinstance(layer, Scale | Shift):
+    if isinstance(layer, ChannelScale | ChannelShift):
         numbers = weights[0].reshape(-1, *(1,) * (x.ndim - 2))
-        return x * numbers if isinstance(layer, Scale) else x + numbers
+        return x * numbers if isinstance(layer, ChannelScale) else x + numbers
     if isinstance(layer, ChannelNorm):
         last = f.layer_norm(x.movedim(1, -1), x.shape[1:2], *(weights or (None, None)), layer.eps)
         return last.movedim(-1, 1)

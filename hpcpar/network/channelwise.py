@@ -62,14 +62,14 @@ class PReLU(Channelwise):
 
 
 @dataclass(frozen=True)
-class Scale(Channelwise):
+class ChannelScale(Channelwise):
     """weight * x."""
 
     kind: ClassVar[str] = "scale"
 
 
 @dataclass(frozen=True)
-class Shift(Channelwise):
+class ChannelShift(Channelwise):
     """x + weight."""
 
     kind: ClassVar[str] = "shift"

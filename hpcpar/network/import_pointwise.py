@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcpar.network.base import image_of, shape_text
-from hpcpar.network.import_views import View
+from hpcpar.network.import_views import TensorView
 from hpcpar.network.importer import Importer, decimal
 from hpcpar.network.layers import (
     ELU,
@@ -19,8 +19,11 @@ from hpcpar.network.layers import (
     Affine,
     BatchNorm,
     ChannelNorm,
+    ChannelScale,
+    ChannelShift,
     Clip,
     Dropout,
+    Expand,
     GroupNorm,
     Layer,
     LayerNorm,
@@ -28,10 +31,7 @@ from hpcpar.network.layers import (
     Multiply,
     PReLU,
     ReLU,
-    Scale,
     Select,
-    Shift,
-    Spread,
     Upsample,
 )
 from hpcpar.network.operations import Node
@@ -130,7 +130,7 @@ def add(imp: Importer, node: Node) -> str:
     number = _fixed(imp, node)
     if number:
         return _affine(imp, node, 1 - number[0], 1.0, number[1])
-    shifted = _channelwise(imp, node, Shift)
+    shifted = _channelwise(imp, node, ChannelShift)
     if shifted:
         return shifted
     sources = _of_one_shape(imp, node, [imp.source(node, i) for i in range(len(node.inputs))])
@@ -156,7 +156,7 @@ def _of_one_shape(imp: Importer, node: Node, sources: list[str], gate: bool = Fa
         if shape[0] == 1 < wanted[0]:
             name = imp.add(Select, node, [name], suffix, channels=(0,) * wanted[0])
         if len(shape) == 1 < rank and not (gate and number == 1):
-            name = imp.add(Spread, node, [name], f"{suffix}.image", size=wanted[1:])
+            name = imp.add(Expand, node, [name], f"{suffix}.image", size=wanted[1:])
         elif len(shape) == rank > 1 and shape[1:] != wanted[1:]:
             if any(n not in (1, w) for n, w in zip(shape[1:], wanted[1:], strict=True)):
                 raise node.error(f"images {' and '.join(map(shape_text, shapes))} do not fit")
@@ -190,7 +190,7 @@ def multiply(imp: Importer, node: Node) -> str:
     number = _fixed(imp, node)
     if number:
         return _affine(imp, node, 1 - number[0], number[1], 0.0)
-    scaled = _channelwise(imp, node, Scale)
+    scaled = _channelwise(imp, node, ChannelScale)
     if scaled:
         return scaled
     sources = sorted((imp.source(node, i) for i in (0, 1)),
@@ -306,7 +306,7 @@ def group_norm(imp: Importer, node: Node) -> str:
     return _normalisation(imp, node, GroupNorm, groups=groups)
 
 
-def layer_norm(imp: Importer, node: Node) -> str | View:
+def layer_norm(imp: Importer, node: Node) -> str | TensorView:
     """LayerNormalization of whole samples, or of the channels of each pixel where they come last.
     """
     scale, apart = imp.constant(node, 1), imp.unread(node)
@@ -316,7 +316,7 @@ def layer_norm(imp: Importer, node: Node) -> str | View:
         inner = f"{node.outputs[0]}@"
         base = replace(node, inputs=(apart.tensor, *node.inputs[1:]))
         imp.layer_names[inner] = _normalisation(imp, base, ChannelNorm)
-        return View(inner, apart.index, node)
+        return TensorView(inner, apart.index, node)
     x, axis = imp.sample_shape(node), imp.axis(node, axis)
     if axis != 1 or (scale is not None and image_of(scale.dims) != x):
         raise node.error(f"only the normalisation of whole samples {shape_text(x)} is supported; "

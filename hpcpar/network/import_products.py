@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from hpcpar.network.base import Shape, shape_text
-from hpcpar.network.import_views import View, channels_last, softmax_of_two
+from hpcpar.network.import_views import softmax_of_two
 from hpcpar.network.import_windows import pixelwise
 from hpcpar.network.importer import Importer
 from hpcpar.network.layers import Linear
 from hpcpar.network.operations import Node
+from hpcpar.network.tensor_view import TensorView, channels_last
 
 
 def linear(imp: Importer, node: Node, weight: Shape, bias: bool) -> str:
@@ -22,7 +23,7 @@ def linear(imp: Importer, node: Node, weight: Shape, bias: bool) -> str:
     return imp.add(Linear, node, out_features=weight[1], bias=bias)
 
 
-def gemm(imp: Importer, node: Node) -> str | View:
+def gemm(imp: Importer, node: Node) -> str | TensorView:
     """Gemm: a linear layer, or of channels that stand last a convolution of each pixel."""
     scaled = node.number("alpha", 1.0) != 1 or node.number("beta", 1.0) != 1
     if scaled or node.integer("transA", 0):
@@ -38,7 +39,7 @@ def gemm(imp: Importer, node: Node) -> str | View:
         made = f"{node.outputs[0]}@"
         imp.layer_names[made] = pixelwise(imp, node, imp.layer(apart.tensor), shape[1], bool(bias))
         index = channels_last((shape[1], *whole[1:]))
-        return View(made, index.reshape(*apart.index.shape[:-1], shape[1]), node)
+        return TensorView(made, index.reshape(*apart.index.shape[:-1], shape[1]), node)
     return linear(imp, node, shape, bool(bias))
 
 
@@ -56,7 +57,7 @@ def matmul(imp: Importer, node: Node) -> str:
     return name
 
 
-def softmax(imp: Importer, node: Node) -> str | View:
+def softmax(imp: Importer, node: Node) -> str | TensorView:
     """Softmax, LogSoftmax at the end: part of the loss; elsewhere over two branches."""
     inside = node.outputs[0] != imp.operations.output and node.op == "Softmax"
     of_two = softmax_of_two(imp, node) if inside else None

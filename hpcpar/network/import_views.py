@@ -1,105 +1,49 @@
 """Import of operators that move values: reshapes, transposed axes, slices, copies.
 
 They are followed, not converted: a view says which value of a layer stands at each place of a
-tensor of the source. A layer is added where an operator reads the view: `Flatten`, `Select`,
-`Spread`, or none where the values stand as the layer has them. Features count as images of one
-pixel wherever the source has them so.
+tensor of the source. A layer is added where an operator reads the view.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from hpcpar.network.base import Shape, image_of, shape_text
+from hpcpar.network.base import shape_text
+from hpcpar.network.importer import Importer
 from hpcpar.network.layers import (
     Add,
     Affine,
     Concat,
-    Flatten,
     Select,
     Sigmoid,
-    Spread,
-    Unflatten,
 )
-from hpcpar.network.operations import Node
+from hpcpar.network.operations import BATCH, Node
+from hpcpar.network.tensor_view import MOST_PARTS, Index, TensorView
 
-if TYPE_CHECKING:
-    from hpcpar.network.importer import Importer
-
-#: An axis whose parts are added has at most so many.
-MOST_PARTS = 16
-Index = npt.NDArray[np.int32]
-#: From an operator to a layer, or to a view.
-Conversion: TypeAlias = "Callable[[Importer, Node], str | View]"
+#: From an operator to a view; to a layer, or to a view.
+Following: TypeAlias = "Callable[[Importer, Node], TensorView]"
+Conversion: TypeAlias = Callable[[Importer, Node], "str | TensorView"]
 #: Operators of each value alone: what they do to a view they do to its layer.
 OF_VALUES = frozenset((
     "Add", "Clip", "Div", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
     "Mul", "Neg", "Relu", "Sigmoid", "Silu", "Sub", "Sum", "Tanh"))
 
 
-@dataclass(frozen=True)
-class View:
-    """A tensor of the source that has the values of a layer in another order.
-
-    Attributes
-    ----------
-    tensor : str
-        The tensor that the layer computes.
-    index : ndarray of int
-        [1, sample]: place of each value in a sample of the layer, in row-major order.
-    node : Node
-        What made the view.
-    """
-
-    tensor: str
-    index: Index
-    node: Node
-
-    def last_axis(self, shape: Shape) -> bool:
-        """Whether the view has all pixels in order, and the channels behind them."""
-        pixels = math.prod(shape[1:])
-        return (self.index.size == math.prod(shape) and self.index.shape[-1] == shape[0]
-                and bool(np.array_equal(self.index.reshape(pixels, shape[0]),
-                                        channels_last(shape).reshape(pixels, shape[0]))))
-
-    def has_all(self, shape: Shape) -> bool:
-        """Whether the view has every value of a sample of this shape once."""
-        places = np.sort(self.index, axis=None)
-        return bool(np.array_equal(places, np.arange(math.prod(shape))))
-
-
-def channels_last(shape: Shape) -> Index:
-    """The view of an image [1, ..., C]."""
-    places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
-    return np.moveaxis(places, 0, -1)[None]
-
-
-def view(imp: Importer, node: Node, which: int = 0) -> View:
-    """An input of a node as a view, of itself if nothing moved its values."""
-    name = node.inputs[which]
-    if name in imp.views:
-        if imp.views[name].index.shape[0] != 1:
-            raise node.error("reads tensors that were stacked along the samples' axis; stack them "
-                             "along another")
-        return imp.views[name]
-    shape = imp.sample_shape(node, which)
-    dims = imp.operations.shapes.get(name) or (shape if len(shape) == 1 else (
-        shape[0], *shape[-imp.dimensions:]))
-    places = np.arange(math.prod(shape), dtype=np.int32)
-    return View(name, places.reshape(1, *dims), node)
-
-
-def _moved(move: Callable[[Importer, Node, Index], Index]) -> Callable[[Importer, Node], View]:
+def _moved(move: Callable[[Importer, Node, Index], Index]) -> Following:
     """Import of an operator that does to the places what NumPy's does to an array."""
-    def convert(imp: Importer, node: Node) -> View:
-        given = view(imp, node)
-        return View(given.tensor, move(imp, node, given.index), node)
+    def convert(imp: Importer, node: Node) -> TensorView:
+        given = imp.view(node)
+        index = move(imp, node, given.index)
+        if index.ndim == 2 < given.index.ndim and imp.made(node.inputs[0]):
+            # features of what a layer gives, in the order of its channels
+            places = np.arange(given.index.size, dtype=np.int32).reshape(given.index.shape)
+            return TensorView(node.inputs[0], move(imp, node, places), node)
+        return TensorView(given.tensor, index, node)
     return convert
 
 
@@ -117,8 +61,6 @@ def _reshape(imp: Importer, node: Node, index: Index) -> Index:
     if -1 in target and given[0] != -1:
         target[target.index(-1)] = size // max(1, math.prod(t for t in target if t != -1))
     if math.prod(target) != size or not target or min(target) < 0:
-        from hpcpar.network.importer import BATCH
-
         shown = shape_text(tuple("N" if t == BATCH else t for t in given))
         raise node.error(f"a reshape of samples {shape_text(same)} to {shown} is not supported; "
                          "keep the values of each sample together")
@@ -203,9 +145,9 @@ def _tile(imp: Importer, node: Node, index: Index) -> Index:
     return np.tile(index, repeats)
 
 
-def split(imp: Importer, node: Node) -> View:
+def split(imp: Importer, node: Node) -> TensorView:
     """Split: every output is a view."""
-    given, axis = view(imp, node), node.integer("axis", 0)
+    given, axis = imp.view(node), node.integer("axis", 0)
     value = imp.value(node, 1)
     sizes = node.integers("split") if value is None else tuple(int(v) for v in value.ravel())
     extent, count = given.index.shape[axis], len(node.outputs)
@@ -213,25 +155,25 @@ def split(imp: Importer, node: Node) -> View:
                            for i in range(count))
     parts = np.split(given.index, np.cumsum(sizes)[:-1].tolist(), axis)
     for output, part in zip(node.outputs, parts, strict=True):
-        imp.views[output] = View(given.tensor, part, node)
+        imp.views[output] = TensorView(given.tensor, part, node)
     return imp.views[node.outputs[0]]
 
 
-def stack(imp: Importer, node: Node) -> View:
+def stack(imp: Importer, node: Node) -> TensorView:
     """Tensors of one shape along a new axis: a concatenation, of which each is a part."""
-    parts = [view(imp, node, i) for i in range(len(node.inputs))]
+    parts = [imp.view(node, i) for i in range(len(node.inputs))]
     axis = node.integer("axis")
     name = f"{node.outputs[0]}@"
     size, dims = parts[0].index.size, parts[0].index.shape
     places = [np.arange(i * size, (i + 1) * size, dtype=np.int32).reshape(dims)
               for i in range(len(parts))]
     imp.later[name] = replace(node, op="Concat", attributes={"axis": 1}, outputs=(name,))
-    return View(name, np.stack(places, axis), node)
+    return TensorView(name, np.stack(places, axis), node)
 
 
-def flat_features(convert: Callable[[Importer, Node], View]) -> Conversion:
+def flat_features(convert: Following) -> Conversion:
     """Features whose axes the source does not tell stay features."""
-    def other(imp: Importer, node: Node) -> str | View:
+    def other(imp: Importer, node: Node) -> str | TensorView:
         if _unchanged_features(imp, node) and _keeps_features(imp, node):
             return imp.source(node)
         return convert(imp, node)
@@ -251,11 +193,11 @@ def _keeps_features(imp: Importer, node: Node) -> bool:
     return target[:1] in ([size], [-1], [0]) and all(t in (0, 1, -1) for t in target[1:])
 
 
-def reduce_sum(imp: Importer, node: Node) -> str | View:
+def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
     """The sum over an axis, as of tensors that were stacked: of the parts along it."""
     value = imp.value(node, 1)
     axes = node.integers("axes") if value is None else tuple(int(v) for v in value.ravel())
-    given = imp.views.get(node.inputs[0]) or view(imp, node)
+    given = imp.views.get(node.inputs[0]) or imp.view(node)
     maker = given.node
     if maker.op == "Stack" and maker.outputs[0] == node.inputs[0] and axes == (
             maker.integer("axis"),):
@@ -267,27 +209,27 @@ def reduce_sum(imp: Importer, node: Node) -> str | View:
     names = [f"{node.outputs[0]}@{i}" for i in range(given.index.shape[axis])]
     for i, name in enumerate(names):
         part = np.take(given.index, [i] if node.integer("keepdims", 1) else i, axis)
-        imp.views[name] = View(given.tensor, part, node)
+        imp.views[name] = TensorView(given.tensor, part, node)
     return imp.operators["Sum"](imp, replace(node, inputs=tuple(names)))
 
 
-def softmax_of_two(imp: Importer, node: Node) -> View | None:
+def softmax_of_two(imp: Importer, node: Node) -> TensorView | None:
     """A softmax over an axis of two, as of two branches: the logistic function of differences."""
-    given, axis = view(imp, node), node.integer("axis", -1)
+    given, axis = imp.view(node), node.integer("axis", -1)
     if given.index.shape[axis] != 2:
         return None
     base = imp.layer(given.tensor)
     places = np.empty(given.index.size, np.int32)
     places[given.index.ravel()] = np.flip(given.index, axis).ravel()
     other, name = f"{node.outputs[0]}@other", f"{node.outputs[0]}@"
-    imp.views[other] = View(given.tensor, places.reshape(1, *imp.graph.shapes[base]), node)
+    imp.views[other] = TensorView(given.tensor, places.reshape(1, *imp.graph.shapes[base]), node)
     minus = imp.add(Affine, node, [imp.layer(other)], ".minus", scale=-1.0, shift=0.0)
     imp.layer_names[name] = imp.add(Sigmoid, node, [
         imp.add(Add, node, [base, minus], ".difference")])
-    return View(name, given.index, node)
+    return TensorView(name, given.index, node)
 
 
-def identity(imp: Importer, node: Node) -> str | View:
+def identity(imp: Importer, node: Node) -> str | TensorView:
     """The same values."""
     return imp.views.get(node.inputs[0]) or imp.source(node)
 
@@ -298,98 +240,49 @@ transpose, slices, gather, expand, tile, space_to_depth = (_moved(move) for move
     _transpose, _slice, _gather, _expand, _tile, _space_to_depth))
 
 
-# -- layers ----------------------------------------------------------------------------------------
-def layer_of(imp: Importer, given: View) -> str | None:
-    """The layer whose output is a view's tensor, added if needed; None where none is."""
-    base = imp.layer(given.tensor)
-    shape, wanted = imp.graph.shapes[base], given.index.shape[1:]
-    flat = given.index.ravel()
-    if math.prod(wanted[1:]) == 1:
-        wanted = wanted[:1]
-    image = image_of(wanted)  # two axes are those of a signal
-    node = replace(given.node, inputs=(given.tensor,))
-    if flat.size == math.prod(shape) and np.array_equal(flat, np.arange(flat.size)):
-        if image == shape:
-            return base
-        if len(wanted) == 1:
-            return imp.add(Flatten, node, [base])
-        if len(shape) == 1 and len(image) in (3, 4) and (
-                len(wanted) == 2 or wanted[-1] != flat.size):
-            return imp.add(Unflatten, node, [base], shape=image)
-    return _selected(imp, node, base, given.index.reshape(image) if len(wanted) > 1
-                     else flat, image)
-
-
-def _selected(imp: Importer, node: Node, base: str, index: Index, wanted: Shape) -> str | None:
-    """Chosen channels of a layer, of all or a box of its pixels, or features spread over an image.
+# -- operators of each value -----------------------------------------------------------------------
+def of_values(convert: Conversion) -> Conversion:
+    """Import of an operator of each value alone; of a view in an order that no layer gives the same
+    view of what it gives for the layer, with the other tensors in that layer's order.
     """
-    shape = imp.graph.shapes[base]
-    pixels = math.prod(shape[1:])
-    if len(shape) == 1 < len(wanted):  # features at every pixel
-        lines = index.reshape(wanted[0], -1)
-        if (lines != lines[:, :1]).any() or len(wanted) not in (3, 4):
-            return None
-        source = _picked(imp, node, base, lines[:, 0])
-        return imp.add(Spread, node, [source], size=wanted[1:])
-    if len(shape) != len(wanted):
-        return None
-    channels, places = np.divmod(index.reshape(wanted[0], -1), pixels)
-    if (channels != channels[:, :1]).any():
-        return None
-    if len(shape) == 1:
-        return _picked(imp, node, base, channels[:, 0])
-    if (places != places[:1]).any():
-        return _joined(imp, node, base, index.reshape(wanted[0], -1), places, wanted)
-    box = _box(np.unravel_index(places[0].reshape(wanted[1:]), shape[1:]))
-    if box is None:
-        return None
-    begin, step = box
-    whole = wanted[1:] == shape[1:]
-    options = {} if whole else {"begin": begin, "step": step, "size": wanted[1:]}
-    return _picked(imp, node, base, channels[:, 0], options)
+    def other(imp: Importer, node: Node) -> str | TensorView:
+        apart = [v for i in range(len(node.inputs)) if (v := imp.unread(node, i))]
+        if not apart:
+            return convert(imp, node)
+        first = max(apart, key=lambda v: v.index.size)
+        whole = imp.graph.shapes[imp.layer(first.tensor)]
+        last = first.last_axis(whole)
+        if not (last or first.has_all(whole)):
+            raise node.error("reads values in an order that no layer has, more than once or not "
+                             "all; give it all of a tensor")
+        names = tuple(_beside(imp, node, i, first, last) for i in range(len(node.inputs)))
+        made = f"{node.outputs[0]}@"
+        imp.layer_names[made] = str(convert(imp, replace(node, inputs=names, outputs=(made,))))
+        return TensorView(made, first.index, node)
+    return other
 
 
-def _joined(imp: Importer, node: Node, base: str, index: Index, places: Index,
-            wanted: Shape) -> str | None:
-    """Channels of different pixels, as where pixels become channels: parts of one kind each,
-    joined, and put in order.
+def _beside(imp: Importer, node: Node, which: int, first: TensorView, last: bool) -> str:
+    """An input of an operator in the order of the layer behind another input's view.
+
+    Parameters
+    ----------
+    last : bool
+        The view has its channels last: a constant has them last, too.
     """
-    kinds = np.unique(places, axis=0, return_inverse=True)[1].ravel()
-    parts = [np.flatnonzero(kinds == kind) for kind in range(int(kinds.max()) + 1)]
-    if len(parts) > MOST_PARTS:
-        return None
-    chosen = [_selected(imp, node, base, index[part].reshape(-1, *wanted[1:]),
-                        (len(part), *wanted[1:])) for part in parts]
-    if None in chosen:
-        return None
-    joined = imp.add(Concat, node, [str(name) for name in chosen])
-    return _picked(imp, node, joined, np.argsort(np.concatenate(parts)))
-
-
-def _picked(imp: Importer, node: Node, base: str, channels: Index,
-            options: Mapping[str, Shape] | None = None) -> str:
-    """The layer itself where all channels stay."""
-    count = imp.graph.shapes[base][0]
-    every = len(channels) == count and np.array_equal(channels, np.arange(count))
-    if every and not options:
-        return base
-    picked = () if every else tuple(int(c) for c in channels)
-    return imp.add(Select, node, [base], "", channels=picked, **(options or {}))
-
-
-def _box(places: tuple[Index, ...]) -> tuple[Shape, Shape] | None:
-    """First index and step along each axis, if indices are those of a box."""
-    begin, step = [], []
-    for axis, along in enumerate(places):
-        line = np.moveaxis(along, axis, 0).reshape(along.shape[axis], -1)
-        if (line != line[:, :1]).any():
-            return None
-        distances = np.unique(np.diff(line[:, 0]))
-        if len(distances) > 1 or (len(distances) and distances[0] < 1):
-            return None
-        begin.append(int(line[0, 0]))
-        step.append(int(distances[0]) if len(distances) else 1)
-    return tuple(begin), tuple(step)
+    name, inside = node.inputs[which], f"{node.outputs[0]}@{which}"
+    shape, constant = imp.graph.shapes[imp.layer(first.tensor)], imp.constants.get(name)
+    if not name or (constant and (not last or constant.dims[-1:] != shape[:1])):
+        return name
+    if constant:
+        dims, read = (shape[0], *(1,) * imp.dimensions), constant.read
+        imp.constants[inside] = replace(constant, dims=dims, read=lambda: read().reshape(dims))
+        return inside
+    places = np.empty(first.index.size, np.int32)
+    given = imp.view(node, which)
+    places[first.index.ravel()] = np.broadcast_to(given.index, first.index.shape).ravel()
+    imp.views[inside] = TensorView(given.tensor, places.reshape(1, *shape), node)
+    return inside
 
 
 def concat(imp: Importer, node: Node) -> str:

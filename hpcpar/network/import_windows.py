@@ -14,11 +14,11 @@ from hpcpar.network.builder import Option
 from hpcpar.network.importer import Importer
 from hpcpar.network.layers import (
     AdaptiveAvgPool,
+    Expand,
     GlobalAvgPool,
     GlobalMaxPool,
     Linear,
     Pad,
-    Spread,
     Upsample,
 )
 from hpcpar.network.operations import Node
@@ -92,7 +92,7 @@ def convolution(imp: Importer, node: Node) -> str:
     kind = _layer(node, "Conv", n)
     if len(x) == 1:  # an image of one pixel
         pixel = f"{node.outputs[0]}@pixel"
-        imp.layer_names[pixel] = imp.add(Spread, node, (), ".pixel", size=(1,) * max(n, 2))
+        imp.layer_names[pixel] = imp.add(Expand, node, (), ".pixel", size=(1,) * max(n, 2))
         node = replace(node, inputs=(pixel, *node.inputs[1:]))
     source, padding = _padded(imp, node, at)
     return imp.add(kind, node, [source], out_channels=weight.dims[0], kernel=at.kernel,
@@ -167,7 +167,7 @@ def adaptive(imp: Importer, node: Node) -> str:
     if size == image:
         return imp.source(node)
     if not image:
-        return imp.add(Spread, node, size=image_of((0, *size))[1:])  # of one pixel
+        return imp.add(Expand, node, size=image_of((0, *size))[1:])  # of one pixel
     if len(size) != len(image) or any(n % s for n, s in zip(image, size, strict=True)):
         if average and len(size) == len(image):
             return imp.add(AdaptiveAvgPool, node, size=size)
@@ -178,7 +178,7 @@ def adaptive(imp: Importer, node: Node) -> str:
     return pool(imp, replace(node, op="AveragePool" if average else "MaxPool", attributes=windows))
 
 
-def pad(imp: Importer, node: Node) -> str | views.View:
+def pad(imp: Importer, node: Node) -> str | views.TensorView:
     """Pad: a number, or what the image has elsewhere; negative pads take pixels away."""
     rank, mode = imp.dimensions + 2, node.text("mode", "constant")
     value, named = imp.value(node, 1), imp.value(node, 3)
@@ -195,11 +195,11 @@ def pad(imp: Importer, node: Node) -> str | views.View:
     if mode == "constant":
         options["value"] = imp.number(node, 2, node.number("value", 0.0))
     cut = tuple((max(-a, 0), max(-b, 0)) for a, b in list(ends.values())[1:])
-    given = views.view(imp, node)
+    given = imp.view(node)
     if any(map(any, cut)):  # negative pads take pixels away
         box = (slice(None), *(slice(a, n - b) for (a, b), n in zip(
             cut, given.index.shape[1:], strict=True)))
-        given = views.View(given.tensor, given.index[box], node)
+        given = views.TensorView(given.tensor, given.index[box], node)
         if max(before + after + ends[1]) <= 0:
             return given
     name = f"{node.outputs[0]}@"
@@ -237,10 +237,10 @@ def resize(imp: Importer, node: Node) -> str:
     exact = [n / have for n, have in zip(extents, image, strict=False)] == factors
     if scales is not None and scales.size and scales.tolist()[:2] != [1, 1]:
         raise node.error("resizes samples or channels; only image axes can be")
-    if mode == "linear" and where == "half_pixel" and not exact:
-        fits = False
+    if mode == "nearest" and where == "half_pixel":
+        fits = fits and all(f == int(f) for f in factors)
     if not imp.is_image(node) and fits and len(extents) == imp.dimensions:
-        return imp.add(Spread, node, size=image_of((0, *extents))[1:])  # of one pixel
+        return imp.add(Expand, node, size=image_of((0, *extents))[1:])  # of one pixel
     if not fits or not exact or len(extents) != len(image) or min(extents) < 1:
         raise node.error(
             f"factors {[round(f, 3) for f in factors]} of mode '{mode}' ({where}, {nearest}) are "

@@ -5,18 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
-from hpcpar.network.import_views import OF_VALUES, View, layer_of, view
-from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
+from hpcpar.network.operations import BATCH, Array, Constant, Node, NodeError, Operations
+from hpcpar.network.tensor_view import TensorView, layer_of
 
-#: Placeholder for the number of samples in shapes, whatever the source was exported with.
-BATCH = -(1 << 40)
 #: A computed constant with more values, and more than any that it is made of, is refused.
 MOST_VALUES = 1 << 20
 #: Operators on constants whose result is at most as large as their inputs together.
@@ -53,7 +50,7 @@ class Importer:
     """
 
     def __init__(self, operations: Operations, graph: Graph,
-                 operators: Mapping[str, Callable[[Importer, Node], str | View]]) -> None:
+                 operators: Mapping[str, Callable[[Importer, Node], str | TensorView]]) -> None:
         self.operations, self.graph, self.operators = operations, graph, operators
         #: Image axes of the source's tensors; signals (C, W) are images with one row here.
         self.dimensions = len(operations.input_dims) - 2
@@ -72,7 +69,7 @@ class Importer:
         self._lost: set[str] = set()
         self._lost_constants: set[str] = set()
         #: Tensors that have a layer's values in another order, and nodes that no layer may need.
-        self.views: dict[str, View] = {}
+        self.views: dict[str, TensorView] = {}
         self.later: dict[str, Node] = {}
         #: Views whose order no layer gives.
         self._apart: set[str] = set()
@@ -131,68 +128,34 @@ class Importer:
     def _make(self, node: Node) -> None:
         """The layer, or the view, that a node's output is."""
         output = node.outputs[0]
-        made = self._carried(node) or self.operators[node.op](self, node)
-        if isinstance(made, View):
+        made = self.operators[node.op](self, node)
+        if isinstance(made, TensorView):
             self.views[output] = made
         else:
             self.layer_names[output] = made
             self._check_shape(node)
 
-    def _carried(self, node: Node) -> View | None:
-        """Of an operator of each value alone that reads a view in an order that no layer gives: the
-        same view of what it gives for the layer, with the other tensors in that layer's order.
-        """
-        if node.op not in OF_VALUES:
-            return None
-        apart = [v for i in range(len(node.inputs)) if (v := self.unread(node, i))]
-        if not apart:
-            return None
-        first = max(apart, key=lambda v: v.index.size)
-        whole = self.graph.shapes[self.layer(first.tensor)]
-        last = first.last_axis(whole)
-        if not (last or first.has_all(whole)):
-            raise node.error("reads values in an order that no layer has, more than once or not "
-                             "all; give it all of a tensor")
-        inner = replace(node, inputs=tuple(self._beside(node, i, first, whole if last else ())
-                                           for i in range(len(node.inputs))),
-                        outputs=(f"{node.outputs[0]}@",))
-        self._make(inner)
-        return View(inner.outputs[0], first.index, node)
-
-    def _beside(self, node: Node, which: int, first: View, last: Shape) -> str:
-        """An input of an operator in the order of the layer behind another input's view.
-
-        Parameters
-        ----------
-        last : tuple of int
-            Shape of the layer, if the view has its channels last: a constant's are last, too.
-        """
+    def view(self, node: Node, which: int = 0) -> TensorView:
+        """An input of a node as a view, of itself if nothing moved its values."""
         name = node.inputs[which]
-        inside = f"{node.outputs[0]}@{which}"
-        if name in self.constants or not name:
-            constant = self.constants.get(name)
-            if constant is None or not last or constant.dims[-1:] != last[:1]:
-                return name
-            dims = (*last[:1], *(1,) * self.dimensions)
-            self.constants[inside] = replace(constant, dims=dims,
-                                             read=lambda: constant.read().reshape(dims))
-            return inside
-        given = view(self, node, which)
-        if given.index.size <= first.index.size:
-            places = np.empty(first.index.size, np.int32)
-            places[first.index.ravel()] = np.broadcast_to(given.index, first.index.shape).ravel()
-            shape = self.graph.shapes[self.layer(first.tensor)]
-            self.views[inside] = View(given.tensor, places.reshape(1, *shape), node)
-        return inside
+        if name in self.views:
+            if self.views[name].index.shape[0] != 1:
+                raise node.error("reads tensors that were stacked along the samples' axis; stack "
+                                 "them along another")
+            return self.views[name]
+        shape = self.sample_shape(node, which)
+        dims = self.operations.shapes.get(name) or (shape[0], *self.pixels_of(shape))
+        places = np.arange(math.prod(shape), dtype=np.int32)
+        return TensorView(name, places.reshape(1, *dims), node)
 
-    def unread(self, node: Node, which: int = 0) -> View | None:
+    def unread(self, node: Node, which: int = 0) -> TensorView | None:
         """The view that an input is, where no layer gives its order."""
         name = node.inputs[which]
-        if name not in self.views or self._layer(name) is not None:
+        if name not in self.views or self.made(name) is not None:
             return None
         return self.views[name]
 
-    def _layer(self, name: str) -> str | None:
+    def made(self, name: str) -> str | None:
         """The layer that gives a tensor, added now where it is a view; None where none does."""
         if name in self.later:
             self._make(self.later.pop(name))
@@ -212,7 +175,7 @@ class Importer:
         NodeError
             None does.
         """
-        found = self._layer(name)
+        found = self.made(name)
         if found is None:
             self._lost.add(name)
             given = self.views[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcpar.network.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
-from hpcpar.network.channelwise import Channelwise, PReLU, Scale, Shift
+from hpcpar.network.channelwise import ChannelScale, ChannelShift, Channelwise, PReLU
 from hpcpar.network.loss import LogisticCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
@@ -44,7 +44,7 @@ from hpcpar.network.pool import (
     MaxPool3d,
     Pool,
 )
-from hpcpar.network.rearrange import Moves, Select, Spread, Unflatten
+from hpcpar.network.rearrange import Expand, Moves, Select, Unflatten
 from hpcpar.network.resample import AdaptiveAvgPool, Pad, Resampled, Upsample
 from hpcpar.network.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.windowed import Windowed
@@ -64,6 +64,8 @@ __all__ = [
     "AvgPool3d",
     "BatchNorm",
     "ChannelNorm",
+    "ChannelScale",
+    "ChannelShift",
     "Channelwise",
     "Clip",
     "Concat",
@@ -75,6 +77,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Dropout",
+    "Expand",
     "Flatten",
     "GlobalAvgPool",
     "GlobalMaxPool",
@@ -103,14 +106,11 @@ __all__ = [
     "ReLU",
     "Resampled",
     "SampleNorm",
-    "Scale",
     "Select",
     "Shape",
-    "Shift",
     "SiLU",
     "Sigmoid",
     "SoftmaxCrossEntropy",
-    "Spread",
     "Tanh",
     "Unflatten",
     "Upsample",

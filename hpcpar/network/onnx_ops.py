@@ -81,6 +81,7 @@ OPERATORS: dict[str, Conversion] = {
     "Unsqueeze": views.unsqueeze,
     "Upsample": windows.resize,
 }
+OPERATORS |= {name: views.of_values(OPERATORS[name]) for name in views.OF_VALUES}
 
 
 def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:

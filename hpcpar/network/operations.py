@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from hpcpar.errors import InputError
 
+#: Placeholder for the number of samples in shapes, whatever the source was exported with.
+BATCH = -(1 << 40)
 Array = npt.NDArray[np.int64 | np.float64]
 Attribute = float | bytes | Sequence[int] | Sequence[float]
 

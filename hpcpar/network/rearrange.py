@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, PassWork, Shape, axes_of, need_features, need_image
-from hpcpar.network.receptive_field import Blocks, Picked, Relation, Same, Window
+from hpcpar.network.receptive_field import Picked, Relation, Same, Unflattened, Window
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Select(Moves):
 
 
 @dataclass(frozen=True)
-class Spread(Moves):
+class Expand(Moves):
     """Features at every pixel of an image.
 
     Attributes
@@ -82,7 +82,7 @@ class Spread(Moves):
     """
 
     size: Shape = (1, 1)
-    kind: ClassVar[str] = "spread"
+    kind: ClassVar[str] = "expand"
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_features(self, x)
@@ -111,4 +111,4 @@ class Unflatten(Moves):
         return self.shape
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
-        return Same() if axis == "n" else Blocks(math.prod(self.shape[1:]))
+        return Same() if axis == "n" else Unflattened(math.prod(self.shape[1:]))

@@ -208,7 +208,7 @@ class Picked(Irregular):
 
 
 @dataclass(frozen=True)
-class Blocks(Irregular):
+class Unflattened(Irregular):
     """Output i needs inputs i * size .. (i + 1) * size - 1."""
 
     size: int
@@ -255,4 +255,4 @@ class Columns:
 
 
 Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Folded | Groups | Granule
-            | Offset | Picked | Blocks | Columns)
+            | Offset | Picked | Unflattened | Columns)

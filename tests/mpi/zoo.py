@@ -19,11 +19,14 @@ from hpcpar.network.layers import (
     AvgPool1d,
     BatchNorm,
     ChannelNorm,
+    ChannelScale,
+    ChannelShift,
     Concat,
     Conv1d,
     Conv2d,
     Conv3d,
     Dropout,
+    Expand,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
@@ -42,13 +45,10 @@ from hpcpar.network.layers import (
     Pair,
     PReLU,
     ReLU,
-    Scale,
     Select,
-    Shift,
     Sigmoid,
     SiLU,
     SoftmaxCrossEntropy,
-    Spread,
     Tanh,
     Unflatten,
     Upsample,
@@ -231,7 +231,7 @@ def moves() -> Network:
     second = net.add(LeakyReLU, "leaky")
     net.add(GlobalAvgPool, "pool", after=x)
     net.add(Linear, "fc1", out_features=4)
-    third = net.add(Spread, "spread", size=(9, 7))
+    third = net.add(Expand, "spread", size=(9, 7))
     net.add(Select, "one", after=second, channels=(2,))
     fourth = net.add(Select, "all", channels=(0,) * 4)
     net.add(Add, "sum", after=(first, second, third, fourth))
@@ -258,23 +258,23 @@ def channelwise() -> Network:
     x = net.add(Dropout, "drop1", rate=0.3, unit="channel")
     net.add(Conv2d, "conv1", out_channels=8, kernel=3, padding=1)
     net.add(PReLU, "prelu2", shared=True)
-    net.add(Scale, "scale1")
+    net.add(ChannelScale, "scale1")
     y = net.add(Dropout, "drop2", rate=0.4, unit="sample")
     net.add(Add, "sum", after=(x, y))
     net.add(ELU, "elu", alpha=0.7, scale=1.2)
     net.add(Conv2d, "conv2", out_channels=6, kernel=3, stride=2)
-    net.add(Scale, "scale2")
-    net.add(Shift, "shift2")
+    net.add(ChannelScale, "scale2")
+    net.add(ChannelShift, "shift2")
     net.add(Mish, "mish")
     net.add(ChannelNorm, "norm2", affine=False)
-    net.add(Scale, "gain", shared=True)
-    net.add(Shift, "shift")
+    net.add(ChannelScale, "gain", shared=True)
+    net.add(ChannelShift, "shift")
     net.add(Flatten, "flat")
     net.add(Linear, "fc1", out_features=7)
     net.add(PReLU, "prelu3")
     net.add(ChannelNorm, "norm3")
-    net.add(Scale, "gain2", shared=True)
-    net.add(Shift, "bias2", shared=True)
+    net.add(ChannelScale, "gain2", shared=True)
+    net.add(ChannelShift, "bias2", shared=True)
     net.add(Linear, "fc2", out_features=5)
     net.add(SoftmaxCrossEntropy, "loss")
     return net.build()

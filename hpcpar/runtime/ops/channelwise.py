@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import Channelwise, PReLU, Scale, Shift
+from hpcpar.network.layers import ChannelScale, ChannelShift, Channelwise, PReLU
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 
@@ -26,7 +26,7 @@ class ChannelwiseOp(Operator):
         out[...] = total.sum() if self.layer.shared else total
 
 
-@operator(Scale)
+@operator(ChannelScale)
 class ScaleOp(ChannelwiseOp):
     """y = w x."""
 
@@ -41,7 +41,7 @@ class ScaleOp(ChannelwiseOp):
                   self.parameters.dweight)
 
 
-@operator(Shift)
+@operator(ChannelShift)
 class ShiftOp(ChannelwiseOp):
     """y = x + w."""
 

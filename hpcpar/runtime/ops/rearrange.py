@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import Select, Spread, Unflatten
+from hpcpar.network.layers import Expand, Select, Unflatten
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 
@@ -66,8 +66,8 @@ def _rounds(picked: Places) -> list[Places]:
     return [np.sort(order[rounds == i]) for i in range(int(rounds.max(initial=-1)) + 1)]
 
 
-@operator(Spread)
-class SpreadOp(Operator):
+@operator(Expand)
+class ExpandOp(Operator):
     """Copies at every pixel; ranks that cut the image hold partial sums of the gradient."""
 
     def _forward(self) -> None:
