@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Networks with one of these in a class's name mix pixels by attention, scans or dense layers.
-PIXEL_MIXERS = re.compile(r"Attention(?!Pool|Block$)|WindowAttn|MixerBlock|Mamba|Transformer|Lambda|Halo"
-                          r"|SelfAttn|Swin|ViT")
+PIXEL_MIXERS = re.compile(r"Attention(?!Pool|Block$)|WindowAttn|MixerBlock|Mamba|Transformer"
+                          r"|Lambda|Halo|SelfAttn|Swin|ViT")
 #: Families of timm that their source shows to mix pixels so.
 SOURCE = re.compile(r"\bqkv\b|scaled_dot_product|class \w*Attention\(|SpatialGatingUnit|nn\.LSTM")
 #: Every network whose hash is a multiple of this is kept aside.
@@ -79,7 +79,7 @@ def torchvision() -> list[Candidate]:
                     name).__module__ else {}))
         video = "video" in models.get_model_builder(name).__module__
         big = 299 if "inception" in name else 224
-        return Candidate("torchvision", name, make, (3, 8, 112, 112) if video else (3, big, big),
+        return Candidate("torchvision", name, make, (3, 16, 224, 224) if video else (3, big, big),
                          (3, 4, 32, 32) if video else (3, 96, 96) if big > 224 else (3, 64, 64))
     return [candidate(name) for name in by_family(families, 2)
             if not re.search(r"swin|vit|s3d_none", name)]
@@ -104,7 +104,7 @@ def timm() -> list[Candidate]:
         sizes.setdefault(full.partition(".")[0], config.input_size[-1])
 
     def candidate(name: str) -> Candidate:
-        big = min(sizes.get(name, 224), 331)
+        big = min(sizes.get(name, 224), 448)
         return Candidate("timm", name, lambda _: timm.create_model(name, pretrained=False),
                          (3, big, big), (3, 96, 96) if big > 288 else (3, 64, 64))
     return [candidate(name) for name in by_family(families, 2)]
@@ -118,7 +118,8 @@ def pytorchcv() -> list[Candidate]:
     for name, function in _models.items():
         family = function.__module__.rpartition(".")[2]
         if not re.search(r"pose|jasper|quartznet|wav2|lwopen|centernet|ibppose|raft|pointnet|others"
-                         r"|superpoint|nvpattexp|voca|lffd|prnet|isqrt|transformer|vit|swin|zerodce|propainter|deepfill", family):
+                         r"|superpoint|nvpattexp|voca|lffd|prnet|isqrt|transformer|vit|swin"
+                         r"|zerodce|propainter|deepfill", family):
             families.setdefault(re.sub("_cifar|_cub", "", family), []).append(name)
 
     def candidate(name: str) -> Candidate:
@@ -128,7 +129,7 @@ def pytorchcv() -> list[Candidate]:
             except TypeError:  # it does not ask for the size
                 return _models[name](pretrained=False)
         cifar = re.search(r"cifar|svhn", name)
-        big = 32 if cifar else 299 if "ception" in name or "asnet" in name else 224
+        big = 32 if cifar else 299 if re.search("(?<!bnin)(?<!bnIn)ception|asnet", name) else 224
         if re.search(r"voc|cityscapes|ade20k|coco|celeba", name):
             big = 320 if "voc" in name else 256
         return Candidate("pytorchcv", name, make, (3, big, big),
@@ -211,8 +212,9 @@ def _monai(name: str, kind: Any, dims: int, needs: list[inspect.Parameter],
     if "in_channels" in parameters and "in_channels" not in given:
         channels = parameters["in_channels"].default
     size = 32 if "in_shape" in given else 64
-    return Candidate("monai", f"{name}-{dims}d", lambda _: kind(**given), (channels, *(size,) * dims),
-                     (channels, *(32,) * dims))
+    size = {"AHNet": 128, "HoVerNet": 256}.get(name, size)
+    return Candidate("monai", f"{name}-{dims}d", lambda _: kind(**given),
+                     (channels, *(size,) * dims), (channels, *(32,) * dims))
 
 
 def nnunet() -> list[Candidate]:

@@ -45,6 +45,9 @@ def gemm(imp: Importer, node: Node) -> str | TensorView:
 
 def matmul(imp: Importer, node: Node) -> str:
     """A matrix product, merged with the bias if an Add of a vector is its only reader."""
+    if node.inputs[1] not in imp.constants:
+        raise node.error("is a product of two tensors, as in attention over pixels, which is out "
+                         "of scope; multiply with weights")
     readers, (weight, ) = imp.readers.get(node.outputs[0], []), imp.weights(node, 1)
     bias = None
     if len(readers) == 1 and readers[0].op == "Add":

@@ -25,9 +25,10 @@ _BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
 #: Advice in the error for some common operators without a layer.
 REMEDIES = {
     "softplus": "use ReLU or SiLU",
+    **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
+                    "attention over pixels is out of scope"),
     "depthtospace": "use an upsampling or a transposed convolution",
     "pixelshuffle": "use an upsampling or a transposed convolution",
-    "pow": "use an activation, or LRN",
     "batchnorm.default": "let it normalise by the batch when the module trains, and keep "
                          "track_running_stats=True for its evaluation",
     "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",

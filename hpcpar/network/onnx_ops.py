@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from hpcpar.errors import InputError
@@ -106,7 +106,8 @@ def build(operations: Operations, name: str, shape: Shape,
     InputError
         Operators have no layer, or shapes do not fit.
     """
-    importer = Importer(merged(operations), Graph(name, shape), OPERATORS)
+    operations = merged(operations)
+    importer = Importer(operations, Graph(name, shape), OPERATORS)
     importer.run()
     try:
         last = importer.layer(operations.output)
@@ -115,8 +116,31 @@ def build(operations: Operations, name: str, shape: Shape,
                          f"on the input '{operations.input}'") from err
     try:
         importer.graph.keep(last)
+        notes = (*importer.notes(), *_unused(operations), *_doubtful(importer.graph, last, loss))
         importer.graph.add(loss, "loss", after=last)
-        return replace(importer.graph.build(), notes=importer.notes(),
-                       origins=importer.origins)
+        return replace(importer.graph.build(), notes=notes, origins=importer.origins)
     except InputError as err:
         raise InputError(f"{operations.source}: {err}") from err
+
+
+def _unused(operations: Operations) -> Iterator[str]:
+    """A note on parameters of a module that its output does not depend on."""
+    read = {name for node in operations.nodes for name in node.inputs}
+    used = frozenset[str]().union(*(c.origins for name, c in operations.constants.items()
+                                    if name in read))
+    unused = sorted(name for name, c in operations.constants.items()
+                    if c.trained and not c.origins & used)
+    if unused and operations.exact_sharing:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        yield (f"the output does not depend on the parameters {', '.join(unused[:3])}{more}; they "
+               "are left out")
+
+
+def _doubtful(graph: Graph, last: str, loss: type[Loss]) -> Iterator[str]:
+    """A note where a softmax follows what is a probability already, or one output alone."""
+    alone = graph.shapes[last][0] == 1
+    sigmoid = any(isinstance(layer, layers.Sigmoid) for layer in graph.layers if layer.name == last)
+    if loss is layers.SoftmaxCrossEntropy and (alone or sigmoid):
+        what = "one output" if alone else "a sigmoid"
+        yield (f"it ends in {what}, and a softmax cross-entropy follows; another loss may fit: "
+               "from_torch(module, shape, loss=MeanSquaredError)")

@@ -1,4 +1,6 @@
-"""Layers from outside the package train under every cut as PyTorch does."""
+"""Layers from outside the package, and those that move values or have a channel's numbers, train
+under every cut as PyTorch does.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ P = world().size
 pytestmark = pytest.mark.skipif(P > 4, reason="every cut occurs on 1 to 4 ranks")
 
 
+@pytest.mark.parametrize("name", ["own", "moves", "channelwise"])
 @pytest.mark.parametrize("strategy", [*named(P), *(f"{s}/outer" for s in named(P) if "grid" in s)])
-def test_every_strategy(strategy: str, communicator: Communicator) -> None:
-    network = facts("own").network
+def test_every_strategy(strategy: str, name: str, communicator: Communicator) -> None:
+    network = facts(name).network
     batch = 2 * P * P
     try:
         configs = configurations(network, strategy, P)
@@ -35,7 +38,7 @@ def test_every_strategy(strategy: str, communicator: Communicator) -> None:
         pytest.skip(f"the network has too few rows, channels or layers: {err}")
     plan = Plan(NetworkSpec.of(network), P, batch, strategy, configs, dtype="float64",
                 **plan_options(strategy, P, batch))
-    check(f"own@{batch}", plan, "ring", communicator, strategy, 2)
+    check(f"{name}@{batch}", plan, "ring", communicator, strategy, 2)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -126,6 +126,14 @@ def test_what_a_module_does_not_train_is_noted() -> None:
     (note,) = from_torch(nn.Sequential(norm, nn.Flatten(), nn.Linear(360, 2)), SHAPE).notes
     assert "is computed from 0.parametrizations.weight.original0, 0.param" in note
     assert from_torch(Small(), SHAPE).notes == ()
+    extra = Small()
+    extra.more = nn.Conv2d(3, 3, 1)
+    (note,) = from_torch(extra, SHAPE).notes
+    assert note.startswith("the output does not depend on the parameters more.bias, more.weight;")
+    one = nn.Sequential(nn.Conv2d(3, 1, 1), nn.Flatten(), nn.Linear(120, 4), nn.Sigmoid())
+    (note,) = from_torch(one, SHAPE).notes
+    assert "it ends in a sigmoid, and a softmax cross-entropy follows" in note
+    assert from_torch(one, SHAPE, MeanSquaredError).notes == ()
 
 
 @pytest.mark.parametrize(("module", "message"), [
