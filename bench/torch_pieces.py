@@ -78,7 +78,7 @@ def parts(x: Tensor, conv: nn.Module) -> Tensor:
 def channel_attention(x: Tensor, conv: nn.Module) -> Tensor:
     """ECA: a convolution over the channels."""
     y = x.mean((2, 3)).view(len(x), 1, -1)
-    y = conv(y).view(len(x), -1, 1, 1).sigmoid()
+    y = conv(y).sigmoid().view(len(x), -1, 1, 1)
     return x * y.expand_as(x)
 
 
@@ -124,7 +124,7 @@ def in_place(x: Tensor, *changes: nn.Module) -> Tensor:
 def pixels(x: Tensor, conv: nn.Module) -> Tensor:
     """Every other pixel, and shifted ones, as in NASNet's reductions; pixels as channels."""
     y = functional.pixel_unshuffle(x[:, :2, :8, :6], 2)
-    n, c, h, w = y.shape
+    n, c = y.shape[:2]
     blocks = x[:, :, 1:].view(n, 8, 4, 2, 4, 2).permute(0, 3, 5, 1, 2, 4).reshape(n, 32, 4, 4)
     x = x + torch.cat([y, blocks[:, 5:5 + c, :, 1:]], 1)[:, ::2].mean((2, 3), keepdim=True)
     return torch.cat([x[:, :, ::2, ::2], conv(functional.pad(x, (-1, 1, -1, 1))[:, :, ::2, ::2])],

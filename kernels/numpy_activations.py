@@ -56,7 +56,7 @@ def _tanh_of_gelu(x: Array) -> Array:
 
 
 def _tanh_of_mish(x: Array) -> Array:
-    return np.tanh(np.logaddexp(x, 0))
+    return np.tanh(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
 
 
 #: (x, a, b, out), see `Backend.activation_forward`.

@@ -100,12 +100,10 @@ def _selected(imp: LayerMaker, node: Node, base: str, index: Index, wanted: Shap
     """
     shape = imp.graph.shapes[base]
     pixels = math.prod(shape[1:])
-    if len(shape) == 1 < len(wanted):  # features at every pixel
-        lines = index.reshape(wanted[0], -1)
-        if (lines != lines[:, :1]).any() or len(wanted) not in (3, 4):
-            return None
-        source = _picked(imp, node, base, lines[:, 0])
-        return imp.add(Expand, node, [source], size=wanted[1:])
+    lines = index.reshape(wanted[0], -1)
+    if lines.shape[1] > 1 and len(wanted) in (3, 4) and not (lines != lines[:, :1]).any():
+        features = base if len(shape) == 1 else imp.add(Flatten, node, [base])
+        return imp.add(Expand, node, [_picked(imp, node, features, lines[:, 0])], size=wanted[1:])
     if len(shape) != len(wanted):
         return None
     channels, places = np.divmod(index.reshape(wanted[0], -1), pixels)

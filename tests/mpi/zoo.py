@@ -243,6 +243,7 @@ def moves() -> Network:
     net.add(Unflatten, "image", shape=(4, 3, 2))
     net.add(Conv2d, "conv2", out_channels=5, kernel=1)
     net.add(GlobalAvgPool, "mean")
+    net.add(Linear, "fc3", out_features=5)
     net.add(SoftmaxCrossEntropy, "loss")
     return net.build()
 
