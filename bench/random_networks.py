@@ -13,9 +13,10 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -30,7 +31,14 @@ from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
-from hpcpar.network.layers import BatchNorm, ConvTranspose, Layer  # noqa: E402
+from hpcpar.network.layers import (  # noqa: E402
+    BatchNorm,
+    ConvTranspose,
+    Layer,
+    Loss,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+)
 from hpcpar.plan.boxes import items, local  # noqa: E402
 from hpcpar.plan.layout import owned  # noqa: E402
 from hpcpar.plan.plan import Plan  # noqa: E402
@@ -57,7 +65,7 @@ class Truth:
 
     network: Network
     images: Floats
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     weights: dict[str, list[Floats]]
     output: Floats
     loss: float
@@ -72,34 +80,51 @@ def truth(seed: int) -> Truth:
     InputError
         The module cannot be loaded.
     """
+    from bench.random_modules import random_module
+
+    return truth_of(*random_module(seed))
+
+
+def truth_of(module: Any, shape: tuple[int, ...], batch: int,
+             loss: type[Loss] = SoftmaxCrossEntropy) -> Truth:
+    """The network of a float64 module, and what PyTorch computes.
+
+    Raises
+    ------
+    InputError
+        The module cannot be loaded, or no layer has one of its parameters.
+    """
     import torch
     from torch.nn import functional
 
-    from bench.random_modules import random_module
     from hpcpar.network import from_torch
 
-    module, shape, batch = random_module(seed)
-    network = from_torch(module, shape)
+    network = from_torch(module, shape, loss)
     x = torch.randn(batch, *shape, dtype=torch.float64)
     y = module.train()(x)
-    labels = torch.randint(0, y.shape[1], (batch, *y.shape[2:]))
-    loss = functional.cross_entropy(y, labels)
-    loss.backward()
+    if loss is MeanSquaredError:
+        labels = torch.randn_like(y)
+        value = functional.mse_loss(y, labels)
+    else:
+        labels = torch.randint(0, y.shape[1], (batch, *y.shape[2:]))
+        value = functional.cross_entropy(y, labels)
+    value.backward()
+    parameters = dict(module.named_parameters())
     weights: dict[str, list[Floats]] = {}
     gradients: dict[str, list[Floats]] = {}
     for layer in network.weighted:
-        part = module.get_submodule(layer.name)
-        found = [p for p in (part.weight, part.bias) if p is not None]
-        kept = [ours(network, layer, i, p.detach().numpy()) for i, p in enumerate(found)]
-        weights[layer.name] = [w.copy() for w in kept]
+        found = [parameters.pop(name) for name in network.origins[layer.name]]
+        weights[layer.name] = [ours(network, layer, i, p.detach().numpy()).copy()
+                               for i, p in enumerate(found)]
         gradients[layer.name] = [ours(network, layer, i, p.grad.numpy())
                                  for i, p in enumerate(found)]
-    if sum(map(len, weights.values())) != len(list(module.parameters())):
-        raise InputError("some parameters of the module belong to no layer")
+    lost = [name for name, p in parameters.items() if p.grad is not None]
+    if lost:
+        raise InputError(f"parameters of the module belong to no layer: {', '.join(lost[:3])}")
     output = y.detach().numpy().reshape(batch, *network.shapes[network.layers[-1].name])
+    truth_shape = output.shape if loss is MeanSquaredError else (batch, *output.shape[2:])
     return Truth(network, x.numpy().reshape(batch, *network.image_shape),
-                 labels.numpy().reshape(batch, *output.shape[2:]), weights, output, loss.item(),
-                 gradients)
+                 labels.numpy().reshape(truth_shape), weights, output, value.item(), gradients)
 
 
 def ours(network: Network, layer: Layer, which: int, value: Floats) -> Floats:
@@ -195,11 +220,16 @@ class Step:
 
 def check(seed: int, communicator: Communicator) -> list[str]:
     """Faults of a network under a random plan, the same on all ranks; none if all is equal."""
+    return check_truth(lambda: truth(seed), seed, communicator)
+
+
+def check_truth(make: Callable[[], Truth], seed: int, communicator: Communicator) -> list[str]:
+    """Faults of the network that rank 0 makes, under the random plan of a seed."""
     ranks: World = communicator.world
     given: Truth | str | None = None
     if ranks.rank == 0:
         try:
-            given = truth(seed)
+            given = make()
         except InputError as err:
             given = f"not loaded: {err}"
     given = ranks.comm.bcast(given)

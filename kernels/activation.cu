@@ -2,11 +2,12 @@
 #include "common.cuh"
 
 // In the order of ACTIVATIONS in interface.py.
-enum Activation { RELU, LEAKY_RELU, CLIP, SIGMOID, TANH, SILU, GELU, AFFINE };
+enum Activation { RELU, LEAKY_RELU, CLIP, SIGMOID, TANH, SILU, GELU, ELU, MISH, AFFINE };
 
 DEVICE REAL act_sigmoid(REAL x) { return (REAL)1 / ((REAL)1 + exp(-x)); }
 DEVICE REAL act_normal(REAL x) { return ((REAL)1 + erf(x * (REAL)0.70710678118654752440)) / (REAL)2; }
 DEVICE REAL act_tanh_of_gelu(REAL x) { return tanh((REAL)0.79788456080286535588 * x * ((REAL)1 + (REAL)0.044715 * x * x)); }
+DEVICE REAL act_tanh_of_mish(REAL x) { return tanh(x > (REAL)0 ? x + log1p(exp(-x)) : log1p(exp(x))); }
 
 DEVICE REAL act_value(int function, REAL a, REAL b, REAL x) {
     switch (function) {
@@ -17,11 +18,13 @@ DEVICE REAL act_value(int function, REAL a, REAL b, REAL x) {
         case TANH: return tanh(x);
         case SILU: return x * act_sigmoid(x);
         case GELU: return x * (a > (REAL)0 ? ((REAL)1 + act_tanh_of_gelu(x)) / (REAL)2 : act_normal(x));
+        case ELU: return b * (x > (REAL)0 ? x : a * expm1(x));
+        case MISH: return x * act_tanh_of_mish(x);
         default: return a * x + b;
     }
 }
 
-// k is x of SILU and GELU, else f(x).
+// k is x of SILU, GELU and MISH, else f(x).
 DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
     const REAL one = 1;
     switch (function) {
@@ -40,6 +43,11 @@ DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
                 return dy * (one + t + k * (one - t * t) * (REAL)0.79788456080286535588 * (one + (REAL)0.134145 * k * k)) / (REAL)2;
             }
             return dy * (act_normal(k) + k * exp(-k * k / (REAL)2) * (REAL)0.39894228040143267794);
+        case ELU: return dy * (k > (REAL)0 ? b : k + a * b);
+        case MISH: {
+            const REAL t = act_tanh_of_mish(k);
+            return dy * (t + k * (one - t * t) * act_sigmoid(k));
+        }
         default: return a * dy;
     }
 }

@@ -29,7 +29,8 @@ from hpcpar.kernels.device_group import DeviceGroup
 
 Array = Any  #: numpy.ndarray or cupy.ndarray
 #: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
-ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "affine")
+ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "elu", "mish",
+               "affine")
 Pair = tuple[int, int]
 #: One number per image axis.
 Ints = tuple[int, ...]
@@ -392,13 +393,14 @@ class Backend(ABC):
         relu: max(x, 0); leaky_relu: x if x > 0, else a * x; clip: min(max(x, a), b);
         sigmoid: s(x) = 1 / (1 + exp(-x)); tanh; silu: x * s(x); affine: a * x + b;
         gelu: x * (1 + erf(x / sqrt(2))) / 2, or with a = 1
-        x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2.
+        x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2;
+        elu: b * x if x > 0, else b * a * (exp(x) - 1); mish: x * tanh(log(1 + exp(x))).
         """
 
     @abstractmethod
     def activation_backward(self, function: str, numbers: tuple[float, float], kept: Array,
                             dy: Array, dx: Array) -> None:
-        """dx = dy * f'(x); `kept` is x of silu and gelu, else f(x); dx may be dy.
+        """dx = dy * f'(x); `kept` is x of silu, gelu and mish, else f(x); dx may be dy.
 
         f' of relu at 0 is 0, of leaky_relu a, of clip at both bounds 0.
         """

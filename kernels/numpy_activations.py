@@ -55,6 +55,10 @@ def _tanh_of_gelu(x: Array) -> Array:
     return np.tanh(_ROOT * x * (1 + _CUBE * x * x))
 
 
+def _tanh_of_mish(x: Array) -> Array:
+    return np.tanh(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
 #: (x, a, b, out), see `Backend.activation_forward`.
 _FORWARD: dict[str, Callable[[Array, float, float, Array], object]] = {
     "relu": lambda x, a, b, y: np.maximum(x, 0, out=y),
@@ -65,6 +69,9 @@ _FORWARD: dict[str, Callable[[Array, float, float, Array], object]] = {
     "silu": lambda x, a, b, y: np.multiply(x, _sigmoid(x), out=y),
     "gelu": lambda x, a, b, y: np.multiply(x, (1 + _tanh_of_gelu(x)) / 2 if a else _normal(x),
                                            out=y),
+    "elu": lambda x, a, b, y: np.multiply(
+        np.where(x > 0, x, a * np.expm1(np.minimum(x, 0))), b, out=y),
+    "mish": lambda x, a, b, y: np.multiply(x, _tanh_of_mish(x), out=y),
     "affine": lambda x, a, b, y: np.add(a * x, b, out=y),
 }
 
@@ -81,6 +88,11 @@ def _gelu_slope(x: Array, by_tanh: float) -> Array:
     return (1 + t + x * (1 - t * t) * (_ROOT * (1 + 3 * _CUBE * x * x))) / 2
 
 
+def _mish_slope(x: Array) -> Array:
+    t = _tanh_of_mish(x)
+    return t + x * (1 - t * t) * _sigmoid(x)
+
+
 #: (kept, a, b, dy, dx), see `Backend.activation_backward`.
 _BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
     "relu": lambda y, a, b, g, d: masked(y > 0, g, d),
@@ -90,6 +102,8 @@ _BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
     "tanh": lambda y, a, b, g, d: np.multiply(g, 1 - y * y, out=d),
     "silu": lambda x, a, b, g, d: np.multiply(g, _silu_slope(x), out=d),
     "gelu": lambda x, a, b, g, d: np.multiply(g, _gelu_slope(x, a), out=d),
+    "elu": lambda y, a, b, g, d: np.multiply(g, np.where(y > 0, b, y + a * b), out=d),
+    "mish": lambda x, a, b, g, d: np.multiply(g, _mish_slope(x), out=d),
     "affine": lambda _, a, b, g, d: np.multiply(g, a, out=d),
 }
 

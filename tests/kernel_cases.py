@@ -56,6 +56,8 @@ TORCH_ACTIVATIONS: dict[str, tuple[tuple[float, float], Callable[[Any], Any]]] =
     "gelu": (NONE, lambda x: torch_module().nn.functional.gelu(x)),
     "gelu by tanh": ((1.0, 0.0),
                      lambda x: torch_module().nn.functional.gelu(x, approximate="tanh")),
+    "elu": ((0.7, 1.2), lambda x: 1.2 * torch_module().nn.functional.elu(x, 0.7)),
+    "mish": (NONE, lambda x: torch_module().nn.functional.mish(x)),
     "affine": ((-1.5, 0.25), lambda x: -1.5 * x + 0.25),
 }
 
@@ -79,7 +81,7 @@ def test_activations(backend: Backend, case: str, style: int, dtype: Any) -> Non
     backend.activation_forward(name, numbers, x, y)
     close = {np.float64: 1e-12, np.float32: 1e-5}[dtype]
     np.testing.assert_allclose(fetch(y), ty.detach().numpy(), rtol=close, atol=close)
-    kept = x if name in ("silu", "gelu") else y
+    kept = x if name in ("silu", "gelu", "mish") else y
     backend.activation_backward(name, numbers, kept, dy, dx)
     np.testing.assert_allclose(fetch(dx), tx.grad.numpy(), rtol=close, atol=close)
     backend.activation_backward(name, numbers, kept, dy, dy)

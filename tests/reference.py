@@ -109,9 +109,10 @@ class Reference:
 
         The number of a pass is iteration * passes + pass.
         """
-        return self.compute.dropout_mask(mask_key(self.seed, number,
-                                                  self.network.layers.index(layer)), shape,
-                                         layer.rate)
+        axes = {"sample": 1, "channel": 2, "value": len(shape)}[layer.unit]
+        key = mask_key(self.seed, number, self.network.layers.index(layer))
+        mask = self.compute.dropout_mask(key, shape[:axes], layer.rate)
+        return mask.reshape(shape[:axes] + (1,) * (len(shape) - axes))
 
     def _forward(self, layers: Iterable[Layer], have: dict[str, Any], number: int) -> None:
         """Compute the outputs of `layers` from those of earlier layers.

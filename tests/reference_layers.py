@@ -10,13 +10,18 @@ import torch
 from hpcpar.network.layers import (
     LRN,
     Activation,
+    AdaptiveAvgPool,
     Add,
     AvgPool2d,
     AvgPool3d,
+    ChannelNorm,
+    ChannelScale,
+    ChannelShift,
     Concat,
     Conv2d,
     Conv3d,
     ConvTranspose,
+    Expand,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
@@ -30,6 +35,9 @@ from hpcpar.network.layers import (
     MeanSquaredError,
     Multiply,
     Pad,
+    PReLU,
+    Select,
+    Unflatten,
     Upsample,
 )
 
@@ -62,6 +70,10 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return transposed(x, torch_weight(weights[0], layer.groups),
                           weights[1] if layer.bias else None, layer.stride, layer.padding,
                           layer.output_padding, layer.groups, layer.dilation)
+    if isinstance(layer, Upsample) and layer.size:
+        kind = {2: "bilinear", 3: "trilinear"}[len(layer.size)]
+        linear = {"mode": kind, "align_corners": layer.align_corners}
+        return f.interpolate(x, layer.size, **(linear if layer.mode == "linear" else {}))
     if isinstance(layer, Upsample):
         kind = {2: "bilinear", 3: "trilinear"}[len(layer.scale)]
         linear = {"mode": kind, "align_corners": layer.align_corners}
@@ -69,7 +81,29 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
                              **(linear if layer.mode == "linear" else {}))
     if isinstance(layer, Pad):
         amounts = [n for ends in reversed(layer.amounts(tuple(x.shape[1:]))) for n in ends]
-        return f.pad(x, amounts, "circular" if layer.mode == "periodic" else "constant")
+        if layer.mode == "constant":
+            return f.pad(x, [*amounts, *layer.channels], value=layer.value)
+        return f.pad(x, amounts, {"periodic": "circular", "edge": "replicate"}.get(
+            layer.mode, layer.mode))
+    if isinstance(layer, Select):
+        x = x[:, list(layer.channels)] if layer.channels else x
+        box = zip(layer.begin, layer.step, layer.size, strict=True)
+        return x[(..., *(slice(b, b + s * (n - 1) + 1, s) for b, s, n in box))]
+    if isinstance(layer, Expand):
+        return x.reshape(*x.shape, *(1,) * len(layer.size)).expand(*x.shape, *layer.size)
+    if isinstance(layer, Unflatten):
+        return x.reshape(len(x), *layer.shape)
+    if isinstance(layer, AdaptiveAvgPool):
+        pool = f.adaptive_avg_pool2d if len(layer.size) == 2 else f.adaptive_avg_pool3d
+        return pool(x, layer.size)
+    if isinstance(layer, PReLU):
+        return f.prelu(x, weights[0])
+    if isinstance(layer, ChannelScale | ChannelShift):
+        numbers = weights[0].reshape(-1, *(1,) * (x.ndim - 2))
+        return x * numbers if isinstance(layer, ChannelScale) else x + numbers
+    if isinstance(layer, ChannelNorm):
+        last = f.layer_norm(x.movedim(1, -1), x.shape[1:2], *(weights or (None, None)), layer.eps)
+        return last.movedim(-1, 1)
     if isinstance(layer, Conv2d | Conv3d):
         conv = f.conv2d if isinstance(layer, Conv2d) else f.conv3d
         bias = weights[1] if layer.bias else None
@@ -118,7 +152,8 @@ def activation(layer: Activation, x: Any) -> Any:
         "relu": f.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": f.silu,
         "gelu": lambda t: f.gelu(t, approximate="tanh" if a else "none"),
         "leaky_relu": lambda t: f.leaky_relu(t, a), "clip": lambda t: f.hardtanh(t, a, b),
-        "affine": lambda t: a * t + b,
+        "affine": lambda t: a * t + b, "mish": f.mish,
+        "elu": lambda t: torch.where(t > 0, t, a * torch.expm1(t.clamp(max=0))) * b,
     }
     return functions[layer.kind](x)
 

@@ -23,6 +23,8 @@ from hpcpar.network.receptive_field import Relation, Same
 Shape = tuple[Annotated[int, Meta(ge=0, le=10**9)], ...]
 Pair = tuple[int, int]
 
+#: The largest float32, which stands for infinity in files.
+LARGEST_FLOAT = 3.4028234663852886e38
 #: Axis names of a tensor by its number of dimensions, the sample axis included.
 AXES: dict[int, tuple[str, ...]] = {
     1: ("n",),
@@ -107,10 +109,6 @@ class Layer:
     lends_output: ClassVar[bool] = False
     #: True if the operator can compute a part of the outputs alone, while a halo travels.
     has_interior: ClassVar[bool] = False
-    #: True if the output's channels may be cut.
-    splits_channels: ClassVar[bool] = True
-    #: True if strategies that cut channels keep those of this layer's output together.
-    gathers_channels: ClassVar[bool] = False
     #: Means and variances that ranks sum: over the "batch", of each "sample", or none.
     statistics: ClassVar[str] = ""
     #: Kernels that the layer's resemble where it multiplies no matrices: "activation",
@@ -131,6 +129,16 @@ class Layer:
     @property
     def has_weights(self) -> bool:
         """True if the layer has weights, which are trained."""
+        return False
+
+    @property
+    def splits_channels(self) -> bool:
+        """True if the output's channels may be cut."""
+        return True
+
+    @property
+    def gathers_channels(self) -> bool:
+        """True if strategies that cut channels keep those of this layer's output together."""
         return False
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:

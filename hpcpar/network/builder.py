@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network, check_inputs
@@ -92,6 +92,14 @@ class Graph:
         self.shapes[name] = new.output_shape(*(self.shapes[i] for i in inputs))
         self.layers.append(new)
         return name
+
+    def keep(self, ends: Iterable[str]) -> None:
+        """Drop the layers that the outputs of `ends` do not depend on."""
+        needed = {self.layers[0].name, *ends}
+        for layer in reversed(self.layers):
+            if layer.name in needed:
+                needed.update(layer.inputs)
+        self.layers = [layer for layer in self.layers if layer.name in needed]
 
     def build(self) -> Network:
         """The checked network."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,6 +23,8 @@ class Network:
     ----------
     notes : tuple of str
         Where an imported network differs from its source, a line each.
+    origins : dict
+        Of an imported network: names of the stored tensors that are the weight and bias of a layer.
 
     Raises
     ------
@@ -34,6 +36,7 @@ class Network:
     name: str
     layers: tuple[Layer, ...]
     notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_ends()

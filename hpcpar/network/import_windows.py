@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from hpcpar.network import import_views as views
 from hpcpar.network import layers
-from hpcpar.network.base import Layer, Shape, shape_text
+from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Option
 from hpcpar.network.importer import Importer
-from hpcpar.network.layers import GlobalAvgPool, GlobalMaxPool, Linear, Pad, Upsample
+from hpcpar.network.layers import (
+    AdaptiveAvgPool,
+    Expand,
+    GlobalAvgPool,
+    GlobalMaxPool,
+    Linear,
+    Pad,
+    Upsample,
+)
 from hpcpar.network.operations import Node
+
+_PAD_MODES = {"wrap": "periodic"}
 
 
 class WindowPlaces(NamedTuple):
@@ -50,14 +62,20 @@ def _layer(node: Node, family: str, dimensions: int) -> type[Layer]:
     return found
 
 
-def _padded(imp: Importer, node: Node, at: WindowPlaces) -> tuple[str, Shape]:
-    """The input of the windows, with zeros around it if they differ at the two ends, and the
+def _padded(imp: Importer, node: Node, at: WindowPlaces, value: float = 0.0) -> tuple[str, Shape]:
+    """The input of the windows, with numbers around it if they differ at the two ends, and the
     padding that is left.
     """
     if at.before == at.after:
         return imp.source(node), at.before
-    return (imp.add(Pad, node, (), ".pad", begin=at.before, end=at.after),
+    return (imp.add(Pad, node, (), ".pad", begin=at.before, end=at.after, value=value),
             (0,) * len(at.before))
+
+
+def pixelwise(imp: Importer, node: Node, source: str, channels: int, bias: bool) -> str:
+    """A linear layer of each pixel: a convolution of one pixel."""
+    return imp.add(_layer(node, "Conv", imp.dimensions), node, [source], out_channels=channels,
+                   kernel=(1,) * imp.dimensions, bias=bias)
 
 
 def convolution(imp: Importer, node: Node) -> str:
@@ -72,6 +90,10 @@ def convolution(imp: Importer, node: Node) -> str:
     if len(x) == 1 and groups == math.prod(at.kernel) == 1 and not any(at.before + at.after):
         return imp.add(Linear, node, out_features=weight.dims[0], bias=bool(bias))
     kind = _layer(node, "Conv", n)
+    if len(x) == 1:  # an image of one pixel
+        pixel = f"{node.outputs[0]}@pixel"
+        imp.layer_names[pixel] = imp.add(Expand, node, (), ".pixel", size=(1,) * max(n, 2))
+        node = replace(node, inputs=(pixel, *node.inputs[1:]))
     source, padding = _padded(imp, node, at)
     return imp.add(kind, node, [source], out_channels=weight.dims[0], kernel=at.kernel,
                    stride=at.stride, padding=padding, dilation=at.dilation, groups=groups,
@@ -106,11 +128,12 @@ def pool(imp: Importer, node: Node) -> str:
     if math.prod(kernel) == 1 == math.prod(at.stride) and not any(at.before + at.after):
         return imp.source(node)  # adaptive pooling to the size of its input
     include = bool(node.integer("count_include_pad", 0))
-    if at.before != at.after and not (average and include):
-        raise node.error(f"pads {[*at.before, *at.after]} differ at the two ends; only symmetric "
-                         "padding is supported in pooling, put a padding layer before it")
+    if at.before != at.after and average and not include:
+        raise node.error(f"pads {[*at.before, *at.after]} differ at the two ends and do not count; "
+                         "in averages only symmetric padding is supported there, put a padding "
+                         "layer before it")
     kind = _layer(node, "AvgPool" if average else "MaxPool", len(kernel))
-    source, padding = _padded(imp, node, at)
+    source, padding = _padded(imp, node, at, 0.0 if average else -math.inf)
     options: dict[str, Option] = {"kernel": kernel, "stride": at.stride, "padding": padding,
                                   "ceil_mode": bool(node.integer("ceil_mode", 0))}
     if average:
@@ -143,16 +166,20 @@ def adaptive(imp: Importer, node: Node) -> str:
         return pool_all(imp, replace(node, op="GlobalAveragePool" if average else "GlobalMaxPool"))
     if size == image:
         return imp.source(node)
+    if not image:
+        return imp.add(Expand, node, size=image_of((0, *size))[1:])  # of one pixel
     if len(size) != len(image) or any(n % s for n, s in zip(image, size, strict=True)):
+        if average and len(size) == len(image):
+            return imp.add(AdaptiveAvgPool, node, size=size)
         raise node.error(f"images {shape_text(image)} cannot be cut into {shape_text(size)} equal "
-                         "windows; use a size that divides the image")
+                         "windows; use a size that divides the image, or averages")
     kernel = tuple(n // s for n, s in zip(image, size, strict=True))
     windows = {"kernel_shape": kernel, "strides": kernel}
     return pool(imp, replace(node, op="AveragePool" if average else "MaxPool", attributes=windows))
 
 
-def pad(imp: Importer, node: Node) -> str:
-    """Pad: zeros, or the opposite side of the image."""
+def pad(imp: Importer, node: Node) -> str | views.TensorView:
+    """Pad: a number, or what the image has elsewhere; negative pads take pixels away."""
     rank, mode = imp.dimensions + 2, node.text("mode", "constant")
     value, named = imp.value(node, 1), imp.value(node, 3)
     pads = node.integers("pads") if value is None else tuple(value.tolist())
@@ -162,23 +189,36 @@ def pad(imp: Importer, node: Node) -> str:
     before, after = (tuple(int(ends[a][i]) for a in range(2, rank)) for i in (0, 1))
     if not any(any(pair) for pair in ends.values()):
         return imp.source(node)
-    filled = imp.number(node, 2, node.number("value", 0.0))
-    if mode not in ("constant", "wrap") or filled:
-        what = f"padding by {filled:g}" if filled else f"padding of mode '{mode}'"
-        raise node.error(f"{what} is not supported; pad with zeros, or periodically (circular)")
-    if any(ends[0] + ends[1]) or min(before + after, default=-1) < 0:
-        raise node.error(f"pads {list(pads)} are not supported; pad image axes only, by numbers of "
-                         "at least 0")
-    return imp.add(Pad, node, (), "", begin=before, end=after,
-                   mode="periodic" if mode == "wrap" else "constant")
+    if any(ends[0]):
+        raise node.error(f"pads {list(pads)} are not supported; keep the samples as they are")
+    options: dict[str, Option] = {"mode": _PAD_MODES.get(mode, mode)}
+    if mode == "constant":
+        options["value"] = imp.number(node, 2, node.number("value", 0.0))
+    cut = tuple((max(-a, 0), max(-b, 0)) for a, b in list(ends.values())[1:])
+    given = imp.view(node)
+    if any(map(any, cut)):  # negative pads take pixels away
+        box = (slice(None), *(slice(a, n - b) for (a, b), n in zip(
+            cut, given.index.shape[1:], strict=True)))
+        given = views.TensorView(given.tensor, given.index[box], node)
+        if max(before + after + ends[1]) <= 0:
+            return given
+    name = f"{node.outputs[0]}@"
+    imp.views[name] = given
+    return imp.add(Pad, node, [imp.layer(name)], "", begin=_positive(before), end=_positive(after),
+                   channels=_positive(ends[1]), **options)
+
+
+def _positive(numbers: Sequence[int]) -> Shape:
+    return tuple(max(n, 0) for n in numbers)
 
 
 def resize(imp: Importer, node: Node) -> str:
-    """Resize, Upsample: nearest or linear, by whole factors."""
+    """Resize, Upsample: nearest or linear."""
     image = imp.pixels(node)
     last = 1 if node.op == "Upsample" else 2
     scales, sizes = imp.value(node, last), imp.value(node, 3)
     if sizes is not None and sizes.size:
+        image = image or (1,) * imp.dimensions
         factors = [size / have for size, have in zip(sizes.tolist()[2:], image, strict=False)]
     else:
         factors = [] if scales is None else scales.tolist()[2:]
@@ -191,12 +231,21 @@ def resize(imp: Importer, node: Node) -> str:
         fits = where in ("half_pixel", "pytorch_half_pixel", "align_corners")
     else:
         fits = (mode, where, nearest) in known
-    scale = tuple(int(f) for f in factors)
+    extents = tuple(round(n * f) for n, f in zip(image, factors, strict=False))
+    if sizes is not None and sizes.size:
+        extents = tuple(int(n) for n in sizes.tolist()[2:])
+    exact = [n / have for n, have in zip(extents, image, strict=False)] == factors
     if scales is not None and scales.size and scales.tolist()[:2] != [1, 1]:
         raise node.error("resizes samples or channels; only image axes can be")
-    if not fits or len(scale) != len(image) or list(scale) != factors or min(scale) < 1:
+    if mode == "nearest" and where == "half_pixel":
+        fits = fits and all(f == int(f) for f in factors)
+    if not imp.is_image(node) and fits and len(extents) == imp.dimensions:
+        return imp.add(Expand, node, size=image_of((0, *extents))[1:])  # of one pixel
+    if not fits or not exact or len(extents) != len(image) or min(extents) < 1:
         raise node.error(
             f"factors {[round(f, 3) for f in factors]} of mode '{mode}' ({where}, {nearest}) are "
-            "not supported; use whole factors, and nearest or linear interpolation as PyTorch's")
-    return imp.add(Upsample, node, scale=scale, mode=mode,
-                   align_corners=where == "align_corners")
+            "not supported; use nearest or linear interpolation as PyTorch's, to whole extents")
+    scale = tuple(n // have for n, have in zip(extents, image, strict=True))
+    given = {"scale": scale} if list(scale) == factors else {"size": extents}
+    return imp.add(Upsample, node, (), "", mode=mode, align_corners=where == "align_corners",
+                   **given)

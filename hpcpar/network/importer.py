@@ -12,10 +12,9 @@ from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
 from hpcpar.network.loss import Loss
-from hpcpar.network.operations import Array, Constant, Node, NodeError, Operations
+from hpcpar.network.operations import BATCH, Array, Constant, Node, NodeError, Operations
+from hpcpar.network.tensor_view import TensorView, layer_of
 
-#: Placeholder for the number of samples in shapes, whatever the source was exported with.
-BATCH = -(1 << 40)
 #: A computed constant with more values, and more than any that it is made of, is refused.
 MOST_VALUES = 1 << 20
 #: Operators on constants whose result is at most as large as their inputs together.
@@ -26,24 +25,14 @@ _SHRINKING = frozenset((
 _BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
 #: Advice in the error for some common operators without a layer.
 REMEDIES = {
-    "elu": "use ReLU, LeakyReLU or SiLU",
-    "mish": "use SiLU",
-    "prelu": "use LeakyReLU, whose slope is fixed",
-    "selu": "use ReLU, LeakyReLU or SiLU",
     "softplus": "use ReLU or SiLU",
-    "slice": "give all channels and pixels to the next layer; of circular padding, give the "
-             "PyTorch module itself or export it with dynamo=True",
-    "split": "write the parts as layers of their own",
-    "chunk": "write the parts as layers of their own",
-    "transpose": "keep samples, channels and image axes in this order",
-    "permute": "keep samples, channels and image axes in this order",
+    **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
+                    "attention over pixels is out of scope"),
     "depthtospace": "use an upsampling or a transposed convolution",
     "pixelshuffle": "use an upsampling or a transposed convolution",
-    "pow": "use an activation, or LRN",
     "batchnorm.default": "let it normalise by the batch when the module trains, and keep "
                          "track_running_stats=True for its evaluation",
     "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",
-    "featuredropout": "use Dropout in place of Dropout2d",
 }
 
 
@@ -63,13 +52,10 @@ class Importer:
     """
 
     def __init__(self, operations: Operations, graph: Graph,
-                 operators: Mapping[str, Callable[[Importer, Node], str]],
+                 operators: Mapping[str, Callable[[Importer, Node], str | TensorView]],
                  loss: type[Loss]) -> None:
         self.operations, self.graph, self.operators = operations, graph, operators
         self.loss = loss
-        #: Names, in the source, of the weight and bias of each layer that has them.
-        self.stored: dict[str, tuple[str, ...]] = {}
-        self._fetched: tuple[str, ...] = ()
         #: Image axes of the source's tensors; signals (C, W) are images with one row here.
         self.dimensions = len(operations.input_dims) - 2
         self.layer_names: dict[str, str] = {operations.input: graph.last}
@@ -86,6 +72,14 @@ class Importer:
         #: Tensors of nodes that were refused, or read such a tensor.
         self._lost: set[str] = set()
         self._lost_constants: set[str] = set()
+        #: Tensors that have a layer's values in another order, and nodes that no layer may need.
+        self.views: dict[str, TensorView] = {}
+        self.later: dict[str, Node] = {}
+        #: Views whose order no layer gives.
+        self._apart: set[str] = set()
+        #: Names of the stored tensors that are a layer's weight and bias.
+        self.origins: dict[str, tuple[str, ...]] = {}
+        self._weights_of: dict[str, tuple[str, ...]] = {}
 
     def run(self) -> None:
         """Convert all nodes.
@@ -133,8 +127,66 @@ class Importer:
         elif constant:
             self.constants[output] = self._fold(node)
         else:
-            self.layer_names[output] = self.operators[node.op](self, node)
+            self._make(node)
+
+    def _make(self, node: Node) -> None:
+        """The layer, or the view, that a node's output is."""
+        output = node.outputs[0]
+        made = self.operators[node.op](self, node)
+        if isinstance(made, TensorView):
+            self.views[output] = made
+        else:
+            self.layer_names[output] = made
             self._check_shape(node)
+
+    def view(self, node: Node, which: int = 0) -> TensorView:
+        """An input of a node as a view, of itself if nothing moved its values."""
+        name = node.inputs[which]
+        if name in self.views:
+            if self.views[name].index.shape[0] != 1:
+                raise node.error("reads tensors that were stacked along the samples' axis; stack "
+                                 "them along another")
+            return self.views[name]
+        shape = self.sample_shape(node, which)
+        dims = self.operations.shapes.get(name) or (shape[0], *self.pixels_of(shape))
+        places = np.arange(math.prod(shape), dtype=np.int32)
+        return TensorView(name, places.reshape(1, *dims), node)
+
+    def unread(self, node: Node, which: int = 0) -> TensorView | None:
+        """The view that an input is, where no layer gives its order."""
+        name = node.inputs[which]
+        if name not in self.views or self.made(name) is not None:
+            return None
+        return self.views[name]
+
+    def made(self, name: str) -> str | None:
+        """The layer that gives a tensor, added now where it is a view; None where none does."""
+        if name in self.later:
+            self._make(self.later.pop(name))
+        if name in self.views and name not in self.layer_names and name not in self._apart:
+            made = layer_of(self, self.views[name])
+            if made is None:
+                self._apart.add(name)
+            else:
+                self.layer_names[name] = made
+        return self.layer_names.get(name)
+
+    def layer(self, name: str) -> str:
+        """The layer that gives a tensor.
+
+        Raises
+        ------
+        NodeError
+            None does.
+        """
+        found = self.made(name)
+        if found is None:
+            self._lost.add(name)
+            given = self.views[name]
+            raise given.node.error(
+                f"its values (samples {shape_text(given.index.shape[1:])}) stand in an order that "
+                "no layer has; chosen channels, boxes of pixels and features are supported")
+        return found
 
     def _is_lost_constant(self, node: Node) -> bool:
         """Whether a node computes with the shape of a lost tensor."""
@@ -190,8 +242,8 @@ class Importer:
     def source(self, node: Node, which: int = 0) -> str:
         """Name of the layer that produces an input of the node."""
         name = node.inputs[which] if which < len(node.inputs) else ""
-        if name in self.layer_names:
-            return self.layer_names[name]
+        if name in self.layer_names or name in self.views or name in self.later:
+            return self.layer(name)
         if name in self.constants:
             raise node.error(
                 f"input '{name}' is a constant; only what depends on the images is supported there")
@@ -201,6 +253,10 @@ class Importer:
     def sample_shape(self, node: Node, which: int = 0) -> Shape:
         """Sample shape of an input of the node."""
         return self.graph.shapes[self.source(node, which)]
+
+    def pixels_of(self, sample: Shape) -> Shape:
+        """Extents of the image axes of a sample, as the source has them."""
+        return sample[-self.dimensions:] if len(sample) > 1 else ()
 
     def pixels(self, node: Node) -> Shape:
         """Extents of the image axes of the node's first input, as the source has them."""
@@ -263,7 +319,8 @@ class Importer:
         if node.folded:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")
-        self._fetched = tuple(next(iter(c.origins), "") for _, c in found)
+        self._weights_of[node.outputs[0]] = tuple(
+            next(iter(c.origins)) if len(c.origins) == 1 else "" for _, c in found)
         return tuple(constant for _, constant in found)
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
@@ -286,7 +343,7 @@ class Importer:
         except InputError as err:
             raise node.error(str(err)) from err
         if self.graph.layers[-1].has_weights:
-            self.stored[name], self._fetched = self._fetched, ()
+            self.origins[name] = self._weights_of.pop(node.outputs[0], ())
         return name
 
     def _name(self, node: Node, suffix: str) -> str:

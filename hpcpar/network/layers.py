@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcpar.network.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
+from hpcpar.network.channelwise import ChannelScale, ChannelShift, Channelwise, PReLU
 from hpcpar.network.loss import (
     LogisticCrossEntropy,
     Loss,
@@ -12,8 +13,17 @@ from hpcpar.network.loss import (
 )
 from hpcpar.network.matmul_layers import Conv, Conv1d, Conv2d, Conv3d, Linear
 from hpcpar.network.merge import Add, Concat, Multiply
-from hpcpar.network.norm import LRN, BatchNorm, GroupNorm, LayerNorm, Normalisation, SampleNorm
+from hpcpar.network.norm import (
+    LRN,
+    BatchNorm,
+    ChannelNorm,
+    GroupNorm,
+    LayerNorm,
+    Normalisation,
+    SampleNorm,
+)
 from hpcpar.network.pointwise import (
+    ELU,
     GELU,
     Activation,
     Affine,
@@ -21,6 +31,7 @@ from hpcpar.network.pointwise import (
     Dropout,
     Flatten,
     LeakyReLU,
+    Mish,
     ReLU,
     Sigmoid,
     SiLU,
@@ -39,15 +50,18 @@ from hpcpar.network.pool import (
     MaxPool3d,
     Pool,
 )
-from hpcpar.network.resample import Pad, Resampled, Upsample
+from hpcpar.network.rearrange import Expand, Moves, Select, Unflatten
+from hpcpar.network.resample import AdaptiveAvgPool, Pad, Resampled, Upsample
 from hpcpar.network.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.windowed import Windowed
 
 __all__ = [
     "AXES",
+    "ELU",
     "GELU",
     "LRN",
     "Activation",
+    "AdaptiveAvgPool",
     "Add",
     "Affine",
     "AvgPool",
@@ -55,6 +69,10 @@ __all__ = [
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm",
+    "ChannelNorm",
+    "ChannelScale",
+    "ChannelShift",
+    "Channelwise",
     "Clip",
     "Concat",
     "Conv",
@@ -65,6 +83,7 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "Dropout",
+    "Expand",
     "Flatten",
     "GlobalAvgPool",
     "GlobalMaxPool",
@@ -81,9 +100,12 @@ __all__ = [
     "MaxPool2d",
     "MaxPool3d",
     "MeanSquaredError",
+    "Mish",
+    "Moves",
     "Multiply",
     "Normalisation",
     "Outputs",
+    "PReLU",
     "Pad",
     "Pair",
     "PassWork",
@@ -91,11 +113,13 @@ __all__ = [
     "ReLU",
     "Resampled",
     "SampleNorm",
+    "Select",
     "Shape",
     "SiLU",
     "Sigmoid",
     "SoftmaxCrossEntropy",
     "Tanh",
+    "Unflatten",
     "Upsample",
     "Windowed",
     "axes_of",

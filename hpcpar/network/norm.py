@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hpcpar.errors import InputError
 from hpcpar.network.base import Layer, PassWork, Shape
-from hpcpar.network.receptive_field import Relation, Same, Window
+from hpcpar.network.receptive_field import Full, Relation, Same, Window
 from hpcpar.schema import Extent, NotNegative
 
 #: Flops, and values read or written, of each pass of a normalisation, per element.
@@ -155,6 +155,21 @@ class LayerNorm(Normalisation):
 
     def weight_shape(self, x: Shape) -> Shape:
         return x if self.affine else ()
+
+
+@dataclass(frozen=True)
+class ChannelNorm(Normalisation):
+    """Layer normalisation of the channels of each pixel, as ConvNeXt's.
+
+    Weight and bias have the shape ``(C,)``. A part of the channels needs all of them.
+    """
+
+    kind: ClassVar[str] = "channelnorm"
+    elementwise: ClassVar[bool] = False
+    gathers_channels: ClassVar[bool] = True
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        return Full() if axis == "c" else Same()
 
 
 #: Normalisations by statistics of each sample.

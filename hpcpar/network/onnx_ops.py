@@ -2,71 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeAlias
 
 from hpcpar.errors import InputError
 from hpcpar.network import import_pointwise as pointwise
-from hpcpar.network import import_shapes as shapes
+from hpcpar.network import import_products as products
+from hpcpar.network import import_views as views
 from hpcpar.network import import_windows as windows
 from hpcpar.network import layers
 from hpcpar.network.base import Shape
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
+from hpcpar.network.import_views import Conversion
 from hpcpar.network.importer import Importer
 from hpcpar.network.loss import Loss
-from hpcpar.network.operations import Node, Operations
+from hpcpar.network.operations import Operations
 from hpcpar.network.patterns import merged
-
-Conversion: TypeAlias = Callable[[Importer, Node], str]
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
     "AdaptiveMaxPool": windows.adaptive,
     "Add": pointwise.add,
+    "AddScaled": pointwise.add_scaled,
     "AveragePool": windows.pool,
     "BatchNormalization": pointwise.batch_norm,
     "Clip": pointwise.clip,
-    "Concat": shapes.concat,
+    "Concat": views.concat,
     "Conv": windows.convolution,
     "ConvTranspose": windows.transposed,
     "Div": pointwise.divide,
     "Dropout": pointwise.dropout,
-    "Flatten": shapes.flatten,
+    "Elu": pointwise.elu,
+    "Expand": views.expand,
+    "Flatten": views.flatten,
+    "Gather": views.gather,
     "Gelu": pointwise.gelu,
-    "Gemm": shapes.gemm,
+    "Gemm": products.gemm,
     "GlobalAveragePool": windows.pool_all,
     "GlobalMaxPool": windows.pool_all,
     "GroupNormalization": pointwise.group_norm,
     "HardSigmoid": pointwise.hard_sigmoid,
     "HardSwish": pointwise.hard_swish,
-    "Identity": Importer.source,
+    "Identity": views.identity,
     "InstanceNormalization": pointwise.group_norm,
     "LRN": pointwise.lrn,
     "LayerNormalization": pointwise.layer_norm,
     "LeakyRelu": pointwise.leaky_relu,
-    "LogSoftmax": shapes.softmax,
-    "MatMul": shapes.matmul,
+    "LogSoftmax": products.softmax,
+    "MatMul": products.matmul,
     "MaxPool": windows.pool,
+    "Mish": pointwise.plain(layers.Mish),
     "Mul": pointwise.multiply,
     "Neg": pointwise.negate,
+    "PRelu": pointwise.prelu,
     "Pad": windows.pad,
+    "Pow": pointwise.square,
     "ReduceMax": windows.pool_all,
     "ReduceMean": windows.pool_all,
+    "ReduceSum": views.reduce_sum,
     "Relu": pointwise.plain(layers.ReLU),
-    "Reshape": shapes.reshape,
+    "Reshape": views.reshape,
     "Resize": windows.resize,
+    "Selu": pointwise.elu,
     "Sigmoid": pointwise.plain(layers.Sigmoid),
     "Silu": pointwise.plain(layers.SiLU),
-    "Softmax": shapes.softmax,
-    "Squeeze": shapes.squeeze,
+    "Slice": views.slices,
+    "Softmax": products.softmax,
+    "SpaceToDepth": views.space_to_depth,
+    "Split": views.split,
+    "Squeeze": views.squeeze,
+    "Stack": views.stack,
     "Sub": pointwise.subtract,
     "Sum": pointwise.add,
     "Tanh": pointwise.plain(layers.Tanh),
-    "Unsqueeze": shapes.unsqueeze,
+    "Tile": views.tile,
+    "Transpose": views.transpose,
+    "Unsqueeze": views.unsqueeze,
     "Upsample": windows.resize,
 }
+OPERATORS |= {name: views.of_values(OPERATORS[name]) for name in views.OF_VALUES}
 
 
 def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
@@ -91,25 +106,48 @@ def build(operations: Operations, name: str, shape: Shape,
     InputError
         Operators have no layer, or shapes do not fit.
     """
-    return converted(operations, name, shape, loss)[0]
-
-
-def converted(operations: Operations, name: str, shape: Shape,
-              loss: type[Loss]) -> tuple[Network, dict[str, tuple[str, ...]]]:
-    """The network, and the names in the source of the weight and bias of its layers."""
-    importer = Importer(merged(operations), Graph(name, shape), OPERATORS, loss)
+    operations = merged(operations)
+    importer = Importer(operations, Graph(name, shape), OPERATORS, loss)
     importer.run()
-    ends = [importer.layer_names.get(output, "") for output in operations.outputs]
-    if "" in ends:
-        raise InputError(f"{operations.source}: the output '{operations.outputs[ends.index('')]}' "
-                         f"does not depend on the input '{operations.input}'")
+    ends = []
+    for output in operations.outputs:
+        try:
+            ends.append(importer.layer(output))
+        except KeyError as err:
+            raise InputError(f"{operations.source}: the output '{output}' does not depend on the "
+                             f"input '{operations.input}'") from err
     if len(ends) > 1 and not loss.outside:
         raise InputError(f"{operations.source} returns {len(ends)} tensors in training; a "
                          "network has one output, leave auxiliary ones out (or write the loop "
                          "yourself: hpcpar.torch takes several)")
     pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
     try:
+        importer.graph.keep(ends)
+        notes = (*importer.notes(), *_unused(operations), *_doubtful(importer.graph, ends[0], loss))
         importer.graph.add(loss, "loss", after=ends, **pixels)
-        return replace(importer.graph.build(), notes=importer.notes()), importer.stored
+        return replace(importer.graph.build(), notes=notes, origins=importer.origins)
     except InputError as err:
         raise InputError(f"{operations.source}: {err}") from err
+
+
+def _unused(operations: Operations) -> Iterator[str]:
+    """A note on parameters of a module that its output does not depend on."""
+    read = {name for node in operations.nodes for name in node.inputs}
+    used = frozenset[str]().union(*(c.origins for name, c in operations.constants.items()
+                                    if name in read))
+    unused = sorted(name for name, c in operations.constants.items()
+                    if c.trained and not c.origins & used)
+    if unused and operations.exact_sharing:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        yield (f"the output does not depend on the parameters {', '.join(unused[:3])}{more}; they "
+               "are left out")
+
+
+def _doubtful(graph: Graph, last: str, loss: type[Loss]) -> Iterator[str]:
+    """A note where a softmax follows what is a probability already, or one output alone."""
+    alone = graph.shapes[last][0] == 1
+    sigmoid = any(isinstance(layer, layers.Sigmoid) for layer in graph.layers if layer.name == last)
+    if loss is layers.SoftmaxCrossEntropy and (alone or sigmoid):
+        what = "one output" if alone else "a sigmoid"
+        yield (f"it ends in {what}, and a softmax cross-entropy follows; another loss may fit: "
+               "from_torch(module, shape, loss=MeanSquaredError)")

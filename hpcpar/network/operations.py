@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from hpcpar.errors import InputError
 
+#: Placeholder for the number of samples in shapes, whatever the source was exported with.
+BATCH = -(1 << 40)
 Array = npt.NDArray[np.int64 | np.float64]
 Attribute = float | bytes | Sequence[int] | Sequence[float]
 
@@ -32,12 +34,22 @@ class Constant:
         Names of the stored tensors that it comes from; none for a literal.
     remark : str
         Why the source does not train it as it is, if so.
+    drops, kept : float
+        Of random factors of whole samples: share of samples for which it is 0, and its value
+        elsewhere.
     """
 
     dims: tuple[int, ...]
     read: Callable[[], Array]
     origins: frozenset[str] = frozenset()
     remark: str = ""
+    drops: float = 0.0
+    kept: float = 0.0
+
+    @property
+    def trained(self) -> bool:
+        """True where it is trained as it is."""
+        return bool(self.origins) and not self.remark
 
     @staticmethod
     def of(value: Array, origins: frozenset[str] = frozenset()) -> Constant:

@@ -7,12 +7,9 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape
+from hpcpar.network.base import LARGEST_FLOAT, NO_WORK, Layer, PassWork, Shape
 from hpcpar.network.receptive_field import Full, Granule, Relation, Same
 from hpcpar.schema import Share
-
-#: The largest float32.
-_LARGEST = 3.4028234663852886e38
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Clip(Activation):
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):  # finite, for files
-            finite = min(max(getattr(self, name), -_LARGEST), _LARGEST)
+            finite = min(max(getattr(self, name), -LARGEST_FLOAT), LARGEST_FLOAT)
             object.__setattr__(self, name, finite)
         if not self.low < self.high:
             raise InputError(f"layer '{self.name}' (clip): low={self.low}, high={self.high}; low "
@@ -89,6 +86,28 @@ class Tanh(Activation):
     """Hyperbolic tangent."""
 
     kind: ClassVar[str] = "tanh"
+
+
+@dataclass(frozen=True)
+class ELU(Activation):
+    """scale * (x where x > 0, else alpha * (exp(x) - 1)); SELU has two numbers of its own."""
+
+    alpha: float = 1.0
+    scale: float = 1.0
+    kind: ClassVar[str] = "elu"
+
+    def __post_init__(self) -> None:
+        if min(self.alpha, self.scale) <= 0:
+            raise InputError(f"layer '{self.name}' (elu): alpha={self.alpha}, scale={self.scale}; "
+                             "give positive numbers")
+
+
+@dataclass(frozen=True)
+class Mish(Activation):
+    """x * tanh(log(1 + exp(x)))."""
+
+    kind: ClassVar[str] = "mish"
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
 
 
 @dataclass(frozen=True)
@@ -123,9 +142,17 @@ class Affine(Activation):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Dropout with probability `rate`; the mask depends on the global index of an element only."""
+    """Dropout with probability `rate`; the mask depends on the global index of an element only.
+
+    Attributes
+    ----------
+    unit : {'value', 'channel', 'sample'}
+        What is dropped together: nothing, a channel of a sample (PyTorch's Dropout2d), or a whole
+        sample (stochastic depth).
+    """
 
     rate: Share = 0.5
+    unit: str = "value"
     kind: ClassVar[str] = "dropout"
     kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
@@ -133,13 +160,18 @@ class Dropout(Layer):
     backward_reads: ClassVar[tuple[str, ...]] = ()
     random: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if self.unit not in ("value", "channel", "sample"):
+            raise InputError(f"layer '{self.name}' (dropout): unit '{self.unit}'; use value, "
+                             "channel or sample")
+
     @property
     def kept_share(self) -> float:
         return 1.0 - self.rate
 
     def kept_bytes(self, item_bytes: int) -> int:
-        """The mask."""
-        return item_bytes
+        """The mask; of channels or samples it is small."""
+        return item_bytes if self.unit == "value" else 0
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,12 @@ class Granule:
         return start // self.size, -(-stop // self.size)
 
 
+class Irregular:
+    """Relations whose parts are no blocks of the axis."""
+
+
 @dataclass(frozen=True)
-class Offset:
+class Offset(Irregular):
     """One input of a concatenation: its indices [0, extent) are outputs [start, start + extent).
 
     Outputs that come from other inputs need an empty interval.
@@ -200,6 +204,49 @@ class Offset:
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         lo, hi = max(start - self.start, 0), min(stop - self.start, self.extent)
         return (lo, hi) if hi > lo else (min(lo, self.extent), min(lo, self.extent))
+
+
+@dataclass(frozen=True)
+class Picked(Irregular):
+    """Output i is input ``places[i]``."""
+
+    places: tuple[int, ...]
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        some = self.places[start:stop]
+        return (min(some), max(some) + 1) if some else (0, 0)
+
+
+@dataclass(frozen=True)
+class Unflattened(Irregular):
+    """Output i needs inputs i * size .. (i + 1) * size - 1."""
+
+    size: int
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        return start * self.size, stop * self.size
+
+
+@dataclass(frozen=True)
+class Folded(Sliding):
+    """Output i is input i - before, folded back into the axis: at its ends the image is mirrored,
+    or its last pixel repeated (`edge`).
+    """
+
+    before: int
+    edge: bool = False
+
+    def place(self, i: int, extent: int) -> int:
+        """Input of output `i`."""
+        i, last = i - self.before, extent - 1
+        return min(max(i, 0), last) if self.edge else last - abs(last - abs(i))
+
+    def needed(self, start: int, stop: int, extent: int) -> Interval:
+        if stop <= start:
+            return 0, 0
+        turns = (start, stop - 1, self.before, self.before + extent - 1)
+        places = [self.place(i, extent) for i in turns if start <= i < stop]
+        return min(places), max(places) + 1
 
 
 @dataclass(frozen=True)
@@ -217,5 +264,5 @@ class Columns:
         return start * self.size, stop * self.size + self.bias
 
 
-Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Proportional | Groups
-            | Granule | Offset | Columns)
+Relation = (Same | Full | Window | Transposed | Interpolated | Periodic | Proportional | Folded
+            | Groups | Granule | Offset | Picked | Unflattened | Columns)

@@ -10,8 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import Layer, PassWork, Shape, axes_of, need_image, shape_text
+from hpcpar.network.base import (
+    LARGEST_FLOAT,
+    Layer,
+    PassWork,
+    Shape,
+    axes_of,
+    need_image,
+    shape_text,
+)
 from hpcpar.network.receptive_field import (
+    Folded,
     Interpolated,
     Interval,
     Periodic,
@@ -64,12 +73,14 @@ class Resampled(Layer):
 
 @dataclass(frozen=True)
 class Upsample(Resampled):
-    """Enlarges images by whole factors, as PyTorch's Upsample.
+    """Resizes images, as PyTorch's Upsample.
 
     Attributes
     ----------
     scale : tuple of int
         Factor of each image axis.
+    size : tuple of int
+        Extents of the output, larger or smaller, in place of factors; () means factors.
     mode : {'nearest', 'linear'}
         Copies of the nearest pixel, or (bi-, tri-) linear interpolation.
     align_corners : bool
@@ -79,6 +90,7 @@ class Upsample(Resampled):
     scale: Shape = (2, 2)
     mode: str = "nearest"
     align_corners: bool = False
+    size: Shape = ()
     kind: ClassVar[str] = "upsample"
 
     def __post_init__(self) -> None:
@@ -91,27 +103,31 @@ class Upsample(Resampled):
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x)
+        if self.size:
+            return (x[0], *_per_axis(self, "size", x, 1))
         scale = _per_axis(self, "scale", x, 1)
         return (x[0], *(n * s for n, s in zip(x[1:], scale, strict=True)))
 
     def _along(self, axis: int, x: Shape) -> Interpolated:
         """Output i lies at input (i * up + shift) / down."""
-        scale, size = _per_axis(self, "scale", x, 1)[axis], x[1 + axis]
-        if self.mode == "nearest":
-            return Interpolated(1, scale, taps=1)
+        have, want = x[1 + axis], self.output_shape(x)[1 + axis]
         if self.align_corners:
-            return Interpolated(size - 1, max(1, size * scale - 1))
-        return Interpolated(2, 2 * scale, 1 - scale)
+            return Interpolated(have - 1, max(1, want - 1))
+        common = math.gcd(have, want)
+        up, down = have // common, want // common
+        if self.mode == "nearest":
+            return Interpolated(up, down, taps=1)
+        return Interpolated(2 * up, 2 * down, up - down)
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
         number = _number(axis, x)
-        if number is None or _per_axis(self, "scale", x, 1)[number] == 1:
+        if number is None or self.output_shape(x)[1 + number] == x[1 + number]:
             return Same()
         return self._along(number, x)
 
     def taps(self, axis: int, x: Shape, outputs: Interval) -> Taps | None:
         along, size = self._along(axis, x), x[1 + axis]
-        if _per_axis(self, "scale", x, 1)[axis] == 1:
+        if self.output_shape(x)[1 + axis] == size:
             return None
         whole, rest = np.divmod(np.arange(*outputs) * along.up + along.shift, along.down)
         if along.taps == 1:
@@ -125,30 +141,78 @@ class Upsample(Resampled):
         return 2.0 * taps * (len(x) - 1) * math.prod(self.output_shape(x))
 
     def variant(self, channels: int, whole: int) -> str:
-        return f" s={shape_text(self.scale)} {self.mode}"
+        return f" s={shape_text(self.size or self.scale)} {self.mode}"
+
+
+@dataclass(frozen=True)
+class AdaptiveAvgPool(Resampled):
+    """Averages over as many windows as wanted, of nearly equal extents; they may overlap.
+
+    Attributes
+    ----------
+    size : tuple of int
+        Extents of the output.
+    """
+
+    size: Shape = (1, 1)
+    kind: ClassVar[str] = "adaptiveavgpool"
+    kernel_family: ClassVar[str] = "pooling"
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        need_image(self, x)
+        return (x[0], *_per_axis(self, "size", x, 1))
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        number = _number(axis, x)
+        if number is None:
+            return Same()
+        have, want = x[1 + number], self.output_shape(x)[1 + number]
+        return Interpolated(have, want, taps=-(-have // want) + (have % want > 0))
+
+    def taps(self, axis: int, x: Shape, outputs: Interval) -> Taps | None:
+        have, want = x[1 + axis], self.output_shape(x)[1 + axis]
+        places = np.arange(*outputs)
+        first, last = places * have // want, -(-(places + 1) * have // want)
+        index = first[:, None] + np.arange(max((last - first).max(initial=1), 1))
+        weight = (index < last[:, None]) / (last - first)[:, None]
+        return np.minimum(index, have - 1), weight
+
+    def forward_flops(self, x: Shape) -> float:
+        return float(math.prod(x))
 
 
 @dataclass(frozen=True)
 class Pad(Resampled):
-    """Padding with zeros, or with the other end of the image.
+    """Padding with a number, or with what the image holds elsewhere.
 
     Attributes
     ----------
     begin, end : tuple of int
         Pixels added before and after each image axis.
-    mode : {'constant', 'periodic'}
-        Zeros, or the image repeated (PyTorch's circular).
+    mode : {'constant', 'periodic', 'reflect', 'edge'}
+        A number, the image repeated (PyTorch's circular), mirrored, or its last pixel repeated
+        (PyTorch's replicate).
+    value : float
+        The number; infinity stands for the largest float32.
+    channels : tuple of int
+        Channels of that number added before and after the image's.
     """
 
     begin: Shape = (0, 0)
     end: Shape = (0, 0)
     mode: str = "constant"
+    value: float = 0.0
+    channels: Shape = (0, 0)
     kind: ClassVar[str] = "pad"
 
     def __post_init__(self) -> None:
-        if self.mode not in ("constant", "periodic"):
-            raise InputError(f"layer '{self.name}' (pad): mode '{self.mode}'; use constant or "
-                             "periodic")
+        if self.mode not in ("constant", "periodic", "reflect", "edge"):
+            raise InputError(f"layer '{self.name}' (pad): mode '{self.mode}'; use constant, "
+                             "periodic, reflect or edge")
+        if self.mode != "constant" and any(self.channels):
+            raise InputError(f"layer '{self.name}' (pad): channels={self.channels}; only constant "
+                             "padding adds channels")
+        object.__setattr__(self, "value", min(max(self.value, -LARGEST_FLOAT), LARGEST_FLOAT))
 
     def amounts(self, x: Shape) -> tuple[Interval, ...]:
         """(before, after) of each image axis."""
@@ -161,20 +225,33 @@ class Pad(Resampled):
         if self.mode == "periodic" and any(max(a) > n for a, n in zip(amounts, x[1:], strict=True)):
             raise InputError(f"layer '{self.name}' (pad): an image {x[1:]} cannot be repeated for "
                              f"{amounts} pixels; pad by at most its extent")
-        return (x[0], *(n + sum(a) for a, n in zip(amounts, x[1:], strict=True)))
+        if self.mode == "reflect" and any(max(a) >= n for a, n in zip(amounts, x[1:], strict=True)):
+            raise InputError(f"layer '{self.name}' (pad): an image {x[1:]} cannot be mirrored for "
+                             f"{amounts} pixels; pad by less than its extent")
+        sides = zip(amounts, x[1:], strict=True)
+        return (x[0] + sum(self.channels), *(n + sum(a) for a, n in sides))
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        if axis == "c":
+            return Window(1, 1, self.channels[0]) if any(self.channels) else Same()
         number = _number(axis, x)
         before, after = (0, 0) if number is None else self.amounts(x)[number]
         if not before + after:
             return Same()
-        return Periodic(before) if self.mode == "periodic" else Window(1, 1, before)
+        if self.mode == "constant":
+            return Window(1, 1, before)
+        return Periodic(before) if self.mode == "periodic" else Folded(before, self.mode == "edge")
 
     def taps(self, axis: int, x: Shape, outputs: Interval) -> Taps | None:
         before, after = self.amounts(x)[axis]
         if not before + after:
             return None
-        index = (np.arange(*outputs) - before) % x[1 + axis]
+        index = np.arange(*outputs) - before
+        if self.mode == "periodic":
+            index %= x[1 + axis]
+        else:
+            folded = Folded(before, self.mode == "edge")
+            index = np.array([folded.place(i, x[1 + axis]) for i in range(*outputs)], np.int64)
         return index[:, None], np.ones((len(index), 1))
 
     def forward_flops(self, x: Shape) -> float:

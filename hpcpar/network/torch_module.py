@@ -6,16 +6,16 @@ import importlib
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Shape
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
-from hpcpar.network.onnx_ops import converted
+from hpcpar.network.onnx_ops import build
 from hpcpar.network.operations import Array, Attribute, Constant, Node, Operations
-from hpcpar.network.torch_ops import RESHAPES, TRANSLATIONS, Call, Tensor, UnknownCall
+from hpcpar.network.torch_ops import EMPTY, PARTS, RESHAPES, TRANSLATIONS, Call, Tensor, UnknownCall
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -62,8 +62,6 @@ class TracedModule:
     ----------
     input : tuple of int
         Shape of a sample.
-    stored : dict
-        Names of the parameters that are weight and bias of each layer that has them.
     outputs : tuple of tuple of int
         Shape of a sample of each of the module's outputs.
     structure : object
@@ -72,7 +70,6 @@ class TracedModule:
 
     network: Network
     input: Shape
-    stored: dict[str, tuple[str, ...]]
     outputs: tuple[Shape, ...]
     structure: object
 
@@ -80,10 +77,9 @@ class TracedModule:
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     """The network of a module with its names; see `from_torch`."""
     operations, structure = _trace(module, tuple(shape))
-    network, stored = converted(operations, type(module).__name__, tuple(shape), loss)
-    return TracedModule(network, tuple(shape), stored,
-                        tuple(operations.shapes[output] for output in operations.outputs),
-                        structure)
+    network = build(operations, type(module).__name__, tuple(shape), loss)
+    outputs = tuple(operations.shapes[output] for output in operations.outputs)
+    return TracedModule(network, tuple(shape), outputs, structure)
 
 
 def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
@@ -164,13 +160,13 @@ class _Reader:
         self.tensors[fx] = fx.name
         self.shapes[fx.name] = _sample(fx)
         if fx.target is operator.getitem:
-            source, which = cast("tuple[FxNode, int]", tuple(fx.args))
-            self._append(fx, "Identity" if which == 0 else "second output of an operator",
-                         (self.tensors[source],), {})
+            self._item(fx)
             return
         call, inputs, in_place = self._arguments(fx)
-        if all(name in self.constants for name in inputs):
-            self.constants[fx.name] = self._computed(fx, inputs)
+        if call.name in PARTS:
+            self.tensors[fx] = inputs[0]
+        elif call.name in EMPTY or all(name in self.constants for name in inputs):
+            self.constants[fx.name] = self._computed(fx, call, inputs)
         else:
             translate = TRANSLATIONS.get(re.sub(r"[123]d$", "", call.name))
             try:
@@ -181,6 +177,27 @@ class _Reader:
             self._append(fx, *words)
         if in_place:
             self._replace(fx)
+
+    def _item(self, fx: FxNode) -> None:
+        """One of the tensors that an operator returns."""
+        source, which = cast("tuple[FxNode, int]", tuple(fx.args))
+        call, _, _ = self._arguments(source)
+        if call.name not in PARTS:
+            self._append(fx, "Identity" if which == 0 else "second output of an operator",
+                         (self.tensors[source],), {})
+            return
+        axis = int(cast(int, call.values.get("dim", 0)))
+        if call.name == "unbind":
+            words = TRANSLATIONS["select"](replace(call, values={
+                **call.values, "index": which, "dim": axis}, result=fx.name))
+        else:
+            extents = [value.shape[axis] for value in source.meta["val"]]
+            start = sum(extents[:which])
+            words = TRANSLATIONS["slice"](replace(call, values={
+                **call.values, "start": start, "end": start + extents[which], "dim": axis,
+                "step": 1}, result=fx.name))
+        self.constants |= call.literals
+        self._append(fx, *words)
 
     def _arguments(self, fx: FxNode) -> tuple[Call, tuple[str, ...], bool]:
         """A call in our words, the tensors that it reads, and whether it works in place."""
@@ -211,13 +228,32 @@ class _Reader:
         self.nodes.append(Node(op, f"{path}/{name}" if path else name, inputs, (fx.name,),
                                attributes))
 
-    def _computed(self, fx: FxNode, inputs: tuple[str, ...]) -> Constant:
-        """A tensor computed from constants only; its value is not known."""
-        def unread() -> Array:
-            raise ValueError("computed in the module")
-        origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs))
+    def _computed(self, fx: FxNode, call: Call, inputs: tuple[str, ...]) -> Constant:
+        """A tensor computed from constants only: a stored one in another shape, random factors of
+        samples, or one whose value is not known.
+        """
+        first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
+        if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous"):
+            return replace(first, dims=_shape(fx), read=lambda: first.read().reshape(_shape(fx)))
+        if call.name == "bernoulli" and _shape(fx) == (SAMPLES, *(1,) * (len(_shape(fx)) - 1)):
+            return Constant(_shape(fx), _unread, drops=1 - call.number("p"), kept=1.0)
+        if call.name == "div" and first.kept:
+            return replace(first, kept=first.kept / call.number("other"))
+        if call.name == "floor":
+            share = self._share(cast("FxNode", fx.args[0]))
+            if share is not None:
+                return Constant(_shape(fx), _unread, drops=1 - share, kept=1.0)
+        origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
+                                           if name in self.constants))
         remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(_shape(fx), unread, origins, remark)
+        return Constant(_shape(fx), _unread, origins, remark)
+
+    def _share(self, sum_: FxNode) -> float | None:
+        """The number that is added to uniform random ones of each sample."""
+        numbers = [value for value in sum_.args if isinstance(value, int | float)]
+        others = [value for value in sum_.args if hasattr(value, "target")]
+        uniform = [value for value in others if "rand." in str(cast("FxNode", value).target)]
+        return float(numbers[0]) if len(numbers) == 1 and uniform else None
 
     def _replace(self, fx: FxNode) -> None:
         """After an operator in place its argument has the new value."""
@@ -239,6 +275,10 @@ def pytree_leaves(value: object) -> Iterator[object]:
             yield from pytree_leaves(each)
     else:
         yield value
+
+
+def _unread() -> Array:
+    raise ValueError("computed in the module")
 
 
 def _is_view(fx: FxNode) -> bool:

@@ -12,7 +12,12 @@ from hpcpar.network.base import Shape
 from hpcpar.network.operations import Array, Attribute, Constant
 
 #: Operators that keep all values; only the shape of their result says what they do.
-RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view")
+RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view",
+            "view_as", "reshape_as")
+#: Operators whose tensors have no values yet.
+EMPTY = ("empty", "new_empty", "empty_like")
+#: Operators of several tensors, each a part of the first argument along an axis.
+PARTS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
 _MODES = {"circular": b"wrap", "replicate": b"edge"}
 
 
@@ -169,8 +174,11 @@ def _norm(op: str, **attributes: str) -> Translation:
 
 def _binary(op: str) -> Translation:
     def translate(call: Call) -> Words:
-        if call.values.get("alpha", 1) != 1 or call.values.get("rounding_mode"):
+        if call.values.get("rounding_mode"):
             raise UnknownCall
+        if call.values.get("alpha", 1) != 1:
+            alpha = call.number("alpha") * (1 if op == "Add" else -1)
+            return "AddScaled", call.tensors("self", "other"), {"alpha": alpha}
         return op, call.tensors("self", "other"), {}
     return translate
 
@@ -194,29 +202,91 @@ def _pad(call: Call) -> Words:
     pads = [*given[-2::-2], *given[::-2]]
     mode = str(call.values.get("mode", "constant"))
     value = cast(float, call.values.get("value") or 0.0)
-    return ("Pad", (*call.tensors("self"), call.literal(np.array(pads))),
-            {"mode": _MODES.get(mode, mode.encode()), "value": value})
+    return ("Pad", (*call.tensors("self"), call.literal(np.array(pads)),
+                    call.literal(np.array(value))), {"mode": _MODES.get(mode, mode.encode())})
 
 
 def _resize(mode: bytes) -> Translation:
     def translate(call: Call) -> Words:
-        scales = call.values.get("scale_factors")
-        if scales is None:
-            pairs = zip(call.shape[1:], call.input_shape[1:], strict=True)
-            scales = [after / before for after, before in pairs]
         corners = bool(call.values.get("align_corners", False))
         where = (b"asymmetric" if mode == b"nearest" else
                  b"align_corners" if corners else b"half_pixel")
-        factors = call.literal(np.array([1, 1, *cast(Sequence[float], scales)], np.float64))
-        return ("Resize", (*call.tensors("input"), "", factors), {
+        given = cast(Sequence[float], call.values.get("scale_factors") or [])
+        extents = zip(given, call.input_shape[1:], call.shape[1:], strict=False)
+        for factor, before, after in extents:
+            if before * factor != after and not corners:
+                raise UnknownCall  # it places the pixels by the factor
+        sizes = call.literal(np.array([1, *call.shape]))
+        return ("Resize", (*call.tensors("input" if "input" in call.values else "self"), "", "",
+                           sizes), {
             "mode": mode, "coordinate_transformation_mode": where, "nearest_mode": b"floor"})
     return translate
 
 
-def _dropout(call: Call) -> Words:
-    if not call.values["train"]:
-        return "Identity", call.tensors("input"), {}
-    return "Dropout", call.tensors("input"), {"ratio": call.number("p")}
+def _dropout(unit: bytes) -> Translation:
+    def translate(call: Call) -> Words:
+        tensor = call.tensors("input" if "input" in call.values else "self")
+        rate = call.number("p") if call.values["train"] else 0.0
+        return "Dropout", tensor, {"ratio": rate, "unit": unit}
+    return translate
+
+
+def _permute(call: Call) -> Words:
+    rank = len(call.input_shape) + 1
+    order = tuple(a % rank for a in call.integers("dims"))
+    return "Transpose", call.tensors("self"), {"perm": order}
+
+
+def _transpose(call: Call) -> Words:
+    rank = len(call.input_shape) + 1
+    a, b = (int(call.number(name)) % rank for name in ("dim0", "dim1"))
+    order = [*range(rank)]
+    order[a], order[b] = b, a
+    return "Transpose", call.tensors("self"), {"perm": tuple(order)}
+
+
+def _slice(call: Call) -> Words:
+    values = (call.values.get(name) for name in ("start", "end", "dim", "step"))
+    usual = (0, (1 << 62), 0, 1)
+    return "Slice", (*call.tensors("self"), *(
+        call.literal(np.array([u if v is None else v]))
+        for u, v in zip(usual, values, strict=True))), {}
+
+
+def _select(call: Call) -> Words:
+    index = call.literal(np.array(int(call.number("index"))))
+    return "Gather", (*call.tensors("self"), index), {"axis": int(call.number("dim"))}
+
+
+def _flip(call: Call) -> Words:
+    axes = call.integers("dims")
+    ends = ((-1,) * len(axes), (-(1 << 62),) * len(axes), axes, (-1,) * len(axes))
+    return "Slice", (*call.tensors("self"), *(call.literal(np.array(v)) for v in ends)), {}
+
+
+def _expand(call: Call) -> Words:
+    return "Expand", (*call.tensors("self"), call.literal(np.array([1, *call.shape]))), {}
+
+
+def _repeat(call: Call) -> Words:
+    return "Tile", (*call.tensors("self"), call.literal(np.array(call.integers("repeats")))), {}
+
+
+def _stack(call: Call) -> Words:
+    names = cast(Sequence[str], call.values["tensors"])
+    return "Stack", tuple(names), {"axis": int(call.number("dim")) % (len(call.shape) + 1)}
+
+
+def _unshuffle(call: Call) -> Words:
+    size = int(call.number("downscale_factor"))
+    return "SpaceToDepth", call.tensors("self"), {"blocksize": size, "last": 1}
+
+
+def _sum(call: Call) -> Words:
+    rank = len(call.input_shape) + 1
+    return "ReduceSum", call.tensors("self"), {
+        "axes": tuple(a % rank for a in call.integers("dim")),
+        "keepdims": int(bool(call.values.get("keepdim")))}
 
 
 def _reshape(call: Call) -> Words:
@@ -234,6 +304,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "adaptive_avg_pool": _adaptive("AdaptiveAveragePool"),
     "adaptive_max_pool": _adaptive("AdaptiveMaxPool"),
     "add": _binary("Add"),
+    "alias": _plain("Identity"),
     "amax": _over("ReduceMax"),
     "avg_pool": _pool("AveragePool"),
     "batch_norm": _norm("BatchNormalization", epsilon="eps", momentum="momentum"),
@@ -246,7 +317,14 @@ TRANSLATIONS: dict[str, Translation] = {
     "conv": _convolution,
     "conv_transpose": _transposed,
     "div": _binary("Div"),
-    "dropout": _dropout,
+    "detach": _plain("Identity"),
+    "dropout": _dropout(b"value"),
+    "elu": lambda call: ("Elu", call.tensors("self"), {
+        "alpha": call.number("alpha"), "gamma": call.number("scale")}),
+    "expand": _expand,
+    "expand_as": _expand,
+    "feature_dropout": _dropout(b"channel"),
+    "flip": _flip,
     "gelu": lambda call: ("Gelu", call.tensors("self"),
                           {"approximate": str(call.values["approximate"]).encode()}),
     "group_norm": _norm("GroupNormalization", epsilon="eps", num_groups="num_groups"),
@@ -261,18 +339,31 @@ TRANSLATIONS: dict[str, Translation] = {
     "matmul": _plain("MatMul", "self", "other"),
     "max_pool": _pool("MaxPool"),
     "mean": _over("ReduceMean"),
+    "mish": _plain("Mish"),
     "mul": _plain("Mul", "self", "other"),
     "neg": _plain("Neg"),
     "pad": _pad,
+    "permute": _permute,
+    "pixel_unshuffle": _unshuffle,
     "pow": _plain("Pow", "self", "exponent"),
+    "prelu": _plain("PRelu", "self", "weight"),
     "relu": _plain("Relu"),
     "relu6": _plain("Clip", min=0.0, max=6.0),
+    "repeat": _repeat,
     "rsub": _reversed_difference,
+    "select": _select,
+    "selu": _plain("Selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
     "sigmoid": _plain("Sigmoid"),
     "silu": _plain("Silu"),
+    "slice": _slice,
     "softmax": _axis("Softmax"),
+    "stack": _stack,
     "sub": _binary("Sub"),
+    "sum": _sum,
     "tanh": _plain("Tanh"),
+    "to": _plain("Identity"),
+    "transpose": _transpose,
+    "type_as": _plain("Identity"),
     "upsample_bilinear": _resize(b"linear"),
     "upsample_linear": _resize(b"linear"),
     "upsample_nearest": _resize(b"nearest"),

@@ -24,7 +24,8 @@ def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: 
     configs: Configs = {}
     cut = False  # the activations so far are cut by channels
     for layer in layers:
-        if layer.is_matmul or (layer.has_weights and (cut or request.lazy)):
+        weights = layer.has_weights and layer.splits_channels
+        if layer.is_matmul or (weights and (cut or request.lazy)):
             cut = cut or layer.is_matmul
             configs[layer.name] = split
         else:
@@ -72,7 +73,7 @@ def integrated(request: StrategyRequest, by_domain: Collection[str]) -> Configs:
             configs[layer.name] = cut if by_image else split if layer.inputs else whole
         elif before is cut:
             configs[layer.name] = cut if len(network.shapes[layer.name]) > 1 else whole
-        elif layer.has_weights and (request.lazy or before is split):
+        elif layer.has_weights and layer.splits_channels and (request.lazy or before is split):
             configs[layer.name] = split
         else:
             configs[layer.name] = _between(layer, before is split and request.lazy, split, whole)

@@ -251,6 +251,7 @@ def shards(network: Network, layer: Layer, config: Config) -> Layout:
 
 def _rows(network: Network, layer: Layer) -> tuple[Axis, int]:
     """The axis of a layer's output channels, and the number of entries of each row."""
-    rows = network.shapes[layer.name][0]
-    per_row = layer.parameters(network.input_shape(layer)) // rows
-    return Axis("c", rows, rows, network.granules[layer.name]), per_row
+    x = network.input_shape(layer)
+    rows = layer.weight_shape(x)[0] if layer.has_weights else network.shapes[layer.name][0]
+    granule = min(network.granules[layer.name], rows)  # of numbers that all channels share: 1
+    return Axis("c", rows, rows, granule), layer.parameters(x) // rows

@@ -45,8 +45,8 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
     """
     for layer in network.layers:
         if not layer.splits_channels and np.any(np.greater(plan.configs[layer.name].c, 1)):
-            raise InputError(f"layer '{layer.name}' ({layer.kind}) cannot be split by class; give "
-                             "it c=1 (or use logistic outputs)")
+            raise InputError(f"layer '{layer.name}' ({layer.kind}) cannot be split by channels; "
+                             "give it c=1 (a loss of classes: or use logistic outputs)")
     b = Builder(network, plan, choose, training)
     samples = plan.samples_of_a_pass if samples is None else samples
     if plan.fc_passes == 1:

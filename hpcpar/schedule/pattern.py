@@ -24,7 +24,7 @@ from hpcpar.network.receptive_field import (
     Full,
     Granule,
     Groups,
-    Offset,
+    Irregular,
     Same,
     Sliding,
     Window,
@@ -116,7 +116,7 @@ def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
         return Cut(ONE)
     if isinstance(relation, Granule | Columns) or parts == 1:
         return Cut(mesh_axis)
-    if isinstance(relation, Offset):
+    if isinstance(relation, Irregular):
         return Cut(mesh_axis, exact=False, regular=False)
     if isinstance(relation, Groups):
         if relation.groups % parts == 0:

@@ -114,7 +114,8 @@ def units(network: Network, spaces: Spaces) -> list[Unit]:
     made: list[list[Layer]] = []
     place: dict[str, int] = {}
     for layer in network.layers:
-        if layer.elementwise and not layer.merges and _only_reader(network, layer):
+        joins = layer.elementwise and layer.splits_channels and not layer.merges
+        if joins and _only_reader(network, layer):
             place[layer.name] = place[layer.inputs[0]]
             made[place[layer.name]].append(layer)
         else:

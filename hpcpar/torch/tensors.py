@@ -50,7 +50,7 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
     shapes = {name: tuple(t.shape) for name, t in module.state_dict(keep_vars=True).items()}
     found: dict[str, TensorPlace] = {}
     for layer in traced.network.stateful:
-        stored = traced.stored.get(layer.name, ())
+        stored = traced.network.origins.get(layer.name, ())
         prefix = stored[0].rpartition(".")[0] if stored else layer.name
         x = traced.network.input_shape(layer)
         parts = [*zip(stored, ("weight", "bias"), strict=False)]

@@ -10,17 +10,23 @@ from hpcpar.network import cosmoflow, inception, mobilenet, resnet, unet, vgg
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
+    ELU,
     GELU,
     LRN,
+    AdaptiveAvgPool,
     Add,
     Affine,
     AvgPool1d,
     BatchNorm,
+    ChannelNorm,
+    ChannelScale,
+    ChannelShift,
     Concat,
     Conv1d,
     Conv2d,
     Conv3d,
     Dropout,
+    Expand,
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
@@ -33,14 +39,19 @@ from hpcpar.network.layers import (
     MaxPool1d,
     MaxPool2d,
     MeanSquaredError,
+    Mish,
     Multiply,
     Pad,
     Pair,
+    PReLU,
     ReLU,
+    Select,
     Sigmoid,
     SiLU,
     SoftmaxCrossEntropy,
     Tanh,
+    Unflatten,
+    Upsample,
 )
 from hpcpar.network.small import lenet5, mlp
 from tests.mpi import skips
@@ -203,6 +214,73 @@ def signals() -> Network:
     return net.build()
 
 
+def moves() -> Network:
+    """Chosen channels and pixels, features as images, resizing by any factor, padding of all kinds.
+    """
+    net = Graph("moves", (3, 13, 11))
+    net.add(Conv2d, "stem", out_channels=6, kernel=3, padding=1)
+    x = net.add(Tanh, "tanh")
+    net.add(Select, "shuffle", channels=(0, 3, 1, 4, 2, 5))
+    net.add(Pad, "reflect", begin=(2, 1), end=(1, 3), mode="reflect")
+    net.add(Conv2d, "conv1", out_channels=4, kernel=3)
+    net.add(Pad, "edge", begin=(0, 2), end=(3, 1), mode="edge")
+    net.add(Select, "crop", begin=(1, 0), step=(2, 1), size=(6, 12))
+    first = net.add(Upsample, "larger", size=(9, 7), mode="linear")
+    net.add(Select, "half", after=x, channels=(1, 4, 4, 1))
+    net.add(Upsample, "smaller", size=(9, 7), mode="linear", align_corners=True)
+    second = net.add(LeakyReLU, "leaky")
+    net.add(GlobalAvgPool, "pool", after=x)
+    net.add(Linear, "fc1", out_features=4)
+    third = net.add(Expand, "spread", size=(9, 7))
+    net.add(Select, "one", after=second, channels=(2,))
+    fourth = net.add(Select, "all", channels=(0,) * 4)
+    net.add(Add, "sum", after=(first, second, third, fourth))
+    net.add(Pad, "channels", begin=(1, 0), end=(0, 1), value=0.5, channels=(1, 2))
+    net.add(Upsample, "nearest", size=(14, 5))
+    net.add(AdaptiveAvgPool, "windows", size=(5, 3))
+    net.add(Flatten, "flat")
+    net.add(Linear, "fc2", out_features=24)
+    net.add(Unflatten, "image", shape=(4, 3, 2))
+    net.add(Conv2d, "conv2", out_channels=5, kernel=1)
+    net.add(GlobalAvgPool, "mean")
+    net.add(Linear, "fc3", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def channelwise() -> Network:
+    """Trained numbers of each channel or of all, normalisation of each pixel, dropout of channels
+    and of samples.
+    """
+    net = Graph("channelwise", (3, 9, 10))
+    net.add(Conv2d, "stem", out_channels=8, kernel=3, padding=1)
+    net.add(ChannelNorm, "norm1")
+    net.add(PReLU, "prelu1")
+    x = net.add(Dropout, "drop1", rate=0.3, unit="channel")
+    net.add(Conv2d, "conv1", out_channels=8, kernel=3, padding=1)
+    net.add(PReLU, "prelu2", shared=True)
+    net.add(ChannelScale, "scale1")
+    y = net.add(Dropout, "drop2", rate=0.4, unit="sample")
+    net.add(Add, "sum", after=(x, y))
+    net.add(ELU, "elu", alpha=0.7, scale=1.2)
+    net.add(Conv2d, "conv2", out_channels=6, kernel=3, stride=2)
+    net.add(ChannelScale, "scale2")
+    net.add(ChannelShift, "shift2")
+    net.add(Mish, "mish")
+    net.add(ChannelNorm, "norm2", affine=False)
+    net.add(ChannelScale, "gain", shared=True)
+    net.add(ChannelShift, "shift")
+    net.add(Flatten, "flat")
+    net.add(Linear, "fc1", out_features=7)
+    net.add(PReLU, "prelu3")
+    net.add(ChannelNorm, "norm3")
+    net.add(ChannelScale, "gain2", shared=True)
+    net.add(ChannelShift, "bias2", shared=True)
+    net.add(Linear, "fc2", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 def own() -> Network:
     """Layers from outside the package: pointwise ones, and windows with weights."""
     net = Graph("own", (2, 17, 14))
@@ -236,6 +314,8 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
     "signals": (signals, 5),
     "own": (own, 6),
+    "moves": (moves, 5),
+    "channelwise": (channelwise, 6),
     "skip first": (lambda: skips.skip(True), 6),
     "skip second": (lambda: skips.skip(False), 6),
     "two skips": (skips.two_skips, 6),

@@ -8,8 +8,8 @@ from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator_of
 
 #: The modules that register the operators of the package's layers.
-for _name in ("conv", "linear", "loss", "merge", "norm", "pointwise", "pool", "resample",
-              "sample_norm"):
+for _name in ("channelwise", "conv", "linear", "loss", "merge", "norm", "pointwise", "pool",
+              "rearrange", "resample", "sample_norm"):
     importlib.import_module(f"hpcpar.runtime.ops.{_name}")
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import LRN, BatchNorm, Normalisation
+from hpcpar.network.layers import LRN, BatchNorm, ChannelNorm, Normalisation
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
@@ -126,3 +126,49 @@ class BatchNormOp(NormalisationOp):
         if self.affine:
             self.backend.copy(self.moments_gradient[:, 0], self.parameters.dbias)
             self.backend.copy(self.moments_gradient[:, 1], self.parameters.dweight)
+
+
+@operator(ChannelNorm)
+class ChannelNormOp(NormalisationOp):
+    """Normalisation of the channels of each pixel, sample by sample; a part of the channels reads
+    all of them, and holds partial sums of their gradient.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        first, last = (channel - ctx.need[1][0] for channel in ctx.own[1])
+        self._own = slice(first, last)
+
+    def _normal(self, x: Array) -> tuple[Array, Array]:
+        """A sample [all channels, ...] normalised, and 1 / deviation of each pixel."""
+        centred = x - x.mean(axis=0)
+        inv_std = 1 / self.backend.xp.sqrt((centred * centred).mean(axis=0) + self.eps)
+        return centred * inv_std, inv_std
+
+    def _rows(self) -> tuple[Array, Array]:
+        """Weight and bias, to be broadcast along a sample."""
+        weight, bias = (a.reshape(-1, *(1,) * (self.y.ndim - 2)) for a in self._weights())
+        return weight, bias
+
+    def _forward(self) -> None:
+        weight, bias = self._rows()
+        for x, y in zip(self.x, self.y, strict=True):
+            y[...] = self._normal(x)[0][self._own] * weight + bias
+
+    def _backward(self) -> None:
+        weight, _ = self._rows()
+        for x, dy, dx in zip(self.x, self.dy, self.dx, strict=True):
+            normal, inv_std = self._normal(x)
+            g = dy * weight
+            along = (g * normal[self._own]).sum(axis=0) / len(x)
+            dx[...] = -(normal * along + g.sum(axis=0) / len(x)) * inv_std
+            dx[self._own] += g * inv_std
+
+    def _backward_weight(self) -> None:
+        p = self.parameters
+        p.grad[...] = 0
+        for x, dy in zip(self.x, self.dy, strict=True):
+            normal, axes = self._normal(x)[0][self._own], tuple(range(1, dy.ndim))
+            p.dweight += (dy * normal).sum(axis=axes)
+            if p.dbias is not None:
+                p.dbias += dy.sum(axis=axes)

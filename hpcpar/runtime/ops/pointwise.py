@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Activation, Dropout, Flatten
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
@@ -32,22 +33,28 @@ class DropoutOp(Operator):
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        self.mask = ctx.backend.empty(shape(ctx.own), self.y.dtype)
+        assert isinstance(ctx.layer, Dropout)
+        self.layer = ctx.layer
+        #: Axes along which values are dropped apart: samples, samples and channels, or all.
+        self.axes = {"sample": 1, "channel": 2, "value": len(ctx.own)}[self.layer.unit]
+        self.mask = ctx.backend.empty(shape(ctx.own[:self.axes]), self.y.dtype)
 
     def _forward(self) -> None:
         ctx = self.ctx
-        assert isinstance(ctx.layer, Dropout)
         if not ctx.training:
             self._move(self.x, self.y)
             return
-        start = tuple(lo for lo, _ in ctx.own)
+        start = tuple(lo for lo, _ in ctx.own[:self.axes])
+        extent = (ctx.batch, *ctx.input_shape)[:self.axes]
         key = mask_key(ctx.seed, ctx.step, ctx.position)
-        self.backend.dropout_mask(key, start, self.mask.shape, (ctx.batch, *ctx.input_shape),
-                                  ctx.layer.rate, self.mask)
-        self.backend.multiply(self.x, self.mask, self.y)
+        self.backend.dropout_mask(key, start, self.mask.shape, extent, self.layer.rate, self.mask)
+        self.backend.multiply(self.x, self._factor(), self.y)
 
     def _backward(self) -> None:
-        self.backend.multiply(self.dy, self.mask, self.dx)
+        self.backend.multiply(self.dy, self._factor(), self.dx)
+
+    def _factor(self) -> Array:
+        return self.mask.reshape(self.mask.shape + (1,) * (self.y.ndim - self.axes))
 
 
 def mask_key(seed: int, step: int, position: int) -> int:

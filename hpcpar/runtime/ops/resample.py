@@ -6,12 +6,10 @@ import numpy as np
 
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Layer, Pad, Resampled, Shape
-from hpcpar.network.receptive_field import Window
 from hpcpar.network.resample import Taps
 from hpcpar.plan.boxes import Interval
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
-from hpcpar.runtime.ops.windows import reaches
 
 
 class ResampledOp(Operator):
@@ -58,30 +56,36 @@ def _tables(layer: Layer, axis: int, x: Shape, own: Interval,
     return (index, weight), (reverse, np.take_along_axis(matrix, reverse, axis=1))
 
 
-class ZeroPadOp(Operator):
-    """A copy of the image between zeros."""
+class ConstantPadOp(Operator):
+    """A copy of the image between equal numbers."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Pad)
-        windows = [Window(1, 1, before) for before, _ in ctx.layer.amounts(ctx.input_shape)]
-        self._inner, pads = reaches(windows, ctx.own, ctx.need, ctx.input_shape[1:])
-        image = zip(pads, ctx.own[2:], strict=True)
-        self._image = (slice(None), slice(None),
-                       *(slice(before, stop - start - after)
-                         for (before, after), (start, stop) in image))
+        self._value = ctx.layer.value
+        added = ((0, 0), ctx.layer.channels, *ctx.layer.amounts(ctx.input_shape))
+        inner, image = [slice(None)], [slice(None)]
+        for (before, _), own, need, extent in list(
+                zip(added, ctx.own, ctx.need, (0, *ctx.input_shape), strict=True))[1:]:
+            low, high = (min(max(i - before, 0), extent) for i in own)
+            inner.append(slice(low - need[0], high - need[0]))
+            image.append(slice(low + before - own[0], high + before - own[0]))
+        self._inner, self._image = tuple(inner), tuple(image)
+        self._any = all(s.stop > s.start for s in inner[1:])
 
     def _forward(self) -> None:
-        self.y[...] = 0
-        self.backend.copy(self.x[self._inner], self.y[self._image])
+        self.y[...] = self._value
+        if self._any:
+            self.backend.copy(self.x[self._inner], self.y[self._image])
 
     def _backward(self) -> None:
         self._clear_unread(self._inner)
-        self.backend.copy(self.dy[self._image], self.dx[self._inner])
+        if self._any:
+            self.backend.copy(self.dy[self._image], self.dx[self._inner])
 
 
 @operator(Resampled)
 def resampled(ctx: Context) -> Operator:
     """The op of a layer that enlarges or pads images."""
-    zeros = isinstance(ctx.layer, Pad) and ctx.layer.mode == "constant"
-    return ZeroPadOp(ctx) if zeros else ResampledOp(ctx)
+    constant = isinstance(ctx.layer, Pad) and ctx.layer.mode == "constant"
+    return ConstantPadOp(ctx) if constant else ResampledOp(ctx)

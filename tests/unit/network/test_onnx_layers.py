@@ -17,12 +17,16 @@ from hpcpar.network.layers import (
     Affine,
     AvgPool2d,
     BatchNorm,
+    ChannelScale,
+    ChannelShift,
     Clip,
     Conv2d,
     GlobalMaxPool,
     GroupNorm,
     Layer,
     Pad,
+    PReLU,
+    Select,
 )
 
 onnx = pytest.importorskip("onnx", reason="ONNX files are read with the package onnx")
@@ -75,16 +79,38 @@ def test_padding_that_differs_becomes_a_layer(tmp_path: Path, auto: str, begin: 
 
 def test_paddings(tmp_path: Path) -> None:
     ends = np.array([0, 0, 1, 0, 0, 0, 2, 3])
-    for mode, ours in ("constant", "constant"), ("wrap", "periodic"):
+    modes = {"constant": "constant", "wrap": "periodic", "reflect": "reflect", "edge": "edge"}
+    for mode, ours in modes.items():
         net = load(tmp_path, [("Pad", ("x", "ends"), "h", {"mode": mode})], 363, ends=ends)
         (pad,) = between(net)
         assert pad == Pad(pad.name, ("input",), (1, 0), (2, 3), ours)
-    for nodes, why in [
-        ([("Pad", ("x", "ends"), "h", {"mode": "reflect"})], "mode 'reflect' is not supported"),
-        ([("Pad", ("x", "ends", "three"), "h")], "padding by 3 is not supported"),
-    ]:
-        with pytest.raises(InputError, match=why):
-            load(tmp_path, nodes, 363, ends=ends)
+    (pad,) = between(load(tmp_path, [("Pad", ("x", "ends", "three"), "h")], 363, ends=ends))
+    assert pad == Pad(pad.name, ("input",), (1, 0), (2, 3), value=3.0)
+    with pytest.raises(InputError, match="mode 'other'; use constant, periodic, reflect or edge"):
+        load(tmp_path, [("Pad", ("x", "ends"), "h", {"mode": "other"})], 363, ends=ends)
+    (pad, pool) = between(load(tmp_path, [("MaxPool", "x", "h", {
+        "kernel_shape": [2, 2], "pads": [0, 0, 1, 1]})], 192))
+    assert pad.value < -1e38 and pad.end == (1, 1) and pool.padding == (0, 0)
+
+
+def test_what_moves_values(tmp_path: Path) -> None:
+    """Splits, slices and shuffles of channels, and constants of each channel."""
+    shuffle: Spec = [("Reshape", ("x", "to"), "a"),
+                     ("Transpose", "a", "b", {"perm": [0, 2, 1, 3, 4]}),
+                     ("Reshape", ("b", "back"), "h")]
+    constants = {"to": np.array([0, 2, 2, 8, 8]), "back": np.array([0, 4, 8, 8])}
+    (layer,) = between(load(tmp_path, shuffle, 256, ("n", 4, 8, 8), **constants))
+    assert layer == Select(layer.name, ("input",), channels=(0, 2, 1, 3))
+    split: Spec = [("Split", ("x", "sizes"), ("a", "b"), {"axis": 1}), ("Relu", "b", "h")]
+    first, _ = between(load(tmp_path, split, 64, ("n", 4, 8, 8), sizes=np.array([3, 1])))
+    assert first == Select(first.name, ("input",), channels=(3,))
+    cut: Spec = [("Slice", ("x", "one", "nine", "two"), "a"), ("Mul", ("a", "vector"), "b"),
+                 ("Add", ("vector2", "b"), "c"), ("PRelu", ("c", "vector3"), "h")]
+    crop, *others = between(load(tmp_path, cut, 224, ("n", 4, 8, 8), one=np.array([1]),
+                                 nine=np.array([9]), two=np.array([2]), vector=(4, 1, 1),
+                                 vector2=(1, 4, 1, 1), vector3=(4, 1, 1)))
+    assert crop == Select(crop.name, ("input",), (), (1, 0), (1, 1), (7, 8))
+    assert [type(layer) for layer in others] == [ChannelScale, ChannelShift, PReLU]
 
 
 @pytest.mark.parametrize(("op", "inputs", "scale", "shift"), [
@@ -142,7 +168,7 @@ def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) ->
     net = load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.ones(2, np.float32), **shapes)
     (norm,) = between(net)
     assert norm == GroupNorm(norm.name, ("input",), affine=False, groups=2)
-    with pytest.raises(InputError, match="a reshape of samples 4x8x8 to 0x2x-1 is not supported"):
+    with pytest.raises(InputError, match="stand in an order that no layer has"):
         load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.float32([1, 2]), **shapes)
 
 
@@ -211,20 +237,20 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
     (("LayerNormalization", ("x", "eight", "eight"), "h"),
      "only the normalisation of whole samples 4x8x8 is supported; use that, or a group"),
     (("LayerNormalization", ("x", "whole"), "h", {"axis": 1}), "has a scale without a shift"),
-    (("Mul", ("x", "vector"), "h"), "input 'vector' is a constant of shape 4x1x1; only plain"),
+    (("Mul", ("x", "eight"), "h"), "input 'eight' is a constant of shape 8; only numbers, one of"),
     (("Div", ("three", "x"), "h"), "only as a division by a number; multiply layers instead"),
     (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "of mode 'cubic'"),
     (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] of mode 'nearest'"),
     (("Resize", ("x", "", "channels"), "h"), "resizes samples or channels"),
     (("Gemm", ("x", "w", "two"), "h"), "adds 2 to 4 features; give each its own bias"),
-    (("Unsqueeze", ("x", "axis"), "h"), "axes [2] are not supported, only image axes after"),
+    (("Unsqueeze", ("x", "axis"), "h"), "axes [0] are not supported, only axes after the samples"),
     (("ConvTranspose", ("x", "t"), "h", {"pads": [0, 0, 1, 1]}), "the same at both ends"),
     (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, its input has 4"),
     (("ReduceMax", "x", "h", {"axes": [1]}), "the maximum over axes [1] is not supported"),
 ])
 def test_options_without_a_layer_are_refused(tmp_path: Path, node: Any, message: str) -> None:
     weights = {"two": (2,), "eight": (8,), "whole": (4, 8, 8), "vector": (4, 1, 1),
-               "three": np.float32(3), "scales": np.float32([1, 1, 2, 2]), "axis": np.array([2]),
+               "three": np.float32(3), "scales": np.float32([1, 1, 2, 2]), "axis": np.array([0]),
                "channels": np.float32([1, 2, 1, 1]), "half": np.float32([1, 1, 1.5, 2]),
                "t": (4, 2, 3, 3), "k": (3, 3, 1, 1), "w": (4, 4)}
     with pytest.raises(InputError) as err:

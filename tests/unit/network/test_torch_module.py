@@ -126,6 +126,14 @@ def test_what_a_module_does_not_train_is_noted() -> None:
     (note,) = from_torch(nn.Sequential(norm, nn.Flatten(), nn.Linear(360, 2)), SHAPE).notes
     assert "is computed from 0.parametrizations.weight.original0, 0.param" in note
     assert from_torch(Small(), SHAPE).notes == ()
+    extra = Small()
+    extra.more = nn.Conv2d(3, 3, 1)
+    (note,) = from_torch(extra, SHAPE).notes
+    assert note.startswith("the output does not depend on the parameters more.bias, more.weight;")
+    one = nn.Sequential(nn.Conv2d(3, 1, 1), nn.Flatten(), nn.Linear(120, 4), nn.Sigmoid())
+    (note,) = from_torch(one, SHAPE).notes
+    assert "it ends in a sigmoid, and a softmax cross-entropy follows" in note
+    assert from_torch(one, SHAPE, MeanSquaredError).notes == ()
 
 
 @pytest.mark.parametrize(("module", "message"), [
@@ -140,28 +148,27 @@ def test_what_a_module_does_not_train_is_noted() -> None:
      "out: each image has its own statistics"),
     (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training; a network has one output"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
-    (lambda: Written(lambda x: functional.elu(functional.mish(functional.elu(x))).mean((2, 3))),
-     "nodes 'elu', 'elu_1' (elu): operator elu is not supported; use ReLU, LeakyReLU or SiLU; node "
-     "'mish' (mish): operator mish is not supported; use SiLU"),
+    (lambda: Written(lambda x: functional.pixel_shuffle(x.sin().sin(), 1).mean((2, 3))),
+     "nodes 'sin', 'sin_1' (sin): operator sin is not supported; leave it out, or use one of "
+     "docs/reference/networks.md; node 'pixel_shuffle' (pixel_shuffle): operator pixel_shuffle is "
+     "not supported; use an upsampling or a transposed convolution"),
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
     (lambda: Written(lambda x: torch.div(x, 2, rounding_mode="floor").flatten(1)),
      "operator div.Tensor_mode is not supported"),
-    (lambda: Written(lambda x: torch.add(x, x.mul(2), alpha=3).flatten(1)), "add.Tensor is not"),
     (lambda: Written(lambda x: torch.clamp(x, torch.zeros(()), torch.ones(())).flatten(1)),
      "operator clamp.Tensor is not supported"),
     (lambda: Written(lambda x: functional.avg_pool2d(x, 2, divisor_override=3).flatten(1)),
      "operator avg_pool2d.default is not supported"),
     (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
      "batch_norm.default is not supported; let it normalise by the batch when the module trains"),
-    (lambda: Written(lambda x: x.flatten(0)), "is not supported, only to features"),
-    (lambda: Written(lambda x: x.permute(0, 1, 3, 2).mean((2, 3))), "operator permute is not"),
+    (lambda: Written(lambda x: x.flatten(0)), "is not supported; keep the values of each sample"),
+    (lambda: Written(lambda x: x.permute(0, 1, 3, 2).mean((2, 3))), "node 'permute' (Transpose): "
+     "its values (samples 3x12x10) stand in an order that no layer has"),
     (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
      "changes a tensor in place that has another shape elsewhere"),
-    (lambda: nn.Sequential(nn.Dropout2d(), nn.Flatten()), "use Dropout in place of Dropout2d"),
-    (lambda: nn.Sequential(nn.Upsample(scale_factor=1.5), nn.Flatten()),
-     "factors [1.5, 1.5] of mode 'nearest'"),
-    (lambda: nn.Sequential(nn.ReflectionPad2d(1), nn.Flatten()), "mode 'reflect' is not supported"),
-    (lambda: nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()), "cannot be cut into 4x4 equal"),
+    (lambda: nn.Sequential(nn.Upsample(scale_factor=1.25), nn.Flatten()),
+     "operator upsample_nearest2d.vec is not supported"),
+    (lambda: nn.Sequential(nn.AdaptiveMaxPool2d(4), nn.Flatten()), "cannot be cut into 4x4 equal"),
 ])
 def test_what_is_refused_is_named(module: Any, message: str) -> None:
     with pytest.raises(InputError) as err:

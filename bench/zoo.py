@@ -1,0 +1,232 @@
+"""Networks of public zoos: how many are imported, lowered and, with --execute, equal PyTorch.
+
+Run in an environment of its own, with torch, torchvision, timm, monai, segmentation-models-pytorch,
+dynamic-network-architectures and pytorchcv beside this package's requirements:
+``python bench/zoo.py [--execute] [--zoo timm] [--aside]``. `bench/zoo_list.py` draws the list. Each
+network is built and tried in a process of its own. Prints the count of each zoo, and the reasons of
+refusals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
+from bench.random_networks import Step, Truth, truth_of  # noqa: E402
+from bench.zoo_list import PIXEL_MIXERS, ZOOS, Candidate  # noqa: E402
+from hpcpar.comm.communicator import Communicator  # noqa: E402
+from hpcpar.comm.world import world  # noqa: E402
+from hpcpar.errors import InputError  # noqa: E402
+from hpcpar.kernels import backend  # noqa: E402
+from hpcpar.network import from_torch  # noqa: E402
+from hpcpar.network.graph import Network  # noqa: E402
+from hpcpar.network.layers import MeanSquaredError  # noqa: E402
+from hpcpar.plan.plan import NetworkSpec, make_plan  # noqa: E402
+from hpcpar.schedule.lower import lower  # noqa: E402
+from hpcpar.schedule.outline_steps import Move  # noqa: E402
+from tests.collectives import BY_KIND  # noqa: E402
+
+#: Memory of a network's process.
+MEMORY_BYTES = 12 << 30
+#: Functions that only fill new weights.
+FILLS = frozenset(("normal_", "uniform_", "trunc_normal_", "erfinv_", "fill_", "zero_", "mul_",
+                   "add_", "clamp_", "copy_", "bernoulli_"))
+
+
+class Unfilled(TorchFunctionMode):
+    """Leaves new weights as the memory is: building large networks takes no time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        first = args[0] if args else None
+        large = isinstance(first, torch.Tensor) and first.numel() > 4096
+        if large and getattr(func, "__name__", "") in FILLS:
+            return first
+        return func(*args, **(kwargs or {}))
+
+
+def algorithm(step: Move) -> tuple[str, int]:
+    """Rings, for every collective."""
+    return BY_KIND[step.pattern.kinds[0]][0], 1
+
+
+def mixes_pixels(module: torch.nn.Module) -> bool:
+    """Whether a network computes attention over pixels, or the like."""
+    return any(PIXEL_MIXERS.search(type(part).__name__) for part in module.modules())
+
+
+def try_import(candidate: Candidate) -> dict[str, object]:
+    """Import and lower a network of its usual size."""
+    with Unfilled():
+        module = candidate.make(candidate.shape)
+    if mixes_pixels(module):
+        return {"result": "mixes pixels"}
+    network = from_torch(module, candidate.shape, MeanSquaredError)
+    spec = NetworkSpec.of(network)
+    assert spec.build() == network
+    plan = make_plan(spec, "data", 2, 2, network=network)
+    lower(network, plan, algorithm)
+    return {"result": "imported", "layers": len(network.layers), "notes": network.notes[:2],
+            "missing": missing(module, network)}
+
+
+def missing(module: torch.nn.Module, network: Network) -> str:
+    """How many parameters of the module no layer has."""
+    ours = sum(layer.parameters(network.input_shape(layer)) for layer in network.layers)
+    theirs = sum(p.numel() for p in module.parameters())
+    return "" if ours == theirs else f"{ours} of {theirs} parameters"
+
+
+def truth(candidate: Candidate) -> Truth:
+    """One step of a module in PyTorch, and its network."""
+    torch.manual_seed(0)
+    module = candidate.make(candidate.small).double().train()
+    for part in module.modules():
+        if hasattr(part, "eps"):
+            part.eps = max(part.eps, 1e-3) if isinstance(part.eps, float) else part.eps
+        if "Dropout" in type(part).__name__ and hasattr(part, "p"):
+            part.p = 0.0
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.dim() <= 1 or p.numel() == max(p.shape):
+                p.add_(0.1 * torch.randn_like(p))
+    return truth_of(module, candidate.small, 2, MeanSquaredError)
+
+
+def try_execute(candidate: Candidate) -> dict[str, object]:
+    """Train a step of a small image on one rank, beside PyTorch."""
+    given = truth(candidate)
+    plan = make_plan(NetworkSpec.of(given.network), "data", 1, 2, network=given.network,
+                     dtype="float64")
+    faults = Step(given, plan, Communicator(world(), backend("cpu"))).faults()
+    return {"executed": "equal" if not faults else "; ".join(faults[:3])}
+
+
+def tried(candidate: Candidate, execute: bool, limit_s: int) -> dict[str, object]:
+    """The result of a network, from a process of its own."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        with os.fdopen(write, "w") as out:
+            out.write(json.dumps(_result(candidate, execute, limit_s)))
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(text or '{"result": "killed"}')
+
+
+def _result(candidate: Candidate, execute: bool, limit_s: int) -> dict[str, object]:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    found: dict[str, object] = {}
+    for step in (try_import, try_execute) if execute else (try_import,):
+        signal.alarm(limit_s)
+        try:
+            found |= step(candidate)
+        except KeyboardInterrupt:
+            found |= {"result" if step is try_import else "executed": f"over {limit_s} s"}
+        except InputError as err:
+            found |= {"result" if step is try_import else "executed": f"refused: {err}"}
+        except BaseException as err:
+            where = traceback.extract_tb(err.__traceback__)[-1]
+            found |= {"result" if step is try_import else "executed":
+                      f"{type(err).__name__}: {str(err)[:300]} ({where.filename}:{where.lineno})"}
+        finally:
+            signal.alarm(0)
+        if found.get("result") != "imported":
+            break
+    return found
+
+
+def reasons(text: str) -> list[str]:
+    """The reasons of a refusal, without the names of nodes."""
+    found = [re.sub(r"^node[s]? .*?\((.*?)\)", r"\1", part.strip())
+             for part in re.split(r"; (?=node)", text.partition(": ")[2])]
+    return sorted({re.sub(r"\d+(x\d+)*|'[^']*'", "#", each)[:150] for each in found})
+
+
+def report(results: dict[str, dict[str, object]]) -> None:
+    """Print counts and reasons."""
+    count: dict[str, collections.Counter[str]] = {}
+    groups: dict[str, list[str]] = {}
+    for name, found in results.items():
+        zoo = name.partition("/")[0]
+        each = count.setdefault(zoo, collections.Counter())
+        if found["result"] == "mixes pixels":
+            continue
+        each["all"] += 1
+        each["imported"] += found["result"] == "imported"
+        each["noted"] += bool(found.get("notes"))
+        if "executed" in found:
+            each["executed"] += 1
+            each["equal"] += found["executed"] == "equal"
+        if found["result"] != "imported":
+            for reason in reasons(str(found["result"])) or [str(found["result"])]:
+                groups.setdefault(reason, []).append(name)
+    total: collections.Counter[str] = collections.Counter()
+    for zoo, each in count.items():
+        total.update(each)
+        print(f"{zoo:20} {each['imported']:4} of {each['all']:4} imported ({each['noted']} with "
+              f"notes), {each['equal']} of {each['executed']} executed equal PyTorch")
+    print(f"{'all':20} {total['imported']:4} of {total['all']:4} imported ({total['noted']} with "
+          f"notes), {total['equal']} of {total['executed']} executed equal PyTorch")
+    for reason, names in sorted(groups.items(), key=lambda pair: -len(pair[1])):
+        print(f"{len(names):4}  {reason}\n        {', '.join(names[:6])}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--zoo", default=",".join(ZOOS), help="names, separated by commas")
+    parser.add_argument("--only", default="", help="a pattern of names")
+    parser.add_argument("--execute", action="store_true", help="train a step of each, too")
+    parser.add_argument("--aside", action="store_true", help="those that are kept aside instead")
+    parser.add_argument("--limit", type=int, default=150, help="seconds for each network and step")
+    parser.add_argument("--part", default="0/1", help="every so many-th network: i/n")
+    parser.add_argument("--json", help="file of results: those that are there are kept")
+    parser.add_argument("--again", default="", help="kept results that are made again: a pattern")
+    parser.add_argument("--list", action="store_true", help="print the names alone")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    part, parts = map(int, args.part.split("/"))
+    candidates = [c for zoo in args.zoo.split(",") for c in ZOOS[zoo]() if c.aside == args.aside
+                  and re.search(args.only, f"{c.zoo}/{c.name}")][part::parts]
+    if args.list:
+        print(*(f"{c.zoo}/{c.name} {c.shape}" for c in candidates), sep="\n")
+        return
+    file = Path(args.json or os.devnull)
+    results = json.loads(file.read_text() or "{}") if file.exists() else {}
+    for c in candidates:
+        name, begin = f"{c.zoo}/{c.name}", time.perf_counter()
+        if name in results and not (args.again and re.search(args.again, str(results[name]))):
+            continue
+        results[name] = tried(c, args.execute, args.limit)
+        print(name, f"{time.perf_counter() - begin:.0f} s", str(results[name])[:400],
+              file=sys.stderr, flush=True)
+        if args.json:
+            file.write_text(json.dumps(results, indent=1))
+    report({f"{c.zoo}/{c.name}": results[f"{c.zoo}/{c.name}"] for c in candidates})
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

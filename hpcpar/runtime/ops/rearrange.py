@@ -1,0 +1,95 @@
+"""Chosen channels and pixels, and features as images, on a block."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcpar.kernels.interface import Array
+from hpcpar.network.layers import Expand, Select, Unflatten
+from hpcpar.runtime.ops.base import Context, Operator
+from hpcpar.runtime.ops.registry import operator
+
+Places = npt.NDArray[np.int64]
+
+
+@operator(Select)
+class SelectOp(Operator):
+    """Copies of chosen channels and pixels; backward the sums of the gradients of the copies."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        assert isinstance(ctx.layer, Select)
+        layer, image, need = ctx.layer, ctx.own[2:], ctx.need[2:]
+        (first, last), (have, _) = ctx.own[1], ctx.need[1]
+        self._image: tuple[slice, ...] = (slice(None),) * len(ctx.own)
+        if layer.size:
+            pixels = zip(layer.begin, layer.step, image, need, strict=True)
+            self._image = (slice(None), slice(None), *(
+                slice(b + lo * s - n, b + (hi - 1) * s - n + 1, s) for b, s, (lo, hi), (n, _)
+                in pixels))
+        picked = np.array(layer.channels or range(ctx.input_shape[0]), np.int64)
+        picked = picked[first:last] - have
+        #: (input channels, output channels), none twice in an entry.
+        self._copies = [] if self.empty else [
+            (self._on_device(picked[places]), self._on_device(places))
+            for places in _rounds(picked)]
+
+    def _on_device(self, places: Places) -> slice | Array:
+        """Neighbouring places as a slice."""
+        start, count = int(places[0]), len(places)
+        if (places == np.arange(start, start + count)).all():
+            return slice(start, start + count)
+        return self.backend.upload(places)
+
+    def _part(self, x: Array) -> Array:
+        return x[self._image]
+
+    def _forward(self) -> None:
+        x = self._part(self.x)
+        for read, written in self._copies:
+            self.y[:, written] = x[:, read]
+
+    def _backward(self) -> None:
+        self.dx[...] = 0
+        dx = self._part(self.dx)
+        for read, written in self._copies:
+            dx[:, read] += self.dy[:, written]
+
+
+def _rounds(picked: Places) -> list[Places]:
+    """Places of each value's first occurrence, of its second, and so on."""
+    order = np.argsort(picked, kind="stable")
+    ordered = picked[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    rounds = np.arange(len(picked)) - np.repeat(begins, np.diff([*begins, len(picked)]))
+    return [np.sort(order[rounds == i]) for i in range(int(rounds.max(initial=-1)) + 1)]
+
+
+@operator(Expand)
+class ExpandOp(Operator):
+    """Copies at every pixel; ranks that cut the image hold partial sums of the gradient."""
+
+    def _forward(self) -> None:
+        self.y[...] = self.x.reshape(self.x.shape + (1,) * (self.y.ndim - 2))
+
+    def _backward(self) -> None:
+        self.backend.xp.sum(self.dy, axis=tuple(range(2, self.dy.ndim)), out=self.dx)
+
+
+@operator(Unflatten)
+class UnflattenOp(Operator):
+    """A change of shape, of which this rank takes its part."""
+
+    def _image(self, features: Array) -> Array:
+        extents = self.ctx.layer.output_shape(self.ctx.input_shape)[1:]
+        box = (slice(None), slice(None), *(slice(*i) for i in self.ctx.own[2:]))
+        return features.reshape(len(features), -1, *extents)[box]
+
+    def _forward(self) -> None:
+        self.y[...] = self._image(self.x)
+
+    def _backward(self) -> None:
+        dx = self.backend.zeros(self.dx.shape, self.dx.dtype)
+        self._image(dx)[...] = self.dy
+        self.dx[...] = dx
