@@ -134,8 +134,8 @@ def test_batch_normalisation_is_told_with_what_ddp_would_do(
     local = re.match(r"Use 8 .*: (\S+) ms an .*; batch normalisation over each rank's part, as in "
                      r"PyTorch DDP \((\S+) ms over the whole batch\)\n", told)
     assert local is not None  # its buckets are chosen for local statistics
-    told_s = [float(local[1]), float(local[2])]
-    assert told_s == pytest.approx([float(line[2]), float(line[1])], 0.02)
+    assert [float(local[1]), float(local[2])] == pytest.approx(
+        [float(line[2]), float(line[1])], 0.02)
     assert main(["predict", "--network", "resnet50", "--ranks", "1", "--batch", "8"]) == 0
     told = capsys.readouterr().out
     assert "batch normalisation over the whole batch" in told and "DDP" not in told
