@@ -14,7 +14,6 @@ from hpcpar.report import scaling_table, tables
 from hpcpar.report.memory_note import memory_note
 from hpcpar.report.prediction_tables import (
     say_limits,
-    say_warning,
     show_layers,
     show_predictions,
     show_schedule,
@@ -105,7 +104,6 @@ def _notes(args: PlanCommand, result: PlanResult) -> None:
         tables.say(f"note: {caution}")
     if result.advice is not None and not args.explain:
         tables.say(f"note: {memory_note(result.advice, taken=chosen.fits)}")
-    say_warning(result.prediction)
     say_limits([result.prediction])
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):

@@ -13,12 +13,7 @@ from hpcpar.cli.options import ResultOptions
 from hpcpar.option_fields import option
 from hpcpar.output_files import PICTURE, TIMELINE
 from hpcpar.report import scaling_table, tables
-from hpcpar.report.prediction_tables import (
-    say_limits,
-    say_warning,
-    show_layers,
-    show_predictions,
-)
+from hpcpar.report.prediction_tables import say_limits, show_layers, show_predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +34,6 @@ def main(args: PredictCommand) -> int:
     result = price_plans(args)
     args.show(result.to_json, result.rows, lambda: _show(result, args))
     say_limits(result.predictions)
-    if result.predictions:
-        say_warning(result.predictions[0])
     for case in result.skipped:
         tables.say(f"note: skipped {case['strategy']} on {case['ranks']} ranks: {case['reason']}")
     if args.plot:

@@ -62,14 +62,12 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
             "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
 
 
-def say_warning(p: Prediction) -> None:
-    """A warning where the machine has the peak rate of a data sheet."""
-    if p.trust.warning:
-        say(p.trust.warning)
-
-
 def say_limits(predictions: Sequence[Prediction]) -> None:
-    """A note on the plan that passes the limits of scaling furthest, and the names of others."""
+    """A warning where the rate is a data sheet's peak; a note on the plan that passes the limits of
+    scaling furthest, with the names of others.
+    """
+    for warning in {p.trust.warning for p in predictions} - {""}:
+        say(warning)
     passed = sorted((p for p in predictions if p.limits),
                     key=lambda p: -max(x.idle_ranks / x.ranks for x in p.limits))
     if passed:
