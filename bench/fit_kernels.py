@@ -202,7 +202,9 @@ class Table:
         return SimpleNamespace(  # type: ignore[return-value]
             flops_per_s=column("flops_per_s"), launch_s=launch_s,
             bandwidth_bytes_per_s=column("bandwidth_bytes_per_s"), lanes=column("lanes"),
-            multiprocessors=column("multiprocessors"), software_year=years)
+            multiprocessors=column("multiprocessors"), software_year=years,
+            has_tf32=np.array(["tf32" in sheets[sample.device].get("rates", ())
+                               for sample in self.samples])[rows])
 
     def logs(self, model: KernelModel, fused: float = FUSED) -> Floats:
         """Logarithms of predicted over measured times."""

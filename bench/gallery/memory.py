@@ -89,6 +89,17 @@ def _unfitted(cells: dict[str, str]) -> Case:
                 cells["source"] + said)
 
 
+def peaks(results: Sequence[Result]) -> list[str]:
+    """Predicted bytes against the peak that PyTorch allocated, where it was measured."""
+    out = ["| network | format | batch | predicted | PyTorch's peak |", "| --- " * 5 + "|"]
+    for result in results:
+        peak = result.row.cells.get("peak_bytes")
+        if peak:
+            out.append(f"| {result.row.network} | {result.row.precision} | {result.row.batch:g} | "
+                       f"{result.memory_bytes / 1e9:.2f} GB | {int(peak) / 1e9:.2f} GB |")
+    return [*out, ""]
+
+
 def lines(results: Sequence[Result]) -> list[str]:
     """The section of the page."""
     runs, others = fitted(results), unfitted()
@@ -101,4 +112,6 @@ def lines(results: Sequence[Result]) -> list[str]:
             "| source |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
             *(case.line for case in [*runs[:SHOWN],
                                      *(case for case in runs[SHOWN:] if case.contradicts),
-                                     *others]), ""]
+                                     *others]), "",
+            "On an H200, PyTorch allocates more: workspaces of its fastest kernels (in float32 up",
+            "to as much again), and outputs that a plan overwrites.", "", *peaks(results)]

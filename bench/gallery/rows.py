@@ -44,6 +44,8 @@ _REASONS = (
     ("batch_per_device", "1.0", "host time, which differs by framework"),
     ("sync", "replicated, nccl", "NCCL 1 is taken not to run beside layers"),
 )
+#: Names of ``h200.csv`` and ours.
+OWN_NAMES = {"alexnet": "alexnet_owt", "NVIDIA H200": "H200-SXM"}
 _OTHER_LIBRARIES = ("fbfft", "neon", "Chainer")
 
 
@@ -150,13 +152,30 @@ def _synthetic_s() -> dict[tuple[str, ...], float]:
 
 
 def runs() -> Iterator[Row]:
-    """All rows of ``runs.csv``."""
+    """All rows of ``runs.csv``, and the iterations of ``h200.csv``."""
     with (HERE / "runs.csv").open(encoding="utf-8") as file:
         yield from map(Row, csv.DictReader(file))
+    yield from (Row(cells) for cells in _own() if "latency_ms" not in cells)
+
+
+def _own() -> Iterator[dict[str, str]]:
+    """This project's measurements of PyTorch: an iteration, and a forward pass, of each row."""
+    with (HERE / "h200.csv").open(encoding="utf-8") as file:
+        for cells in csv.DictReader(file):
+            name = OWN_NAMES.get(cells["network"], cells["network"])
+            same = {"network": name, "device": OWN_NAMES[cells["device"]], "machine": "H200",
+                    "devices": "1", "batch_per_device": cells["batch"], "sync": "none",
+                    "source": "bench/torch_iterations.py", "data": "synthetic", "year": "2026",
+                    "forward_ms": "", "note": ""}
+            for field in "iteration_ms", "forward_only_ms":
+                id_ = f"h200-{name}-{cells['precision']}-{cells['batch']}-{field[:-3]}"
+                more = {} if field == "iteration_ms" else {"latency_ms": cells[field]}
+                yield cells | same | more | {"id": id_, "iteration_ms": cells[field]}
 
 
 def forward_passes() -> Iterator[Row]:
-    """All rows of ``inference.csv``, as rows of one device."""
+    """All rows of ``inference.csv``, as rows of one device, and the passes of ``h200.csv``."""
+    yield from (Row(cells) for cells in _own() if "latency_ms" in cells)
     with (HERE / "inference.csv").open(encoding="utf-8") as file:
         for cells in csv.DictReader(file):
             iteration_ms = 1e3 * int(cells["batch"]) / float(cells["images_per_s"])

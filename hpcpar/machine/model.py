@@ -76,6 +76,11 @@ class Device:
         return max((rate for name, rate in self.rates.items() if name in formats), default=0.0)
 
     @property
+    def has_tf32(self) -> bool:
+        """Tensor cores that multiply float32 numbers, as from 2020 on."""
+        return "tf32" in self.rates
+
+    @property
     def of_doubles(self) -> Device:
         """The device as float64 finds it: half of the rate."""
         return replace(self, flops_per_s=self.flops_per_s / 2)

@@ -40,6 +40,8 @@ WINOGRAD_CHANNELS = 16
 LIBRARY_YEARS, WINOGRAD_YEARS = (2012.0, 2020.0), (2015.4, 2016.6)
 #: Year in which a library reaches the shares as fitted.
 REFERENCE_YEAR = 2017.0
+#: Share of a data sheet's rate that the best kernels reach, however young the library.
+LARGEST_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,11 @@ def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats
     year = np.clip(device.software_year, *LIBRARY_YEARS)
     first, last = WINOGRAD_YEARS
     arrived = np.clip((year - first) / (last - first), 0, 1) * p.winograd
+    if op == "forward":  # not for processors that would rather use their tensor cores
+        arrived = arrived * np.logical_not(device.has_tf32)
     rate = device.flops_per_s * np.minimum(1, FED_LANES / device.lanes)
-    fast = (model.share[op] * model.yearly ** (year - REFERENCE_YEAR)
-            * (1 + (model.winograd[op] - 1) * arrived)
+    share = np.minimum(model.share[op] * model.yearly ** (year - REFERENCE_YEAR), LARGEST_SHARE)
+    fast = (share * (1 + (model.winograd[op] - 1) * arrived)
             * np.where(p.large, model.large_window, 1))
     slow = np.where(p.volume, model.volumes, 1)
     if op == "backward":
