@@ -101,8 +101,9 @@ def truth(candidate: Candidate) -> Truth:
     for part in module.modules():
         if hasattr(part, "eps"):
             part.eps = max(part.eps, 1e-3) if isinstance(part.eps, float) else part.eps
-        if "Dropout" in type(part).__name__ and hasattr(part, "p"):
-            part.p = 0.0
+        for name in ("p", "drop_rate", "drop_prob"):  # random numbers cannot be compared
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
     with torch.no_grad():
         for p in module.parameters():
             if p.dim() <= 1 or p.numel() == max(p.shape):
