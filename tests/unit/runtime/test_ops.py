@@ -26,12 +26,16 @@ from hpcpar.network.layers import (  # noqa: E402
     AvgPool2d,
     AvgPool3d,
     BatchNorm,
+    ChannelNorm,
+    ChannelScale,
+    ChannelShift,
     Clip,
     Concat,
     Conv2d,
     Conv3d,
     ConvTranspose2d,
     ConvTranspose3d,
+    Expand,
     GlobalAvgPool,
     GlobalMaxPool,
     GroupNorm,
@@ -43,13 +47,17 @@ from hpcpar.network.layers import (  # noqa: E402
     MaxPool3d,
     Multiply,
     Pad,
+    PReLU,
     ReLU,
+    Select,
     Sigmoid,
     SiLU,
     Tanh,
+    Unflatten,
     Upsample,
 )
 from hpcpar.plan.boxes import block  # noqa: E402
+from tests import reference_layers  # noqa: E402
 from tests.reference_layers import torch_weight  # noqa: E402
 
 F = torch.nn.functional
@@ -131,6 +139,11 @@ PLAIN: dict[str, tuple[Layer, Callable[..., Any], list[tuple[int, ...]]]] = {
     "lrn": (LRN("l"), lambda x: F.local_response_norm(x, 5, 1e-4, 0.75, 2.0), [(9, 4, 3)]),
     "lrn of volumes": (LRN("l", alpha=0.5), lambda x: F.local_response_norm(x, 5, 0.5, 0.75, 2.0),
                        [(9, 4, 3, 2)]),
+    "select": (Select("s", channels=(2, 0, 2), begin=(1, 0), step=(2, 1), size=(2, 3)),
+               lambda x: x[:, [2, 0, 2], 1:4:2, :3], [(3, 5, 4)]),
+    "expand": (Expand("e", size=(2, 3)), lambda x: x[:, :, None, None].expand(-1, -1, 2, 3),
+               [(5,)]),
+    "unflatten": (Unflatten("u", shape=(3, 2, 2)), lambda x: x.reshape(-1, 3, 2, 2), [(12,)]),
     "add": (Add("a", ("i", "j", "k")), lambda a, b, c: a + b + c, [(5, 4, 3)] * 3),
     "add features": (Add("a", ("i", "j")), lambda a, b: a + b, [(7,)] * 2),
     "concat": (
@@ -333,10 +346,39 @@ def test_interior_and_strips_make_the_block(kind: str) -> None:
     close(op.blocks.y, reference(function, [x, p.weight, p.bias], dy)[0])
 
 
+# -- numbers of channels ---------------------------------------------------------------------------
+CHANNELWISE: dict[str, tuple[Layer, tuple[int, ...]]] = {
+    "prelu": (PReLU("a"), (5, 4, 3)), "prelu, one number": (PReLU("a", shared=True), (5, 4, 3)),
+    "scale": (ChannelScale("a"), (5, 4, 3)), "scale of features": (ChannelScale("a"), (7,)),
+    "shift": (ChannelShift("a"), (5, 4, 3, 2)), "norm": (ChannelNorm("n"), (5, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", CHANNELWISE)
+def test_numbers_of_channels(kind: str, dtype: Any) -> None:
+    """The whole; every cut runs in tests/mpi."""
+    layer, sample = CHANNELWISE[kind]
+    x, dy = random(0, (3, *sample), dtype), random(9, (3, *sample), dtype)
+    p = parameters(layer, sample, dtype, (0, layer.weight_shape(sample)[0]))
+    given = [x, p.weight, *([p.bias] if layer.bias_shape(sample) else [])]
+    want, (dx, *gradients) = reference(
+        lambda x, *weights: reference_layers.forward(layer, [x], list(weights)), given, dy)
+    op = make(layer, 3, [x], tuple((0, extent) for extent in dy.shape), dy, p=p)
+    op.forward()
+    op.backward()
+    op.backward_weight()
+    close(op.blocks.y, want)
+    close(op.blocks.dx, dx)
+    for got, gradient in zip((p.dweight, p.dbias), gradients, strict=False):
+        close(got, gradient)
+
+
 def test_every_layer_kind_is_tested_or_elementwise() -> None:
     from hpcpar.runtime.ops.registry import _OPERATORS
 
-    tested = {type(layer) for layer, *_ in (*PLAIN.values(), *PRODUCTS.values())} | {
+    cases = (*PLAIN.values(), *PRODUCTS.values(), *CHANNELWISE.values())
+    tested = {type(layer) for layer, *_ in cases} | {
         BatchNorm, GroupNorm, LayerNorm}
     own = [kind for kind in _OPERATORS if kind.__module__.startswith("hpcpar.")]
     untested = {kind.__name__ for kind in own if not any(issubclass(t, kind) for t in tested)}
