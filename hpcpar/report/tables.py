@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hpcpar.cost.trust import Trust
 from hpcpar.errors import visible
 from hpcpar.variables import whole_number
+
+if TYPE_CHECKING:
+    from hpcpar.cost.trust import Trust
 
 #: Width of text that goes to a file or a pipe, unless COLUMNS is set.
 PLAIN_WIDTH = 200

@@ -96,7 +96,8 @@ def test_file_keeps_collectives_and_quality(tmp_path: Path) -> None:
     files.save(machine, path)
     assert files.load(path) == machine
     plain = files.to_dict(PLAIN)  # a preset tells its device, and nothing measured
-    assert plain["quality"] == {"device": "gpu"} and "collectives" not in plain
+    assert plain["quality"] == {"device": "gpu", "fitted_to": "VGG-16 and AlexNet"}
+    assert "collectives" not in plain
 
 
 @pytest.mark.parametrize("change", [
