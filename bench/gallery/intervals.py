@@ -141,7 +141,7 @@ def covered(every: Sequence[Residual], basis: str) -> list[tuple[Residual, bool]
     own = [r for r in every if r.basis == basis]
     out = []
     for left in sorted({r.group(by) for r in own}):
-        found = classes([r for r in own if r.group(by) != left])
+        found = classes([r for r in every if r.group(by) != left])
         out += [(r, inside(r, found)) for r in own if r.group(by) == left]
     return out
 

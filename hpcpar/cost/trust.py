@@ -20,8 +20,6 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.schema import Count, Positive, convert, parse_toml
 
-#: Number formats of plans, in the words of the published runs.
-PRECISIONS = {"float32": "fp32", "float64": "fp64"}
 #: Samples of a rank below which published runs are predicted less well.
 FEW_SAMPLES = 16
 #: Whose float32 runs count for a number format without runs; else those of the same basis.

@@ -195,16 +195,18 @@ def pad(imp: Importer, node: Node) -> str | views.TensorView:
     if mode == "constant":
         options["value"] = imp.number(node, 2, node.number("value", 0.0))
     cut = tuple((max(-a, 0), max(-b, 0)) for a, b in list(ends.values())[1:])
-    given = imp.view(node)
+    sources: list[str] = []
     if any(map(any, cut)):  # negative pads take pixels away
+        given = imp.view(node)
         box = (slice(None), *(slice(a, n - b) for (a, b), n in zip(
             cut, given.index.shape[1:], strict=True)))
         given = views.TensorView(given.tensor, given.index[box], node)
         if max(before + after + ends[1]) <= 0:
             return given
-    name = f"{node.outputs[0]}@"
-    imp.views[name] = given
-    return imp.add(Pad, node, [imp.layer(name)], "", begin=_positive(before), end=_positive(after),
+        name = f"{node.outputs[0]}@"
+        imp.views[name] = given
+        sources = [imp.layer(name)]
+    return imp.add(Pad, node, sources, "", begin=_positive(before), end=_positive(after),
                    channels=_positive(ends[1]), **options)
 
 

@@ -17,6 +17,8 @@ from hpcpar.network.tensor_view import TensorView, layer_of
 
 #: A computed constant with more values, and more than any that it is made of, is refused.
 MOST_VALUES = 1 << 20
+#: Values of a sample whose order is followed, at most.
+MOST_PLACES = 1 << 28
 #: Operators on constants whose result is at most as large as their inputs together.
 _SHRINKING = frozenset((
     "Cast", "Concat", "Constant", "Floor", "Neg", "ReduceL2", "ReduceProd", "ReduceSum", "Reshape",
@@ -148,6 +150,9 @@ class Importer:
                                  "them along another")
             return self.views[name]
         shape = self.sample_shape(node, which)
+        if math.prod(shape) > MOST_PLACES:
+            raise node.error(f"moves values of samples of {shape_text(shape)}, which are too large "
+                             "for it; leave it out")
         dims = self.operations.shapes.get(name) or (shape[0], *self.pixels_of(shape))
         places = np.arange(math.prod(shape), dtype=np.int32)
         return TensorView(name, places.reshape(1, *dims), node)

@@ -66,7 +66,7 @@ def test_what_makes_kernels_slow() -> None:
     square = {"kernel": 3, "padding": 1, "channels": 128}
     assert rate(work(**square)) > 1.5 * rate(work(**square, dilation=1, stride=2))
     assert rate(work(**square, groups=32)) < rate(work(**square)) / 5
-    assert rate(work(op=Op.BACKWARD_WEIGHT, **square)) < rate(work(**square))
+    assert rate(work(batch=64, channels=256, op=Op.BACKWARD_WEIGHT)) < plain
 
 
 def test_a_library_without_winograd_is_slower() -> None:

@@ -52,8 +52,10 @@ def test_less_knowledge_is_less_sure() -> None:
         low, high = predicted(files.load(machine)).trust.ratios
         return high / low
 
-    names = "dgx1-v100", "dgx-h100", "p100x4x4", "local"
+    names = "dgx-h100", "p100x4x4", "local"
     assert sorted(map(width, names)) == [width(name) for name in names]
+    # of 16 samples or more, devices that were left out are predicted as well as networks
+    assert width("dgx1-v100") == pytest.approx(width("dgx-h100"), rel=0.05)
 
 
 def test_few_samples_a_rank_are_less_sure() -> None:
