@@ -394,7 +394,7 @@ def test_explain_names_what_is_not_in_the_prediction(capsys: pytest.CaptureFixtu
     assert "reading" not in " ".join(outside(*one, "--io", "1e-9", "--forward-only"))
     more = " ".join(outside(*several))
     for words in ("other jobs", "slower than others", "parameter servers", "data parallelism",
-                  "more than 64 ranks", "depthwise"):
+                  "more than 80 ranks"):
         assert words in more, words
     shown = text(capsys, *one, "--explain")
     assert "not in this prediction:\n  reading and decoding images" in shown
