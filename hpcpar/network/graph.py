@@ -24,7 +24,8 @@ class Network:
     notes : tuple of str
         Where an imported network differs from its source, a line each.
     origins : dict
-        Of an imported network: names of the stored tensors that are the weight and bias of a layer.
+        Names of the stored tensors that are the weight and bias of a layer of an imported network;
+        empty names where they are stored in another way.
 
     Raises
     ------

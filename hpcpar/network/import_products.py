@@ -28,8 +28,9 @@ def gemm(imp: Importer, node: Node) -> str | TensorView:
     scaled = node.number("alpha", 1.0) != 1 or node.number("beta", 1.0) != 1
     if scaled or node.integer("transA", 0):
         raise node.error("alpha, beta and transA are not supported; export a plain linear layer")
-    weight, *bias = imp.weights(node, 1, 2)
-    shape = weight.dims[::-1] if node.integer("transB", 0) else weight.dims
+    usual = bool(node.integer("transB", 0))
+    weight, *bias = imp.weights(node, 1, 2, transposed=not usual)
+    shape = weight.dims[::-1] if usual else weight.dims
     if bias and math.prod(bias[0].dims) != shape[-1]:
         raise node.error(f"adds {shape_text(bias[0].dims)} to {shape[-1]} features; give each its "
                          "own bias")
@@ -48,7 +49,8 @@ def matmul(imp: Importer, node: Node) -> str:
     if node.inputs[1] not in imp.constants:
         raise node.error("is a product of two tensors, as in attention over pixels, which is out "
                          "of scope; multiply with weights")
-    readers, (weight, ) = imp.readers.get(node.outputs[0], []), imp.weights(node, 1)
+    readers, (weight, ) = (imp.readers.get(node.outputs[0], []),
+                             imp.weights(node, 1, transposed=True))
     bias = None
     if len(readers) == 1 and readers[0].op == "Add":
         addends = [imp.constants[i] for i in readers[0].inputs if i in imp.constants]

@@ -79,7 +79,7 @@ class Importer:
         self.later: dict[str, Node] = {}
         #: Views whose order no layer gives.
         self._apart: set[str] = set()
-        #: Names of the stored tensors that are a layer's weight and bias.
+        #: Names of the stored tensors that are a layer's weight and bias, as they are; else "".
         self.origins: dict[str, tuple[str, ...]] = {}
         self._weights_of: dict[str, tuple[str, ...]] = {}
 
@@ -302,8 +302,13 @@ class Importer:
             raise node.error(f"input '{node.inputs[which]}' must be one number")
         return default if value is None else decimal(value)
 
-    def weights(self, node: Node, *which: int) -> tuple[Constant, ...]:
+    def weights(self, node: Node, *which: int, transposed: bool = False) -> tuple[Constant, ...]:
         """Inputs that are the weights of one layer; those left out are skipped.
+
+        Parameters
+        ----------
+        transposed : bool
+            The first is stored as [in, out].
 
         Raises
         ------
@@ -324,8 +329,8 @@ class Importer:
         if node.folded:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")
-        self._weights_of[node.outputs[0]] = tuple(
-            next(iter(c.origins)) if len(c.origins) == 1 else "" for _, c in found)
+        stored = [constant.stored for _, constant in found]
+        self._weights_of[node.outputs[0]] = ("" if transposed else stored[0], *stored[1:])
         return tuple(constant for _, constant in found)
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:

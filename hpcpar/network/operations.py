@@ -34,8 +34,10 @@ class Constant:
         Names of the stored tensors that it comes from; none for a literal.
     remark : str
         Why the source does not train it as it is, if so.
+    computed : bool
+        Its values are no stored tensor's, but computed from `origins`.
     drops, kept : float
-        Of random factors of whole samples: share of samples for which it is 0, and its value
+        Random factors of whole samples: the share of samples for which it is 0, and its value
         elsewhere.
     """
 
@@ -43,6 +45,7 @@ class Constant:
     read: Callable[[], Array]
     origins: frozenset[str] = frozenset()
     remark: str = ""
+    computed: bool = False
     drops: float = 0.0
     kept: float = 0.0
 
@@ -51,13 +54,19 @@ class Constant:
         """True where it is trained as it is."""
         return bool(self.origins) and not self.remark
 
+    @property
+    def stored(self) -> str:
+        """The stored tensor whose values it has; empty where there is none."""
+        (name, *more) = sorted(self.origins) or [""]
+        return "" if self.computed or more else name
+
     @staticmethod
     def of(value: Array, origins: frozenset[str] = frozenset()) -> Constant:
         """A constant of known value, computed from `origins`."""
         remark = "is a literal"
         if origins:
             remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(value.shape, lambda: value, origins, remark)
+        return Constant(value.shape, lambda: value, origins, remark, bool(origins))
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Unflatten(Moves):
     Attributes
     ----------
     shape : tuple of int
-        Of an output sample.
+        Shape of an output sample.
     """
 
     shape: Shape = ()

@@ -114,8 +114,8 @@ def load_module(name: str, shape: Shape | None = None,
 
 
 def _made(name: str, shape: Shape | None, classes: int | None) -> tuple[object, Shape]:
-    """What a function returns, given those of `shape` and `classes` that its signature accepts;
-    and the sample shape of a module.
+    """The result of a function, called with `shape` and `classes` where its signature accepts
+    them, and the sample shape of a module.
     """
     options: dict[str, object] = {"shape": shape, "classes": classes, "num_classes": classes}
     given = {key: value for key, value in options.items() if value is not None}

@@ -62,7 +62,7 @@ def channels_last(shape: Shape) -> Index:
 
 
 class LayerMaker(Protocol):
-    """What adds layers: the importer."""
+    """The importer, which adds layers."""
 
     graph: Graph
 

@@ -246,7 +246,7 @@ class _Reader:
         origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
                                            if name in self.constants))
         remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(_shape(fx), _unread, origins, remark)
+        return Constant(_shape(fx), _unread, origins, remark, computed=True)
 
     def _share(self, sum_: FxNode) -> float | None:
         """The number that is added to uniform random ones of each sample."""

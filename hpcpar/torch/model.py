@@ -52,7 +52,7 @@ class ParallelModule(nn.Module):
         self.group: Any = world.comm
         self._places = tensors.places(module, traced)
         first = module.state_dict()
-        #: What the schedule does not read: unused weights, constants, counters.
+        #: Tensors that the schedule does not read: unused weights, constants, counters.
         self._others = {name: t.clone() for name, t in first.items() if name not in self._places}
         self._names = list(first)
         frozen = {name for name, p in module.named_parameters() if not p.requires_grad}

@@ -53,16 +53,20 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
         stored = traced.network.origins.get(layer.name, ())
         prefix = stored[0].rpartition(".")[0] if stored else layer.name
         x = traced.network.input_shape(layer)
-        parts = [*zip(stored, ("weight", "bias"), strict=False)]
+        whats = ["weight", "bias"] if layer.bias_shape(x) else ["weight"] * layer.has_weights
+        if "" in stored or len(stored) != len(whats):
+            raise InputError(f"layer '{layer.name}': the module stores its weights in another form "
+                             "(weight_norm computes them, a plain product has them transposed); "
+                             "use a layer of torch.nn")
+        parts = [*zip(stored, whats, strict=True)]
         if layer.buffers(x):
             parts += [(f"{prefix}.{theirs}", ours)
                       for theirs, ours in zip(STATISTICS, RUNNING, strict=True)]
         for name, what in parts:
             if name not in shapes or np.prod(shapes[name]) != np.prod(_whole(traced.network, layer,
                                                                              what)):
-                raise InputError(f"layer '{layer.name}': its {what} is computed from "
-                                 f"'{name or 'constants'}' (weight_norm does so); store it as a "
-                                 "parameter of the module")
+                raise InputError(f"layer '{layer.name}': its {what} is computed from '{name}'; "
+                                 "store it as a parameter of the module")
             found[name] = TensorPlace(layer, what, shapes[name])
     return found
 
@@ -89,7 +93,7 @@ def to_theirs(place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
 
 def own_parts(executor: Executor, found: Mapping[str, TensorPlace]) -> Iterator[
         tuple[str, Tensor, Tensor, bool]]:
-    """Of every weight and bias: its name, this rank's part and its gradient, which share the
+    """The name of every weight and bias, this rank's part of it and its gradient, which share the
     executor's memory, and whether it counts (of equal parts, one rank's does).
     """
     for name, place in found.items():

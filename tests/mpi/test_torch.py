@@ -60,6 +60,28 @@ def plain() -> nn.Module:
                          nn.Linear(6 * 36, 5))
 
 
+class Product(nn.Module):
+    """A product with a weight [in, out], which is square: its shape does not tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(288, 288)), nn.Parameter(torch.randn(288))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight + self.bias
+
+
+class Doubled(nn.Module):
+    """A convolution with twice its parameter as its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(2, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, 2 * self.inner.weight, self.inner.bias)
+
+
 def parallel(module: nn.Module, plan: str = "data", **options: Any) -> Any:
     return parallelize(module.double(), (2, 12, 12), BATCH, plan, **options)
 
@@ -215,6 +237,9 @@ def test_wrong_use_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
         model.load_state_dict({k: v for k, v in model.state_dict().items() if k != "0.bias"})
     with pytest.raises(InputError, match="belongs to the loss here; leave it out"):
         parallel(nn.Sequential(*plain(), nn.Softmax(1)))
+    for other in Product(), Doubled():
+        with pytest.raises(InputError, match="stores its weights in another form"):
+            parallel(other)
     with pytest.raises(InputError, match="synchronisation sharded"):
         parallel(plain(), "data", synchronisation="sharded")
     with pytest.raises(InputError, match=f"the plan is for batches of {BATCH}, not {BATCH + 1}"):
@@ -254,6 +279,12 @@ def test_a_record_is_compared(path: Path, batch: tuple[Tensor, Tensor]) -> None:
             optimizer.step()
             optimizer.zero_grad()
     if world().rank == 0:
+        path.with_suffix(".txt").write_text("mine")
+    with pytest.raises(InputError, match="is not a run record"), \
+            model.record(str(path.with_suffix(".txt"))):
+        pass
+    if world().rank == 0:
+        assert path.with_suffix(".txt").read_text() == "mine"
         record = load_record(str(path))
         assert record.iterations == 4 and np.isfinite(record.loss).all()
         row = compare_one(record)
