@@ -86,7 +86,7 @@ RECORD = OutputKind("run record", _HDF5, lambda f: "hpcpar_record" in f.attrs)
 CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
     "state" in f and "hpcpar_checkpoint" in f["state"].attrs))
 METRICS = OutputKind("table of metrics", rb"\Aepoch,step,loss,")
-STATE = OutputKind("file of PyTorch", rb"\APK\x03\x04")
+STATE = OutputKind("state_dict of PyTorch", rb"(?s)\APK\x03\x04.{26}[^/]+/data\.pkl")
 DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hpcpar.api.options import NetworkOptions, about_network
 from hpcpar.checks import image, path
+from hpcpar.network.base import Shape
 from hpcpar.network.source import load_module
 from hpcpar.option_fields import required
 from hpcpar.output_files import CHECKPOINT, STATE
@@ -22,9 +24,10 @@ class WeightsCommand(NetworkOptions, section="network and data"):
         """Writes the file; returns its path."""
         raise NotImplementedError
 
-    @property
-    def _source(self) -> tuple[str, tuple[int, ...] | None, int | None]:
-        return self.network, None if self.input is None else image(self.input), self.classes
+    def module(self) -> tuple[Any, Shape]:
+        """The module of the network, and the shape of its samples."""
+        shape = None if self.input is None else image(self.input)
+        return load_module(self.network, shape, self.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +39,10 @@ class ToTorchCommand(WeightsCommand):
     state: str = required(STATE, "the file to write, for torch.load", "FILE.pt", names=("state",))
 
     def convert(self) -> str:
-        import torch
+        module, shape = self.module()
+        from hpcpar.torch.checkpoint import write_state
 
-        from hpcpar.torch.checkpoint import state_of
-
-        module, shape = load_module(*self._source)
-        torch.save(state_of(self.checkpoint, module, shape), self.state)
+        write_state(self.state, module, shape, self.checkpoint)
         return self.state
 
 
@@ -55,10 +56,10 @@ class FromTorchCommand(WeightsCommand):
                                names=("checkpoint",))
 
     def convert(self) -> str:
+        CHECKPOINT.check_content(self.checkpoint)
+        module, shape = self.module()
         from hpcpar.torch.checkpoint import write_checkpoint
 
-        CHECKPOINT.check_content(self.checkpoint)
-        module, shape = load_module(*self._source)
         write_checkpoint(self.checkpoint, module, shape, self.state)
         return self.checkpoint
 

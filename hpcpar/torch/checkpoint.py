@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcpar.errors import InputError, one_line
+from hpcpar.files import atomic_path
 from hpcpar.network.base import Shape
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.network.torch_module import traced
@@ -37,6 +38,13 @@ def state_of(path: str, module: nn.Module, shape: Shape) -> dict[str, Tensor]:
         state[name] = torch.from_numpy(np.ascontiguousarray(
             to_theirs(place, rows[f"params/{place.what}"])))
     return state
+
+
+def write_state(path: str, module: nn.Module, shape: Shape, checkpoint_file: str) -> None:
+    """Writes the ``state_dict`` of a module with the weights of a checkpoint; see `state_of`."""
+    state = state_of(checkpoint_file, module, shape)
+    with atomic_path(path, "state_dict") as temporary:
+        torch.save(state, temporary)
 
 
 def write_checkpoint(path: str, module: nn.Module, shape: Shape, state_file: str) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 
 from hpcpar.comm.cores import fullest_node
 from hpcpar.machine import files
+from hpcpar.output_files import RECORD
 from hpcpar.simulation.price_plan import price
 from hpcpar.torch.engine import Engine
 from hpcpar.train import record
@@ -32,6 +33,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         engine = self._engine
+        engine.world.first(self._check)
         self._run = MeasuredRun(engine.world, engine.executor, engine.schedule)
         plan, machine = engine.plan, engine.plan.machine
         assert machine is not None
@@ -53,6 +55,11 @@ class Recording:
         found = self._recorder.collect() if self._run.step else None
         write = None if found is None else partial(record.write, self._path, found)
         self._engine.world.agree(lambda: None if write is None else write())
+
+    def _check(self) -> None:
+        """Check that the file, if there is one, is a record."""
+        RECORD.check(self._path)
+        RECORD.check_content(self._path)
 
     def begin(self) -> None:
         """An iteration begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcpar.cli.main import main
@@ -44,6 +45,26 @@ def test_weights_come_back_as_they_went(folder: Path) -> None:
     before, after = torch.load("before.pt"), torch.load("after.pt")
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_state_is_written_whole_and_over_states_alone(
+        folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    network = ["--network", "weights_model.py:net"]
+    assert main(["weights", "from-torch", "before.pt", "weights.h5", *network]) == 0
+    np.savez("mine.npz", a=np.zeros(2))  # a ZIP archive, too
+    assert main(["weights", "to-torch", "weights.h5", "mine.npz", *network]) == 2
+    assert "not a state_dict of PyTorch" in capsys.readouterr().err
+    assert main(["weights", "to-torch", "weights.h5", "after.pt", *network]) == 0
+    before = Path("after.pt").read_bytes()
+
+    def fails(state: object, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fails)
+    assert main(["weights", "to-torch", "weights.h5", "after.pt", *network]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert Path("after.pt").read_bytes() == before
 
 
 def test_a_checkpoint_has_our_shapes(folder: Path) -> None:
