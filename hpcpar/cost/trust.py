@@ -61,7 +61,7 @@ class Residuals:
         Devices of the catalogue that have published runs; those of another maker than the devices
         that the model of kernels is fitted to.
     most_ranks : int
-        Of the largest run.
+        Ranks of the largest run.
     kinds : mapping
         Number of runs by kind of network (`kind_of`).
     """
@@ -139,12 +139,12 @@ class Trust:
 
 
 def traits(network: Network, samples: float, precision: str) -> dict[str, str]:
-    """What decides the class of a run.
+    """The facts that decide the class of a run.
 
     Parameters
     ----------
     samples : float
-        Of a rank, in a pass.
+        Samples of a rank in a pass.
     """
     kind = kind_of(network)
     few = samples < FEW_SAMPLES and kind != "volumes"
@@ -161,7 +161,7 @@ def kind_of(network: Network) -> str:
 
 
 def basis_of(machine: Machine) -> str:
-    """What the computing of a machine without calibration rests on, one of `Trust`'s."""
+    """The ground of prices of computing without calibration, one of `Trust`'s."""
     name = machine.device.name
     if not machine.device.multiprocessors:
         if sheets_of_rate(machine):
@@ -177,12 +177,12 @@ def _source(machine: Machine, basis: str) -> str:
     sheet = f"data sheet of the {machine.device.name}" if machine.device.name else "a data sheet"
     if machine.compute:
         return "calibrated by an earlier version, without intervals"
-    told = {"tables": f"{sheet} and published runs", "sheet": sheet,
+    words = {"tables": f"{sheet} and published runs", "sheet": sheet,
             "others": f"{sheet} and a model fitted to NVIDIA's",
             "rate": f"one rate fitted to {machine.quality.get('fitted_to')}",
             "guess": "one rate of unknown origin",
             "peak": "the peak rate of a data sheet, which few networks reach"}[basis]
-    return f"{told}, not calibrated"
+    return f"{words}, not calibrated"
 
 
 def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust:

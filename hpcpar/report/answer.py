@@ -64,8 +64,8 @@ def of_plan(p: Prediction, epochs: float = 1.0, choice: bool = True) -> str:
     if not p.fits:
         return (f"{'Nothing that was tried fits' if choice else 'Does not fit'} in memory: {how}, "
                 f"needs {amount(p.memory_bytes)} a rank of {amount(p.memory_limit_bytes)}")
-    told = ", ".join(filter(None, (_iteration(p), cost(p, epochs))))
-    return f"{'Use ' * choice}{how}: {told}"
+    prices = ", ".join(filter(None, (_iteration(p), cost(p, epochs))))
+    return f"{'Use ' * choice}{how}: {prices}"
 
 
 def statistics(p: Prediction, other_s: float | None) -> str:

@@ -60,9 +60,9 @@ def conclusion(points: Sequence[Point]) -> str:
     plan = "" if best.chosen == best.strategy else f" ({best.chosen})"
     ranks = f"{best.ranks} rank{'s' if best.ranks > 1 else ''}"
     takes = f"an iteration of {best.batch} samples"
-    told = (trusted(parts.iteration_s, takes, best.trust) if side == "predicted" and best.trust
+    time = (trusted(parts.iteration_s, takes, best.trust) if side == "predicted" and best.trust
             else f"{seconds(parts.iteration_s)} {takes}")
-    text = f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, {told}"
+    text = f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, {time}"
     if over is not None and over.ranks < best.ranks:
         text += (f", {speedup(best, over, side):.2f} times the speed of {over.ranks} "
                  f"at {percent(efficiency(best, over, side))} parallel efficiency")

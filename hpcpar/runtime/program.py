@@ -90,8 +90,9 @@ class Program:
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
         mark = communicator.backend.mark
         #: Each span ends with a mark, and begins with the one before.
-        marks, spans = ([*self._marks, mark()], [*self._spans, (first, _Span.BETWEEN)]) \
-            if first else ([mark()], list[tuple[int, _Span]]())
+        marks, spans = [mark()], list[tuple[int, _Span]]()
+        if first:
+            marks, spans = [*self._marks, *marks], [*self._spans, (first, _Span.BETWEEN)]
         for i, waits in self._order:
             if not first <= i < end:
                 continue

@@ -1,4 +1,4 @@
-"""What is not in a prediction: the causes of deviation that apply to this plan and machine."""
+"""Causes of deviation that a prediction leaves out, as far as they apply to plan and machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.search.candidates import Candidate
 
 #: Rows below which published runs say little of a kind of network.
 FEW_RUNS = 20
-#: Logarithm from which on the median of measured over predicted times is told.
+#: A median of measured over predicted times is named if its logarithm exceeds this.
 BIAS = 0.1
 
 

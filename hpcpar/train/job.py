@@ -95,7 +95,7 @@ class LossSums:
 
 
 class MeasuredRun:
-    """What the record of a run takes from one rank. All ranks make it at the same time.
+    """The measurements of one rank for the record of a run. All ranks make it at the same time.
 
     Attributes
     ----------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcpar.cli.main import main
+from hpcpar.cost.trust import published
+from hpcpar.search import outside_model
 
 LENET = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
 P100 = [*LENET, "--machine", "p100x4x4"]
@@ -368,7 +371,7 @@ def test_files_that_cannot_be_written(option: str, message: str,
     assert last.startswith(f"hpcpar: {message} /nonexistent/file.png")
 
 
-# -- what a prediction is worth --------------------------------------------------------------------
+# -- how far to trust a prediction ----------------------------------------------------------------
 def test_the_first_line_says_what_the_prediction_rests_on(
         capsys: pytest.CaptureFixture[str]) -> None:
     first = text(capsys, *P100).splitlines()[0]
@@ -380,7 +383,8 @@ def test_the_first_line_says_what_the_prediction_rests_on(
     assert found["interval_basis"] == "rate"
 
 
-def test_explain_names_what_is_not_in_the_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_names_what_is_not_in_the_prediction(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def outside(*argv: str) -> list[str]:
         told: list[str] = document(capsys, *argv, "--explain")["explain"]["not_in_prediction"]
         return told
@@ -396,6 +400,10 @@ def test_explain_names_what_is_not_in_the_prediction(capsys: pytest.CaptureFixtu
     for words in ("other jobs", "slower than others", "parameter servers", "data parallelism",
                   "more than 80 ranks"):
         assert words in more, words
+    few = replace(published(), kinds={"images": 3})
+    with monkeypatch.context() as known:
+        known.setattr(outside_model, "published", lambda: few)
+        assert "networks with images: 3 published runs" in " ".join(outside(*one))
     shown = text(capsys, *one, "--explain")
     assert "not in this prediction:\n  reading and decoding images" in shown
 
