@@ -242,41 +242,51 @@ def check_truth(make: Callable[[], Truth], seed: int, communicator: Communicator
             for fault in faults]
 
 
-def work(seeds: range) -> int:
-    """All networks on the ranks of this job; rank 0 prints."""
-    from tests.mpi.sharing import Patient
-
-    warnings.filterwarnings("ignore", "Using padding='same'")
-    ranks = world()
-    ranks.comm = Patient(ranks.comm)
-    communicator, failed = Communicator(ranks, backend("cpu")), 0
+def work(what: str, seeds: range, check_seed: Callable[[int], list[str]]) -> int:
+    """All networks or modules on the ranks of this job; rank 0 prints."""
+    failed = 0
     for seed in seeds:
-        faults = check(seed, communicator)
+        faults = check_seed(seed)
         failed += bool(faults)
-        if faults and ranks.rank == 0:
+        if faults and world().rank == 0:
             print(f"  seed {seed}: {'; '.join(faults[:3])}", flush=True)
-    if ranks.rank == 0:
-        print(f"{len(seeds) - failed} of {len(seeds)} random networks equal PyTorch on "
-              f"{ranks.size} rank{'s' * (ranks.size > 1)}", flush=True)
+    if world().rank == 0:
+        print(f"{len(seeds) - failed} of {len(seeds)} random {what} equal PyTorch on "
+              f"{world().size} rank{'s' * (world().size > 1)}", flush=True)
     return int(failed > 0)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", type=int, default=200, help="number of networks")
+def main(what: str, count: int, checks: Callable[[], Callable[[int], list[str]]]) -> int:
+    """The command of a file that checks `what`, in a job for each number of ranks.
+
+    `checks` makes the check of a seed: its faults, the same on all ranks.
+    """
+    import __main__
+
+    parser = argparse.ArgumentParser(description=__main__.__doc__)
+    parser.add_argument(f"--{what}", type=int, default=count, help="how many", dest="count")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first")
     parser.add_argument("--ranks", default="1,2,3,4,6,8", help="numbers of ranks")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        return work(range(args.seed, args.seed + args.networks))
+        from tests.mpi.sharing import Patient
+
+        warnings.filterwarnings("ignore", "Using padding='same'")
+        world().comm = Patient(world().comm)
+        return work(what, range(args.seed, args.seed + args.count), checks())
     status = 0
     for ranks in args.ranks.split(","):
-        command = ["mpiexec", "-n", ranks, sys.executable, __file__, "--worker",
-                   "--networks", str(args.networks), "--seed", str(args.seed)]
+        command = ["mpiexec", "-n", ranks, sys.executable, sys.argv[0], "--worker",
+                   f"--{what}", str(args.count), "--seed", str(args.seed)]
         status |= subprocess.run(command, check=False).returncode
     return int(status > 0)
 
 
+def _checks() -> Callable[[int], list[str]]:
+    communicator = Communicator(world(), backend("cpu"))
+    return lambda seed: check(seed, communicator)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("networks", 200, _checks))

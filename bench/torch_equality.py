@@ -10,12 +10,8 @@ seed and reason.
 
 from __future__ import annotations
 
-import argparse
 import os
-import subprocess
 import sys
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +28,7 @@ from torch.nn import functional  # noqa: E402
 
 import hpcpar.torch  # noqa: E402
 from bench.random_modules import random_module  # noqa: E402
+from bench.random_networks import main  # noqa: E402
 from hpcpar.comm.world import world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
@@ -195,43 +192,10 @@ def check(seed: int) -> list[str]:
             for fault in faults]
 
 
-def work(seeds: range) -> int:
-    """All modules on the ranks of this job; rank 0 prints."""
-    from tests.mpi.sharing import Patient
-
-    warnings.filterwarnings("ignore", "Using padding='same'")
+def _checks() -> Callable[[int], list[str]]:
     torch.set_num_threads(1)
-    ranks = world()
-    ranks.comm = Patient(ranks.comm)
-    failed, whys = 0, Counter[str]()
-    for seed in seeds:
-        faults = check(seed)
-        failed += bool(faults)
-        if faults and ranks.rank == 0:
-            whys[faults[0].partition(":")[2][:40]] += 1
-            print(f"  seed {seed}: {'; '.join(faults[:3])}", flush=True)
-    if ranks.rank == 0:
-        print(f"{len(seeds) - failed} of {len(seeds)} random modules equal PyTorch on "
-              f"{ranks.size} rank{'s' * (ranks.size > 1)}", flush=True)
-    return int(failed > 0)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--modules", type=int, default=100, help="number of modules")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first")
-    parser.add_argument("--ranks", default="1,2,3,4,6,8", help="numbers of ranks")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        return work(range(args.seed, args.seed + args.modules))
-    status = 0
-    for ranks in args.ranks.split(","):
-        command = ["mpiexec", "-n", ranks, sys.executable, __file__, "--worker",
-                   "--modules", str(args.modules), "--seed", str(args.seed)]
-        status |= subprocess.run(command, check=False).returncode
-    return int(status > 0)
+    return check
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("modules", 100, _checks))

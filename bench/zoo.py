@@ -115,7 +115,7 @@ def try_execute(candidate: Candidate) -> dict[str, object]:
     """Train a step of a small image on one rank, beside PyTorch."""
     given = truth(candidate)
     plan = make_plan(NetworkSpec.of(given.network), "data", 1, 2, network=given.network,
-                     dtype="float64")
+                     precision="fp64")
     faults = Step(given, plan, Communicator(world(), backend("cpu"))).faults()
     return {"executed": "equal" if not faults else "; ".join(faults[:3])}
 

@@ -186,15 +186,16 @@ class CudnnConv:
             arrays = {uid: self._aligned(view, uid != written) for uid, view in views.items()}
             shapes = {uid: StridedShape.of(array) for uid, array in arrays.items()}
             if bias is not None:
-                views[BIAS_UID] = self._xp.ascontiguousarray(bias[outputs])
-                arrays[BIAS_UID] = self._aligned(views[BIAS_UID], True)
+                views[BIAS_UID] = bias[outputs]
+                arrays[BIAS_UID] = self._aligned(self._xp.ascontiguousarray(bias[outputs]), True)
             problem = ConvProblem(operation, shapes[X_UID], shapes[WEIGHT_UID], shapes[Y_UID], pads,
                                   spec.stride, spec.dilation, np.dtype(x.dtype).name,
                                   bias is not None)
             engine = self._engine(problem)
             if engine is None:
                 return None
-            copies = tuple(a for uid, a in arrays.items() if a is not views[uid])
+            copies = tuple(array for uid, array in arrays.items()
+                           if address(array) != address(views[uid]))
             own = arrays[written] is not views[written]
             launches.append(_Launch(
                 engine, {uid: address(array) for uid, array in arrays.items()},

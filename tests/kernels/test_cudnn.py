@@ -257,6 +257,19 @@ def test_a_second_call_reads_the_memory_again(library: ModuleType, built: list[A
     assert len(built) == 1 and len(conv._calls) == 1
 
 
+def test_a_bias_with_gaps_is_read_again(library: ModuleType) -> None:
+    """Its copy is gone after the call; a bias without gaps is not copied."""
+    conv, case = convolution(library), plain_conv(2, 4, 3, 9, 3)
+    x, w = np.ones(case.x, np.float32), np.ones(case.w, np.float32)
+    out, bias = np.empty(case.out, np.float32), np.zeros(2 * case.w[0], np.float32)
+    for scale in (1, 2):
+        bias[::2] = scale
+        conv.forward(x, w, bias[::2], case.spec, out)
+        assert (out == 36 + scale).all() and not conv._calls
+    conv.forward(x, w, bias[: case.w[0]], case.spec, out)
+    assert len(conv._calls) == 1
+
+
 def test_one_stream(library: ModuleType) -> None:
     conv = convolution(library)
     case = plain_conv(2, 4, 3, 9, 3)
