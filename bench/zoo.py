@@ -31,7 +31,7 @@ import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from bench.random_networks import Step, Truth, truth_of  # noqa: E402
-from bench.zoo_list import PIXEL_MIXERS, ZOOS, Candidate  # noqa: E402
+from bench.zoo_list import PIXEL_MIXERS, ZOOS, Candidate, fresh  # noqa: E402
 from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
@@ -201,6 +201,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a pattern of names")
     parser.add_argument("--execute", action="store_true", help="train a step of each, too")
     parser.add_argument("--aside", action="store_true", help="those that are kept aside instead")
+    parser.add_argument("--fresh", type=int, metavar="SEED",
+                        help="networks that the list does not have, drawn by this seed")
     parser.add_argument("--limit", type=int, default=150, help="seconds for each network and step")
     parser.add_argument("--part", default="0/1", help="every so many-th network: i/n")
     parser.add_argument("--json", help="file of results: those that are there are kept")
@@ -209,8 +211,9 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     part, parts = map(int, args.part.split("/"))
-    candidates = [c for zoo in args.zoo.split(",") for c in ZOOS[zoo]() if c.aside == args.aside
-                  and re.search(args.only, f"{c.zoo}/{c.name}")][part::parts]
+    listed = [c for zoo in args.zoo.split(",") for c in ZOOS[zoo]() if c.aside == args.aside]
+    candidates = [c for c in (listed if args.fresh is None else fresh(args.fresh))
+                  if re.search(args.only, f"{c.zoo}/{c.name}")][part::parts]
     if args.list:
         print(*(f"{c.zoo}/{c.name} {c.shape}" for c in candidates), sep="\n")
         return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def by_family(families: dict[str, list[str]], count: int) -> list[str]:
     return [name for family in sorted(families) for name in some(families[family], count)]
 
 
-def torchvision() -> list[Candidate]:
+def torchvision(each: int = 2) -> list[Candidate]:
     """Classification, segmentation and video: two of each file."""
     import torchvision.models as models
 
@@ -81,11 +82,11 @@ def torchvision() -> list[Candidate]:
         big = 299 if "inception" in name else 224
         return Candidate("torchvision", name, make, (3, 16, 224, 224) if video else (3, big, big),
                          (3, 4, 32, 32) if video else (3, 96, 96) if big > 224 else (3, 64, 64))
-    return [candidate(name) for name in by_family(families, 2)
+    return [candidate(name) for name in by_family(families, each)
             if not re.search(r"swin|vit|s3d_none", name)]
 
 
-def timm() -> list[Candidate]:
+def timm(each: int = 2) -> list[Candidate]:
     """Architectures with published weights and without attention over pixels: two of each file."""
     import importlib
 
@@ -107,10 +108,10 @@ def timm() -> list[Candidate]:
         big = min(sizes.get(name, 224), 448)
         return Candidate("timm", name, lambda _: timm.create_model(name, pretrained=False),
                          (3, big, big), (3, 96, 96) if big > 288 else (3, 64, 64))
-    return [candidate(name) for name in by_family(families, 2)]
+    return [candidate(name) for name in by_family(families, each)]
 
 
-def pytorchcv() -> list[Candidate]:
+def pytorchcv(each: int = 1) -> list[Candidate]:
     """One of each file of classification and segmentation networks."""
     from pytorchcv.model_provider import _models
 
@@ -134,7 +135,7 @@ def pytorchcv() -> list[Candidate]:
             big = 320 if "voc" in name else 256
         return Candidate("pytorchcv", name, make, (3, big, big),
                          (3, 96, 96) if big > 256 else (3, 32, 32) if cifar else (3, 64, 64))
-    return [candidate(name) for name in by_family(families, 1)]
+    return [candidate(name) for name in by_family(families, each)]
 
 
 def segmentation_models() -> list[Candidate]:
@@ -249,3 +250,16 @@ def _made(kind: Any, options: dict[str, Any]) -> Callable[[object], Any]:
 ZOOS: dict[str, Callable[[], list[Candidate]]] = {
     "torchvision": torchvision, "timm": timm, "monai": monai,
     "segmentation-models": segmentation_models, "nnunet": nnunet, "pytorchcv": pytorchcv}
+
+
+def fresh(seed: int, counts: tuple[tuple[str, int], ...] = (
+        ("torchvision", 8), ("timm", 18), ("pytorchcv", 18))) -> list[Candidate]:
+    """Networks of the same files that the list does not have, drawn by a seed."""
+    everyone: dict[str, Callable[[int], list[Candidate]]] = {
+        "torchvision": torchvision, "timm": timm, "pytorchcv": pytorchcv}
+    found = []
+    for zoo, count in counts:
+        listed = {c.name for c in ZOOS[zoo]()}
+        others = [c for c in everyone[zoo](10**6) if c.name not in listed]
+        found += random.Random(seed).sample(others, count)
+    return found
