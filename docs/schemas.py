@@ -14,6 +14,7 @@ import msgspec
 from hpcpar.cli.site import SiteDefaults
 from hpcpar.machine import quantities
 from hpcpar.machine.model import Machine
+from hpcpar.network.network_file import NetworkFile
 from hpcpar.network.spec import layer_types
 from hpcpar.plan.plan import VERSION, Plan
 from hpcpar.sweep.folder import CasePrediction, Status
@@ -24,8 +25,9 @@ from hpcpar.train.checkpoint import CheckpointState
 FOLDER = Path(__file__).parent / "reference" / "schemas"
 #: Name of a schema -> the type that reads the file. Attributes of HDF5 count as a table.
 FILES: dict[str, type] = {
-    "plan": Plan, "machine": Machine, "slurm": Slurm, "site": SiteDefaults, "study": Study,
-    "status": Status, "prediction": CasePrediction, "checkpoint-state": CheckpointState,
+    "plan": Plan, "network": NetworkFile, "machine": Machine, "slurm": Slurm,
+    "site": SiteDefaults, "study": Study, "status": Status, "prediction": CasePrediction,
+    "checkpoint-state": CheckpointState,
 }
 #: Types that ignore names which they do not know.
 OPEN = {"CasePrediction", "GradientPhase", "PhaseTimes"}

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from hpcpar.api.plan import plan
     from hpcpar.api.predict import predict
     from hpcpar.api.simulate import simulate
+    from hpcpar.api.sources import load_network
     from hpcpar.api.sweep import sweep
     from hpcpar.errors import InputError, RunError
     from hpcpar.machine.files import load as load_machine
     from hpcpar.machine.files import presets as machines
     from hpcpar.network.builtin import names as networks
-    from hpcpar.network.builtin import network as load_network
     from hpcpar.plan.plan import load as load_plan
     from hpcpar.train.record import load_record
 
@@ -24,7 +24,7 @@ __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", 
            "load_record", "machines", "networks", "plan", "predict", "simulate", "sweep"]
 #: Where a name is defined, unless that is the module of its own name in ``hpcpar.api``.
 _DEFINED = {"InputError": "errors.InputError", "RunError": "errors.RunError",
-            "load_machine": "machine.files.load", "load_network": "network.builtin.network",
+            "load_machine": "machine.files.load", "load_network": "api.sources.load_network",
             "load_plan": "plan.plan.load", "load_record": "train.record.load_record",
             "machines": "machine.files.presets", "networks": "network.builtin.names"}
 

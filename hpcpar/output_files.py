@@ -78,6 +78,7 @@ class OutputKind:
 
 
 PLAN = OutputKind("plan file", rb'"hpcpar_plan"')
+NETWORK = OutputKind("network file", rb'"hpcpar_network"')
 MACHINE = OutputKind("machine file", rb"(?m)^\s*(\[\[\s*levels\s*\]\]|levels\s*=)")
 PICTURE = OutputKind("picture", rb"(?s)\A(\x89PNG|%PDF|%!PS|\xff\xd8\xff|II\*|RIFF|<\?xml.*<svg)")
 TIMELINE = OutputKind("timeline", rb'\A\s*\{\s*"traceEvents"')

@@ -34,7 +34,8 @@ def about_network() -> dict[str, Any]:
     """The description of a network's name."""
     return about(
         path, f"one of {', '.join(NETWORKS)}; file.py:function or module:function, which returns a "
-        "network or a PyTorch module; or a .onnx file", "NAME", section="network and data")
+        "network or a PyTorch module; a .onnx file; or a .json file, of hpcpar networks -o or "
+        "hpcpar plan -o", "NAME", section="network and data")
 
 
 def about_machine(default: str) -> dict[str, Any]:

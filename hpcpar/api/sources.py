@@ -9,6 +9,8 @@ from hpcpar.checks import image
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
+from hpcpar.network import network_file
+from hpcpar.network.base import image_of, shape_text
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
@@ -27,6 +29,25 @@ NetworkLike: TypeAlias = "str | Network | torch.nn.Module"
 MachineLike: TypeAlias = "str | Machine"
 
 
+def load_network(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
+    """A network by its name, as `hpcpar.network.builtin.network`, or of a network or plan file.
+
+    Raises
+    ------
+    InputError
+        The network cannot be loaded, or has another sample shape or number of classes than given.
+    """
+    if not name.endswith(".json"):
+        return builtin(name, shape, classes)
+    net = network_file.load(name)
+    if (shape and image_of(shape)) not in (None, net.image_shape) or (
+            classes or net.classes) != net.classes:
+        raise InputError(f"network '{name}' takes inputs {shape_text(net.image_shape)} and has "
+                         f"{net.classes} outputs; leave --input and --classes out, or write the "
+                         "file again with them")
+    return net
+
+
 def network_of(network: NetworkLike, input: Shape | str | None = None,
                classes: int | None = None) -> tuple[NetworkSpec, Network]:
     """A network and what names it; shape and classes default to its usual ones.
@@ -38,7 +59,7 @@ def network_of(network: NetworkLike, input: Shape | str | None = None,
     """
     shape = None if input is None else image(input)
     if isinstance(network, str):
-        net = builtin(network, shape, classes)
+        net = load_network(network, shape, classes)
         for note in net.notes:
             say(f"note: {note}")
         if network in NETWORKS:

@@ -7,22 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcpar.api.options import ModuleOptions, NetworkOptions
-from hpcpar.checks import image, path
+from hpcpar.api.sources import network_of
+from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
 from hpcpar.network.base import shape_text
-from hpcpar.network.builtin import NETWORKS, network
+from hpcpar.network.builtin import NETWORKS, built_in
 from hpcpar.network.graph import Network
+from hpcpar.network.network_file import save
 from hpcpar.option_fields import option
-from hpcpar.report.tables import amount, show, show_line
+from hpcpar.output_files import NETWORK
+from hpcpar.report.tables import amount, say, show, show_line
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworksCommand(ResultOptions, ModuleOptions, NetworkOptions):
     """The options of the command."""
 
-    example = "hpcpar networks vgg16 --input 3x128x128"
-    name: str = option("", path, "network to show: a built-in one, module:function, or an .onnx "
-                       "file", names=("name",))
+    example = "hpcpar networks vgg16 --input 3x128x128 -o net.json"
+    name: str = option("", path, "network to show: a built-in one, module:function, or a file: "
+                       ".onnx, or .json of a network or a plan", names=("name",))
+    output: str = option("", NETWORK, "write its layers to a file, which --network takes: a module "
+                         "is traced once", "net.json", names=("-o", "--output"), needs="name")
 
 
 def _layers(net: Network) -> list[dict[str, Any]]:
@@ -59,7 +64,7 @@ def _show_layers(net: Network, wide: bool) -> None:
 
 
 def _list(listed: list[dict[str, Any]], wide: bool) -> None:
-    show_line(f"{len(listed)} networks are built in; yours: module:function, or an .onnx file")
+    show_line(f"{len(listed)} networks are built in; yours: module:function, or a file")
     show("networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
          [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
            amount(s["forward_flops"], "flop")) for s in listed], left=2,
@@ -69,10 +74,13 @@ def _list(listed: list[dict[str, Any]], wide: bool) -> None:
 def main(args: NetworksCommand) -> int:
     """Runs the command; returns its exit status."""
     if args.name:
-        net = network(args.name, None if args.input is None else image(args.input), args.classes)
+        net = network_of(args.name, args.input, args.classes)[1]
         args.show(lambda: _summary(net) | {"layers": _layers(net)}, lambda: _layers(net),
                   lambda: _show_layers(net, args.wide))
+        if args.output:
+            save(net, args.output)
+            say(f"wrote {args.output}")
     else:
-        listed = [_summary(network(name)) for name in NETWORKS]
+        listed = [_summary(built_in(name)) for name in NETWORKS]
         args.show(lambda: {"networks": listed}, lambda: listed, lambda: _list(listed, args.wide))
     return 0

@@ -106,6 +106,9 @@ def load_module(name: str, shape: Shape | None = None,
     InputError
         The function cannot be called, or returns something else.
     """
+    if name.endswith((".json", ".onnx")):
+        raise InputError(f"network '{name}': a file has layers, but not the names of the module's "
+                         "tensors; give the module itself, file.py:function")
     made, sample = _made(name, shape, classes)
     if not is_module(made):
         raise InputError(f"network '{name}': give a function file.py:function that returns a "

@@ -89,6 +89,11 @@ class NetworkSpec:
                              f"{self.classes}")
         return network
 
+    def to_json(self) -> dict[str, object]:
+        """The spec as JSON data."""
+        layers = {"layers": self.layers} if self.layers else {}
+        return {"name": self.name, "shape": list(self.shape), "classes": self.classes} | layers
+
     @property
     def title(self) -> str:
         """The name; of a network that is not built in with a checksum of its layers."""

@@ -230,7 +230,7 @@ def to_json(plan: Plan) -> dict[str, object]:
     plain = asdict(Config())
     out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]}
                       for name, c in plan.configs.items()}
-    out["network"] = {k: v for k, v in asdict(plan.network).items() if v or k != "layers"}
+    out["network"] = plan.network.to_json()
     return {"hpcpar_plan": VERSION, **out}
 
 
