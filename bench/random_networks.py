@@ -109,15 +109,16 @@ def truth_of(module: Any, shape: tuple[int, ...], batch: int,
         labels = torch.randint(0, y.shape[1], (batch, *y.shape[2:]))
         value = functional.cross_entropy(y, labels)
     value.backward()
-    parameters = dict(module.named_parameters())
+    parameters = dict(module.named_buffers()) | dict(module.named_parameters())
     weights: dict[str, list[Floats]] = {}
     gradients: dict[str, list[Floats]] = {}
     for layer in network.weighted:
         found = [parameters.pop(name) for name in network.origins[layer.name]]
         weights[layer.name] = [ours(network, layer, i, p.detach().numpy()).copy()
                                for i, p in enumerate(found)]
-        gradients[layer.name] = [ours(network, layer, i, p.grad.numpy())
-                                 for i, p in enumerate(found)]
+        gradients[layer.name] = [ours(network, layer, i, (
+            torch.zeros_like(p) if p.grad is None else p.grad).numpy())
+            for i, p in enumerate(found)]
     lost = [name for name, p in parameters.items() if p.grad is not None]
     if lost:
         raise InputError(f"parameters of the module belong to no layer: {', '.join(lost[:3])}")

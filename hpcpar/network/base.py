@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -82,10 +82,14 @@ class Layer:
     ----------
     inputs : tuple of str
         Names of the layers whose outputs this layer reads.
+    weights : str
+        How they are trained: as they are; not at all; or otherwise, computed from other parameters
+        or frozen in part, which can be planned, but not run.
     """
 
     name: str
     inputs: tuple[str, ...] = ()
+    weights: Literal["trained", "frozen", "otherwise"] = field(default="trained", kw_only=True)
     #: A word for tables, messages and measured times.
     kind: ClassVar[str] = ""
     #: True if an output element depends on the element of each input at the same place only.
@@ -128,8 +132,13 @@ class Layer:
 
     @property
     def has_weights(self) -> bool:
-        """True if the layer has weights, which are trained."""
+        """True if the layer has weights."""
         return False
+
+    @property
+    def learns(self) -> bool:
+        """True if the layer has weights that are trained."""
+        return self.has_weights and self.weights != "frozen"
 
     @property
     def splits_channels(self) -> bool:

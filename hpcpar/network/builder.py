@@ -84,7 +84,7 @@ class Graph:
             options.setdefault("channels",
                                tuple(self.shapes[i][0] for i in inputs if i in self.shapes))
         try:
-            new = layer(name, inputs, **options)
+            new = layer(name, inputs, **options)  # type: ignore[arg-type]
         except TypeError as err:
             raise InputError(f"network '{self.name}', layer '{name}' ({layer.kind}): {err}; see "
                              f"the fields of {layer.__name__}") from err

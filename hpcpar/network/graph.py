@@ -155,11 +155,11 @@ class Network:
     def trained(self) -> frozenset[str]:
         """Names of the layers whose output gradient backpropagation needs.
 
-        These layers have weights, or read, directly or not, a layer with weights.
+        These layers train weights, or read, directly or not, a layer that does.
         """
         names: set[str] = set()
         for layer in self.layers:
-            if layer.has_weights or any(name in names for name in layer.inputs):
+            if layer.learns or any(name in names for name in layer.inputs):
                 names.add(layer.name)
         return frozenset(names)
 

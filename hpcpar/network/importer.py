@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -82,6 +84,8 @@ class Importer:
         #: Names of the stored tensors that are a layer's weight and bias, as they are; else "".
         self.origins: dict[str, tuple[str, ...]] = {}
         self._weights_of: dict[str, tuple[str, ...]] = {}
+        #: `Layer.weights` of the layers that have those of a node.
+        self._trained: dict[str, Literal["frozen", "otherwise"]] = {}
 
     def run(self) -> None:
         """Convert all nodes.
@@ -323,15 +327,28 @@ class Importer:
                 owner = self._owners.setdefault(origin, node)
                 if owner is not node:
                     self._shared(node, owner, origin, len(constant.dims))
-            if constant.remark:
-                self.remark(node, f"what it multiplies or adds {constant.remark}; here it is "
-                                  "trained")
         if node.folded:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")
+        self._note_training(node, [constant for _, constant in found])
         stored = [constant.stored for _, constant in found]
         self._weights_of[node.outputs[0]] = ("" if transposed else stored[0], *stored[1:])
         return tuple(constant for _, constant in found)
+
+    def _note_training(self, node: Node, found: Sequence[Constant]) -> None:
+        """Note how the source trains weights, if not as they are."""
+        if all(constant.frozen for constant in found):
+            self._trained[node.outputs[0]] = "frozen"
+            return
+        for constant in found:
+            otherwise = self.operations.exact_sharing and bool(constant.origins)
+            if constant.remark and otherwise:
+                self._trained[node.outputs[0]] = "otherwise"
+                self.remark(node, f"what it multiplies or adds {constant.remark}: it can be "
+                                  "planned, but not run, as its weights are trained otherwise")
+            elif constant.remark:
+                self.remark(node, f"what it multiplies or adds {constant.remark}; here it is "
+                                  "trained")
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
         if dimensions > 1 or self.operations.exact_sharing:
@@ -354,6 +371,8 @@ class Importer:
             raise node.error(str(err)) from err
         if self.graph.layers[-1].has_weights:
             self.origins[name] = self._weights_of.pop(node.outputs[0], ())
+            self.graph.layers[-1] = replace(
+                self.graph.layers[-1], weights=self._trained.pop(node.outputs[0], "trained"))
         return name
 
     def _name(self, node: Node, suffix: str) -> str:

@@ -123,11 +123,21 @@ def build(operations: Operations, name: str, shape: Shape,
     pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
     try:
         importer.graph.keep(ends)
-        notes = (*importer.notes(), *_unused(operations), *_doubtful(importer.graph, ends[0], loss))
+        notes = (*importer.notes(), *_frozen(importer.graph, loss), *_unused(operations),
+                 *_doubtful(importer.graph, ends[0], loss))
         importer.graph.add(loss, "loss", after=ends, **pixels)
         return replace(importer.graph.build(), notes=notes, origins=importer.origins)
     except InputError as err:
         raise InputError(f"{operations.source}: {err}") from err
+
+
+def _frozen(graph: Graph, loss: type[Loss]) -> Iterator[str]:
+    """A note on layers that keep their first weights, which are random."""
+    frozen = [layer.name for layer in graph.layers if layer.weights == "frozen"]
+    if frozen and not loss.outside:
+        more = f" and {len(frozen) - 3} more" if len(frozen) > 3 else ""
+        yield (f"the weights of {', '.join(frozen[:3])}{more} are frozen: take those of the module "
+               "with hpcpar weights from-torch and hpcpar run --resume --partial")
 
 
 def _unused(operations: Operations) -> Iterator[str]:

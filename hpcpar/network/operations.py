@@ -36,6 +36,8 @@ class Constant:
         Why the source does not train it as it is, if so.
     computed : bool
         Its values are no stored tensor's, but computed from `origins`.
+    frozen : bool
+        The source stores it, and does not train it.
     drops, kept : float
         Random factors of whole samples: the share of samples for which it is 0, and its value
         elsewhere.
@@ -46,6 +48,7 @@ class Constant:
     origins: frozenset[str] = frozenset()
     remark: str = ""
     computed: bool = False
+    frozen: bool = False
     drops: float = 0.0
     kept: float = 0.0
 

@@ -149,11 +149,10 @@ class _Reader:
         stored = self.program.state_dict
         tensor = stored[fqn] if fqn in stored else self.program.constants[fqn]
         remark = "has requires_grad=False" if fqn in self._origins else "is a buffer"
-        if tensor.requires_grad:
-            remark = ""
+        frozen = not tensor.requires_grad
         origin = self._origins.get(fqn, fqn)
         self.constants[fqn] = Constant(tuple(tensor.shape), lambda: tensor.detach().cpu().numpy(),
-                                       frozenset((origin,)), remark)
+                                       frozenset((origin,)), remark * frozen, frozen=frozen)
 
     def _call(self, fx: FxNode) -> None:
         """One operator."""

@@ -180,7 +180,7 @@ class Builder(Emitter):
             if moving and self.again.of(layer.name) != segment:
                 segment = self.again.of(layer.name)
                 self.compute_again(segment, batch)
-            if not (layer.has_weights or self.wants(layer)):
+            if not (layer.learns or self.wants(layer)):
                 continue
             self.wait(self.sum_of_parts(layer, batch, Phase.BACKWARD))
             if layer.statistics:
@@ -191,7 +191,7 @@ class Builder(Emitter):
             if layer.name in closes_bucket:
                 self.sum_bucket(full)
                 full = []
-            if layer.has_weights and not layer.statistics:
+            if layer.learns and not layer.statistics:
                 if not self.full:
                     self.arrive(back, batch)
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
@@ -199,7 +199,7 @@ class Builder(Emitter):
                     self.arrive(back, batch)
             else:
                 self.arrive(back, batch)
-            if layer.has_weights:
+            if layer.learns:
                 pending.append(Pending(layer))
             if layer.name in closes_bucket:
                 bucket.append(pending[-1])

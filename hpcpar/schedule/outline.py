@@ -109,7 +109,7 @@ def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
                                        edge.needed, layout, key, root=root(number)))
                 if not beside:
                     b.wait(returned[-1])
-            if first.has_weights:
+            if first.learns:
                 b.compute(Phase.BACKWARD, first, Op.BACKWARD_WEIGHT, samples)
                 pending.append(Pending(first, gradient(b, (first,))))
             update(b, pending)

@@ -35,6 +35,13 @@ def require(network: Network, plan: Plan) -> None:
         raise InputError(
             f"a batch of {plan.batch} samples cannot be cut into {plan.microbatches} "
             f"micro-batches: some would be empty; use at most {plan.batch}")
+    other = next((each.name for each in network.layers if each.weights == "otherwise"), None)
+    if other is not None and not network.loss.outside:
+        raise InputError(
+            f"layer '{other}': the module computes its weights from other parameters (weight_norm "
+            "does), or has frozen a part of them, so training them as they are would be another "
+            "training: it can be planned, but not run; use a plain layer (hpcpar.torch takes "
+            "frozen parts)")
     if network.loss.outside and (plan.fc_passes > 1
                                  or plan.synchronisation is not Synchronisation.ALLREDUCE):
         raise InputError(

@@ -59,7 +59,8 @@ class ParallelModule(nn.Module):
         #: Every parameter with its gradient, and whether it counts in a norm.
         self.parts: list[tuple[nn.Parameter, Tensor, bool]] = []
         for name, value, gradient, counts in tensors.own_parts(self.engine.executor, self._places):
-            parameter = nn.Parameter(value, name not in frozen)
+            stays = name in frozen or self._places[name].layer.weights == "frozen"
+            parameter = nn.Parameter(value, not stays)
             self._hold(name, parameter)
             self.parts.append((parameter, gradient, counts))
         self._anchor = torch.zeros((), requires_grad=True)

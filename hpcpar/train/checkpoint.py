@@ -230,7 +230,7 @@ def tensor_shapes(network: Network, layer: Layer,
     shapes = {kind: shape for kind, shape in both.items() if shape}
     out = {f"params/{kind}": shape for kind, shape in shapes.items()}
     out |= {f"optimizer/{kind}{suffix}": shape for kind, shape in shapes.items()
-            for suffix in states}
+            for suffix in (states if layer.learns else ())}
     return out | {f"params/{name}": x[:1] for name in RUNNING if layer.buffers(x)}
 
 

@@ -39,7 +39,7 @@ def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]
 
 def state(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
     """The optimiser's state of every layer, likewise."""
-    for layer in executor.network.weighted:
+    for layer in filter(lambda each: each.learns, executor.network.weighted):
         p = executor.parameters[layer.name]
         for i, suffix in enumerate(executor.rule.optimizer.state):
             yield from _layer(executor, world, layer, p.state[i] if p.updates else p.flat[:0],

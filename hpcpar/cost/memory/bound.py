@@ -65,7 +65,7 @@ def memory_floor(network: Network, plan: Plan, *, training: bool = True) -> Memo
         return held
     inputs: dict[str, Ints] = defaultdict(int)  # layers that read one tensor may share its array
     kept: Ints = 0
-    for layer in network.weighted:
+    for layer in filter(lambda each: each.learns, network.weighted):
         kept += kept_bytes(network, plan, layer, samples, boxes)
         if "input" in layer.backward_reads:
             need = needed(network, layer, plan.configs[layer.name], samples)

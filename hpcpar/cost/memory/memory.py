@@ -138,7 +138,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     if layer.buffers(network.input_shape(layer)):
         values = values + 2 * boxes.extents(layout)[0]
     state: Ints = 0
-    if training and updates:
+    if training and updates and layer.learns:
         sharded = (plan.synchronisation is Synchronisation.SHARDED
                    and not sums_known(plan, layer))
         mine = boxes.items(shards(network, layer, config)) if sharded else count

@@ -18,8 +18,8 @@ class WeightRole:
     reduced : bool
         The gradient is summed over several ranks.
     updates : bool
-        False on ranks for which a parameter server updates, without training, and where the caller
-        updates.
+        False on ranks for which a parameter server updates, of frozen weights, without training,
+        and where the caller updates.
     """
 
     reduced: bool
@@ -30,7 +30,7 @@ def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
                  rank: int) -> dict[str, WeightRole]:
     """A rank's part in the update of every layer with a state, by its name."""
     trains = schedule is not None and not network.loss.outside
-    roles = {layer.name: WeightRole(False, trains) for layer in network.stateful}
+    roles = {layer.name: WeightRole(False, trains and layer.learns) for layer in network.stateful}
     for step in schedule.comms if schedule is not None else ():
         updates = trains
         if step.covers and plan.synchronisation is Synchronisation.SERVER:

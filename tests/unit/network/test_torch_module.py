@@ -121,7 +121,7 @@ def twice() -> nn.Module:
 
 def test_what_a_module_does_not_train_is_noted() -> None:
     (note,) = from_torch(frozen(), SHAPE).notes
-    assert "node 'fc/linear' (Gemm): what it multiplies or adds has requires_grad=False" in note
+    assert "(Gemm): what it multiplies or adds has requires_grad=False: it can be planned" in note
     norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1))
     (note,) = from_torch(nn.Sequential(norm, nn.Flatten(), nn.Linear(360, 2)), SHAPE).notes
     assert "is computed from 0.parametrizations.weight.original0, 0.param" in note
