@@ -272,7 +272,8 @@ def _affine_weights(imp: Importer, node: Node) -> bool:
     zeros, literally.
     """
     found = [imp.constant(node, 1), imp.constant(node, 2)]
-    neutral = [c is None or (bool(c.remark) and bool(np.all(imp.value(node, i) == i % 2)))
+    neutral = [c is None or (bool(c.remark) and not c.frozen
+                             and bool(np.all(imp.value(node, i) == i % 2)))
                for i, c in enumerate(found, 1)]
     if all(neutral):
         return False

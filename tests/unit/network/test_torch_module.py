@@ -108,6 +108,17 @@ def frozen() -> nn.Module:
     return module
 
 
+def test_frozen_layers_and_buffers_are_frozen_here() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(480, 2))
+    module[:2].requires_grad_(False)
+    net = from_torch(module, SHAPE)
+    assert [layer.weights == "frozen" for layer in net.layers] == [
+        layer.name in ("0", "1") for layer in net.layers]
+    assert net.by_name["1"].has_weights and not net.by_name["1"].learns
+    (note,) = net.notes
+    assert note.startswith("the weights of 0, 1 are frozen: take those of the module with")
+
+
 def tied() -> nn.Module:
     a, b = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
     b.weight = a.weight
