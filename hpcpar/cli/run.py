@@ -30,7 +30,7 @@ from hpcpar.report.metrics import MetricsFile
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import say, show_line
 from hpcpar.runtime.emulate import emulate
-from hpcpar.schedule.runnable import require, require_executed
+from hpcpar.schedule.runnable import require, require_executed, require_own_training
 from hpcpar.signals import STATUS, StopRequest
 from hpcpar.simulation.price_plan import Prediction, price
 from hpcpar.simulation.simulate import Simulator
@@ -190,7 +190,9 @@ def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks everything that needs no communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
     require_executed(plan.precision)
-    require(plan.network.build(), plan)
+    network = plan.network.build()
+    require_own_training(network)
+    require(network, plan)
     kernels = backend("cpu" if args.device == EMULATE else args.device,
                       args.math_for(plan.precision), w.local_rank)
     return plan, machine, kernels

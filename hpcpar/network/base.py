@@ -85,11 +85,14 @@ class Layer:
     weights : str
         How they are trained: as they are; not at all; or otherwise, computed from other parameters
         or frozen in part, which can be planned, but not run.
+    weights_of : str
+        The layer before whose weights this one uses, where it has none of its own (tied weights).
     """
 
     name: str
     inputs: tuple[str, ...] = ()
     weights: Literal["trained", "frozen", "otherwise"] = field(default="trained", kw_only=True)
+    weights_of: str = field(default="", kw_only=True)
     #: A word for tables, messages and measured times.
     kind: ClassVar[str] = ""
     #: True if an output element depends on the element of each input at the same place only.
@@ -141,6 +144,11 @@ class Layer:
         return self.has_weights and self.weights != "frozen"
 
     @property
+    def owns_weights(self) -> bool:
+        """True if the layer has weights of its own."""
+        return self.has_weights and not self.weights_of
+
+    @property
     def splits_channels(self) -> bool:
         """True if the output's channels may be cut."""
         return True
@@ -181,8 +189,8 @@ class Layer:
         return 1
 
     def parameters(self, x: Shape) -> int:
-        """Number of weights and biases."""
-        w, b = self.weight_shape(x), self.bias_shape(x)
+        """Number of weights and biases of its own."""
+        w, b = ((), ()) if self.weights_of else (self.weight_shape(x), self.bias_shape(x))
         return (math.prod(w) if w else 0) + (math.prod(b) if b else 0)
 
     def buffers(self, x: Shape) -> int:

@@ -47,12 +47,28 @@ class Network:
                 raise InputError(
                     f"network '{self.name}' has two layers named '{layer.name}'; names must differ")
             check_inputs(layer, seen)
+            if layer.weights_of and layer.weights_of not in seen:
+                raise InputError(f"layer '{layer.name}' uses the weights of '{layer.weights_of}', "
+                                 "which is not defined before it")
             seen.add(layer.name)
         dangling = [layer.name for layer in self.layers[:-1] if not self.consumers[layer.name]]
         if dangling:
             raise InputError(f"network '{self.name}': no layer reads the output of "
                              f"'{dangling[0]}'; give it to a layer, or leave it out")
         self.shapes  # noqa: B018 - shape errors belong to construction
+        for owner, names in self.tied.items():
+            for name in names:
+                self._check_tied(self.by_name[owner], self.by_name[name])
+
+    def _check_tied(self, owner: Layer, layer: Layer) -> None:
+        """Layers with the same weights are of one kind and size, and keep no statistics."""
+        alike = [(type(each), each.owns_weights == (each is owner), each.weights, each.buffers(x),
+                  each.weight_shape(x), each.bias_shape(x))
+                 for each in (owner, layer) for x in (self.input_shape(each),)]
+        if alike[0] != alike[1] or not alike[0][1] or alike[0][3]:
+            raise InputError(f"layer '{layer.name}' cannot use the weights of '{owner.name}': only "
+                             "layers of one kind, with weights of one shape and without running "
+                             "statistics, share weights; give each its own")
 
     def _check_ends(self) -> None:
         ends_fit = (self.layers and isinstance(self.layers[0], Input)
@@ -142,14 +158,22 @@ class Network:
 
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:
-        """Layers with parameters in order, normalisations included."""
-        return tuple(layer for layer in self.layers if layer.has_weights)
+        """Layers with parameters of their own in order, normalisations included."""
+        return tuple(layer for layer in self.layers if layer.owns_weights)
 
     @cached_property
     def stateful(self) -> tuple[Layer, ...]:
-        """Layers with parameters or running statistics in order."""
+        """Layers with parameters of their own or running statistics in order."""
         return tuple(layer for layer in self.layers
-                     if layer.has_weights or layer.buffers(self.input_shape(layer)))
+                     if layer.owns_weights or layer.buffers(self.input_shape(layer)))
+
+    @cached_property
+    def tied(self) -> dict[str, tuple[str, ...]]:
+        """Names of the further layers that use a layer's weights, in order, by its name."""
+        users: dict[str, tuple[str, ...]] = {}
+        for layer in filter(lambda each: each.weights_of, self.layers):
+            users[layer.weights_of] = (*users.get(layer.weights_of, ()), layer.name)
+        return users
 
     @cached_property
     def trained(self) -> frozenset[str]:

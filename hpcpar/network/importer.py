@@ -84,6 +84,8 @@ class Importer:
         #: Names of the stored tensors that are a layer's weight and bias, as they are; else "".
         self.origins: dict[str, tuple[str, ...]] = {}
         self._weights_of: dict[str, tuple[str, ...]] = {}
+        #: The first layer with each of these.
+        self._layers_of: dict[tuple[str, ...], str] = {}
         #: `Layer.weights` of the layers that have those of a node.
         self._trained: dict[str, Literal["frozen", "otherwise"]] = {}
 
@@ -322,7 +324,9 @@ class Importer:
         found = [(i, constant) for i in which if (constant := self.constant(node, i)) is not None]
         if not found:
             raise node.error("has no weights")
-        for _, constant in found:
+        stored = [constant.stored for _, constant in found]
+        names = ("" if transposed else stored[0], *stored[1:])
+        for _, constant in found if names not in self._layers_of else ():
             for origin in sorted(constant.origins):
                 owner = self._owners.setdefault(origin, node)
                 if owner is not node:
@@ -331,8 +335,7 @@ class Importer:
             self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
                               "here; give the PyTorch module itself as --network")
         self._note_training(node, [constant for _, constant in found])
-        stored = [constant.stored for _, constant in found]
-        self._weights_of[node.outputs[0]] = ("" if transposed else stored[0], *stored[1:])
+        self._weights_of[node.outputs[0]] = names
         return tuple(constant for _, constant in found)
 
     def _note_training(self, node: Node, found: Sequence[Constant]) -> None:
@@ -352,8 +355,8 @@ class Importer:
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
         if dimensions > 1 or self.operations.exact_sharing:
-            raise node.error(f"shares the weights '{origin}' with node '{owner.name}'; tied "
-                             "weights are not supported, give each layer its own")
+            raise node.error(f"shares the weights '{origin}' with node '{owner.name}', but not all "
+                             "of them as they are; give each layer its own")
         self.remark(node, f"shares the vector '{origin}' with '{owner.name}' in the file, as "
                           "exporters also write equal ones; here each has its own")
 
@@ -370,9 +373,13 @@ class Importer:
         except InputError as err:
             raise node.error(str(err)) from err
         if self.graph.layers[-1].has_weights:
-            self.origins[name] = self._weights_of.pop(node.outputs[0], ())
+            stored = self._weights_of.pop(node.outputs[0], ())
+            exact = self.operations.exact_sharing and stored and "" not in stored
+            owner = self._layers_of.setdefault(stored, name) if exact else name
+            self.origins[name] = stored
             self.graph.layers[-1] = replace(
-                self.graph.layers[-1], weights=self._trained.pop(node.outputs[0], "trained"))
+                self.graph.layers[-1], weights_of="" if owner == name else owner,
+                weights=self._trained.pop(node.outputs[0], "trained"))
         return name
 
     def _name(self, node: Node, suffix: str) -> str:

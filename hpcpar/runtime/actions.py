@@ -174,16 +174,18 @@ class Actions:
 
     def _finish(self, layer: str) -> None:
         """Complete a micro-batch's gradient of a layer's weights: the first begins the sum, the
-        others are added.
+        others, and those of layers with the same weights, are added.
         """
         here = self._unfinished.pop(layer, None)
         if here is None:
             return
         if self._synchronised(layer):
             here.ops[layer].finish_weight()
-        if self.plan.microbatches > 1 and layer in self.parameters:
-            total, aside = self.parameters[layer].grad, self.passes.aside[layer].grad
-            (self.backend.accumulate if here.part else self.backend.copy)(aside, total)
+        owner = self.network.by_name[layer].weights_of or layer
+        total, aside = self.parameters.get(owner), self.passes.aside.get(layer)
+        if total is not None and aside is not None and aside is not total:
+            begins = not here.part and layer == (owner, *self.network.tied.get(owner, ()))[-1]
+            (self.backend.copy if begins else self.backend.accumulate)(aside.grad, total.grad)
 
     def finish(self) -> None:
         """Complete the gradients of all weights that no step updates."""

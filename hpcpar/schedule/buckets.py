@@ -33,7 +33,7 @@ def sums_known(plan: Plan, layer: Layer) -> bool:
 def summed(plan: Plan, layers: Sequence[Layer]) -> list[Layer]:
     """The layers whose gradients are sums over ranks, in the order in which they are complete."""
     return [layer for layer in reversed(layers)
-            if layer.learns and not sums_known(plan, layer)]
+            if layer.learns and layer.owns_weights and not sums_known(plan, layer)]
 
 
 def gradient_bytes(network: Network, plan: Plan, layer: Layer) -> int:

@@ -199,7 +199,7 @@ class Builder(Emitter):
                     self.arrive(back, batch)
             else:
                 self.arrive(back, batch)
-            if layer.learns:
+            if layer.learns and layer.owns_weights:
                 pending.append(Pending(layer))
             if layer.name in closes_bucket:
                 bucket.append(pending[-1])

@@ -23,6 +23,23 @@ def require_executed(precision: str) -> None:
                          "with --precision fp32 or tf32 to run it")
 
 
+def require_own_training(network: Network) -> None:
+    """Check that the weights of all layers are trained, or frozen, as they are.
+
+    Raises
+    ------
+    InputError
+        The source trains some in another way.
+    """
+    other = next((each.name for each in network.layers if each.weights == "otherwise"), None)
+    if other is not None:
+        raise InputError(
+            f"layer '{other}': the module computes its weights from other parameters (weight_norm "
+            "does), or has frozen a part of them, so training them as they are would be another "
+            "training: it can be planned, but not run; use a plain layer (hpcpar.torch takes "
+            "frozen parts)")
+
+
 def require(network: Network, plan: Plan) -> None:
     """Check that the executor can run a plan.
 
@@ -35,13 +52,14 @@ def require(network: Network, plan: Plan) -> None:
         raise InputError(
             f"a batch of {plan.batch} samples cannot be cut into {plan.microbatches} "
             f"micro-batches: some would be empty; use at most {plan.batch}")
-    other = next((each.name for each in network.layers if each.weights == "otherwise"), None)
-    if other is not None and not network.loss.outside:
-        raise InputError(
-            f"layer '{other}': the module computes its weights from other parameters (weight_norm "
-            "does), or has frozen a part of them, so training them as they are would be another "
-            "training: it can be planned, but not run; use a plain layer (hpcpar.torch takes "
-            "frozen parts)")
+    for owner, tied in network.tied.items():
+        for name in tied:
+            one, other = plan.configs[owner], plan.configs[name]
+            if one.key != other.key or plan.fc_passes > 1:
+                raise InputError(
+                    f"layers '{owner}' and '{name}' have the same weights, but are cut into {one} "
+                    f"and {other} ({plan.fc_passes} FC passes); use a strategy that cuts both "
+                    "alike, as data does")
     if network.loss.outside and (plan.fc_passes > 1
                                  or plan.synchronisation is not Synchronisation.ALLREDUCE):
         raise InputError(

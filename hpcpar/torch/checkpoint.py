@@ -64,7 +64,7 @@ def write_checkpoint(path: str, module: nn.Module, shape: Shape, state_file: str
     network, values = found.network, module.state_dict()
 
     def tensors(known: dict[str, TensorPlace]) -> Iterator[tuple[str, np.ndarray]]:
-        for name, place in known.items():
+        for place, name in {place: name for name, place in known.items()}.items():
             yield (f"{place.layer.name}/{place.what}",
                    to_ours(network, place, values[name].numpy()))
 

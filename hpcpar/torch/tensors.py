@@ -47,7 +47,8 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
     InputError
         A weight is computed from other parameters.
     """
-    shapes = {name: tuple(t.shape) for name, t in module.state_dict(keep_vars=True).items()}
+    stored_here = module.state_dict(keep_vars=True)
+    shapes = {name: tuple(t.shape) for name, t in stored_here.items()}
     found: dict[str, TensorPlace] = {}
     for layer in traced.network.stateful:
         stored = traced.network.origins.get(layer.name, ())
@@ -68,7 +69,8 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
                 raise InputError(f"layer '{layer.name}': its {what} is computed from '{name}'; "
                                  "store it as a parameter of the module")
             found[name] = TensorPlace(layer, what, shapes[name])
-    return found
+    first = {id(stored_here[name]): place for name, place in found.items()}
+    return found | {name: first[id(t)] for name, t in stored_here.items() if id(t) in first}
 
 
 def _whole(network: Network, layer: Layer, what: str) -> Shape:
@@ -96,9 +98,11 @@ def own_parts(executor: Executor, found: Mapping[str, TensorPlace]) -> Iterator[
     """The name of every weight and bias, this rank's part of it and its gradient, which share the
     executor's memory, and whether it counts (of equal parts, one rank's does).
     """
+    seen: set[TensorPlace] = set()
     for name, place in found.items():
-        if place.what in RUNNING:
+        if place.what in RUNNING or place in seen:  # another name of it
             continue
+        seen.add(place)
         p = executor.parameters[place.layer.name]
         which = 0 if place.what == "weight" else 1
         value, gradient = p.split(p.flat)[which], p.split(p.grad)[which]

@@ -246,6 +246,45 @@ def test_wrong_use_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
         parallelize(plain().double(), (2, 12, 12), BATCH + 1, model.plan)
 
 
+class Twice(nn.Module):
+    """A convolution that is called on two sizes, a normalisation and a linear layer, each used
+    twice, and a parameter that two modules have.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.other = nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, 2, 1, bias=False)
+        self.same = nn.Conv2d(4, 4, 3, 1, 1, bias=False)
+        self.gate, self.last = nn.Linear(4, 4), nn.Linear(4, 5)
+        self.same.weight = self.other.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(self.stem(x))).relu()
+        x = self.norm(self.conv(self.same(self.other(x)))).relu()
+        gate = self.gate(x.mean((2, 3))) + self.gate(x.amax((2, 3)))
+        return self.last(gate.sigmoid() * x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+def test_tied_weights_train_as_in_pytorch(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+    images, labels = batch
+    module = Twice().double()
+    model = parallel(module, strategy, microbatches=2 if SIZE == 2 else 1)
+    module.load_state_dict(model.state_dict())
+    optimizers = [torch.optim.SGD(p, 0.1, 0.9) for p in (model.parameters(), module.parameters())]
+    for _ in range(3):
+        model.backward(loss_of(model)(model(images), model.local(labels)))
+        functional.cross_entropy(module(images), labels).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    after = model.state_dict()
+    assert list(after) == list(module.state_dict())
+    assert len([*model.parameters()]) == len([*module.parameters()])
+    assert all(close(after[name], value) for name, value in module.state_dict().items())
+
+
 class Filtered(nn.Module):
     """A trained layer before frozen ones, of parameters and of a buffer, and one behind them."""
 

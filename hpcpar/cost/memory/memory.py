@@ -126,14 +126,15 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     """A layer's weights, their gradients, running statistics, and the optimiser's state where this
     rank updates.
     """
-    if not (layer.has_weights or layer.buffers(network.input_shape(layer))):
+    if not (layer.owns_weights or layer.buffers(network.input_shape(layer))):
         return NOTHING
     config = plan.configs[layer.name]
     layout = parameters(network, layer, config)
     count = boxes.items(layout)
     copies = 1 + training
-    if training and plan.microbatches > 1:
-        copies += 1  # what further micro-batches add is computed aside
+    tied = network.tied.get(layer.name, ())
+    if training and (tied or plan.microbatches > 1):
+        copies += 1 + len(tied)  # what further micro-batches and layers add is computed aside
     values = copies * count
     if layer.buffers(network.input_shape(layer)):
         values = values + 2 * boxes.extents(layout)[0]

@@ -149,8 +149,8 @@ def test_what_a_module_does_not_train_is_noted() -> None:
 
 @pytest.mark.parametrize(("module", "message"), [
     (tied, "module 'Sequential': node '1/conv2d_1' (Conv): shares the weights '0.weight' with node "
-           "'0/conv2d'; tied weights are not supported"),
-    (twice, "shares the weights '0.weight' with node '0/batch_norm'"),
+           "'0/conv2d', but not all of them as they are; give each layer its own"),
+    (twice, "layer '2.batch_norm_1' cannot use the weights of '2': only layers of one kind"),
     (lambda: nn.BatchNorm2d(3, track_running_stats=False), "node 'batch_norm' (batch_norm.default):"
      " operator batch_norm.default is not supported; let it normalise by the batch when the module "
      "trains, and keep track_running_stats=True for its evaluation"),
