@@ -4,7 +4,8 @@ Run in an environment of its own, with torch, torchvision, timm, monai, segmenta
 dynamic-network-architectures and pytorchcv beside this package's requirements:
 ``python bench/zoo.py [--execute] [--zoo timm] [--aside]``. `bench/zoo_list.py` draws the list. Each
 network is built and tried in a process of its own. Prints the count of each zoo, and the reasons of
-refusals.
+refusals. A network counts as one of attention where it is refused and multiplies two computed
+matrices. `--fresh SEED` draws networks that the list does not have.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from bench.random_networks import Step, Truth, truth_of  # noqa: E402
-from bench.zoo_list import PIXEL_MIXERS, ZOOS, Candidate, fresh  # noqa: E402
+from bench.zoo_list import ZOOS, Candidate, fresh  # noqa: E402
 from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.network import from_torch  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
-from hpcpar.network.layers import MeanSquaredError  # noqa: E402
+from hpcpar.network.layers import MeanSquaredError, Outputs  # noqa: E402
+from hpcpar.network.torch_module import traced  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, make_plan  # noqa: E402
 from hpcpar.schedule.lower import lower  # noqa: E402
 from hpcpar.schedule.outline_steps import Move  # noqa: E402
@@ -67,23 +69,50 @@ def algorithm(step: Move) -> tuple[str, int]:
     return BY_KIND[step.pattern.kinds[0]][0], 1
 
 
-def mixes_pixels(module: torch.nn.Module) -> bool:
-    """Whether a network computes attention over pixels, or the like."""
-    return any(PIXEL_MIXERS.search(type(part).__name__) for part in module.modules())
+def is_attention(module: torch.nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a network multiplies two computed matrices, as attention over pixels does."""
+    try:
+        program = torch.export.export(module.train(), (torch.zeros(2, *shape),), strict=False)
+    except Exception:  # it is refused because it cannot be traced
+        return False
+    nodes = program.graph.nodes
+    stored = {node for node in nodes if node.op == "placeholder"} - {
+        node for node in nodes if node.name in program.graph_signature.user_inputs}
+    for node in nodes:
+        if any(source in stored for source in node.all_input_nodes) and len(
+                set(node.all_input_nodes) - stored) == 0:
+            stored.add(node)
+    return any("scaled_dot_product" in str(node.target) or (
+        re.search(r"aten\.(matmul|bmm|baddbmm|einsum)\b", str(node.target))
+        and not stored & set(node.all_input_nodes)) for node in nodes)
+
+
+def own_shape(module: torch.nn.Module) -> tuple[int, ...]:
+    """The sample shape that a module of pytorchcv states."""
+    first = next(p for p in module.parameters() if p.dim() == 4)
+    return (first.shape[1], *module.in_size)
 
 
 def try_import(candidate: Candidate) -> dict[str, object]:
     """Import and lower a network of its usual size."""
     with Unfilled():
         module = candidate.make(candidate.shape)
-    if mixes_pixels(module):
-        return {"result": "mixes pixels"}
-    network = from_torch(module, candidate.shape, MeanSquaredError)
+    shape = candidate.shape or own_shape(module)
+    try:
+        network = from_torch(module, shape, MeanSquaredError)
+    except InputError as err:
+        if "tensors in training" in str(err):
+            network = traced(module, shape, Outputs).network  # for hpcpar.torch
+        elif is_attention(module, shape):
+            return {"result": "attention", "why": str(err)}
+        else:
+            raise
     spec = NetworkSpec.of(network)
     assert spec.build() == network
     plan = make_plan(spec, "data", 2, 2, network=network)
     lower(network, plan, algorithm)
-    return {"result": "imported", "layers": len(network.layers), "notes": network.notes[:2],
+    return {"result": "imported", "outputs": len(network.layers[-1].inputs),
+            "layers": len(network.layers), "notes": network.notes[:2],
             "missing": missing(module, network)}
 
 
@@ -112,7 +141,7 @@ def truth(candidate: Candidate) -> Truth:
 
 
 def try_execute(candidate: Candidate) -> dict[str, object]:
-    """Train a step of a small image on one rank, beside PyTorch."""
+    """Train a step of a small image on one rank, beside PyTorch; of one output."""
     given = truth(candidate)
     plan = make_plan(NetworkSpec.of(given.network), "data", 1, 2, network=given.network,
                      precision="fp64")
@@ -154,7 +183,7 @@ def _result(candidate: Candidate, execute: bool, limit_s: int) -> dict[str, obje
                       f"{type(err).__name__}: {str(err)[:300]} ({where.filename}:{where.lineno})"}
         finally:
             signal.alarm(0)
-        if found.get("result") != "imported":
+        if found.get("result") != "imported" or found["outputs"] != 1:
             break
     return found
 
@@ -166,6 +195,15 @@ def reasons(text: str) -> list[str]:
     return sorted({re.sub(r"\d+(x\d+)*|'[^']*'", "#", each)[:150] for each in found})
 
 
+def show(zoo: str, count: collections.Counter[str]) -> None:
+    """Print the counts of a zoo."""
+    share = count["imported"] / max(count["all"], 1)
+    print(f"{zoo:20} {count['imported']:4} of {count['all']:4} ({share:.1%}) imported, "
+          f"{count['several']} with several outputs, {count['noted']} with notes; "
+          f"{count['attention']} attention networks refused; {count['equal']} of "
+          f"{count['executed']} executed equal PyTorch")
+
+
 def report(results: dict[str, dict[str, object]]) -> None:
     """Print counts and reasons."""
     count: dict[str, collections.Counter[str]] = {}
@@ -173,10 +211,12 @@ def report(results: dict[str, dict[str, object]]) -> None:
     for name, found in results.items():
         zoo = name.partition("/")[0]
         each = count.setdefault(zoo, collections.Counter())
-        if found["result"] == "mixes pixels":
+        if found["result"] == "attention":
+            each["attention"] += 1
             continue
         each["all"] += 1
         each["imported"] += found["result"] == "imported"
+        each["several"] += int(found.get("outputs", 1)) > 1
         each["noted"] += bool(found.get("notes"))
         if "executed" in found:
             each["executed"] += 1
@@ -187,10 +227,8 @@ def report(results: dict[str, dict[str, object]]) -> None:
     total: collections.Counter[str] = collections.Counter()
     for zoo, each in count.items():
         total.update(each)
-        print(f"{zoo:20} {each['imported']:4} of {each['all']:4} imported ({each['noted']} with "
-              f"notes), {each['equal']} of {each['executed']} executed equal PyTorch")
-    print(f"{'all':20} {total['imported']:4} of {total['all']:4} imported ({total['noted']} with "
-          f"notes), {total['equal']} of {total['executed']} executed equal PyTorch")
+        show(zoo, each)
+    show("all", total)
     for reason, names in sorted(groups.items(), key=lambda pair: -len(pair[1])):
         print(f"{len(names):4}  {reason}\n        {', '.join(names[:6])}")
 

@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-#: Networks with one of these in a class's name mix pixels by attention, scans or dense layers.
-PIXEL_MIXERS = re.compile(r"Attention(?!Pool|Block$)|WindowAttn|MixerBlock|Mamba|Transformer"
-                          r"|Lambda|Halo|SelfAttn|Swin|ViT")
 #: Families of timm that their source shows to mix pixels so.
 SOURCE = re.compile(r"\bqkv\b|scaled_dot_product|class \w*Attention\(|SpatialGatingUnit|nn\.LSTM")
 #: Every network whose hash is a multiple of this is kept aside.
@@ -30,7 +27,8 @@ class Candidate:
     make : callable
         Builds the module for samples of a shape.
     shape, small : tuple of int
-        Sample shape to import it with, and a small one to execute.
+        Sample shape to import it with (none: the module's own `in_size`), and a small one to
+        execute.
     """
 
     zoo: str
@@ -126,15 +124,15 @@ def pytorchcv(each: int = 1) -> list[Candidate]:
     def candidate(name: str) -> Candidate:
         def make(shape: tuple[int, ...]) -> Any:
             try:
-                return _models[name](pretrained=False, in_size=shape[1:])
+                return _models[name](pretrained=False, **{"in_size": shape[1:]} if shape else {})
             except TypeError:  # it does not ask for the size
                 return _models[name](pretrained=False)
-        cifar = re.search(r"cifar|svhn", name)
-        big = 32 if cifar else 299 if re.search("(?<!bnin)(?<!bnIn)ception|asnet", name) else 224
+        shape = ()
         if re.search(r"voc|cityscapes|ade20k|coco|celeba", name):
-            big = 320 if "voc" in name else 256
-        return Candidate("pytorchcv", name, make, (3, big, big),
-                         (3, 96, 96) if big > 256 else (3, 32, 32) if cifar else (3, 64, 64))
+            shape = (3, 320, 320) if "voc" in name else (3, 256, 256)
+        size = 32 if re.search(r"cifar|svhn", name) else 96 if re.search("ception|asnet", name) \
+            else 64
+        return Candidate("pytorchcv", name, make, shape, (3, size, size))
     return [candidate(name) for name in by_family(families, each)]
 
 

@@ -201,6 +201,8 @@ def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
     maker = given.node
     if maker.op == "Stack" and maker.outputs[0] == node.inputs[0] and axes == (
             maker.integer("axis"),):
+        if len(maker.inputs) == 1:
+            return imp.source(maker)
         return imp.operators["Sum"](imp, replace(node, inputs=maker.inputs))
     if len(axes) != 1 or axes[0] % given.index.ndim == 0 or given.index.shape[axes[0]] > MOST_PARTS:
         raise node.error(f"the sum over axes {list(axes)} is not supported; use it of tensors that "
@@ -211,6 +213,17 @@ def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
         part = np.take(given.index, [i] if node.integer("keepdims", 1) else i, axis)
         imp.views[name] = TensorView(given.tensor, part, node)
     return imp.operators["Sum"](imp, replace(node, inputs=tuple(names)))
+
+
+def mean_of_stacked(imp: Importer, node: Node) -> str | None:
+    """The mean of tensors that were stacked along the averaged axis."""
+    maker = next((view.node for view in (imp.views.get(node.inputs[0]),) if view), node)
+    if maker.op != "Stack" or maker.outputs[0] != node.inputs[0] or (
+            node.integers("axes") != (maker.integer("axis"),)):
+        return None
+    total = str(reduce_sum(imp, node))
+    scale = 1.0 / len(maker.inputs)
+    return total if scale == 1 else imp.add(Affine, node, [total], ".mean", scale=scale, shift=0.0)
 
 
 def softmax_of_two(imp: Importer, node: Node) -> TensorView | None:

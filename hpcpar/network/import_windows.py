@@ -147,6 +147,9 @@ def pool_all(imp: Importer, node: Node) -> str:
         axes = list(node.integers("axes"))
         value = None if axes else imp.value(node, 1)
         axes = axes if value is None else value.tolist()
+        stacked = views.mean_of_stacked(imp, node) if node.op == "ReduceMean" else None
+        if stacked is not None:
+            return stacked
         whole = set(range(2, imp.dimensions + 2))
         if {imp.axis(node, a) for a in axes} != whole:
             what = "mean" if node.op == "ReduceMean" else "maximum"

@@ -30,6 +30,7 @@ _BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
 #: Advice in the error for some common operators without a layer.
 REMEDIES = {
     "softplus": "use ReLU or SiLU",
+    "detach.default": "no gradient passes there, which no layer does; leave it out",
     **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
                     "attention over pixels is out of scope"),
     "depthtospace": "use an upsampling or a transposed convolution",

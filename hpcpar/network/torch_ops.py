@@ -317,7 +317,6 @@ TRANSLATIONS: dict[str, Translation] = {
     "conv": _convolution,
     "conv_transpose": _transposed,
     "div": _binary("Div"),
-    "detach": _plain("Identity"),
     "dropout": _dropout(b"value"),
     "elu": lambda call: ("Elu", call.tensors("self"), {
         "alpha": call.number("alpha"), "gamma": call.number("scale")}),
@@ -368,6 +367,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "upsample_linear": _resize(b"linear"),
     "upsample_nearest": _resize(b"nearest"),
     "upsample_trilinear": _resize(b"linear"),
+    "zeros_like": lambda call: ("Mul", (*call.tensors("self"), call.literal(np.asarray(0.0))), {}),
     **dict.fromkeys(RESHAPES, _reshape),
 }
 
