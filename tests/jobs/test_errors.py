@@ -9,12 +9,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+from hpcpar.network.builtin import network
+from hpcpar.network.network_file import save
 from tests.jobs.conftest import Run, clean_environment
 from tests.limits import LIMIT_S
 
@@ -64,6 +67,17 @@ def test_diverging_training_stops(hpcpar: Run, plan: Make, digits: Path) -> None
     done = hpcpar(2, "run", "--plan", plan(2, "filter"), "--data", digits, "--rate", 1e6,
                   "--epochs", 2)
     said(done, 1, "loss is", "at step", "layer '", "--rate")
+
+
+def test_weights_that_the_source_trains_otherwise(hpcpar: Run, plan: Make, digits: Path,
+                                                  tmp_path: Path) -> None:
+    net = network("lenet5", (1, 8, 8))
+    file = tmp_path / "net.json"
+    save(replace(net, layers=tuple(replace(layer, weights="otherwise") if layer.name == "conv2"
+                                   else layer for layer in net.layers)), str(file))
+    made = plan(2, "data", network=str(file))
+    said(hpcpar(2, "run", "--plan", made, "--data", digits), 2, "layer 'conv2'",
+         "can be planned, but not run")
 
 
 def test_plan_of_another_version(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:

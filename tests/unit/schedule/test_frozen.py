@@ -13,7 +13,7 @@ from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import make_plan
-from hpcpar.schedule.runnable import require
+from hpcpar.schedule.runnable import require, require_own_training
 from hpcpar.schedule.steps import Compute, Op, Phase
 from hpcpar.simulation.price_plan import price
 from hpcpar.train.checkpoint import tensor_shapes
@@ -74,5 +74,6 @@ def test_checkpoints_hold_no_state_of_frozen_weights() -> None:
 def test_weights_that_the_source_trains_otherwise_are_planned_but_not_run() -> None:
     net = lenet("conv2", weights="otherwise")
     plan = make_plan(NetworkSpec.of(net), "data", 2, 8, network=net)
+    require(net, plan)
     with pytest.raises(InputError, match=r"layer 'conv2': .* can be planned, but not run"):
-        require(net, plan)
+        require_own_training(net)
