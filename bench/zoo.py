@@ -90,7 +90,7 @@ def is_attention(module: torch.nn.Module, shape: tuple[int, ...]) -> bool:
 def own_shape(module: torch.nn.Module) -> tuple[int, ...]:
     """The sample shape that a module of pytorchcv states."""
     first = next(p for p in module.parameters() if p.dim() == 4)
-    return (first.shape[1], *module.in_size)
+    return (1 if first.shape[1] == 1 else 3, *module.in_size)
 
 
 def try_import(candidate: Candidate) -> dict[str, object]:
