@@ -204,7 +204,9 @@ class Network:
 
     @cached_property
     def signatures(self) -> dict[str, int]:
-        """A number per layer, equal for layers of equal kind, options, shapes and granules."""
+        """A number per layer, equal for layers of equal kind, options, shapes and granules, whose
+        weights as many others use.
+        """
         numbers: dict[Hashable, int] = {}
         signatures = {}
         for layer in self.layers:
@@ -212,7 +214,7 @@ class Network:
                             if name not in ("name", "inputs"))
             granules = tuple(self.granules[name] for name in (layer.name, *layer.inputs))
             shapes = (self.input_shapes(layer), self.shapes[layer.name])
-            key = (type(layer), options, shapes, granules)
+            key = (type(layer), options, shapes, granules, len(self.tied.get(layer.name, ())))
             signatures[layer.name] = numbers.setdefault(key, len(numbers))
         return signatures
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 
 from hpcpar.cli.main import main
 from hpcpar.machine import files
+from hpcpar.network import network_file
+from hpcpar.network.builtin import built_in
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,6 +60,8 @@ class Base:
              "32", "--test-samples", "8")
         make(*plan, "--ranks", "1", "--strategy", "data", "-o", "plan.json")
         make(*plan, "--ranks", "4", "--strategy", "grid:2x2", "-o", "plan4.json")
+        own = replace(built_in("lenet5", (1, 8, 8)), name="own")
+        network_file.save(own, str(folder / "net.json"))
         make("run", "--plan", "plan.json", "--data", "data.h5", "--steps", "4", "--out",
              "run.h5", "--checkpoint", "checkpoint.h5")
         make("sweep", "strong", *LENET, "--ranks", "1,2", "--batch", "16", "--strategies",
@@ -65,6 +70,7 @@ class Base:
         files.save(files.load("local"), str(folder / "machine.toml"))
         machine = files.to_dict(files.load("p100x4x4")) | {"compute": {"x float32 1": 1e-3}}
         self.trees: dict[str, Any] = {
+            "network": self.json("net.json"),
             "plan": self.json("plan.json"), "plan4": self.json("plan4.json"), "machine": machine,
             "slurm": SLURM, "site": {"machine": "local", "slurm": SLURM},
             "template": tomllib.loads(files._PRESETS.joinpath("local.toml").read_text("utf-8")),

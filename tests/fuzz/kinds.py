@@ -62,6 +62,14 @@ def plan(rng: Random, base: Base) -> Case:
         ["verify", *given, "--steps", "1", "--json"])))
 
 
+def network(rng: Random, base: Base) -> Case:
+    """A network file."""
+    path = base.write("net.json", _json(rng, base.trees["network"]))
+    small = ["--network", path, "--ranks", "2", "--batch", "16", "--machine", "local"]
+    return Case(rng.choice((["networks", path], ["networks", path, "-o", "again.json"],
+                            ["plan", *small, "--strategy", "data"], ["predict", *small, "--json"])))
+
+
 def machine(rng: Random, base: Base) -> Case:
     """A machine file."""
     tree = base.trees[rng.choice(("machine", "machine", "template"))]
@@ -220,6 +228,6 @@ def options(rng: Random, base: Base) -> Case:
 
 #: Every kind; options, which reach all commands, come up most.
 KINDS: dict[str, Callable[[Random, Base], Case]] = {
-    f.__name__: f for f in (plan, machine, site, slurm, onnx, data, checkpoint, record, sweep,
-                            arrays, pictures, options)}
+    f.__name__: f for f in (plan, network, machine, site, slurm, onnx, data, checkpoint, record,
+                            sweep, arrays, pictures, options)}
 TURNS = (*KINDS, "options", "options", "plan", "machine", "onnx", "record")
