@@ -249,13 +249,13 @@ class Reference:
                 continue
             tensors = self.weights[layer.name]
             self.weight_gradients[layer.name] = [t.grad.numpy().copy() for t in tensors]
-            if self.optimizer in ("momentum", "sgd"):
+            if self.optimizer in ("momentum", "sgd") and layer.learns:
                 with self.torch.no_grad():
                     for t, v in zip(tensors, self._velocity[layer.name], strict=True):
                         v.mul_(momentum if self.optimizer == "momentum"
                                else 0.0).sub_(rate * (t.grad + decay * t))
                         t.add_(v)
-            else:
+            elif layer.learns:
                 self._step(layer.name, tensors, rate, momentum, decay)
             for t in tensors:
                 t.grad = None

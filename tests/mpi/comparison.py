@@ -256,7 +256,8 @@ class Comparison:
         for layer, here in self.intact():
             self._blocks(i, layer, here)
         for name, p in self.executor.parameters.items():
-            if p.flat.size and whole_gradient(self.plan, self.schedule, self.network.by_name[name]):
+            layer = self.network.by_name[name]
+            if p.flat.size and layer.learns and whole_gradient(self.plan, self.schedule, layer):
                 expected = self.truth.weight_gradients[i][name]
                 self.same(p.dweight, expected[0], f"weight gradient of {name}, step {i}",
                           self.piece(name, 0))

@@ -281,6 +281,25 @@ def channelwise() -> Network:
     return net.build()
 
 
+def frozen() -> Network:
+    """Frozen layers before the first trained one, between trained ones, and normalisations."""
+    net = Graph("frozen", (3, 15, 14))
+    net.add(Conv2d, "stem", out_channels=8, kernel=3, padding=1, weights="frozen")
+    x = net.add(BatchNorm, "stem.bn", weights="frozen")
+    net.add(ReLU, "relu1")
+    net.add(Conv2d, "conv1", out_channels=8, kernel=3, padding=1, bias=False)
+    net.add(BatchNorm, "bn1", weights="frozen")
+    net.add(Add, "sum", after=(net.last, x))
+    net.add(Conv2d, "conv2", out_channels=6, kernel=3, stride=2, weights="frozen")
+    net.add(GroupNorm, "norm", groups=2, weights="frozen")
+    net.add(ReLU, "relu2")
+    net.add(Flatten, "flat")
+    net.add(Linear, "fc1", out_features=9, weights="frozen")
+    net.add(Linear, "fc2", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 def own() -> Network:
     """Layers from outside the package: pointwise ones, and windows with weights."""
     net = Graph("own", (2, 17, 14))
@@ -314,6 +333,7 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
     "signals": (signals, 5),
     "own": (own, 6),
+    "frozen": (frozen, 6),
     "moves": (moves, 5),
     "channelwise": (channelwise, 6),
     "skip first": (lambda: skips.skip(True), 6),
