@@ -125,7 +125,7 @@ def way_of_a_run() -> Canvas:
     _node(page, (370, 115), "compute, messages", "kernels/, comm/", GREEN)
     _node(page, (186, 115), "sent = planned?", "comm/", GREEN)
     _node(page, (4, 115), "checkpoint, record", "train/", GREEN)
-    _node(page, (4, 205), "predicted, measured", "report/", PURPLE)
+    _node(page, (4, 205), "comparison", "report/", PURPLE)
     for x in (140, 322, 506):
         page.arrow((x, 45), (x + 44, 45))
         page.arrow((x + 46, 140), (x + 2, 140))
@@ -196,10 +196,10 @@ def check() -> Canvas:
     layout = owned(network, network.by_name["fc2"], config, 64)
     samples, features = layout.shape
     page = canvas(260)
-    _node(page, (10, 105), "same weights,", "same samples, same order", INK, 150)
+    _node(page, (10, 105), "same weights", "and the same samples", INK, 150)
     for y, name, words, colour in ((20, "the plan", "on 4 ranks", BLUE),
                                    (105, "one rank", "the serial run", GREEN),
-                                   (190, "one rank, disturbed", "by 32 last places", ORANGE)):
+                                   (190, "one rank, disturbed", "values off by rounding", ORANGE)):
         _node(page, (215, y), name, words, colour, 150)
         page.arrow((160, 130), (213, y + 25))
         page.arrow((365, y + 25), (398, y + 25))

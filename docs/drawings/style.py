@@ -52,7 +52,7 @@ class Canvas:
         shape = f"round,pad=0,rounding_size={round_px}" if round_px else "square,pad=0"
         self.axes.add_patch(FancyBboxPatch(
             (x, y), width, height, boxstyle=shape, linewidth=1.2 if faint or not filled else 0.0,
-            facecolor=to_rgba(colour, 0.16) if faint else fill,
+            facecolor=to_rgba(colour, 0.09) if faint else fill,
             edgecolor=colour, linestyle="--" if dashed else "-"))
         inside = "white" if filled and not faint else INK
         self.text(x + width / 2, y + height / 2, text, inside, size=size, bold=bold)

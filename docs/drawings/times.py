@@ -172,7 +172,8 @@ def comparison() -> Canvas:
     axes.set_xlabel("measured less predicted (ms)")
     accuracy = row.iteration.accuracy or 0.0
     page.text(20, 20, f"{100 * accuracy:.0f}% accurate", left=True, bold=True)
-    page.text(270, 20, "the largest of the terms that make up the rest", left=True, bold=True)
+    page.text(270, 20, "where the difference comes from: the six largest terms",
+              left=True, bold=True)
     used = {name: PHASES[name] for name in ("forward", "backward", "gradient", "update")}
     legend(page, 55, 288, used, 85)
     page.text(405, 288, "hatched: exposed communication", left=True)
