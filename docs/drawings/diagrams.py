@@ -194,7 +194,7 @@ def check() -> Canvas:
     result = hpcpar.plan("lenet5", 4, 64, "local", "grid:2x2")
     network, config = result.best.task.network, result.plan.configs["fc2"]
     layout = owned(network, network.by_name["fc2"], config, 64)
-    samples, features = layout.shape
+    samples, features = map(int, layout.shape)
     page = canvas(260)
     _node(page, (10, 105), "same weights", "and the same samples", INK, 150)
     for y, name, words, colour in ((20, "the plan", "on 4 ranks", BLUE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import hpcpar
@@ -23,7 +23,7 @@ from docs.drawings.style import (
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.plan.boxes import Interval
 from hpcpar.plan.layout import owned, parameters
-from hpcpar.schedule.algorithms.base import Collective
+from hpcpar.schedule.algorithms.base import Collective, Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
@@ -129,47 +129,47 @@ def _size(box: tuple[Interval, ...]) -> str:
 
 
 def ring() -> Canvas:
-    """A ring allreduce of four members: whose summands each block holds after each round."""
-    p = 4
-    together = Collective.of(Kind.ALLREDUCE, p, p)
-    rounds = [ALGORITHMS["ring"].rounds(together, me) for me in range(p)]
-    held = [[{me} for _ in range(p)] for me in range(p)]
-    page = canvas(250)
-    step, cell = 98, 19
-    shades = (INK, "#5f86a8", "#3f80b8", BLUE)
-    for number in range(len(rounds[0]) + 1):
-        x = 20 + number * step
-        page.text(x + 2 * cell, 22, f"round {number}" if number else "at first", bold=True)
-        for me in range(p):
-            for b in range(p):
-                full = len(held[me][b]) == p
-                page.box(x + b * cell + 1, 42 + me * 42, cell - 2, 24, str(len(held[me][b])),
-                         GREEN if full else shades[len(held[me][b]) - 1],
-                         faint=len(held[me][b]) == 1)
-        if number == len(rounds[0]):
-            break
-        before = [[set(block) for block in blocks] for blocks in held]
-        for me in range(p):
-            now = rounds[me][number]
-            for m in now.recvs:
-                held[me][m.start] = before[m.peer][m.start] | (
-                    before[me][m.start] if now.reduce else set())
-            for m in now.sends:
-                _hand_on(page, x + m.start * cell + cell / 2, me, m.peer)
-    for me in range(p):
+    """A ring allreduce of four members: how many summands each block holds after each round."""
+    together = Collective.of(Kind.ALLREDUCE, 4, 4)
+    programs = [ALGORITHMS["ring"].rounds(together, me) for me in range(4)]
+    held = [[{me} for _ in range(4)] for me in range(4)]
+    page, step, middle = canvas(250), 98, 20 + 98 * 4
+    for me in range(4):
         page.text(10, 54 + me * 42, str(me))
-    half = len(rounds[0]) // 2
-    page.line((20 + step, 222), (20 + (half + 1) * step - 22, 222), colour=BLUE)
-    page.text(20 + step * (half + 1) / 2 + 38, 236, "reduce-scatter: add what comes", BLUE)
-    page.line((20 + (half + 1) * step, 222), (WIDTH - 20, 222), colour=GREEN)
-    page.text((20 + (half + 1) * step + WIDTH - 20) / 2, 236, "allgather: copy what comes", GREEN)
+    for number, now in enumerate(zip(*programs, strict=True)):
+        _blocks(page, 20 + number * step, f"round {number}" if number else "at first", held)
+        for me, own in enumerate(now):
+            for sent in own.sends:
+                x, y = 20 + number * step + sent.start * 19 + 9.5, 68 + me * 42
+                page.arrow((x, y), (x, y + 15), ORANGE)
+        held = _after(held, now)
+    _blocks(page, 20 + len(programs[0]) * step, f"round {len(programs[0])}", held)
+    for left, right, words, colour in ((20 + step, middle - 22, "reduce-scatter: add", BLUE),
+                                       (middle, WIDTH - 20, "allgather: copy", GREEN)):
+        page.line((left, 222), (right, 222), colour=colour)
+        page.text((left + right) / 2, 236, f"{words} what comes", colour)
     return page
 
 
-def _hand_on(page: Canvas, x: float, me: int, peer: int) -> None:
-    """The arrow from a member's block to the next member; from the last one leads out below."""
-    y = 68 + me * 42
-    page.arrow((x, y), (x, y + 15), ORANGE)
+def _after(held: list[list[set[int]]], now: Sequence[Round]) -> list[list[set[int]]]:
+    """Whose summands the blocks hold after a round."""
+    out = [list(blocks) for blocks in held]
+    for me, own in enumerate(now):
+        for got in own.recvs:
+            kept = held[me][got.start] if own.reduce else set()
+            out[me][got.start] = held[got.peer][got.start] | kept
+    return out
+
+
+def _blocks(page: Canvas, x: float, title: str, held: list[list[set[int]]]) -> None:
+    """The blocks of all members, a row each, with their numbers of summands."""
+    page.text(x + 38, 22, title, bold=True)
+    colours = (INK, "#5f86a8", BLUE, GREEN)
+    for me, blocks in enumerate(held):
+        for b, summands in enumerate(blocks):
+            count = len(summands)
+            page.box(x + b * 19 + 1, 42 + me * 42, 17, 24, str(count), colours[count - 1],
+                     faint=count == 1)
 
 
 def pipeline() -> Canvas:

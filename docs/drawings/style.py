@@ -25,11 +25,13 @@ RANKS = (BLUE, ORANGE, GREEN, PURPLE, RED, TEAL, OLIVE, INK)
 PHASES = {"forward": BLUE, "loss": OLIVE, "recompute": TEAL, "backward": GREEN,
           "gradient": ORANGE, "update": PURPLE}
 #: matplotlib's settings while it draws; words stay words in the files.
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "hpcpar", "font.family": "sans-serif",
-         "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0, "text.color": INK,
-         "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
-         "hatch.linewidth": 0.8, "axes.spines.top": False, "axes.spines.right": False,
-         "path.simplify": False}
+STYLE: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "hpcpar", "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"], "font.size": 9.0, "text.color": INK,
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "hatch.linewidth": 0.8, "axes.spines.top": False, "axes.spines.right": False,
+    "path.simplify": False,
+}
 
 
 @dataclass(frozen=True)
