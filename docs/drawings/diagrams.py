@@ -123,7 +123,7 @@ def way_of_a_run() -> Canvas:
     page.text(437, 179, "every iteration, on every rank", GREEN, size=8)
     _node(page, (552, 115), "images", "data/", GREEN)
     _node(page, (370, 115), "compute, messages", "kernels/, comm/", GREEN)
-    _node(page, (186, 115), "sent = planned?", "comm/", GREEN)
+    _node(page, (186, 115), "sent = planned?", "comm/, first iteration", GREEN)
     _node(page, (4, 115), "checkpoint, record", "train/", GREEN)
     _node(page, (4, 205), "comparison", "report/", PURPLE)
     for x in (140, 322, 506):
