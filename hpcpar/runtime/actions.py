@@ -76,7 +76,7 @@ class Actions:
             return partial(self._compute, here, op, step.phase, self._convolution(step, here, op))
         if step.layer == self._loss_layer and not self.network.loss.outside:
             # its gradient is computed with its value
-            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here)
+            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here, step.op)
         if step.op is Op.BACKWARD:
             return self._backward(step, here)
         if step.op is Op.BACKWARD_WEIGHT:
@@ -109,12 +109,15 @@ class Actions:
 
         return run
 
-    def _loss(self, here: Pass) -> None:
+    def _loss(self, here: Pass, what: Op) -> None:
         op = here.ops[self._loss_layer]
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
         op.ctx.counts = None if self.training or not self._counts else self.counts
         op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
+        if what is Op.STATISTICS:
+            op.statistics()
+            return
         op.forward()
         if self._counts:
             of_pass = here.part if self.plan.fc_passes > 1 else 0
