@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hpcpar.errors import InputError, require_free
-from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape, need_features, need_image
+from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape, need_features
 from hpcpar.network.receptive_field import Full, Proportional, Relation, Same
 from hpcpar.schema import Share
 
@@ -37,6 +37,11 @@ class Loss(Layer):
             require_free("loss", cls.kind, known.__module__, cls.__module__)
             LOSSES[cls.kind] = cls
 
+    def smoothed(self, share: float) -> Loss:
+        """This loss with labels of which a share is spread over all classes."""
+        raise InputError(f"the loss {self.kind} has no label smoothing: drop --label-smoothing, or "
+                         f"take --loss {SoftmaxCrossEntropy.kind}")
+
     def truth_shape(self, x: Shape) -> Shape:
         """Shape of a sample's ground truth: a class of the sample, or one of each pixel."""
         return x[1:]
@@ -62,6 +67,9 @@ class SoftmaxCrossEntropy(Loss):
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
         return Full() if axis == "c" else Same()
 
+    def smoothed(self, share: float) -> Loss:
+        return replace(self, label_smoothing=share)
+
     def variant(self, channels: int, whole: int) -> str:
         return " smooth" if self.label_smoothing else ""
 
@@ -85,7 +93,9 @@ class DiceCrossEntropy(SoftmaxCrossEntropy):
         return channels
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
-        need_image(self, x)
+        if len(x) < 3:
+            raise InputError(f"layer '{self.name}' ({self.kind}) needs an image with a class for "
+                             f"each pixel, but its input has shape {x}; take {super().kind}")
         return x
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
-
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
@@ -41,9 +39,9 @@ class Actions:
         The iteration.
     training : bool
         False for evaluations.
-    counts : numpy.ndarray or None
-        [3, classes] this rank's pixels in evaluations: labels, predictions, and both; None where
-        the loss has no class for each pixel.
+    counts : array or None
+        [3, classes] this rank's pixels: labels, predictions, and both; None where the loss has no
+        class for each pixel.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
@@ -52,7 +50,7 @@ class Actions:
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
         self.step, self.training = 0, True
-        self.counts = np.zeros((3, network.classes), np.int64) if network.labels_pixels else None
+        self.counts = backend.zeros((3, network.classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
         config = plan.configs[self._loss_layer]
@@ -113,7 +111,7 @@ class Actions:
         op = here.ops[self._loss_layer]
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
-        op.ctx.counts = None if self.training or not self._counts else self.counts
+        op.ctx.counts = self.counts if self._counts else None
         op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
         if what is Op.STATISTICS:
             op.statistics()
