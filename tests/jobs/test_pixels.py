@@ -38,6 +38,7 @@ def test_several_ranks_learn_as_one_does(name: str, shape: str, options: tuple[s
     if options:
         pixels = one["test_pixels"]
         assert several["test_pixels"] == pixels and len(pixels["dice"]) == 3
+        assert several["train_pixels"] == one["train_pixels"] != pixels
         assert 1 / 3 <= pixels["most_frequent_share"] < 1 and 0 < pixels["mean_dice"] < 1
 
 
@@ -62,6 +63,7 @@ def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
     assert f"% of pixels {share}" in done.stderr
     shown = hpcpar(1, "compare", out).stdout
     assert f"% of pixels {share}" in shown and "Dice by class: 0: 0." in shown
+    assert "IoU by class: 0: 0." in shown
 
 
 def test_ranks_without_a_part_of_a_signal(hpcpar: Run, plan: Make, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ops_support import at, boxes, close, make, parameters, random  # noqa: E402
 from hpcpar.network.layers import (  # noqa: E402
     ConvTranspose2d,
     ConvTranspose3d,
+    DiceCrossEntropy,
     Layer,
     Loss,
     MeanSquaredError,
@@ -37,6 +38,8 @@ LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
     "zeros": (Pad("p", begin=(1, 0), end=(2, 3)), (3, 4, 3)),
     "periodic": (Pad("p", begin=(1, 2), end=(2, 3), mode="periodic"), (3, 4, 3)),
     "softmax": (SoftmaxCrossEntropy("l"), (3, 4, 5)),
+    "smoothed": (SoftmaxCrossEntropy("l", label_smoothing=0.1), (3, 4, 5)),
+    "dice": (DiceCrossEntropy("l"), (3, 4, 5)),
     "squares": (MeanSquaredError("l"), (2, 3, 4, 2)),
 }
 
@@ -44,16 +47,20 @@ LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
 def results(layer: Layer, x: np.ndarray, own: Any, dy: np.ndarray, backend: Any) -> list[Any]:
     """Everything that a layer computes on a block."""
     p = parameters(layer, x.shape[1:], x.dtype, own[1]) if layer.has_weights else None
-    op = make(layer, len(x), [x], own, dy, p=p, backend=backend)
+    op = make(layer, len(x), [x], own, dy, p=p, backend=backend,
+              moments=(own[0], own[1], (0, 2)) if layer.statistics else ())
     if isinstance(layer, Loss):
         rng = np.random.default_rng(3)
         op.ctx.sums, op.ctx.scale = np.zeros(2), 0.5
         truth = rng.integers(-1, 3, dy[:, 0].shape)
         if isinstance(layer, MeanSquaredError):
             truth = random(4, dy.shape, x.dtype)[at(own)]
+        op.ctx.counts = np.zeros((3, x.shape[1]), np.int64)
         op.ctx.labels = truth if truth.ndim == dy.ndim else truth[at((own[0], *own[2:]))]
+        if layer.statistics:
+            op.statistics()
         op.forward()
-        return [op.ctx.sums, op.blocks.dx]
+        return [op.ctx.sums, op.blocks.dx, op.ctx.counts.astype(float)]
     op.forward()
     op.backward()
     if p is None:
