@@ -105,7 +105,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     recorder = Recorder(w, job, args.device, node, {
         "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
         "started": started, "command": " ".join(sys.argv)}, _earlier(args, job))
-    metrics = w.agree(lambda: _metrics(args, w, job))
+    metrics = w.agree(lambda: _metrics(args, job) if w.rank == 0 else Metrics())
     progress, reason = RunProgress(lines, prediction.iteration_s), ""
     with lines:
         if isinstance(job, Training):
@@ -139,11 +139,10 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     return STATUS
 
 
-def _metrics(args: RunCommand, w: World, job: Training | Inference) -> Metrics:
-    """The files of metrics, on rank 0 of a training."""
-    if w.rank or not isinstance(job, Training):
-        return Metrics("", "", 0, 0)
-    return Metrics(args.metrics, args.tensorboard, job.pixel_classes, job.start + 1)
+def _metrics(args: RunCommand, job: Training | Inference) -> Metrics:
+    """The files of metrics; an inference has none."""
+    classes = job.pixel_classes if isinstance(job, Training) else 0
+    return Metrics(args.metrics, args.tensorboard, classes, job.start + 1)
 
 
 def _telling(metrics: Metrics, progress: RunProgress) -> Callable[[Progress], None]:

@@ -70,9 +70,6 @@ class SoftmaxCrossEntropy(Loss):
     def smoothed(self, share: float) -> Loss:
         return replace(self, label_smoothing=share)
 
-    def variant(self, channels: int, whole: int) -> str:
-        return " smooth" if self.label_smoothing else ""
-
 
 @dataclass(frozen=True)
 class DiceCrossEntropy(SoftmaxCrossEntropy):

@@ -5,7 +5,6 @@ files of TensorBoard with every iteration.
 from __future__ import annotations
 
 import csv
-import os
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -47,14 +46,17 @@ class Metrics:
         The table has other columns, the folder cannot be written, or tensorboardX is missing.
     """
 
-    def __init__(self, table: str, folder: str, pixel_classes: int, first: int) -> None:
-        self._table, self._events = table, _events(folder, first) if folder else None
+    def __init__(self, table: str = "", folder: str = "", pixel_classes: int = 0,
+                 first: int = 1) -> None:
         blank = Progress(0, 0, 0, 0, 0.0, 0.0, pixel_classes=pixel_classes)
-        if table and os.path.exists(table) and os.path.getsize(table):
-            with open(table, newline="", encoding="utf-8") as f:
-                if next(csv.reader(f)) != [*row(blank)]:
-                    raise InputError(f"{table} has other columns than this training would append: "
-                                     "choose another name")
+        self._table = table
+        try:
+            self._events = _events(folder, first) if folder else None
+            if table:
+                _begin(table, [*row(blank)])
+        except OSError as err:
+            raise InputError(f"{err.filename}: cannot write there ({err.strerror}); choose another "
+                             "name") from err
 
     def add(self, now: Progress) -> None:
         """Call after every iteration."""
@@ -64,17 +66,25 @@ class Metrics:
                 if found[name] is not None:
                     self._events.add_scalar(name, found[name], now.step)
         if self._table and now.epoch_done:
-            begins = not os.path.exists(self._table) or not os.path.getsize(self._table)
             with open(self._table, "a", newline="", encoding="utf-8") as f:
-                rows = csv.DictWriter(f, [*found], lineterminator="\n")
-                if begins:
-                    rows.writeheader()
-                rows.writerow(found)
+                csv.writer(f, lineterminator="\n").writerow(found.values())
 
     def close(self) -> None:
         """Writes what is left."""
         if self._events is not None:
             self._events.close()
+
+
+def _begin(table: str, columns: list[str]) -> None:
+    """Checks the columns of a table; one without any gets them."""
+    with open(table, "a+", newline="", encoding="utf-8", errors="replace") as f:
+        f.seek(0)
+        there = next(csv.reader(f), None)
+        if there is None:
+            csv.writer(f, lineterminator="\n").writerow(columns)
+        elif there != columns:
+            raise InputError(f"{table} has other columns than this training would append: choose "
+                             "another name")
 
 
 def _events(folder: str, first: int) -> Any:
@@ -84,8 +94,4 @@ def _events(folder: str, first: int) -> Any:
     except ImportError as err:
         raise InputError(
             "--tensorboard needs tensorboardX: pip install hpcpar[tensorboard]") from err
-    try:
-        return SummaryWriter(folder, purge_step=first)
-    except OSError as err:
-        raise InputError(f"--tensorboard {folder}: cannot write there ({err.strerror}); name "
-                         "another folder") from err
+    return SummaryWriter(folder, purge_step=first)

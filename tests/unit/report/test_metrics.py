@@ -60,7 +60,7 @@ def test_a_table_with_other_columns_is_left_alone(tmp_path: Path) -> None:
 
 def test_without_names_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Metrics("", "", 0, 1).add(now(1, True))
+    Metrics().add(now(1, True))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,14 +112,16 @@ def test_a_training_that_goes_on_replaces_later_steps_in_a_file_of_its_own(
     assert [step for name, step, _ in scalars(tmp_path) if name == "loss"] == [0, 10]
 
 
-def test_event_files_need_their_library_and_a_folder(tmp_path: Path,
+def test_what_cannot_be_written_is_refused_at_the_beginning(tmp_path: Path,
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "tensorboardX", None)
         with pytest.raises(InputError, match=r"pip install hpcpar\[tensorboard\]"):
             Metrics("", str(tmp_path / "events"), 0, 1)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match=r"nowhere/run.csv: cannot write there .No such file"):
+        Metrics(str(tmp_path / "nowhere" / "run.csv"))
     pytest.importorskip("tensorboardX", reason="tensorboardX is missing (extra 'tensorboard')")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot write there .*name another folder"):
-        Metrics("", str(tmp_path / "file"), 0, 1)
+    with pytest.raises(InputError, match=r"file.*: cannot write there .*choose another name"):
+        Metrics("", str(tmp_path / "file"))
