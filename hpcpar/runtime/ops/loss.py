@@ -22,7 +22,7 @@ from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 
 #: Added to numerator and denominator of a Dice, as MONAI and nnU-Net do.
-DICE_SMOOTHING = 1e-5
+DICE_EPS = 1e-5
 
 
 class LossOp(Operator):
@@ -83,10 +83,10 @@ class SoftmaxCrossEntropyOp(LossOp):
         ctx, labels = self.ctx, self.ctx.labels.reshape(-1)
         self.backend.softmax_cross_entropy(x, labels, scale, dx, ctx.sums)
         if self.smoothing:
-            wanted, classes = self._one_hot(labels, x), x.shape[1]
-            less = self.smoothing * (wanted - (labels >= 0)[:, None] / classes)
-            ctx.sums[:1] += (less * x).sum()
-            dx += scale * less
+            wanted, counts = self._one_hot(labels, x), (labels >= 0).astype(x.dtype)
+            moved = self.smoothing * (wanted - counts[:, None] / x.shape[1])
+            ctx.sums[:1] += (moved * x).sum(dtype=np.float64)
+            dx += scale * moved
         self.backend.scale(ctx.sums[1:], 1 / self.means_over)
         if ctx.counts is not None:
             self._count(x.argmax(axis=1), labels, ctx.counts)
@@ -115,7 +115,9 @@ class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
         self.moments = ctx.backend.zeros(shape(ctx.moments), np.float64)
 
     def statistics(self) -> None:
-        """`moments`: the probability of each class where it is the label, and of both each."""
+        """`moments` of each class: its probability where it is the label, and the sum of all its
+        probabilities and labels.
+        """
         self.moments[...] = 0
         if not self.empty:
             for sums, (p, wanted) in zip(self.moments, self._samples(), strict=True):
@@ -135,12 +137,11 @@ class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
 
     def _loss(self, x: Array, scale: float, dx: Array) -> None:
         super()._loss(x, scale, dx)
-        numerator, denominator = 2 * self.moments[..., 0], self.moments[..., 1] + DICE_SMOOTHING
-        numerator += DICE_SMOOTHING
-        # each pixel counts for its part of the sample: those of other ranks count the others
+        above, below = 2 * self.moments[..., 0] + DICE_EPS, self.moments[..., 1] + DICE_EPS
+        # a sample's Dice loss counts once: on each rank for its part of the pixels
         pixels = math.prod(shape(self.ctx.own)[2:])
-        self.ctx.sums[:1] += pixels * (1 - numerator / denominator).mean(axis=1).sum()
-        of_any, of_label = numerator / denominator**2, 2 / denominator
+        self.ctx.sums[:1] += pixels * (1 - above / below).mean(axis=1).sum()
+        of_any, of_label = ((above / below**2).astype(x.dtype), (2 / below).astype(x.dtype))
         scale *= self.means_over / x.shape[1]
         gradients = dx.reshape(len(self.moments), pixels, -1)
         for i, (p, wanted) in enumerate(self._samples()):
