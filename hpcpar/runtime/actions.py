@@ -50,7 +50,8 @@ class Actions:
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
         self.step, self.training = 0, True
-        self.counts = backend.zeros((3, network.classes), "i8") if network.labels_pixels else None
+        classes = network.classes
+        self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
         config = plan.configs[self._loss_layer]
