@@ -21,6 +21,7 @@ from hpcpar.network.layers import (  # noqa: E402
     ConvTranspose2d,
     ConvTranspose3d,
     DiceCrossEntropy,
+    GroupNorm,
     Layer,
     Loss,
     MeanSquaredError,
@@ -81,3 +82,19 @@ def test_layers_compute_the_same_on_both_backends(kind: str, backend: Any,
         for mine, numpys in zip(results(layer, x, own, dy, backend),
                                 results(layer, x, own, dy, None), strict=True):
             close(mine, numpys)
+
+
+@pytest.mark.parametrize("channels", [(0, 2), (4, 5)])
+def test_group_norm_of_some_channels(channels: tuple[int, int], backend: Any) -> None:
+    """Also of a single one, whose numbers of all samples would have gaps between them."""
+    x, dy = (random(seed, (5, 6, 3, 4), np.float64) for seed in (0, 1))
+    own, found = ((0, 5), channels, (0, 3), (0, 4)), []
+    for each in backend, None:
+        p = parameters(GroupNorm("g", groups=3), (6, 3, 4), np.float64, channels)
+        op = make(GroupNorm("g", groups=3), 5, [x], own, dy, p=p, backend=each,
+                  moments=((0, 5), (0, 3), (0, 2)))
+        for step in (op.statistics, op.forward, op.backward_weight, op.backward):
+            step()
+        found.append((op.blocks.y, op.blocks.dx, p.dweight, p.dbias))
+    for mine, numpys in zip(*found, strict=True):
+        close(mine, numpys)
