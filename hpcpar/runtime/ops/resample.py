@@ -48,7 +48,7 @@ def _tables(layer: Layer, axis: int, x: Shape, own: Interval,
     taps = layer.taps(axis, x, own)
     if taps is None:
         return None, None
-    index, weight = taps[0] - need[0], taps[1]
+    index, weight = (taps[0] - need[0]) % x[1 + axis], taps[1]
     matrix = np.zeros((need[1] - need[0], own[1] - own[0]))
     np.add.at(matrix, (index, np.arange(len(index))[:, None]), weight)
     most = int(np.count_nonzero(matrix, axis=1).max(initial=1))
