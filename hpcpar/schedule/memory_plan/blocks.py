@@ -210,7 +210,7 @@ class BlockPlanner:
             # producer's block too
             before.out = self._edge_value(e, "out", own)
             return before.out.crop(need, own)
-        if e.kind is Kind.HALO and not contains(need, own):
+        if e.kind is Kind.HALO and reuse is None and not contains(need, own):
             # a window that skips some of what the rank owns: both are parts of the box around them
             hull = _hull(need, own)
             whole = self._edge_value(e, "hull", hull)
@@ -244,7 +244,8 @@ class BlockPlanner:
             # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
             before.dout = self._edge_gradient(e, "out", own, True)
             return before.dout.crop(need, own)
-        if kind in (None, Kind.HALO) and not contains(need, own):
+        alone = kind is None or (kind is Kind.HALO and reuse is None)
+        if alone and not contains(need, own):
             # each sticks out of the other along some axis: both are parts of the box around them
             hull = _hull(need, own)
             whole = self._edge_gradient(e, "hull", hull, True)
