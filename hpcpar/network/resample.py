@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hpcpar.errors import InputError
 from hpcpar.network.base import (
     LARGEST_FLOAT,
+    NO_WORK,
     Layer,
     PassWork,
     Shape,
@@ -264,3 +265,7 @@ class Pad(Resampled):
 
     def forward_flops(self, x: Shape) -> float:
         return 0.0
+
+    def work(self, op: str) -> PassWork:
+        """Borders are small; the image is mostly there."""
+        return NO_WORK if self.is_view else super().work(op)
