@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
-
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
@@ -41,9 +39,9 @@ class Actions:
         The iteration.
     training : bool
         False for evaluations.
-    counts : numpy.ndarray or None
-        [3, classes] this rank's pixels in evaluations: labels, predictions, and both; None where
-        the loss has no class for each pixel.
+    counts : array or None
+        [3, classes] this rank's pixels: labels, predictions, and both; None where the loss has no
+        class for each pixel.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
@@ -52,7 +50,8 @@ class Actions:
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
         self.step, self.training = 0, True
-        self.counts = np.zeros((3, network.classes), np.int64) if network.labels_pixels else None
+        classes = network.classes
+        self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
         config = plan.configs[self._loss_layer]
@@ -76,7 +75,7 @@ class Actions:
             return partial(self._compute, here, op, step.phase, self._convolution(step, here, op))
         if step.layer == self._loss_layer and not self.network.loss.outside:
             # its gradient is computed with its value
-            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here)
+            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here, step.op)
         if step.op is Op.BACKWARD:
             return self._backward(step, here)
         if step.op is Op.BACKWARD_WEIGHT:
@@ -109,12 +108,15 @@ class Actions:
 
         return run
 
-    def _loss(self, here: Pass) -> None:
+    def _loss(self, here: Pass, what: Op) -> None:
         op = here.ops[self._loss_layer]
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
-        op.ctx.counts = None if self.training or not self._counts else self.counts
+        op.ctx.counts = self.counts if self._counts else None
         op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
+        if what is Op.STATISTICS:
+            op.statistics()
+            return
         op.forward()
         if self._counts:
             of_pass = here.part if self.plan.fc_passes > 1 else 0

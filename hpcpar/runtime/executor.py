@@ -293,16 +293,17 @@ class Executor:
         return self.run(self.evaluation, images, labels)
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """[3, classes] pixels of all ranks in the evaluations since the last call: those whose
-        label is the class, whose prediction is, and both; None where the loss has no class for
-        each pixel. Every rank must call it.
+        """[3, classes] pixels of all ranks in the passes since the last call: those whose label is
+        the class, whose prediction is, and both; None where the loss has no class for each pixel.
+        Every rank must call it.
         """
-        mine = self._actions.counts
-        if mine is None:
+        counts = self._actions.counts
+        if counts is None:
             return None
-        total = self.communicator.world.sum_of_each(mine)
-        mine[...] = 0
-        return total
+        mine = np.empty(counts.shape, np.int64)
+        self.backend.to_host(counts, mine)
+        counts[...] = 0
+        return self.communicator.world.sum_of_each(mine)
 
     def give_outputs_to(self, caller: Caller) -> None:
         """From now on `caller` computes the loss (`Outputs`)."""

@@ -78,7 +78,7 @@ class Inference(Job):
                 mean, accuracy = sums.of(min((i + 1) * batch, self.loader.samples))
                 counts = self.executor.class_counts() if i + 1 == passes else None
                 tell(Seen(i + 1, passes, mean, accuracy, self.last_s,
-                          None if counts is None else ClassCounts(counts)))
+                          ClassCounts.of(counts)))
                 if saver.hear(self.executor.asked) and i + 1 < passes:
                     break
         saver.finish(0)

@@ -195,6 +195,7 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("unet", "spatial", 4, {}),
     *(("globe", strategy, ranks, {}) for strategy, ranks in (("data", 2), ("spatial", 4))),
     ("cosmos", "ds:2x4", 8, {"recompute": 2}),
+    ("dice", "spatial", 3, {"microbatches": 2}), ("dice", "data", 2, {}),
     ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}),
     ("resnet", "data", 4, {"batch_norm": "local"}),
     ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}),
