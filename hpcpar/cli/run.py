@@ -190,7 +190,7 @@ def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks everything that needs no communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
     require_executed(plan.precision)
-    require(plan.network.build(), plan)
+    require(plan.network.build(), plan, not args.forward_only)
     kernels = backend("cpu" if args.device == EMULATE else args.device,
                       args.math_for(plan.precision), w.local_rank)
     return plan, machine, kernels

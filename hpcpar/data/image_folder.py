@@ -25,7 +25,8 @@ from hpcpar.hdf5 import replacing
 #: Part of each class that is held out where the folder has no held-out part.
 TEST_FRACTION = 0.2
 #: File names that count as images; others in the folders are passed over.
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp", ".gif")
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif",
+            ".tiff", ".webp", ".gif", ".tga", ".avif", ".heic")
 #: Pillow's modes by number of channels.
 MODES = {1: "L", 3: "RGB"}
 #: Paths of images and their labels.
@@ -167,10 +168,14 @@ def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError
     channels, height, width = shape
     try:
         with Image.open(path) as opened:
+            # Pillow cuts colours of 16 bits to 8; how it reads the file tells
+            deep = opened.mode[0] in "IF" or any(
+                ";16" in str(t[3]) or (t[0] == "ppm" and t[3][1] > 255) for t in opened.tile)
+            if deep:
+                raise ValueError(f"its pixels have more than 8 bits, {opened.mode}; hpcpar data "
+                                 "numpy keeps those of 16")
             image = ImageOps.exif_transpose(opened)
             image.load()
-        if image.mode[0] in "IF":
-            raise ValueError(f"its pixels have more than 8 bits, {image.mode}")
     except Exception as err:  # readers of damaged files raise exceptions of all kinds
         fault = str(err).splitlines()[0] if str(err) else type(err).__name__
         return InputError(f"{path} cannot be read as an image ({fault}); mend or remove it, or "

@@ -41,6 +41,8 @@ class Actions:
         The iteration.
     training : bool
         False for evaluations.
+    weight : float
+        Factor of the loss: the samples of the batch, as a multiple of those that count.
     counts : numpy.ndarray or None
         [3, classes] this rank's pixels in evaluations: labels, predictions, and both; None where
         the loss has no class for each pixel.
@@ -51,7 +53,7 @@ class Actions:
         self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
-        self.step, self.training = 0, True
+        self.step, self.training, self.weight = 0, True, 1.0
         self.counts = np.zeros((3, network.classes), np.int64) if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
@@ -114,7 +116,7 @@ class Actions:
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
         op.ctx.counts = None if self.training or not self._counts else self.counts
-        op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
+        op.ctx.scale = self.weight / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
         op.forward()
         if self._counts:
             of_pass = here.part if self.plan.fc_passes > 1 else 0

@@ -261,7 +261,8 @@ class Executor:
         self._mean, self._scale = self.backend.upload(mean), self.backend.upload(scale)
 
     def iterate(self, images: Array, labels: NDArray[np.generic], step: int,
-                rate: float, momentum: float, decay: float) -> tuple[float, float]:
+                rate: float, momentum: float, decay: float,
+                counted: float | None = None) -> tuple[float, float]:
         """One iteration of SGD on this rank's part of a batch.
 
         Parameters
@@ -273,24 +274,35 @@ class Executor:
             [batch, ...] of the whole mini-batch, the part `truth_box` of each sample's.
         step : int
             The iteration's number (dropout's masks depend on it).
+        counted : float, optional
+            Samples of the batch that count in its loss, where some labels do not; pixels count as
+            parts of a sample.
 
         Returns
         -------
         loss : float
-            Mean over the whole batch.
+            Mean over what counts in the whole batch.
         correct : float
             Samples of the batch classified right; of pixels, each counts as its part of a sample.
         """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.step, self._actions.training = step, True
-        return self.run(self.training, images, labels)
+        return self._counting(counted, self.training, images, labels)
 
-    def evaluate(self, images: Array, labels: NDArray[np.generic]) -> tuple[float, float]:
+    def evaluate(self, images: Array, labels: NDArray[np.generic],
+                 counted: float | None = None) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels of -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
-        return self.run(self.evaluation, images, labels)
+        return self._counting(counted, self.evaluation, images, labels)
+
+    def _counting(self, counted: float | None, program: Program, images: Array,
+                  labels: NDArray[np.generic]) -> tuple[float, float]:
+        """As `run`; the loss is a mean over `counted` samples, 0 where that is none."""
+        batch = self.plan.batch
+        self._actions.weight = 1.0 if counted is None else batch / counted if counted else 0.0
+        return self.run(program, images, labels)
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """[3, classes] pixels of all ranks in the evaluations since the last call: those whose

@@ -339,7 +339,7 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     fails(str(tmp_path), "cannot be read")
     fails(make(tmp_path / "a.h5", labels=None), "no datasets 'images' and 'labels'")
     fails(make(tmp_path / "b.h5", test_images=None), "no held-out part", split="test")
-    fails(make(tmp_path / "c.h5", images=np.zeros((SAMPLES, 3, 7))), "not uint8 or float32")
+    fails(make(tmp_path / "c.h5", images=np.zeros((SAMPLES, 3, 7))), "not uint8, int16, uint16 or")
     fails(make(tmp_path / "d.h5", labels=np.zeros(3, int)), f"not {SAMPLES} whole numbers")
     fails(make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), "labels from 0 to 22")
     regression: dict[str, Any] = {"labels": ((0, 4), (0, 2))}
