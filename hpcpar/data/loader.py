@@ -182,12 +182,13 @@ class Loader:
             known = known[known != self._ignore]
         if classes is not None and known.size and (known.min() < 0 or known.max() >= classes):
             low, high = int(known.min()), int(known.max())
-            far = low if low < 0 else high
-            remedy = f"plan with --classes {max(high + 1, 1)} or fix the labels"
-            if low < 0 or high > classes:  # PyTorch's ignore_index
-                remedy += f"; to leave one out of the loss: hpcpar data numpy --ignore {far}"
-            elif low == 1:
-                remedy = "they start at 1: renumber them from 0, hpcpar data numpy --first-label 1"
+            remedy = f"plan with --classes {high + 1} or fix the labels"
+            if low == 1 and high == classes:
+                remedy = "they start at 1: make the file with hpcpar data numpy --first-label 1"
+            elif low < 0 or high > classes:  # PyTorch's ignore_index
+                remedy = (f"{remedy}, or " * (high >= classes) + "leave one out of the loss: make "
+                          "the file with hpcpar data numpy --ignore "
+                          f"{low if low < 0 else high}")
             raise InputError(
                 f"{self._where} holds labels from {low} to {high}, the network has "
                 f"{classes} classes (0 to {classes - 1}); {remedy}")

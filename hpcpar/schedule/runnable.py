@@ -76,7 +76,7 @@ def _require_values(network: Network, plan: Plan) -> None:
             if all(1 in (extent // cut, -(-extent // cut))
                    for extent, cut in zip((size, *image), parts, strict=True)):
                 raise InputError(
-                    f"layer '{layer.name}' (batch normalisation): expected more than 1 value per "
+                    f"layer '{layer.name}' (batch normalisation): Expected more than 1 value per "
                     f"channel when training, got {shape_text((size, *network.input_shape(layer)))} "
                     f"in {math.prod(parts)} parts; use a larger batch, or fewer micro-batches")
 
