@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +43,9 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
         raise InputError(f"NetCDF and Zarr need xarray ({err}); install it with: pip install "
                          "'hpcpar[xarray]'") from err
     try:
-        opened = xarray.open_dataset(source, cache=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on how the file was written
+            opened = xarray.open_dataset(source, cache=False)
     except Exception as err:  # of each format's own library
         fault = (str(err) or type(err).__name__).splitlines()[0]
         raise InputError(f"{source} cannot be read as NetCDF or Zarr ({fault}); give such a file, "
