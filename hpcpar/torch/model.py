@@ -19,13 +19,12 @@ from hpcpar.network.torch_module import TracedModule
 from hpcpar.plan.boxes import Box, shape
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import tensors
+from hpcpar.torch.autograd import TOLERANCE, AddedGradients, SchedulePasses, require_alike
 from hpcpar.torch.engine import Engine
 from hpcpar.torch.record import Recording
 
 #: First iterations in which ranks that hold the same outputs compare their gradients.
 COMPARED_ITERATIONS = 3
-#: Differences between equal losses that rounding explains.
-TOLERANCE = 1e-4
 
 
 class ParallelModule(nn.Module):
@@ -50,15 +49,18 @@ class ParallelModule(nn.Module):
         self.engine = Engine(world, traced.network, plan, seed)
         #: The communicator over which losses are summed.
         self.group: Any = world.comm
-        self._places = tensors.places(module, traced)
+        #: Every tensor that the schedule reads, by the module's names, in the module's order.
+        self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
         #: Tensors that the schedule does not read: unused weights, constants, counters.
-        self._others = {name: t.clone() for name, t in first.items() if name not in self._places}
+        self._others = {name: t.clone() for name, t in first.items()
+                        if name not in self.tensor_places}
         self._names = list(first)
         frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         #: Every parameter with its gradient, and whether it counts in a norm.
         self.parts: list[tuple[nn.Parameter, Tensor, bool]] = []
-        for name, value, gradient, counts in tensors.own_parts(self.engine.executor, self._places):
+        for name, value, gradient, counts in tensors.own_parts(self.engine.executor,
+                                                               self.tensor_places):
             parameter = nn.Parameter(value, name not in frozen)
             self._hold(name, parameter)
             self.parts.append((parameter, gradient, counts))
@@ -70,7 +72,7 @@ class ParallelModule(nn.Module):
         *path, last = name.split(".")
         at: Any = self
         for part in path:
-            at = at._modules.setdefault(part, nn.Module())
+            at = at._modules.setdefault(part, _Names())
         at._parameters[last] = parameter
 
     def extra_repr(self) -> str:
@@ -157,7 +159,7 @@ class ParallelModule(nn.Module):
             return self._evaluate(images, partial)
         here = self._images(images)
         if torch.is_grad_enabled():
-            return self._structured(_Schedule.apply(self._anchor, self, here))
+            return self._structured(SchedulePasses.apply(self._anchor, self, here))
         return self._structured(self.run_forward(here))
 
     def _evaluate(self, images: Tensor, partial: bool) -> Any:
@@ -180,11 +182,16 @@ class ParallelModule(nn.Module):
         """The gradients of the parameters from those of the outputs."""
         given = self._host(gradients, len(self.engine.own_rows))
         self._compare(given)
-        with _Accumulated(self):
+        with AddedGradients(self.parts):
             self.engine.backward(given)
 
     def backward(self, loss: Tensor) -> None:
-        """``loss.backward()``, after a look at whether all ranks have the same loss.
+        """``loss.backward()``, after `check_loss`."""
+        self.check_loss(loss)
+        loss.backward()
+
+    def check_loss(self, loss: Tensor) -> None:
+        """Check that all ranks have the same loss.
 
         Raises
         ------
@@ -193,7 +200,6 @@ class ParallelModule(nn.Module):
         """
         self.engine.last_loss = float(loss.detach())
         require_alike(self.engine.last_loss, self.group)
-        loss.backward()
 
     def step(self, images: Tensor, labels: Any, loss: Callable[..., Tensor]) -> Tensor:
         """Forward and backward pass, micro-batch by micro-batch; needed where these go back before
@@ -231,7 +237,7 @@ class ParallelModule(nn.Module):
         world = self.group
         self.group = engine.last_ranks
         try:
-            with _Accumulated(self):
+            with AddedGradients(self.parts):
                 engine.step(self._images(images), gradients)
         finally:
             self.group = world
@@ -289,27 +295,44 @@ class ParallelModule(nn.Module):
         return self
 
     # -- tensors -----------------------------------------------------------------------------------
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The whole tensors of the module by its own names, on every rank."""
-        found = tensors.whole(self.engine.executor, self.engine.world, self._places)
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str,
+                            keep_vars: bool) -> None:
+        """The whole tensors of the module by its own names, on every rank; all ranks call it."""
+        found = tensors.whole(self.engine.executor, self.engine.world, self.tensor_places)
         known = found | {name: t.clone() for name, t in self._others.items()}
-        return {name: known[name] for name in self._names}
+        destination.update({prefix + name: known[name] for name in self._names})
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True,
                         assign: bool = False) -> Any:
         """Takes this rank's parts of the whole tensors of the module, by its own names."""
-        missing = [name for name in self._names if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in self._names]
-        wrong = [name for name, place in self._places.items()
-                 if name in state_dict and tuple(state_dict[name].shape) != place.shape]
+        missing, unexpected, wrong = self._differences(state_dict)
         if wrong or (strict and (missing or unexpected)):
             raise InputError(f"the state does not fit the module: {len(missing)} tensors are "
                              f"missing, {len(unexpected)} unknown, {len(wrong)} of another shape "
                              f"({', '.join([*missing, *unexpected, *wrong][:3])})")
-        tensors.put(self.engine.executor, self._places, state_dict)
-        for name in self._others.keys() & state_dict.keys():
-            self._others[name] = state_dict[name].clone()
-        return nn.modules.module._IncompatibleKeys(missing, unexpected)
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str,
+                              local_metadata: Any, strict: bool, missing_keys: list[str],
+                              unexpected_keys: list[str], error_msgs: list[str]) -> None:
+        """See `load_state_dict`; for a model that is a part of another module, too."""
+        given = {name.removeprefix(prefix): tensor for name, tensor in state_dict.items()}
+        missing, unexpected, wrong = self._differences(given)
+        missing_keys += [prefix + name for name in missing]
+        unexpected_keys += [prefix + name for name in unexpected]
+        error_msgs += [f"{prefix}{name} has another shape" for name in wrong]
+        if wrong:
+            return
+        tensors.put(self.engine.executor, self.tensor_places, given)
+        for name in self._others.keys() & given.keys():
+            self._others[name] = given[name].clone()
+
+    def _differences(self, given: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+        """Names of tensors that are missing, unknown, and of another shape."""
+        return ([name for name in self._names if name not in given],
+                [name for name in given if name not in self._names],
+                [name for name, place in self.tensor_places.items()
+                 if name in given and tuple(given[name].shape) != place.shape])
 
     # -- records -----------------------------------------------------------------------------------
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
@@ -317,63 +340,13 @@ class ParallelModule(nn.Module):
         return Recording(self.engine, path)
 
 
-class _Schedule(torch.autograd.Function):
-    """The forward pass of a schedule; its backward pass is the schedule's."""
+class _Names(nn.Module):
+    """A part of the module's names: the model itself saves and loads what stands below it."""
 
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, model: ParallelModule,
-                images: NDArray[Any]) -> tuple[Tensor, ...]:
-        ctx.model = model
-        outputs = model.run_forward(images)
-        ctx.iteration = model.engine.iterations
-        return tuple(outputs)
+    def _save_to_state_dict(self, *args: Any) -> None:
+        """Nothing."""
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
-        engine = ctx.model.engine
-        if not engine.under_way or ctx.iteration != engine.iterations:
-            raise RunError("another pass through the model, or a backward pass, came after the "
-                           "forward pass of this loss; call backward right after the forward pass")
-        ctx.model.run_backward(gradients)
-        return None, None, None
-
-
-class _Accumulated:
-    """Within it new gradients are made; they are added to those that parameters have already, as
-    PyTorch does.
-    """
-
-    def __init__(self, model: ParallelModule) -> None:
-        self._parts = model.parts
-
-    def __enter__(self) -> None:
-        self._before = [None if p.grad is None else p.grad.clone() for p, _, _ in self._parts]
-
-    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
-        if kind is not None:
-            return
-        for (p, gradient, _), before in zip(self._parts, self._before, strict=True):
-            if before is not None:
-                gradient += before
-            p.grad = gradient if p.requires_grad else None
-
-
-def require_alike(loss: float, group: Any) -> None:
-    """Check that all ranks of a communicator have the same loss.
-
-    Raises
-    ------
-    RunError
-        On every rank.
-    """
-    losses = group.allgather(loss)
-    first = losses[0]
-    other = next((i for i, each in enumerate(losses) if not np.isclose(
-        each, first, TOLERANCE, 0.0, equal_nan=True)), None)
-    if other is not None:
-        raise on_all_ranks(RunError(
-            f"the loss is {first:.6g} on rank 0 and {losses[other]:.6g} on rank {other}: take "
-            "means and sums over all ranks, with hpcpar.torch.mean and hpcpar.torch.sum"))
+    _load_from_state_dict = _save_to_state_dict
 
 
 def _from_first(world: World, tensor: Tensor) -> Tensor:

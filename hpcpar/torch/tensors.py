@@ -68,7 +68,7 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
                 raise InputError(f"layer '{layer.name}': its {what} is computed from '{name}'; "
                                  "store it as a parameter of the module")
             found[name] = TensorPlace(layer, what, shapes[name])
-    return found
+    return {name: found[name] for name in shapes if name in found}
 
 
 def _whole(network: Network, layer: Layer, what: str) -> Shape:
@@ -120,16 +120,19 @@ def whole(executor: Executor, world: World, found: Mapping[str, TensorPlace]) ->
     return out
 
 
+def own_part(executor: Executor, place: TensorPlace, whole: Tensor) -> NDArray[Any]:
+    """This rank's part of a whole tensor, or of one that goes with it (an optimizer's state)."""
+    p = executor.parameters[place.layer.name]
+    rows = to_ours(executor.network, place, whole.detach().cpu().numpy())[p.start:p.stop]
+    return rows[:, slice(*p.columns)] if place.what == "weight" and rows.ndim > 1 else rows
+
+
 def put(executor: Executor, found: Mapping[str, TensorPlace], given: Mapping[str, Tensor]) -> None:
     """Puts this rank's parts of whole tensors in place."""
     for name in found.keys() & given.keys():
         place, p = found[name], executor.parameters[found[name].layer.name]
-        value = given[name].detach().cpu().numpy()
-        rows = to_ours(executor.network, place, value)[p.start:p.stop]
+        part = own_part(executor, place, given[name])
         if place.what in RUNNING:
-            p.buffers[RUNNING.index(place.what)] = rows
-        elif place.what == "bias":
-            p.backend.to_device(rows, p.split(p.flat)[1])
+            p.buffers[RUNNING.index(place.what)] = part
         else:
-            own = rows[:, slice(*p.columns)] if rows.ndim > 1 else rows
-            p.backend.to_device(own, p.split(p.flat)[0])
+            p.backend.to_device(part, p.split(p.flat)[place.what == "bias"])

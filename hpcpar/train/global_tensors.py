@@ -27,7 +27,7 @@ def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]
     for layer in executor.network.stateful:
         p = executor.parameters[layer.name]
         if layer.has_weights:
-            yield from _layer(executor, world, layer, p.flat)
+            yield from of_layer(executor, world, layer, p.flat)
         for which, name in enumerate(RUNNING if p.buffers is not None else ()):
             buffer = _host(executor, p.buffers[which])
             values = np.empty(executor.network.shapes[layer.name][:1], buffer.dtype)
@@ -42,7 +42,7 @@ def state(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
     for layer in executor.network.weighted:
         p = executor.parameters[layer.name]
         for i, suffix in enumerate(executor.rule.optimizer.state):
-            yield from _layer(executor, world, layer, p.state[i] if p.updates else p.flat[:0],
+            yield from of_layer(executor, world, layer, p.state[i] if p.updates else p.flat[:0],
                               suffix, True)
 
 
@@ -54,8 +54,16 @@ def _bases(p: Parameters) -> list[int]:
             for i, j in itertools.product(range(c.size), range(k.size))]
 
 
-def _layer(executor: Executor, world: World, layer: Layer, array: Array, suffix: str = "",
-           state: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+def of_layer(executor: Executor, world: World, layer: Layer, array: Array, suffix: str = "",
+             state: bool = False) -> Iterator[tuple[str, np.ndarray]]:
+    """A layer's global weight and bias, or what goes with them, on rank 0 from the parts of all.
+
+    Parameters
+    ----------
+    array : array
+        [rows * entries of a row] this rank's part, weights first; of the optimiser's state
+        (`state`), what this rank updates.
+    """
     p, x = executor.parameters[layer.name], executor.network.input_shape(layer)
     buffer, whole = _host(executor, array), layer.weight_shape(x)
     weight = np.empty(whole, executor.plan.dtype)

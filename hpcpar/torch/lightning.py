@@ -1,0 +1,109 @@
+"""A strategy for Lightning's ``Trainer`` over modules that `hpcpar.torch.parallelize` has made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.plugins.precision import Precision
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hpcpar.comm.world import World, world
+from hpcpar.errors import InputError
+from hpcpar.torch.model import ParallelModule
+from hpcpar.torch.optimizer_state import load_optimizer_state_dict, optimizer_state_dict
+from hpcpar.torch.reductions import clip_grad_norm_
+
+
+class PlanStrategy(SingleDeviceStrategy):
+    """Lightning on every rank of an MPI job: ``Trainer(strategy=PlanStrategy())``.
+
+    The ``LightningModule`` has one `ParallelModule` as a part. Rank 0 writes logs and checkpoints,
+    which have whole tensors: any plan and number of ranks resumes them. A loss that differs between
+    ranks is noticed, and gradients are clipped by their norm over all ranks.
+    """
+
+    strategy_name = "hpcpar"
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self._world: World = world()
+        self.global_rank, self.world_size = self._world.rank, self._world.size
+        self.local_rank = self._world.local_rank
+        rank_zero_only.rank = self._world.rank
+
+    # -- ranks -------------------------------------------------------------------------------------
+    @property
+    def is_global_zero(self) -> bool:
+        return self._world.rank == 0
+
+    def barrier(self, *args: Any, **kwargs: Any) -> None:
+        self._world.barrier()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        return self._world.comm.bcast(obj, root=src)
+
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """[ranks, ...] the tensors of all ranks."""
+        return torch.stack(self._world.comm.allgather(tensor.detach()))
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """The mean (or sum) over all ranks, as ``self.log(..., sync_dist=True)`` takes it."""
+        total = sum(self._world.comm.allgather(torch.as_tensor(tensor).detach()))
+        return total if "sum" in str(reduce_op).lower() else total / self._world.size
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        found = self._world.comm.allgather(decision)
+        return bool(np.all(found) if all else np.any(found))
+
+    # -- the module --------------------------------------------------------------------------------
+    def setup_precision_plugin(self) -> None:
+        if self.precision_plugin.precision != Precision.precision:
+            raise InputError(f"Trainer(precision='{self.precision_plugin.precision}'): the numbers "
+                             "of a parallel module are those of its parameters; leave precision "
+                             "out")
+        self.precision_plugin = _WholeNorm()
+        super().setup_precision_plugin()
+
+    def pre_backward(self, closure_loss: Tensor) -> None:
+        parallel_part(self.lightning_module).check_loss(closure_loss)
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        return optimizer_state_dict(parallel_part(self.lightning_module),
+                                    getattr(optimizer, "optimizer", optimizer))
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            load_optimizer_state_dict(parallel_part(self.lightning_module), optimizer, state)
+
+
+class _WholeNorm(Precision):
+    """Numbers as they are; gradients are clipped by their norm over all ranks."""
+
+    def connect(self, model: nn.Module, optimizers: list[Optimizer],
+                lr_schedulers: list[Any]) -> tuple[nn.Module, list[Optimizer], list[Any]]:
+        self._model = model
+        return model, optimizers, lr_schedulers
+
+    def clip_grad_by_norm(self, optimizer: Optimizer, clip_val: int | float) -> None:
+        clip_grad_norm_(parallel_part(self._model), clip_val)
+
+
+def parallel_part(module: nn.Module | None) -> ParallelModule:
+    """The parallel module in a ``LightningModule``.
+
+    Raises
+    ------
+    InputError
+        It has none, or several.
+    """
+    found = [m for m in module.modules() if isinstance(m, ParallelModule)] if module else []
+    if len(found) != 1:
+        raise InputError(f"the LightningModule has {len(found)} parallel modules; give it one, "
+                         "with hpcpar.torch.parallelize")
+    return found[0]
