@@ -34,19 +34,16 @@ USUAL_IGNORED = 255
 _label = partial(whole, -2**31, 2**31)
 
 
-class Blocks(Protocol):
+class SampleArray(Protocol):
     """An array [N, ...] of which some samples are read at a time."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents."""
+    def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
+    def dtype(self) -> np.dtype[Any]: ...
 
-    def __getitem__(self, samples: slice, /) -> NDArray[Any]:
-        """The values of neighbouring samples."""
+    def __getitem__(self, samples: slice, /) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +71,9 @@ class Images:
         They have another shape or type.
     """
 
-    def __init__(self, blocks: Blocks, name: str) -> None:
-        self.blocks, self.name, self.shape = blocks, name, tuple(blocks.shape[1:])
+    def __init__(self, blocks: SampleArray, name: str) -> None:
+        self.blocks, self.name, self.samples = blocks, name, blocks.shape[0]
+        self.shape = tuple(blocks.shape[1:])
         floating = blocks.dtype.kind == "f"
         self.dtype = np.dtype("f4") if floating else blocks.dtype.newbyteorder("=")
         if len(self.shape) not in (2, 3, 4) or not all(blocks.shape) or (
@@ -83,11 +81,6 @@ class Images:
             raise InputError(f"{name} holds {blocks.dtype} of shape {tuple(blocks.shape)}; give "
                              "images [N, C, H, W] (volumes [N, C, D, H, W]) of uint8, int16, "
                              "uint16 or floating point")
-
-    @property
-    def samples(self) -> int:
-        """How many there are."""
-        return self.blocks.shape[0]
 
     def block(self, samples: slice) -> NDArray[Any]:
         """Some images, as they are stored.
@@ -124,7 +117,7 @@ class Truth:
         They have another shape or type, or do not fit the images.
     """
 
-    def __init__(self, blocks: Blocks, name: str, images: Images, options: ArrayOptions) -> None:
+    def __init__(self, blocks: SampleArray, name: str, images: Images, options: ArrayOptions) -> None:
         self.blocks, self.name, self.options = blocks, name, options
         image, of_each = images.shape[1:], tuple(blocks.shape[1:])
         self.targets = blocks.dtype.kind == "f"
@@ -163,7 +156,7 @@ class Truth:
         """Labels as the source numbers them."""
         found = np.asarray(self.blocks[samples])
         if self.one_hot:
-            if not _is_one_hot(found):
+            if (found > 1).any() or (found.sum(axis=1) != 1).any() or (found < 0).any():
                 raise InputError(f"{self.name} holds {found.shape[1]} whole numbers for each label "
                                  "that are not one-hot (a single 1, else 0); give one label, or "
                                  "floating-point numbers as targets")
@@ -213,13 +206,8 @@ class Truth:
         return classes
 
 
-def _is_one_hot(found: NDArray[Any]) -> bool:
-    """Whether along axis 1 a single value is 1, and all others 0."""
-    return bool(((found == 0) | (found == 1)).all() and (found.sum(axis=1) == 1).all())
-
-
-def _slices(*arrays: Blocks) -> Iterator[slice]:
-    """Neighbouring samples, of which no array has more than `BLOCK_BYTES`, unless it is one."""
+def _slices(*arrays: SampleArray) -> Iterator[slice]:
+    """Neighbouring samples, one or as many as take at most `BLOCK_BYTES`."""
     most = max(math.prod(a.shape[1:]) * max(a.dtype.itemsize, 4) for a in arrays)
     step = max(1, BLOCK_BYTES // most)
     for start in range(0, arrays[0].shape[0], step):
