@@ -117,7 +117,8 @@ class Truth:
         They have another shape or type, or do not fit the images.
     """
 
-    def __init__(self, blocks: SampleArray, name: str, images: Images, options: ArrayOptions) -> None:
+    def __init__(self, blocks: SampleArray, name: str, images: Images,
+                 options: ArrayOptions) -> None:
         self.blocks, self.name, self.options = blocks, name, options
         image, of_each = images.shape[1:], tuple(blocks.shape[1:])
         self.targets = blocks.dtype.kind == "f"

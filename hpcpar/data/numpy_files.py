@@ -60,7 +60,8 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
     for (x, pixels), (y, known) in arrays:
         made = Images(_channels_first(x, pixels, channels_last), x)
         parts.append((made, Truth(known, y, made, options)))
-    names = ", ".join(map(os.path.basename, filter(None, (images, truth))))
+    sources = [images, truth] if truth else [name for (name, _), _ in arrays]
+    names = ", ".join(map(os.path.basename, sources))
     write_arrays(path, parts, f"NumPy files {names}", options, progress)
 
 

@@ -57,7 +57,7 @@ def test_a_npz_file_holds_both(tmp_path: Path, names: tuple[str, str]) -> None:
     x, y, held = stored(path, "images", "labels", "test_images")
     assert len(x) + len(held) == N and len(held) == 3
     assert {a.tobytes() for a in (*x, *held)} == {a.tobytes() for a in IMAGES}
-    assert dataset.info(path)["source"] == "NumPy files a.npz" and y.dtype == np.int64
+    assert dataset.info(path)["source"] == f"NumPy files a.npz: '{names[0]}'" and y.dtype == np.int64
 
 
 def test_medmnist_has_its_held_out_part(tmp_path: Path) -> None:
@@ -71,6 +71,7 @@ def test_medmnist_has_its_held_out_part(tmp_path: Path) -> None:
     assert np.array_equal(test_x[:, 0], IMAGES[6:8, 0]) and np.array_equal(test_y, LABELS[6:8])
     known = dataset.info(path)
     assert np.allclose(known["mean"], x.mean()) and known["classes"] == 3
+    assert known["source"].endswith("'train_images', a.npz: held-out part 'val_images'")
 
 
 def test_keras_files_have_a_test_part(tmp_path: Path) -> None:
