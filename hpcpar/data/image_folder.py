@@ -169,9 +169,9 @@ def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError
     try:
         with Image.open(path) as opened:
             # Pillow cuts colours of 16 bits to 8; how it reads the file tells
-            deep = opened.mode[0] in "IF" or any(
-                ";16" in str(t[3]) or (t[0] == "ppm" and t[3][1] > 255) for t in opened.tile)
-            if deep:
+            if opened.mode[0] in "IF" or any(
+                    ";16" in str(args) or (codec[:3] == "ppm" and args[1:] > (255,))
+                    for codec, _, _, args in opened.tile if args != "1;I"):
                 raise ValueError(f"its pixels have more than 8 bits, {opened.mode}; hpcpar data "
                                  "numpy keeps those of 16")
             image = ImageOps.exif_transpose(opened)

@@ -183,12 +183,12 @@ class Loader:
         if classes is not None and known.size and (known.min() < 0 or known.max() >= classes):
             low, high = int(known.min()), int(known.max())
             remedy = f"plan with --classes {high + 1} or fix the labels"
-            if low == 1 and high == classes:
+            if low < 0:  # PyTorch's ignore_index
+                remedy = f"leave {low} out of the loss with hpcpar data numpy --ignore {low}"
+            elif low == 1 and high == classes:
                 remedy = "they start at 1: make the file with hpcpar data numpy --first-label 1"
-            elif low < 0 or high > classes:  # PyTorch's ignore_index
-                remedy = (f"{remedy}, or " * (high >= classes) + "leave one out of the loss: make "
-                          "the file with hpcpar data numpy --ignore "
-                          f"{low if low < 0 else high}")
+            elif high > classes:
+                remedy += f", or leave {high} out of the loss: hpcpar data numpy --ignore {high}"
             raise InputError(
                 f"{self._where} holds labels from {low} to {high}, the network has "
                 f"{classes} classes (0 to {classes - 1}); {remedy}")

@@ -45,12 +45,13 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on how the file was written
-            opened = xarray.open_dataset(source, cache=False)
+            opened = xarray.open_dataset(source, cache=False, decode_times=False)
+            undecoded = xarray.open_dataset(source, cache=False, decode_cf=False)
     except Exception as err:  # of each format's own library
         fault = (str(err) or type(err).__name__).splitlines()[0]
         raise InputError(f"{source} cannot be read as NetCDF or Zarr ({fault}); give such a file, "
                          "and install its reader with: pip install 'hpcpar[xarray]'") from err
-    with opened as found:
+    with opened as found, undecoded as stored:
         unknown = [name for name in (*images, *labels) if name not in found.variables]
         if unknown or not images or not labels:
             raise InputError(f"{source} has no variable '{', '.join(unknown)}'; choose --images "
@@ -62,12 +63,19 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
             raise InputError(f"{source}: '{images[0]}' has no dimension '{missing[0]}'; its "
                              f"dimensions are {', '.join(dims)}")
         order += [each for each in dims if each not in order]
-        pixels, known = (_Stack(found, source, names, order, channels)
-                         for names in (images, labels))
+        pixels = _Stack([found[name] for name in images], source, order, channels)
+        known = _Stack([_whole_numbers(stored[name], found[name]) for name in labels], source,
+                       order, channels)
         x = Images(pixels, pixels.name)
         write_arrays(path, [(x, Truth(known, known.name, x, options))],
                      f"{os.path.basename(source)}: {', '.join((*images, *labels))}", options,
                      progress)
+
+
+def _whole_numbers(stored: Any, decoded: Any) -> Any:
+    """Labels as they are stored: decoded, missing ones would make all of them floating point."""
+    is_packed = stored.dtype.kind not in "iu" or "scale_factor" in stored.attrs
+    return decoded if is_packed else stored
 
 
 class _Stack:
@@ -79,11 +87,10 @@ class _Stack:
         A variable has other dimensions than the first.
     """
 
-    def __init__(self, found: Any, source: str, names: Sequence[str], order: Sequence[str],
+    def __init__(self, variables: Sequence[Any], source: str, order: Sequence[str],
                  channels: str) -> None:
-        self.name = f"{source}: '{', '.join(names)}'"
-        self._variables = [found[name] for name in names]
-        first = self._variables[0]
+        self.name = f"{source}: '{', '.join(v.name for v in variables)}'"
+        self._variables, first = variables, variables[0]
         self._order = [each for each in order if each in first.dims]
         if order[0] not in first.dims or any(set(v.dims) != set(self._order)
                                              for v in self._variables):
@@ -92,7 +99,7 @@ class _Stack:
         self._channels = channels if channels in first.dims else ""
         count = first.sizes[channels] if self._channels else 1
         rest = [first.sizes[each] for each in self._order[1:] if each != channels]
-        self.shape = (first.sizes[order[0]], count * len(names), *rest)
+        self.shape = (first.sizes[order[0]], count * len(variables), *rest)
         self.dtype = np.result_type(*(v.dtype for v in self._variables))
 
     def __getitem__(self, samples: slice) -> NDArray[Any]:

@@ -288,21 +288,14 @@ class Executor:
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.step, self._actions.training = step, True
-        return self._counting(counted, self.training, images, labels)
+        return self.run(self.training, images, labels, counted)
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
                  counted: float | None = None) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels of -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
-        return self._counting(counted, self.evaluation, images, labels)
-
-    def _counting(self, counted: float | None, program: Program, images: Array,
-                  labels: NDArray[np.generic]) -> tuple[float, float]:
-        """As `run`; the loss is a mean over `counted` samples, 0 where that is none."""
-        batch = self.plan.batch
-        self._actions.weight = 1.0 if counted is None else batch / counted if counted else 0.0
-        return self.run(program, images, labels)
+        return self.run(self.evaluation, images, labels, counted)
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """[3, classes] pixels of all ranks in the evaluations since the last call: those whose
@@ -339,9 +332,13 @@ class Executor:
             program.run(first, end)
         self._actions.finish()
 
-    def run(self, program: Program, images: Array,
-            labels: NDArray[np.generic]) -> tuple[float, float]:
-        """Loss and correct samples of a batch, after every step of a program."""
+    def run(self, program: Program, images: Array, labels: NDArray[np.generic],
+            counted: float | None) -> tuple[float, float]:
+        """Loss and correct samples of a batch, after every step of a program. The loss is the mean
+        over `counted` samples; 0 where none counts.
+        """
+        batch = self.plan.batch
+        self._actions.weight = 1.0 if counted is None else batch / counted if counted else 0.0
         self._images = self.backend.upload(images)
         self._sums[:] = 0
         self._sums[:, -1] = self.ask

@@ -57,7 +57,8 @@ def test_a_npz_file_holds_both(tmp_path: Path, names: tuple[str, str]) -> None:
     x, y, held = stored(path, "images", "labels", "test_images")
     assert len(x) + len(held) == N and len(held) == 3
     assert {a.tobytes() for a in (*x, *held)} == {a.tobytes() for a in IMAGES}
-    assert dataset.info(path)["source"] == f"NumPy files a.npz: '{names[0]}'" and y.dtype == np.int64
+    assert dataset.info(path)["source"] == f"NumPy files a.npz: '{names[0]}'"
+    assert y.dtype == np.int64
 
 
 def test_medmnist_has_its_held_out_part(tmp_path: Path) -> None:

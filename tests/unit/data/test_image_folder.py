@@ -165,7 +165,8 @@ def png_of_16_bits(kind: int, channels: int) -> bytes:
 @pytest.mark.parametrize(("name", "content"), [
     ("grey.png", png_of_16_bits(0, 1)), ("colour.png", png_of_16_bits(2, 3)),
     ("alpha.png", png_of_16_bits(6, 4)), ("grey-alpha.png", png_of_16_bits(4, 2)),
-    ("colour.ppm", b"P6 4 4 65535\n" + bytes(96)), ("grey.pgm", b"P5 4 4 65535\n" + bytes(32)),
+    ("colour.ppm", b"P6 4 4 65535\n" + bytes(96)), ("text.ppm", b"P3 4 4 999\n" + b"7 " * 48),
+    ("two-bytes.ppm", b"P6 4 4 999\n" + bytes(96)), ("grey.pgm", b"P5 4 4 65535\n" + bytes(32)),
 ])
 def test_16_bits_are_not_cut_to_8(folder: Path, tmp_path: Path, name: str,
                                   content: bytes) -> None:
@@ -175,6 +176,14 @@ def test_16_bits_are_not_cut_to_8(folder: Path, tmp_path: Path, name: str,
     assert name in str(caught.value)
     faults = from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4), skip_damaged=True)
     assert len(faults) == 1 and "8 bits" in faults[0]
+
+
+@pytest.mark.parametrize("content", [b"P3 4 4 100\n" + b"7 " * 48, b"P6 4 4 100\n" + bytes(48),
+                                     b"P2 4 4 255\n" + b"7 " * 16, b"P4 4 4\n" + bytes(4),
+                                     b"P1 4 4\n" + b"0 " * 16])
+def test_netpbm_of_8_bits_is_read(folder: Path, tmp_path: Path, content: bytes) -> None:
+    (folder / "cat" / "new.ppm").write_bytes(content)
+    assert from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4)) == []
 
 
 @pytest.mark.parametrize("suffix", ["jfif", "jpe", "tga", "pbm", "avif", "JPG", "ppm", "heic"])

@@ -135,6 +135,6 @@ def test_labels_that_do_not_count_are_refused_with_a_remedy(tmp_path: Path) -> N
         labels[:, 1, 2] = -1
         del f["labels"]
         f["labels"] = labels
-    with pytest.raises(InputError, match=r"leave one out of the loss: .* --ignore -1"), \
+    with pytest.raises(InputError, match=r"leave -1 out of the loss with .* --ignore -1"), \
             Loader(path, whole(4, 1, 4, 4), whole(4, 4, 4), 4, classes=3) as loader:
         loader.batch(0, 0)

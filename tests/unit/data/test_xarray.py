@@ -50,9 +50,11 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "regime": (("time",), np.arange(N) % 3),
         "rain": (("time",), rng.normal(size=N)),
         "mask": (("time", "lon", "lat"), rng.integers(0, 2, (N, WIDTH, HEIGHT), "u1")),
+        "cover": (("time", "lat", "lon"), np.where(packed > 286, np.nan, packed > 280)),
         "orography": (("lat", "lon"), rng.normal(size=(HEIGHT, WIDTH))),
     })
     content["t2m"].encoding.update(dtype="int16", scale_factor=1 / 128, add_offset=280.0)
+    content["cover"].encoding.update(dtype="u1", _FillValue=255)  # where nobody knows
     path = tmp_path_factory.mktemp("xarray") / f"a.{request.param}"
     if request.param == "nc":
         content.to_netcdf(path, engine="h5netcdf")
@@ -83,6 +85,9 @@ def test_variables_are_channels(tmp_path: Path, source: Any,
     assert np.allclose(found["images"], values(content, "t2m", "u10"), atol=1e-5)
     assert np.array_equal(found["labels"], np.arange(N) % 3) and found["classes"] == 3
     assert found["source"].endswith(": t2m, u10, regime")
+    found = made(tmp_path, path, "ct", "cover", ArrayOptions(ignore=255, test_fraction=0.0))
+    cover = values(content, "cover")[:, 0]
+    assert np.array_equal(found["labels"], np.where(np.isnan(cover), -1, cover))
     found = made(tmp_path, path, "ct", "mask")
     assert found["images"].dtype == np.int16 and found["mean"][0] != 0
     assert np.array_equal(found["images"], values(content, "ct"))
