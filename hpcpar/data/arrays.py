@@ -16,6 +16,7 @@ from hpcpar.data.dataset import (
     BLOCK_BYTES,
     IMAGE_TYPES,
     NO_LABEL,
+    TEST_FRACTION,
     ChannelStatistics,
     Progress,
     create_split,
@@ -27,8 +28,6 @@ from hpcpar.hdf5 import replacing
 from hpcpar.network.base import shape_text
 from hpcpar.option_fields import OptionGroup, option
 
-#: Part that is held out where the source has no held-out part.
-TEST_FRACTION = 0.2
 #: The label that masks of 8 bits usually keep for pixels that do not count.
 USUAL_IGNORED = 255
 _label = partial(whole, -2**31, 2**31)
@@ -289,9 +288,9 @@ def _chosen(parts: Sequence[tuple[Images, Truth]],
     if len(parts) > 1:
         return [{prefix: np.full(x.samples, True)}
                 for prefix, (x, _) in zip(("", "test_"), parts, strict=True)]
-    (images, truth), fraction = parts[0], options.test_fraction
+    images, truth = parts[0]
     strata = np.zeros(images.samples, np.int64)
     if truth.shape == ():
         strata = np.concatenate([truth.block(some) for some in _slices(truth.blocks)])
-    test = held_out(strata, TEST_FRACTION if fraction is None else fraction)
+    test = held_out(strata, options.test_fraction)
     return [{"": ~test, "test_": test}]

@@ -42,6 +42,8 @@ IMAGE_TYPES = tuple(map(np.dtype, ("u1", "i2", "u2", "f4")))
 #: Label of what does not count: samples or pixels to be ignored, padding of a batch.
 NO_LABEL = -1
 REMEDY = "make it with: hpcpar data"
+#: Part that is held out where neither the source nor the user says.
+TEST_FRACTION = 0.2
 #: Fixed seed for the choice and order of samples, so that files are reproducible.
 _SPLIT_SEED = 20171
 
@@ -181,14 +183,16 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
     return DatasetSplit(dataset("images", shape, dtype), dataset(name, truth, truth_dtype))
 
 
-def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
-    """Mask [N] of a stratified test split: a random fraction of each class, by a fixed seed.
+def held_out(labels: NDArray[np.int64], fraction: float | None) -> NDArray[np.bool_]:
+    """Mask [N] of a stratified test split: a random fraction of each class (`TEST_FRACTION`), by a
+    fixed seed.
 
     Raises
     ------
     InputError
         The fraction is out of range or leaves no sample to train with.
     """
+    fraction = TEST_FRACTION if fraction is None else fraction
     if not 0 <= fraction < 1:
         raise InputError(f"held-out fraction {fraction}: give a number of at least 0 and below 1")
     mask = np.zeros(len(labels), bool)
@@ -250,7 +254,7 @@ def digits(path: str, size: int = 8) -> None:
     nearest = np.arange(size) * 8 // size
     pixels = bunch.images[order].astype(np.uint8)[:, None, nearest][..., nearest]
     labels = bunch.target[order].astype(np.int64)
-    test = held_out(labels, 0.2)
+    test = held_out(labels, TEST_FRACTION)
     with replacing(path, "data file") as f:
         for prefix, chosen in (("", ~test), ("test_", test)):
             made = create_split(f, prefix, int(chosen.sum()), pixels.shape[1:], "u1")

@@ -22,8 +22,6 @@ from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
 
-#: Part of each class that is held out where the folder has no held-out part.
-TEST_FRACTION = 0.2
 #: File names that count as images; others in the folders are passed over.
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif",
             ".tiff", ".webp", ".gif", ".tga", ".avif", ".heic")
@@ -46,7 +44,7 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
     shape : tuple of int
         (C, H, W) of the stored images; C is 3 (RGB) or 1 (grey).
     test_fraction : float, optional
-        Fraction of each class in the test split, where the folder has none (`TEST_FRACTION`).
+        Fraction of each class in the test split, where the folder has none (default 0.2).
     skip_damaged : bool
         Leave out images that cannot be read.
 
@@ -121,7 +119,7 @@ def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[s
         raise InputError(f"{root / names[empty[0]]} has no images ({', '.join(SUFFIXES)}); add "
                          "some, or remove that folder")
     if held is None:
-        test = held_out(labels, TEST_FRACTION if test_fraction is None else test_fraction)
+        test = held_out(labels, test_fraction)
         parts = {prefix: [train[i] for i in np.flatnonzero(chosen)]
                  for prefix, chosen in (("", ~test), ("test_", test))}
         return names, {prefix: files for prefix, files in parts.items() if files}

@@ -48,9 +48,8 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
             opened = xarray.open_dataset(source, cache=False, decode_times=False)
             undecoded = xarray.open_dataset(source, cache=False, decode_cf=False)
     except Exception as err:  # of each format's own library
-        fault = (str(err) or type(err).__name__).splitlines()[0]
-        raise InputError(f"{source} cannot be read as NetCDF or Zarr ({fault}); give such a file, "
-                         "and install its reader with: pip install 'hpcpar[xarray]'") from err
+        raise InputError(f"{source} cannot be read as NetCDF or Zarr ({_fault(err)}); give such a "
+                         "file, and install its reader with: pip install 'hpcpar[xarray]'") from err
     with opened as found, undecoded as stored:
         unknown = [name for name in (*images, *labels) if name not in found.variables]
         if unknown or not images or not labels:
@@ -78,6 +77,11 @@ def _whole_numbers(stored: Any, decoded: Any) -> Any:
     return decoded if is_packed else stored
 
 
+def _fault(err: Exception) -> str:
+    """The first line of an error."""
+    return (str(err) or type(err).__name__).splitlines()[0]
+
+
 class _Stack:
     """Variables of one source as an array [N, channels, *image axes], read some samples at a time.
 
@@ -103,6 +107,10 @@ class _Stack:
         self.dtype = np.result_type(*(v.dtype for v in self._variables))
 
     def __getitem__(self, samples: slice) -> NDArray[Any]:
-        read = [v.isel({self._order[0]: samples}).load().transpose(*self._order).values
-                for v in self._variables]
+        try:
+            read = [v.isel({self._order[0]: samples}).load().transpose(*self._order).values
+                    for v in self._variables]
+        except Exception as err:  # of each format's own library
+            raise InputError(f"{self.name} cannot be read ({_fault(err)}); fetch the file "
+                             "again") from err
         return np.concatenate([each if self._channels else each[:, None] for each in read], axis=1)

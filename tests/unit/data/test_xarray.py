@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,22 @@ def test_what_does_not_fit(tmp_path: Path, source: Any, images: str, labels: str
                            more: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         made(tmp_path, source[0], images, labels, **more)
+    assert "\n" not in str(caught.value) and not list(tmp_path.glob("*h5*"))
+
+
+def test_damaged_variables_are_named(tmp_path: Path, source: Any) -> None:
+    path = Path(source[0])
+    if path.suffix == ".nc":
+        whole = tmp_path / "a.nc"
+        whole.write_bytes(path.read_bytes()[:5000])
+    else:
+        whole = tmp_path / "a.zarr"
+        shutil.copytree(path, whole)
+        for chunk in (whole / "ct").rglob("*"):
+            if chunk.is_file() and not chunk.name.startswith((".z", "zarr")):
+                chunk.write_bytes(b"no chunk")
+    with pytest.raises(InputError, match="cannot be read") as caught:
+        made(tmp_path, str(whole), "ct", "regime")
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*h5*"))
 
 
