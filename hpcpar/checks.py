@@ -15,7 +15,7 @@ from hpcpar.errors import InputError, unknown
 
 T = TypeVar("T")
 #: Largest count of anything: samples, classes, iterations.
-MOST = 10**10
+LARGEST_COUNT = 10**10
 #: Largest job, in ranks; most parts of a mini-batch in time, each of which has steps of its own.
 MOST_RANKS, MOST_MICROBATCHES = 1 << 20, 1024
 #: Largest seed: it is stored in 64 bits.
@@ -82,7 +82,7 @@ def _shown(value: object) -> str:
     return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
 
 
-natural, positive = partial(whole, 0, MOST), partial(whole, 1, MOST)
+natural, positive = partial(whole, 0, LARGEST_COUNT), partial(whole, 1, LARGEST_COUNT)
 ranks, microbatches = partial(whole, 1, MOST_RANKS), partial(whole, 1, MOST_MICROBATCHES)
 seed = partial(whole, 0, MOST_SEED)
 

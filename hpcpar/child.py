@@ -18,7 +18,7 @@ def command(module: str = "hpcpar") -> list[str]:
 def _main() -> None:
     """Runs the module that the first argument names, from the hpcpar that this file belongs to."""
     here = os.path.dirname(os.path.abspath(__file__))
-    # Python has put this folder on the path, whose files are no modules of their own
+    # Python has put this folder on the path, whose files are not modules of their own
     sys.path[:] = [folder for folder in sys.path if folder != here]
     import runpy
     from importlib.util import module_from_spec, spec_from_file_location

@@ -168,7 +168,7 @@ def attributes(item: h5py.Group | h5py.Dataset, where: str, remedy: str) -> dict
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as a number, a list, or a text, in which what is no UTF-8 is replaced."""
+    """An attribute as a number, a list, or a text, with bytes outside UTF-8 replaced."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -1,5 +1,5 @@
-"""Files that commands write: none is another file of the same command, and what is replaced is of
-the same kind.
+"""Files that commands write: no two of a command are the same file, and each replaces only a
+file of its own kind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OutputKind:
     pattern : bytes
         Regular expression of something in the first megabyte of such a file.
     holds : callable
-        Whether an HDF5 file is of this kind.
+        Whether an HDF5 file has this kind.
     """
 
     what: str
@@ -61,7 +61,7 @@ class OutputKind:
         Raises
         ------
         InputError
-            It is of another kind, or damaged.
+            It has another kind, or is damaged.
         """
         from hpcpar.hdf5 import check, open_hdf5
 
@@ -97,7 +97,7 @@ def check_outputs(options: OptionGroup) -> None:
     Raises
     ------
     InputError
-        Two options name one file, or a file would be replaced that is no such output.
+        Two options name one file, or the file to replace is not such an output.
     """
     for (one, path, kind), (other, second, its) in combinations(_files(options), 2):
         to_be = kind and its and os.path.realpath(path) == os.path.realpath(second)

@@ -114,7 +114,7 @@ def read_toml(path: str, type: type[T], what: str, page: str) -> T:
 
 def _cause(err: BaseException) -> str:
     if isinstance(err, UnicodeDecodeError | UnicodeEncodeError):
-        return f"what stands at place {err.start} is no text"
+        return f"the byte at place {err.start} is not text"
     if isinstance(err, RecursionError):
         return "it is too deep"
     return "it is too large" if isinstance(err, MemoryError) else " ".join(str(err).split())

@@ -39,7 +39,7 @@ class StridedShape:
     def of(cls, array: Array) -> StridedShape:
         """The shape of an array.
 
-        An axis of extent 1 gets the stride of a contiguous array: its own is of no effect, and
+        An axis of extent 1 gets the stride of a contiguous array: its own has no effect, and
         would only be a further key.
         """
         strides: list[int] = []

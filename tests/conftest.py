@@ -8,10 +8,17 @@ import gc
 import os
 import zlib
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
-from tests.limits import DRAWN, THIRDS
+TESTS = Path(__file__).parent
+# assertions in helpers say as much as those in tests
+pytest.register_assert_rewrite(*(
+    ".".join(("tests", *path.relative_to(TESTS).with_suffix("").parts))
+    for path in TESTS.rglob("*.py") if not path.name.startswith(("test_", "conftest", "__"))))
+
+from tests.limits import DRAWN, THIRDS  # noqa: E402
 
 #: No test reads the site defaults of whoever runs it.
 os.environ["HPCPAR_CONFIG"] = ""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import cuda_cpu
 import numpy as np
 import pytest
-from cuda_cpu import launch as call_on_cpu
 
 from hpcpar.kernels import cupy_sources
+from tests import cuda_cpu
+from tests.cuda_cpu import launch as call_on_cpu
 
 DTYPES = ("float32", "float64")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}

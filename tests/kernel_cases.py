@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_conv_cases import *  # noqa: F403
-from kernel_norm_cases import *  # noqa: F403
-from kernel_pool_cases import *  # noqa: F403
-from kernel_support import DTYPES, blank, check, fetch, loss_sums, place, random, torch_module
 
 from hpcpar.kernels.interface import ACTIVATIONS, Backend
+from tests.kernel_conv_cases import *  # noqa: F403
+from tests.kernel_norm_cases import *  # noqa: F403
+from tests.kernel_pool_cases import *  # noqa: F403
+from tests.kernel_support import DTYPES, blank, check, fetch, loss_sums, place, random, torch_module
 
 GOLDEN = 0x9E3779B97F4A7C15
 #: Numbers of an activation that has none.

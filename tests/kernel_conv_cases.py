@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_support import (
+
+from hpcpar.kernels.interface import Backend, ConvSpec, Segment
+from tests.kernel_support import (
     DTYPES,
     FEW,
     blank,
@@ -21,8 +23,6 @@ from kernel_support import (
     random,
     torch_module,
 )
-
-from hpcpar.kernels.interface import Backend, ConvSpec, Segment
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_support import DTYPES, blank, check, fetch, place, random, torch_module
 
 from hpcpar.kernels.interface import Backend
+from tests.kernel_support import DTYPES, blank, check, fetch, place, random, torch_module
 
 
 # -- local response normalisation ------------------------------------------------------------------

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_support import (
+
+from hpcpar.kernels.interface import Array, Backend, PoolSpec
+from tests.kernel_support import (
     DTYPES,
     FEW,
     blank,
@@ -20,8 +22,6 @@ from kernel_support import (
     random,
     torch_module,
 )
-
-from hpcpar.kernels.interface import Array, Backend, PoolSpec
 
 
 @st.composite

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every test, from nothing: makes .venv, then style, types, the MPI tests on one rank and those of a GPU side by side; then unit tests,
 # kernels beside the fuzzer, whole jobs, and the MPI tests on 2 to 8 ranks.
+#   bash tests/run.sh --quick     style, types, what plans and schedules rest on, and a few strategies on 2 ranks: 3 minutes
 #   bash tests/run.sh             draws a third of the cases of each parametrized test, by a seed that it prints
 #   bash tests/run.sh --seed 7    the third of that seed; three seeds in a row draw every case
 #   bash tests/run.sh --all       every case
@@ -8,11 +9,13 @@
 #   HPCPAR_EXTRAS=oracle,cuda-check bash tests/run.sh   compiles CUDA sources and plans of cuDNN, too
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+quick=''
 case "$*" in
   "") seed=$((RANDOM % 1000)) minutes=12 ;;
+  --quick) seed=$((RANDOM % 1000)) minutes=3 quick=yes ;;
   "--seed "[0-9]*) seed=$2 minutes=12 ;;
   --all) seed='' minutes=20 ;;
-  *) printf 'usage: bash tests/run.sh [--all | --seed NUMBER]\n' >&2; exit 2 ;;
+  *) printf 'usage: bash tests/run.sh [--quick | --all | --seed NUMBER]\n' >&2; exit 2 ;;
 esac
 extras=${HPCPAR_EXTRAS-oracle}
 if [ ! -d .venv ]; then
@@ -78,19 +81,38 @@ together() {
   waiting=()
 }
 
-mpi() { # mpi RANKS: the command; plugins that these tests do not use would be loaded by every rank
-  command=(mpiexec -n "$1" python -m pytest -o timeout=$limit_s tests/mpi -p no:hypothesispytest -p no:xdist)
+count() { cat "$logs"/*.log | grep -E "$counts" | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
+
+total() { # the summary, and the status of all
+  printf '\n'
+  printf '%s\n' "${summary[@]}"
+  printf '%s\n' "${drawn:-every case}"
+  printf '%-14s %4s s\n' "in all" "$SECONDS"
+  printf '%s passed, %s failed, %s skipped\n' "$(count passed)" "$(($(count failed) + $(count error)))" "$(count skipped)"
+  exit $failed
 }
 
+mpi() { # mpi RANKS [TESTS...]: the command; plugins that these tests do not use would be loaded by every rank
+  command=(mpiexec -n "$1" python -m pytest -o timeout=$limit_s "${@:2}" -p no:hypothesispytest -p no:xdist)
+}
+
+workers="-n auto --maxprocesses 4 --dist worksteal"
+recorded=tests/unit/test_recorded_predictions.py
 # what uses one core each
 beside "style" python -m ruff check hpcpar kernels tests bench
 beside "types" python -m mypy
-mpi 1
+if [ "$quick" ]; then
+  part "unit tests" python -m pytest -o timeout=$limit_s tests/unit/{network,plan,schedule,runtime} $workers
+  together
+  part "recorded" python -m pytest -o timeout=$limit_s $recorded $workers
+  mpi 2 tests/mpi/test_{plans,adjoint,training}.py
+  part "mpi 2 ranks" "${command[@]}"
+  total
+fi
+mpi 1 tests/mpi
 beside "mpi 1 ranks" "${command[@]}"
 beside "gpu tests" python -m pytest -o timeout=$limit_s tests/gpu -rs
 together
-workers="-n auto --maxprocesses 4 --dist worksteal"
-recorded=tests/unit/test_recorded_predictions.py
 part "unit tests" python -m pytest -o timeout=$limit_s tests/unit $workers --ignore $recorded
 # the fuzzer has one process
 beside "fuzz" python -m pytest -o timeout=$limit_s tests/fuzz -p no:hypothesispytest -p no:xdist
@@ -100,14 +122,8 @@ together
 # most jobs wait for one process; a file keeps to a worker, as its tests share what they have trained
 part "whole jobs" python -m pytest -o timeout=$limit_s tests/jobs -n 2 --dist loadfile
 for ranks in 2 3 4 6 8; do
-  mpi $ranks
+  mpi $ranks tests/mpi
   part "mpi $ranks ranks" "${command[@]}"
 done
 
-count() { cat "$logs"/*.log | grep -E "$counts" | grep -oE "[0-9]+ $1" | awk '{n += $1} END {print n + 0}'; }
-printf '\n'
-printf '%s\n' "${summary[@]}"
-printf '%s\n' "${drawn:-every case}"
-printf '%-14s %4s s\n' "in all" "$SECONDS"
-printf '%s passed, %s failed, %s skipped\n' "$(count passed)" "$(($(count failed) + $(count error)))" "$(count skipped)"
-exit $failed
+total

@@ -17,7 +17,7 @@ from hpcpar.errors import InputError
 from hpcpar.option_fields import about, option
 from hpcpar.plan.plan import Plan
 from hpcpar.report import simulation_plot
-from hpcpar.report.simulated import SimulationReport, told
+from hpcpar.report.simulated import SimulationReport, summary
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
 from hpcpar.simulation.price_plan import memory_of_ranks, price_alone
 from hpcpar.simulation.simulate import Simulator
@@ -36,7 +36,7 @@ class SimulateResult(TableResult):
     @property
     def answer(self) -> str:
         """Simulated and predicted time in one sentence."""
-        return told(self.simulated)
+        return summary(self.simulated)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``hpcpar simulate --json``."""

@@ -40,9 +40,9 @@ LONG_BYTES, LONG_S = (8 << 20, 256 << 20), 1e-3
 #: Edge of the square matrices that are multiplied beside it: it doubles, up to the second number,
 #: until a product takes so long (s). Shorter ones do not fill a GPU.
 EDGES, PRODUCT_S = (256, 2048), 30e-6
-#: Computing beside it, over its own time: enough to hide all of it that can be hidden, and so
-#: little that all of the computing can be.
-MUCH, LITTLE = 1.5, 0.25
+#: Compute time beside a message, as a multiple of the message's time: long enough to hide it
+#: completely, and short enough to be hidden by it.
+LONG_COMPUTE, SHORT_COMPUTE = 1.5, 0.25
 #: Least progress beside computing.
 SLOWEST = 0.01
 #: Bytes of a number that is sent.
@@ -277,21 +277,22 @@ class Hiding:
 
             return Timer(world, backend, compute), Timer(world, backend, together)
 
-        self._much, self._little = pair(MUCH), pair(LITTLE)
+        self._long_compute, self._short_compute = pair(LONG_COMPUTE), pair(SHORT_COMPUTE)
 
     @property
     def timers(self) -> list[Timer]:
-        return [self._comm, *self._much, *self._little]
+        return [self._comm, *self._long_compute, *self._short_compute]
 
     @property
     def part(self) -> float:
         """`hpcpar.machine.model.Machine.overlap`."""
-        return min(1.0, max(0.0, self._hidden_s(self._much) / self._comm.seconds))
+        return min(1.0, max(0.0, self._hidden_s(self._long_compute) / self._comm.seconds))
 
     @property
     def progress(self) -> float:
         """`hpcpar.machine.model.Machine.progress`."""
-        return min(1.0, max(SLOWEST, self._hidden_s(self._little) / self._little[0].seconds))
+        hidden = self._hidden_s(self._short_compute) / self._short_compute[0].seconds
+        return min(1.0, max(SLOWEST, hidden))
 
     def _hidden_s(self, timers: tuple[Timer, Timer]) -> float:
         compute, both = timers

@@ -32,7 +32,7 @@ _TIMES_DEPEND_ON = ("gpu", "convolutions", "math")
 
 @dataclass(frozen=True)
 class Origin:
-    """The setting of a measurement; times of equal settings are of the same machine."""
+    """The setting of a measurement; times of equal settings come from the same machine."""
 
     #: Names of the nodes, without domains and numbers.
     nodes: str

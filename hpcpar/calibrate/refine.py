@@ -87,7 +87,7 @@ def _check(record: RunRecord, plan: Plan, machine: Machine, where: str, origin: 
     origin.require(_origin(record), record.path, where)
     types = {key.rpartition(" ")[2] for key in machine.compute}
     if types and plan.formats.work not in types:
-        raise InputError(f"{record.path} is of {plan.formats.work}, but the table of {where} is of "
+        raise InputError(f"{record.path} computes in {plan.formats.work}, but {where} has rates of "
                          f"{', '.join(sorted(types))}; refine with records of that, or calibrate a "
                          f"machine file with --precision {plan.precision}")
 

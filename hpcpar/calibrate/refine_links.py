@@ -37,7 +37,7 @@ class Scaled:
 def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
     """Seconds (median) of the communication steps that everybody waits for at once, by index.
 
-    A step counts from the last partner's start to its end: waiting for late partners is no part of
+    A step counts from the last partner's start to its end: waiting for late partners is not part of
     it. A record without times on common clocks has none.
     """
     starts, ends, begins, clock = record.start_s, record.end_s, record.begin_s, record.clock

@@ -33,7 +33,7 @@ class StrongCommand(ResultOptions, SweepArguments):
 
 @dataclass(frozen=True)
 class WeakCommand(StrongCommand):
-    """Weak scaling: --batch is of each rank."""
+    """Weak scaling: --batch is per rank."""
 
     example = "hpcpar sweep weak --network lenet5 --ranks 1,2 --batch 32 --out weak --dry-run"
     kind: str = field(default="weak", init=False)

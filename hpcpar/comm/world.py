@@ -110,7 +110,7 @@ class World:
         return out
 
     def most_of_each(self, values: np.ndarray) -> np.ndarray:
-        """The largest of all ranks for every entry (NaN is no number to compare)."""
+        """The largest of all ranks for every entry (NaN cannot be compared)."""
         out = np.empty_like(values)
         self.comm.Allreduce(np.ascontiguousarray(values), out, op=self.mpi.MAX)
         return out

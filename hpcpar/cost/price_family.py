@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from hpcpar.cost.compute.priced_formats import require_priced
-from hpcpar.cost.memory.bound import memory_bound
+from hpcpar.cost.memory.bound import memory_upper_bound
 from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import NetworkModel
@@ -100,7 +100,7 @@ class PricedSteps:
     io_s : float
         Seconds in which a rank reads its images.
     memory : Memory
-        At least what the largest rank needs (see `memory_bound`).
+        Upper bound of what the largest rank needs (see `memory_upper_bound`).
     moved_bytes : dict
         By the key of each of the outline's movements: bytes that go through the buffers of one rank
         at most.
@@ -217,7 +217,7 @@ def price_steps(
         io_s = owned(network, images, plan.configs[images.name],
                      plan.batch).largest_items * io_item_bytes / io_bytes_per_s
     moved = {step.key: priced[step].through_bytes for step in out.steps if isinstance(step, Move)}
-    held = memory_bound(network, plan, out, moved, training=training).scaled(gamma)
+    held = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)
     entries = listed(plan, each, training)
     return PricedSteps(io_s=io_s, memory=held, moved_bytes=moved, entries=tuple(entries),
                        steps=tuple(priced[entry.step] for entry in entries), out=out)

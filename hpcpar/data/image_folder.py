@@ -127,7 +127,8 @@ def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[s
         raise InputError(f"{held} is the held-out part; leave out --test-fraction")
     unknown = sorted({*_folders(held)} - {*names})
     if unknown:
-        raise InputError(f"{held / unknown[0]} is no class of {root}; rename or remove that folder")
+        raise InputError(f"{held / unknown[0]} is not a class of {root}; rename or remove that "
+                         "folder")
     return names, {"": train, "test_": _files(held, names)}
 
 

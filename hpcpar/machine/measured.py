@@ -17,8 +17,8 @@ import numpy as np
 
 #: Where a key has its number of samples.
 _SAMPLES = re.compile(r"(?<= [xy]=)\d+")
-#: Kind of work of which a single sample is no smaller case of the others: BLAS multiplies a vector
-#: in another way, several times as fast.
+#: Kind of work in which a single sample is not a smaller case of the others: BLAS multiplies a
+#: vector in another way, several times as fast.
 _PRODUCT = "linear."
 #: So many times fewer or more samples than were measured still count as measured.
 REACH = 2.0

@@ -64,7 +64,7 @@ def read(path: str) -> Operations:
 
     tensors = (*graph.initializer, *graph.input, *graph.output)
     if not all(isinstance(tensor.name, str) for tensor in tensors):
-        raise InputError(f"'{path}' is damaged: a tensor's name is no text; export it again")
+        raise InputError(f"'{path}' is damaged: a tensor's name is not text; export it again")
     constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     for what, values in ("input", inputs), ("output", graph.output):
@@ -77,7 +77,7 @@ def read(path: str) -> Operations:
     for i, node in enumerate(_inlined(graph.node)):
         words = (node.op_type, node.domain, node.name, *node.input, *node.output)
         if not node.output or not all(isinstance(word, str) for word in words):
-            raise InputError(f"'{path}' is damaged at node {i}: a name is no text, or it has no "
+            raise InputError(f"'{path}' is damaged at node {i}: a name is not text, or it has no "
                              "output; export it again")
         early = [each for each in node.input if each not in made]
         if early:

@@ -188,7 +188,7 @@ class Granule:
 
 
 class Irregular:
-    """Relations whose parts are no blocks of the axis."""
+    """Relations whose parts are not blocks of the axis."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class NetworkSpec:
         Raises
         ------
         InputError
-            The name is not that of a built-in network, or the layers are no network.
+            No built-in network has this name, or the layers do not make a network.
         """
         if not self.layers:
             return built_in(self.name, self.shape, self.classes)

@@ -24,7 +24,7 @@ def quartiles(times: Times) -> str:
 
 
 def csv_rows(rows: Sequence[Row]) -> Iterator[dict[str, object]]:
-    """Every time of every run as a row of plain data: its run, what it is of, and its part."""
+    """Every time of every run as a row of plain data: its run, what it measures, and its share."""
     for row in rows:
         run = {name: getattr(row, name) for name in ("file", "network", "strategy", "ranks")}
         for of, times in (("iteration", row.iteration), ("epoch", row.epoch)):

@@ -18,7 +18,7 @@ from hpcpar.train.run_record import RunRecord, StepInfo
 PHASES = tuple(phase.value for phase in Phase)
 #: A further phase of pipelines: stages wait for each other.
 BUBBLE = "bubble"
-#: A further phase of trainings whose loss and optimizer are PyTorch's: what is no step.
+#: A further phase of trainings whose loss and optimizer are PyTorch's: time outside of steps.
 OUTSIDE = "outside"
 #: Parts of a phase, layer or step: compute, the communication that compute does not hide, and of
 #: that the waiting before the last partner took part (0 where the record does not tell it apart).

@@ -149,25 +149,26 @@ class SimulationReport:
         }
 
 
-def told(of: SimulationReport) -> str:
+def summary(report: SimulationReport) -> str:
     """Simulated and predicted time in one sentence."""
-    off = of.played.mean_s / of.predicted_s - 1
+    played, plan = report.played, report.plan
+    off = played.mean_s / report.predicted_s - 1
     spread = ""
-    if len(of.played.iteration_s) > 1:
-        low_s, high_s = of.percentiles_s
-        spread = (f" in the mean of {len(of.played.iteration_s)}, 90% between {seconds(low_s)} and "
+    if len(played.iteration_s) > 1:
+        low_s, high_s = report.percentiles_s
+        spread = (f" in the mean of {len(played.iteration_s)}, 90% between {seconds(low_s)} and "
                   f"{seconds(high_s)}")
     against = "as predicted" if abs(off) < 5e-5 else (
         f"{abs(off):.2%} {'more' if off > 0 else 'less'} than predicted "
-        f"({seconds(of.predicted_s)})")
-    return (f"{plural(of.plan.ranks, of.machine.processor)} of {of.machine.name}, "
-            f"{of.plan.strategy}: {seconds(of.played.mean_s)} an iteration{spread}, {against}; "
-            f"90% interval {span(of.played.mean_s, of.trust)}")
+        f"({seconds(report.predicted_s)})")
+    return (f"{plural(plan.ranks, report.machine.processor)} of {report.machine.name}, "
+            f"{plan.strategy}: {seconds(played.mean_s)} an iteration{spread}, {against}; "
+            f"90% interval {span(played.mean_s, report.trust)}")
 
 
 def show_simulated(of: SimulationReport, wide: bool = False) -> None:
     """The sentence, and tables of causes, ranks and communication."""
-    show_line(told(of))
+    show_line(summary(of))
     total_s = of.played.mean_s
     rows = [("predicted", seconds(of.predicted_s), f"{of.predicted_s / total_s:.2%}")]
     rows += [(cause, seconds(more_s) if more_s else "0", f"{more_s / total_s:+.2%}")

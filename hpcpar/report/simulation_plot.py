@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.report.pictures import finish, pyplot
-from hpcpar.report.simulated import SimulationReport, told
+from hpcpar.report.simulated import SimulationReport, summary
 
 _PARTS = (("compute", "#0072B2"), ("communication", "#E69F00"), ("waiting", "#DDDDDD"))
 
@@ -42,5 +42,5 @@ def plot(of: SimulationReport, path: str | None = None) -> Any:
         axes.legend(fontsize=8, frameon=False, loc="lower center", ncols=entries,
                     bbox_to_anchor=(0.5, 1.0))
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(told(of), fontsize=9)
+    figure.suptitle(summary(of), fontsize=9)
     return finish(plt, figure, path, 130)

@@ -80,7 +80,7 @@ def notes(points: Sequence[Point]) -> list[str]:
                    "a measured time is the median of a run's iterations")
     over = base(points, "measured") or base(points, "predicted")
     if over is not None:
-        out.append(f"speedup and efficiency are over {over.case}; node-hours are of an epoch; in "
+        out.append(f"speedup and efficiency are over {over.case}; node-hours are per epoch; in "
                    "parentheses: predicted")
     for p in points:
         gain = efficiency(p, over, "measured") if p.measured and not p.simulated else None

@@ -10,14 +10,14 @@ T = TypeVar("T")
 TOGETHER = 4
 #: Step times of all ranks together that a record holds at most, in each of its arrays (16 MB for
 #: the four).
-MOST = 1 << 20
+KEPT_TIMES = 1 << 20
 #: The fewest iterations whose step times are kept, and the most of which anything is kept.
 FEWEST, MOST_ITERATIONS = 16, 1 << 16
 
 
 def most_kept(steps: int, ranks: int) -> int:
     """The number of iterations of which the times of all steps on all ranks are kept at most."""
-    return min(MOST_ITERATIONS, max(FEWEST, MOST // max(1, steps * ranks)))
+    return min(MOST_ITERATIONS, max(FEWEST, KEPT_TIMES // max(1, steps * ranks)))
 
 
 def stride(numbers: Sequence[int], most: int) -> int:

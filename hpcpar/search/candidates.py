@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.compute.priced_formats import require_priced
-from hpcpar.cost.memory.bound import memory_floor
+from hpcpar.cost.memory.bound import memory_lower_bound
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
@@ -93,15 +93,15 @@ class Candidate:
 
     Attributes
     ----------
-    bound_bytes : int
-        At least the memory of the largest rank.
+    upper_bound_bytes : int
+        Upper bound of the largest rank's memory.
     parts : int
         Largest number of parts that a layer cuts the mini-batch into; ranks beyond the batch are
         idle.
     measured : float
         Fraction of the computing, 0 to 1, whose time comes from the machine's calibrated table.
     bucket_bytes : int
-        The size of buckets that the price is of.
+        The size of buckets that the price assumes.
     made : Plan or None
         The plan, where it does not follow from the strategy's name.
     priced_alone : Costs or None
@@ -111,7 +111,7 @@ class Candidate:
     task: PlanningTask
     strategy: str
     iteration_s: float
-    bound_bytes: int
+    upper_bound_bytes: int
     parts: int
     measured: float = 0.0
     bucket_bytes: int = 0
@@ -129,10 +129,10 @@ class Candidate:
         leave it open.
         """
         t, limit = self.task, self.task.machine.device.memory_bytes
-        if self.bound_bytes <= limit:
+        if self.upper_bound_bytes <= limit:
             return True
         t.tell(f"memory of {self.strategy}")
-        least = memory_floor(t.network, self.plan, training=t.options.get("training", True))
+        least = memory_lower_bound(t.network, self.plan, training=t.options.get("training", True))
         least = least.scaled(t.options.get("gamma", 1.0))
         return bool(least.total_bytes <= limit) and all(
             held.total_bytes <= limit
@@ -178,7 +178,7 @@ class Candidate:
 
     def with_options(self, **changed: Any) -> Candidate:
         """The same plan with other options of `Plan`."""
-        return _of_plan(self.task, replace(self.plan, **changed))
+        return _priced(self.task, replace(self.plan, **changed))
 
     @property
     def other_statistics_s(self) -> float | None:
@@ -210,12 +210,12 @@ def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
     """Every strategy with its price, in the order given."""
     names = list(strategies)
     together_names = [name for name in names if not entry_of(name).apart]
-    found = {name: _apart(task, name) for name in names if entry_of(name).apart}
+    found = {name: _with_own_schedule(task, name) for name in names if entry_of(name).apart}
     found |= zip(together_names, _families(task, together_names), strict=True)
     return [found[name] for name in names]
 
 
-def _apart(task: PlanningTask, strategy: str) -> Candidate:
+def _with_own_schedule(task: PlanningTask, strategy: str) -> Candidate:
     """A strategy whose number of steps depends on its grid."""
     task.tell(f"pricing {strategy}")
     return (best_pipeline if entry_of(strategy).pipeline else alone)(task, strategy)
@@ -303,20 +303,20 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
     parts = np.broadcast_to(sample_parts(plan), cases)
     measured = np.broadcast_to(costs.measured_compute, cases)
     return [Candidate(task=task, strategy=strategy, iteration_s=float(seconds[i]),
-                      bound_bytes=int(held[i]), parts=int(parts[i]), measured=float(measured[i]),
-                      bucket_bytes=int(sizes[i]))
+                      upper_bound_bytes=int(held[i]), parts=int(parts[i]),
+                      measured=float(measured[i]), bucket_bytes=int(sizes[i]))
             for i, strategy in enumerate(strategies)]
 
 
 def alone(task: PlanningTask, strategy: str) -> Candidate:
     """Prices one strategy by itself."""
-    return _fastest_buckets(_alone(task, strategy))
+    return _fastest_buckets(_named(task, strategy))
 
 
-def _alone(task: PlanningTask, strategy: str) -> Candidate:
+def _named(task: PlanningTask, strategy: str) -> Candidate:
     plan = make_plan(task.spec, strategy, task.ranks, task.batch, gather=task.gather,
                      network=task.network, machine=task.machine, **task.plan_options)
-    return _balanced(task, plan) if entry_of(strategy).pipeline else _of_plan(task, plan)
+    return _balanced(task, plan) if entry_of(strategy).pipeline else _priced(task, plan)
 
 
 def stages_and_ranks(strategy: str, ranks: int) -> tuple[int, int]:
@@ -340,7 +340,7 @@ def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
 
     Stages are balanced for each number, because the time of a layer depends on the micro-batch.
     """
-    usual = _alone(task, strategy)
+    usual = _named(task, strategy)
     others = [_balanced(task, replace(usual.plan, microbatches=number))
               for number in microbatches_tried(task, strategy)[1:]]
     return _fastest_buckets(best_of([usual, *others]))
@@ -351,13 +351,13 @@ def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
     costs = _costs(task, plan)
     candidate = _candidate(task, plan, costs)
     again = balanced(task.network, plan, costs)
-    return candidate if again is plan else best_of([candidate, _of_plan(task, again)])
+    return candidate if again is plan else best_of([candidate, _priced(task, again)])
 
 
 def of_plan(task: PlanningTask, plan: Plan) -> Candidate:
     """A plan with its price, under the fastest size of buckets."""
     size = task.options.get("bucket_bytes", plan.bucket_bytes)
-    return _fastest_buckets(_of_plan(task, replace(plan, bucket_bytes=size or 0)))
+    return _fastest_buckets(_priced(task, replace(plan, bucket_bytes=size or 0)))
 
 
 def _fastest_buckets(candidate: Candidate) -> Candidate:
@@ -370,7 +370,7 @@ def _fastest_buckets(candidate: Candidate) -> Candidate:
     return best_of([candidate.with_options(bucket_bytes=int(sizes[0])), candidate])
 
 
-def _of_plan(task: PlanningTask, plan: Plan) -> Candidate:
+def _priced(task: PlanningTask, plan: Plan) -> Candidate:
     return _candidate(task, plan, _costs(task, plan))
 
 
@@ -380,7 +380,7 @@ def _costs(task: PlanningTask, plan: Plan) -> Costs:
 
 def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
     return Candidate(task=task, strategy=plan.strategy, iteration_s=float(costs.iteration_s),
-                     bound_bytes=int(costs.memory.total_bytes), parts=int(sample_parts(plan)),
+                     upper_bound_bytes=int(costs.memory.total_bytes), parts=int(sample_parts(plan)),
                      measured=float(costs.measured_compute), bucket_bytes=plan.bucket_bytes,
                      made=plan, priced_alone=costs)
 

@@ -134,6 +134,6 @@ def _best_first(search: Search, candidate: Candidate, cases: Rows) -> NDArray[np
     held: Numbers = costs.memory.total_bytes
     if np.any(held > limit):
         # plans that differ in a few layers need about the same part of their bounds
-        held = held * (candidate.memory_bytes / candidate.bound_bytes)
+        held = held * (candidate.memory_bytes / candidate.upper_bound_bytes)
     return np.lexsort([np.broadcast_to(values, len(cases))
                        for values in (costs.iteration_s, held > limit)])

@@ -52,7 +52,7 @@ def _of_several_ranks(chosen: Candidate) -> Iterator[str]:
 
 
 def _of_published_runs(chosen: Candidate) -> Iterator[str]:
-    """Where the runs behind the interval are of another kind than the plan."""
+    """Where the runs behind the interval differ in kind from the plan."""
     p, runs = chosen.prediction, published()
     assert p.trust.runs is not None
     if abs(math.log(p.trust.runs.median)) > BIAS:

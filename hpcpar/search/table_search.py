@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.memory.bound import memory_floor
+from hpcpar.cost.memory.bound import memory_lower_bound
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Machine
@@ -30,11 +30,11 @@ from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, u
 from hpcpar.simulation.price_plan import memory_of_ranks
 
 #: Configurations of a layer up to which all of them get tables.
-FEW = 128
+FULL_TABLES_UP_TO = 128
 #: Cheapest configurations of a layer in the first, small search.
 FIRST = 10
 #: Part of the configurations from which on all of them get tables, which a memory limit may need.
-MOST = 0.9
+NEARLY_ALL = 0.9
 #: Fractions of the gradient reductions that may count as hidden: eighths.
 HIDDEN = tuple(i / 8 for i in range(9))
 #: Memory limits that are tried in turn, from the sum of all arrays (1) to the device's memory (0).
@@ -116,7 +116,7 @@ class Search:
         self.edges = layer_edges(network, self.units)
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
         self.configurations = sum(len(u.space) for u in self.units)
-        if max(len(u.space) for u in self.units) <= FEW and not machine.compute:
+        if max(len(u.space) for u in self.units) <= FULL_TABLES_UP_TO and not machine.compute:
             # all tables are wanted: nodes and edges are made together
             self.chosen = _shared([np.arange(len(u.space)) for u in self.units])
             self.nodes, edges = self.table_maker.tables(self.units, self._links(self.chosen))
@@ -131,7 +131,7 @@ class Search:
     def _promising(self) -> list[Rows]:
         """Configurations of each unit that an optimal plan may have, for any hidden fraction."""
         allowed = self._allowed
-        if max(map(len, allowed)) <= FEW:
+        if max(map(len, allowed)) <= FULL_TABLES_UP_TO:
             return allowed
         start = [rows[_first(unit.space.degrees[rows], table.seconds[rows])]
                  for rows, unit, table in zip(allowed, self.units, self.nodes, strict=True)]
@@ -145,7 +145,7 @@ class Search:
             slack = upper * (1 + 1e-12) - sum(float(s.min()) for s in seconds)
             for kept, rows, s in zip(keep, allowed, seconds, strict=True):
                 kept[rows[s <= s.min() + slack]] = True
-        if sum(map(np.count_nonzero, keep)) > MOST * sum(map(len, allowed)):
+        if sum(map(np.count_nonzero, keep)) > NEARLY_ALL * sum(map(len, allowed)):
             return allowed
         return _shared([np.flatnonzero(kept) for kept in keep])
 
@@ -273,7 +273,7 @@ class Search:
     def _fits(self, plan: Plan) -> bool:
         """True where the largest rank's memory is at most the device's."""
         device = self.machine.device.memory_bytes
-        least = memory_floor(self.network, plan).scaled(self.pricing["gamma"])
+        least = memory_lower_bound(self.network, plan).scaled(self.pricing["gamma"])
         return bool(least.total_bytes <= device) and all(
             memory.total_bytes <= device for memory in self._memories(plan))
 

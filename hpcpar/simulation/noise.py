@@ -87,7 +87,7 @@ def slow_ranks(machine: Machine, ranks: int, units: Mapping[str, float]) -> Floa
         first = size * int(found[2]) if found and size else ranks
         if size is None or first >= ranks:
             last = ", ".join(f"{name}{(ranks - 1) // each}" for name, each in sizes.items())
-            raise InputError(f"'{unit}' is no unit of this job: units are numbered from 0, and the "
+            raise InputError(f"this job has no unit '{unit}': units are numbered from 0, and the "
                              f"last ones are {last}")
         out[first:first + size] *= factor
     return out if units else None

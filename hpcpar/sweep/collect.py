@@ -54,7 +54,7 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
         owner = by_name.get(status.same_as) if status.state == SAME else case
         path, planned = study.folder(case), status.state != SKIPPED
         if owner is None:
-            raise InputError(f"{path} is said to be the same as '{status.same_as}', which is no "
+            raise InputError(f"{path} names '{status.same_as}' as its equal, which is not a "
                              f"case of the study; {folder.AGAIN}")
         ran = states[owner]
         strategy = plans.load(os.path.join(path, folder.PLAN)).strategy if planned else ""

@@ -97,7 +97,7 @@ class Study:
         Raises
         ------
         InputError
-            A strategy is unknown, or a batch is no whole number.
+            A strategy is unknown, or a batch is not a whole number.
         """
         out = []
         for ranks in (*self.ranks, *self.simulated):

@@ -29,6 +29,7 @@ class PlanStrategy(SingleDeviceStrategy):
     """
 
     strategy_name = "hpcpar"
+    precision_plugin: Any
 
     def __init__(self) -> None:
         super().__init__("cpu")

@@ -170,7 +170,7 @@ def _open(path: str) -> h5py.File:
     version = attributes(group, f"checkpoint {path}", _REMEDY).get("hpcpar_checkpoint")
     if version != VERSION:
         f.close()
-        raise InputError(f"checkpoint {path} is of version {version}, this hpcpar reads version "
+        raise InputError(f"checkpoint {path} has version {version}, this hpcpar reads version "
                          f"{VERSION}; write it again with this hpcpar")
     return f
 
@@ -214,8 +214,8 @@ def _check_network(path: str, state: CheckpointState, network: Network) -> None:
             "classes": network.classes}
     for name, value in want.items():
         if getattr(state, name) != value:
-            raise InputError(f"checkpoint {path} is of {name} {getattr(state, name)}, the plan is "
-                             f"for {name} {value}; resume it with a plan of its own network, shape "
+            raise InputError(f"checkpoint {path} has {name} {getattr(state, name)}, the plan "
+                             f"{name} {value}; resume it with a plan of its own network, shape "
                              "and classes")
 
 

@@ -193,7 +193,7 @@ class Job(MeasuredRun):
         return found.state.step if found.state is not None else 0
 
     def _require(self, found: Checked) -> None:
-        """Checks that a checkpoint is of the same kind of training, and whole if it has to be."""
+        """Checks that a checkpoint has the same kind of training, and is whole if it has to be."""
         path, state = self.options.resume, found.state
         if state is not None and self.executor.training is not None:
             if state.seed != self.options.seed:

@@ -198,7 +198,7 @@ def read(path: str) -> RunRecord:
         if version is None:
             raise InputError(f"{path} is an HDF5 file but not the record of a run; {_REMEDY}")
         if version not in READABLE:
-            raise InputError(f"{where} is of version {version}, this hpcpar reads versions up to "
+            raise InputError(f"{where} has version {version}, this hpcpar reads versions up to "
                              f"{VERSION}; {_AGAIN} with this hpcpar")
         known = convert(found, _Attributes, where, _AGAIN)
         documents = {name: decode_json(bytes(array(f, name, "O", where, _AGAIN)[()]), object,

@@ -207,7 +207,7 @@ def faults(record: RunRecord) -> list[str]:
 
 
 def _stamp_faults(record: RunRecord) -> list[str]:
-    """Stamps that are no times, where the rank takes part in the step."""
+    """Stamps that are not times, where the rank takes part in the step."""
     once = {"clock": record.clock, "begin_s": record.begin_s}
     faults = [f"{name} with infinite numbers" for name, array in once.items()
               if array is not None and not np.isfinite(array).all()]

@@ -5,22 +5,15 @@ themselves bit by bit.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases",
-                               "kernel_pool_cases", "kernel_support")
-
-from kernel_cases import *  # noqa: E402, F403
-
-from hpcpar.kernels.interface import ConvSpec, PoolSpec, Segment  # noqa: E402
-from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
+from hpcpar.kernels.interface import ConvSpec, PoolSpec, Segment
+from hpcpar.kernels.numpy_backend import NumpyBackend
+from tests.kernel_cases import *  # noqa: F403
 
 DTYPES = ("float32", "float64")
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}

@@ -4,20 +4,12 @@ NumPy's.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("cuda_support", "ops_support")
-
-from cuda_support import *  # noqa: E402, F403
-from ops_support import at, boxes, close, make, parameters, random  # noqa: E402
-
-from hpcpar.network.layers import (  # noqa: E402
+from hpcpar.network.layers import (
     ConvTranspose2d,
     ConvTranspose3d,
     Layer,
@@ -27,6 +19,8 @@ from hpcpar.network.layers import (  # noqa: E402
     SoftmaxCrossEntropy,
     Upsample,
 )
+from tests.cuda_support import *  # noqa: F403
+from tests.ops_support import at, boxes, close, make, parameters, random
 
 LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
     "transposed": (ConvTranspose2d("t", out_channels=4, kernel=3, stride=2, padding=1, groups=2,

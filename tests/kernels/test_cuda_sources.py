@@ -13,14 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("cuda_support")
-
-from cuda_support import *  # noqa: E402, F403
-from cuda_support import call_on_cpu  # noqa: E402
-
-from hpcpar.errors import InputError  # noqa: E402
-from hpcpar.kernels import cupy_sources  # noqa: E402
+from hpcpar.errors import InputError
+from hpcpar.kernels import cupy_sources
+from tests.cuda_support import *  # noqa: F403
+from tests.cuda_support import call_on_cpu
 
 # -- NVRTC -----------------------------------------------------------------------------------------
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("cuda_support")
-
-from cuda_support import *  # noqa: E402, F403
-from cuda_support import DTYPES, check, make, output_extent  # noqa: E402
-
-from hpcpar.kernels.interface import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.interface import ConvSpec, Segment
+from tests.cuda_support import *  # noqa: F403
+from tests.cuda_support import DTYPES, check, make, output_extent
 
 # images, input channels, height, width, outputs, (kh, kw), stride, dilation, pads, segments
 ONE = (Segment(0, 3, 0, 4),)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("cuda_support")
-
-from cuda_support import *  # noqa: E402, F403
-from cuda_support import DTYPES, check, make  # noqa: E402
-from kernel_support import loss_sums  # noqa: E402
+from tests.cuda_support import *  # noqa: F403
+from tests.cuda_support import DTYPES, check, make
+from tests.kernel_support import loss_sums
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("cuda_support")
-
-from cuda_support import *  # noqa: E402, F403
-from cuda_support import DTYPES, check, check_row, make, make_row  # noqa: E402
-
-from hpcpar.network.layers import GroupNorm, LayerNorm, SampleNorm  # noqa: E402
+from hpcpar.network.layers import GroupNorm, LayerNorm, SampleNorm
+from tests.cuda_support import *  # noqa: F403
+from tests.cuda_support import DTYPES, check, check_row, make, make_row
 
 
 def lrn(x: np.ndarray, offset: int, outputs: int, size: int, alpha: float, beta: float,

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("cuda_support")
-
-from cuda_support import *  # noqa: E402, F403
-from cuda_support import DTYPES, check, make, output_extent  # noqa: E402
-
-from hpcpar.kernels.interface import PoolSpec  # noqa: E402
+from hpcpar.kernels.interface import PoolSpec
+from tests.cuda_support import *  # noqa: F403
+from tests.cuda_support import DTYPES, check, make, output_extent
 
 POOL_CASES = {
     "2x2": ((2, 3, 6, 4), (2, 2), (2, 2), ((0, 0), (0, 0))),

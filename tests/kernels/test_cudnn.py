@@ -15,14 +15,6 @@ import pytest
 from hypothesis import given
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))
-pytest.register_assert_rewrite("kernel_conv_cases", "kernel_support", "cuda_support")
-
-from cuda_support import NumpyAsCupy, make  # noqa: E402
-from cuda_support import check as check_view  # noqa: E402
-from cudnn_support import ACCEPTED, REFUSED  # noqa: E402
-from kernel_conv_cases import ConvCase, conv_cases, plain_conv  # noqa: E402
-from kernel_support import FEW, blank, check, place, random  # noqa: E402
 
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend as make_backend  # noqa: E402
@@ -37,6 +29,11 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
 )
 from hpcpar.kernels.interface import ConvSpec, MathMode, Segment, address  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
+from tests.cuda_support import NumpyAsCupy, make  # noqa: E402
+from tests.cuda_support import check as check_view  # noqa: E402
+from tests.cudnn_support import ACCEPTED, REFUSED  # noqa: E402
+from tests.kernel_conv_cases import ConvCase, conv_cases, plain_conv  # noqa: E402
+from tests.kernel_support import FEW, blank, check, place, random  # noqa: E402
 
 NUMPY = NumpyBackend()
 LIMIT_BYTES = 2**20

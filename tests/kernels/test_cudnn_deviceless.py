@@ -5,7 +5,6 @@ Nothing is executed, so no GPU is needed; nvidia-cudnn-frontend and cuDNN are.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,6 @@ import pytest
 from hypothesis import given
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))
-pytest.register_assert_rewrite("kernel_conv_cases", "kernel_support")
-
-from cudnn_support import REFUSED  # noqa: E402
-from kernel_conv_cases import ConvCase, conv_cases  # noqa: E402
-from kernel_support import FEW, extents, place  # noqa: E402
 
 from hpcpar.kernels.cudnn_conv import CudnnConv  # noqa: E402
 from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
@@ -33,6 +26,9 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
 from hpcpar.kernels.interface import ConvSpec, MathMode, Segment  # noqa: E402
 from hpcpar.network.builtin import built_in  # noqa: E402
 from hpcpar.network.layers import Conv  # noqa: E402
+from tests.cudnn_support import REFUSED  # noqa: E402
+from tests.kernel_conv_cases import ConvCase, conv_cases  # noqa: E402
+from tests.kernel_support import FEW, extents, place  # noqa: E402
 
 cudnn: Any = pytest.importorskip("cudnn", reason="nvidia-cudnn-frontend is not installed",
                                  exc_type=ImportError)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("kernel_cases", "kernel_conv_cases", "kernel_norm_cases",
-                               "kernel_pool_cases", "kernel_support")
-
-from kernel_cases import *  # noqa: E402, F403
-
-from hpcpar.kernels import (  # noqa: E402
+from hpcpar.kernels import (
     numpy_batchnorm,
     numpy_blocks,
     numpy_columns,
@@ -26,8 +18,9 @@ from hpcpar.kernels import (  # noqa: E402
     numpy_lrn,
     numpy_pool_windows,
 )
-from hpcpar.kernels.interface import Backend, ConvSpec, Segment  # noqa: E402
-from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
+from hpcpar.kernels.interface import Backend, ConvSpec, Segment
+from hpcpar.kernels.numpy_backend import NumpyBackend
+from tests.kernel_cases import *  # noqa: F403
 
 
 @pytest.fixture(scope="module", params=["usual-blocks", "small-blocks"])

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import by_name, describe, rate, sample
-from sharing import allgather, bcast
 
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
@@ -34,6 +32,8 @@ from hpcpar.schedule.steps import Kind, Schedule
 from hpcpar.train.verify import whole_gradient
 from tests.collectives import BY_KIND
 from tests.kernel_support import fetch
+from tests.mpi.networks import by_name, describe, rate, sample
+from tests.mpi.sharing import allgather, bcast
 
 STEPS = 5
 SEED = 7

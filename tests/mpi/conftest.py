@@ -21,21 +21,17 @@ import threading  # noqa: E402
 import time  # noqa: E402
 import zlib  # noqa: E402
 from collections.abc import Generator  # noqa: E402
-from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from sharing import NAP_S, Patient  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-pytest.register_assert_rewrite("comparison")
 
 from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import World, world  # noqa: E402
 from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.runtime import parameters  # noqa: E402
 from tests import limits  # noqa: E402
+from tests.mpi.sharing import NAP_S, Patient  # noqa: E402
 
 #: A test that takes longer is stuck. Below pytest-timeout's limit, which would end the test on one
 #: rank only.

@@ -6,10 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, check, facts
-from movements import move
-from networks import FIXED
-from test_collectives import case
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
@@ -19,6 +15,10 @@ from hpcpar.plan.strategies import configurations
 from hpcpar.schedule.algorithms.base import Algorithm
 from hpcpar.schedule.steps import Group, Kind
 from tests.added import Pairwise, Star, added
+from tests.mpi.comparison import CHOOSERS, check, facts
+from tests.mpi.movements import move
+from tests.mpi.networks import FIXED
+from tests.mpi.test_collectives import case
 
 P = world().size
 

@@ -7,21 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from movements import (
-    degrees,
-    enlarging,
-    layouts,
-    move,
-    pairs,
-    some_ranks,
-    stay,
-    step,
-    variants,
-    window,
-)
-from networks import random_graph, random_unet
-from plans import random_config
-from sharing import allgather
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
@@ -39,6 +24,21 @@ from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.pattern import NOTHING, Pattern, patterns
 from hpcpar.schedule.pattern_family import collective
 from hpcpar.schedule.steps import Kind
+from tests.mpi.movements import (
+    degrees,
+    enlarging,
+    layouts,
+    move,
+    pairs,
+    some_ranks,
+    stay,
+    step,
+    variants,
+    window,
+)
+from tests.mpi.networks import random_graph, random_unet
+from tests.mpi.plans import random_config
+from tests.mpi.sharing import allgather
 
 P = world().size
 SEEDS = 6

@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS
-from networks import fixed
-from plans import random_plan, staged_plan
 
 from hpcpar.calibrate import calibrate
 from hpcpar.calibrate import compute_probe as probe
@@ -38,6 +35,9 @@ from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
 from hpcpar.simulation.price_plan import price
 from tests.collectives import collective_s
+from tests.mpi.comparison import CHOOSERS
+from tests.mpi.networks import fixed
+from tests.mpi.plans import random_plan, staged_plan
 
 #: network, and what to draw a plan with
 CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2),

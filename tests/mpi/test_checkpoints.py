@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, facts, rates
-from plans import random_plan
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
@@ -18,6 +16,8 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
+from tests.mpi.comparison import CHOOSERS, facts, rates
+from tests.mpi.plans import random_plan
 
 P = world().size
 

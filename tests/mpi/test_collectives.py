@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from movements import Boxes, move, pairs, step, variants
-from sharing import allgather
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
@@ -17,6 +15,8 @@ from hpcpar.errors import RunError
 from hpcpar.plan.config import MeshAxis
 from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.steps import Comm, Group, Kind
+from tests.mpi.movements import Boxes, move, pairs, step, variants
+from tests.mpi.sharing import allgather
 
 P = world().size
 KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, fc_pass_rows
-from plans import random_plan
-from sharing import allgather, bcast
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
@@ -23,6 +20,9 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategy import grid_sizes
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
+from tests.mpi.comparison import CHOOSERS, fc_pass_rows
+from tests.mpi.plans import random_plan
+from tests.mpi.sharing import allgather, bcast
 
 P = world().size
 #: Many ranks share few cores.

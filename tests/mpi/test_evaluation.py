@@ -10,22 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from comparison import (
-    CHOOSERS,
-    SEED,
-    STEPS,
-    TOLERANCE,
-    Facts,
-    distance,
-    facts,
-    fc_pass_rows,
-    lead,
-    rates,
-)
-from networks import FIXED, MORE, describe, graph_seeds
-from plans import describe as describe_plan
-from plans import random_plan, staged_plan
-from sharing import allgather, bcast
 
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
@@ -50,6 +34,22 @@ from hpcpar.plan.strategies import configurations, plan_options
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch
 from hpcpar.schedule.lower import lower
+from tests.mpi.comparison import (
+    CHOOSERS,
+    SEED,
+    STEPS,
+    TOLERANCE,
+    Facts,
+    distance,
+    facts,
+    fc_pass_rows,
+    lead,
+    rates,
+)
+from tests.mpi.networks import FIXED, MORE, describe, graph_seeds
+from tests.mpi.plans import describe as describe_plan
+from tests.mpi.plans import random_plan, staged_plan
+from tests.mpi.sharing import allgather, bcast
 
 P = world().size
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None,

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, check, facts
 
 from hpcpar.calibrate.link_probe import Steps
 from hpcpar.comm import cards
@@ -30,6 +29,7 @@ from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Kind
 from tests import cuda_cpu, outside
+from tests.mpi.comparison import CHOOSERS, check, facts
 from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))

@@ -14,10 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS
-from networks import sample
-from plans import random_config
-from sharing import allgather
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
@@ -69,6 +65,10 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
+from tests.mpi.comparison import CHOOSERS
+from tests.mpi.networks import sample
+from tests.mpi.plans import random_config
+from tests.mpi.sharing import allgather
 
 P = world().size
 #: Enough channels, samples, rows, ... for every rank to have some.

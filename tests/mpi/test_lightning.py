@@ -177,5 +177,5 @@ def test_an_optimizer_with_tensors_of_another_shape() -> None:
     images = torch.stack([x for x, _ in data()[:BATCH]])
     model.backward(hpcpar.torch.mean(model(images).square(), model))
     optimizer.step()
-    with pytest.raises(InputError, match="Adafactor keeps .* in another shape"):
+    with pytest.raises(InputError, match=r"Adafactor keeps .* in another shape"):
         optimizer_state_dict(model, optimizer)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from comparison import check, facts
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.strategy import grid_sizes
 from tests import outside
+from tests.mpi.comparison import check, facts
 
 P = world().size
 

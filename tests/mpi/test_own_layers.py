@@ -9,8 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, check, facts
-from plans import random_plan, staged_plan
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
@@ -21,6 +19,8 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations, plan_options
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
+from tests.mpi.comparison import CHOOSERS, check, facts
+from tests.mpi.plans import random_plan, staged_plan
 from tests.strategies import named
 
 P = world().size

@@ -8,10 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, check, facts
-from networks import FIXED, MORE, graph_seeds
-from plans import random_plan, staged_plan
-from skips import CUTS, skip_plan
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
@@ -27,6 +23,10 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.search.auto import price_named
 from hpcpar.train import global_tensors
+from tests.mpi.comparison import CHOOSERS, check, facts
+from tests.mpi.networks import FIXED, MORE, graph_seeds
+from tests.mpi.plans import random_plan, staged_plan
+from tests.mpi.skips import CUTS, skip_plan
 
 P = world().size
 #: Random (network, plan) pairs on this number of ranks: on all together more than 200, some of them

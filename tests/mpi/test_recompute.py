@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from comparison import check, facts
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
@@ -17,7 +16,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.recompute import recompute
 from hpcpar.schedule.steps import Comm, Phase
-from tests.mpi.comparison import CHOOSERS, SEED
+from tests.mpi.comparison import CHOOSERS, SEED, check, facts
 
 P = world().size
 #: Strategy, other options, segments.

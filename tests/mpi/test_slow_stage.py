@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS
-from networks import sample
-from sharing import allgather
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
@@ -26,6 +23,9 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, PipelineOrder, Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
+from tests.mpi.comparison import CHOOSERS
+from tests.mpi.networks import sample
+from tests.mpi.sharing import allgather
 
 P = world().size
 BATCH = 8

@@ -9,8 +9,6 @@ import zlib
 
 import numpy as np
 import pytest
-from comparison import CHOOSERS, Run, check, facts
-from networks import FIXED
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
@@ -20,6 +18,8 @@ from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, Plan
 from hpcpar.plan.strategies import GATHERS, configurations
 from hpcpar.plan.strategy_request import Configs
+from tests.mpi.comparison import CHOOSERS, Run, check, facts
+from tests.mpi.networks import FIXED
 from tests.strategies import one_pass
 
 P = world().size

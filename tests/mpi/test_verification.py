@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import by_name
 
 from hpcpar.comm.transfer import Transfer
 from hpcpar.comm.world import World, world
@@ -23,6 +22,7 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Kind, Phase
 from hpcpar.train import verify
 from hpcpar.train.verify import Result, Verification, VerifyOptions, comparable
+from tests.mpi.networks import by_name
 
 P = world().size
 pytestmark = pytest.mark.skipif(P > 3, reason="more ranks add nothing here")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
 import shutil
@@ -17,17 +16,6 @@ from hpcpar.cli.main import COMMANDS
 from tests.limits import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def test_every_package_is_listed() -> None:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    names = setup["options"]["packages"].split()
-    listed = set(names)
-    found = {".".join(p.parent.relative_to(ROOT).parts)
-             for p in (ROOT / "hpcpar").rglob("__init__.py")} | {"hpcpar.kernels"}
-    assert listed == found
-    assert len(names) == len(listed), "a package is listed twice"
 
 
 def test_pages_that_are_named_exist() -> None:

@@ -31,7 +31,7 @@ from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
 
 
-def memory_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
+def memory_upper_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
                  training: bool = True) -> Memory:
     """Upper bound: the largest rank needs at most this much.
 
@@ -51,7 +51,7 @@ def memory_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedB
     return replace(whole, wire_bytes=wire)
 
 
-def memory_floor(network: Network, plan: Plan, *, training: bool = True) -> Memory:
+def memory_lower_bound(network: Network, plan: Plan, *, training: bool = True) -> Memory:
     """Lower bound: the largest rank of a single plan needs at least this much.
 
     It is the last rank's weights, and what its layers with weights read again, all alive when a

@@ -36,7 +36,7 @@ BATCHES = 5
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Bytes of a rank's process on the host that are no arrays of the executor.
+    """Bytes of a rank's process on the host outside of the executor's arrays.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ from hpcpar.schedule.steps import Kind
 
 #: Columns of `axis_halo`.
 KEPT, BELOW, ABOVE, MESSAGES_BELOW, MESSAGES_ABOVE = range(5)
-#: Rows of `axis_halo`; further ones are of the parts through whose buffers most may go.
+#: Rows of `axis_halo`; further ones belong to the parts through whose buffers most may go.
 RECEIVING, SENDING, BUSIEST, HOLDING = range(4)
 
 
@@ -82,9 +82,9 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
     Returns
     -------
     ndarray
-        [4, 5]. Row RECEIVING is of the part that receives most, SENDING of the one that sends
+        [4, 5]. Row RECEIVING has the part that receives most, SENDING the one that sends
         most: items along this axis that it keeps, that come from (go to) parts below and above it,
-        and messages below and above. Row BUSIEST is of the part that receives and sends most,
+        and messages below and above. Row BUSIEST has the part that receives and sends most,
         HOLDING of the one that keeps and sends most: kept, received, sent, 0, 0.
     """
     (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)

@@ -186,7 +186,7 @@ class Operator:
         the update, also more than once.
 
         Batch normalisation by the whole batch: `moments_gradient`, once added over ranks, is the
-        gradient of weight and bias on each of them, and may not be added again. This is no part of
+        gradient of weight and bias on each of them, and may not be added again. This is not part of
         `backward`: a layer before which nothing is trained has no backward step, yet gradients of
         its weights. Every other layer has nothing to finish.
         """

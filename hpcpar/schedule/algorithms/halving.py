@@ -5,7 +5,7 @@ adding:
 
 allreduce
     2 (ceil(log2 p) + w) alpha + 2 n (p - 1) / p beta + n (p - 1) / p gamma, w rounds whose parts
-    pass the end of the buffer, in two messages (only if p is no power of two)
+    pass the end of the buffer, in two messages (only if p is not a power of two)
 allgather, reduce-scatter
     ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter
 with m members in each node (hierarchical)

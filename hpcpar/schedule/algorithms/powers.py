@@ -20,5 +20,5 @@ def log2_ceil(p: Ints) -> IntArray:
 
 
 def beyond_power(p: Ints) -> IntArray:
-    """1 where p is no power of two, else 0."""
+    """1 where p is not a power of two, else 0."""
     return np.greater(p, np.left_shift(1, log2_floor(p))).astype(np.int64)

@@ -30,7 +30,8 @@ def test_mypy_checks_calls(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "setup.cfg", program],
+    done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", "pyproject.toml",
+                           program],
                           capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=False)
     found = [line for line in done.stdout.splitlines() if ": error: " in line]
     wanted = [(n, line.rpartition("# ")[2]) for n, line in enumerate(PROGRAM.splitlines(), 1)

@@ -134,7 +134,7 @@ def test_again_and_together() -> None:
 @pytest.mark.parametrize(("other", "message"), [
     ({"host": "login1"}, r"data.h5 ran on login#, but m.toml was measured with node#"),
     ({"threads": 4}, r"BLAS threads a rank: 4, but m.toml was measured with 1"),
-    ({"precision": "fp64"}, r"data.h5 is of float64, but the table of m.toml is of float32"),
+    ({"precision": "fp64"}, r"data.h5 computes in float64, but m.toml has rates of float32"),
 ])
 def test_records_of_another_setting_are_refused(other: dict[str, Any], message: str) -> None:
     machine = refine(MACHINE, "m.toml", [record()]).machine

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.memory import prediction
-from hpcpar.cost.memory.bound import memory_floor
+from hpcpar.cost.memory.bound import memory_lower_bound
 from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.halo import halo_of
@@ -410,7 +410,7 @@ def test_every_plan_needs_what_lies_between_the_bounds(seed: int) -> None:
         plan = replace(drawn, **options)
         for training in (True, False):
             found = price(network, plan, MACHINE, training=training).memory
-            least = memory_floor(network, plan, training=training)
+            least = memory_lower_bound(network, plan, training=training)
             most = price_family(network, plan, MACHINE, training=training).memory
             assert least.total_bytes <= found.total_bytes <= most.total_bytes
 
@@ -418,5 +418,5 @@ def test_every_plan_needs_what_lies_between_the_bounds(seed: int) -> None:
 def test_the_floor_is_a_good_part_of_what_is_needed() -> None:
     network = NETWORKS["alexnet"]
     plan = make_plan(ALEXNET, "data", 4, 1024)
-    assert memory_floor(network, plan).total_bytes > 0.4 * price(
+    assert memory_lower_bound(network, plan).total_bytes > 0.4 * price(
         network, plan, MACHINE).memory.total_bytes

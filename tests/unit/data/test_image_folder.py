@@ -84,7 +84,7 @@ def test_a_held_out_folder_is_the_held_out_part(held: str, folder: Path, tmp_pat
     with pytest.raises(InputError, match="leave out --test-fraction"):
         from_images(str(tmp_path / "a.h5"), str(root), (3, 4, 4), 0.1)
     save(root / held / "emu" / "z.png", gradient(9, 9))
-    with pytest.raises(InputError, match=r"emu is no class of .*train"):
+    with pytest.raises(InputError, match=r"emu is not a class of .*train"):
         from_images(str(tmp_path / "a.h5"), str(root), (3, 4, 4))
 
 

@@ -118,7 +118,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not TOML"):
         files.load(str(tmp_path / "x.toml"))
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="is no text"):
+    with pytest.raises(InputError, match="is not text"):
         files.load(str(tmp_path / "b.toml"))
     with pytest.raises(InputError, match="cannot write"):
         files.save(files.load("local"), str(tmp_path / "no" / "m.toml"))

@@ -15,7 +15,7 @@ from hpcpar.network.builtin import defaults, network
 TEXT = '''
 from hpcpar.network.builder import Chain, Graph
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import *
+from hpcpar.network.layers import *  # noqa: F403
 
 HERE = 3
 

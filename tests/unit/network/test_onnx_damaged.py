@@ -63,7 +63,7 @@ def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", [("Relu", "x", "h"), *HEAD], weights=WEIGHTS)
     content = Path(path).read_bytes()
     Path(path).write_bytes(content.replace(b"the_Relu", b"the_\xff\xfflu"))
-    assert "a name is no text" in refusal(path)
+    assert "a name is not text" in refusal(path)
 
 
 @pytest.mark.parametrize(("op", "inputs", "message"), [

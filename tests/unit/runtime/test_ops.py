@@ -4,21 +4,14 @@ products.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-pytest.register_assert_rewrite("ops_support")
-
-from ops_support import DTYPES, at, boxes, close, gather, make, parameters, random, reference, torch  # noqa: E402
-
-from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
-from hpcpar.network.layers import (  # noqa: E402
+from hpcpar.kernels.numpy_backend import NumpyBackend
+from hpcpar.network.layers import (
     GELU,
     LRN,
     Add,
@@ -56,9 +49,21 @@ from hpcpar.network.layers import (  # noqa: E402
     Unflatten,
     Upsample,
 )
-from hpcpar.plan.boxes import block  # noqa: E402
-from tests import reference_layers  # noqa: E402
-from tests.reference_layers import torch_weight  # noqa: E402
+from hpcpar.plan.boxes import block
+from tests import reference_layers
+from tests.ops_support import (
+    DTYPES,
+    at,
+    boxes,
+    close,
+    gather,
+    make,
+    parameters,
+    random,
+    reference,
+    torch,
+)
+from tests.reference_layers import torch_weight
 
 F = torch.nn.functional
 

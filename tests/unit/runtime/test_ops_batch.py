@@ -4,28 +4,33 @@ ops_support).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-pytest.register_assert_rewrite("ops_support")
-
-from ops_support import DTYPES, at, boxes, close, gather, make, parameters, random, reference, torch  # noqa: E402
-
-from hpcpar.network.layers import (  # noqa: E402
+from hpcpar.network.layers import (
     BatchNorm,
     Layer,
     LogisticCrossEntropy,
     MeanSquaredError,
     SoftmaxCrossEntropy,
 )
-from hpcpar.plan.boxes import Box  # noqa: E402
-from hpcpar.runtime.ops.base import Operator  # noqa: E402
+from hpcpar.plan.boxes import Box
+from hpcpar.runtime.ops.base import Operator
+from tests.ops_support import (
+    DTYPES,
+    at,
+    boxes,
+    close,
+    gather,
+    make,
+    parameters,
+    random,
+    reference,
+    torch,
+)
 
 F = torch.nn.functional
 

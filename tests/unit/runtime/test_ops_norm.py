@@ -4,18 +4,16 @@ ops_support).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-pytest.register_assert_rewrite("ops_support")
-
-from ops_support import (  # noqa: E402
+from hpcpar.network.layers import BatchNorm, GroupNorm, LayerNorm, SampleNorm
+from hpcpar.plan.boxes import Box
+from hpcpar.runtime.ops.base import Operator
+from tests.ops_support import (
     DTYPES,
     boxes,
     close,
@@ -26,10 +24,6 @@ from ops_support import (  # noqa: E402
     reference,
     torch,
 )
-
-from hpcpar.network.layers import BatchNorm, GroupNorm, LayerNorm, SampleNorm  # noqa: E402
-from hpcpar.plan.boxes import Box  # noqa: E402
-from hpcpar.runtime.ops.base import Operator  # noqa: E402
 
 F = torch.nn.functional
 CUTS = [(1, 1, 1, 1, 1), (2, 1, 1, 1, 1), (1, 3, 1, 1, 1), (1, 4, 2, 1, 1), (2, 2, 2, 3, 1),

@@ -69,7 +69,7 @@ def test_bounded_of_a_long_run(iterations: int) -> None:
     reservoir has all that a smaller one has.
     """
     most = max(reservoir.FEWEST, 40)
-    kept = stamped(iterations, reservoir.MOST // most).kept
+    kept = stamped(iterations, reservoir.KEPT_TIMES // most).kept
     larger: Reservoir[int] = Reservoir(100)
     for i in range(iterations):
         larger.add(i, -i)

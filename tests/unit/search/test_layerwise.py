@@ -86,8 +86,8 @@ def search(name: str, ranks: int, batch: int, machine: str, few: int = 10**9,
     """A search that prunes spaces of more than `few` configurations."""
     net = network(name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_search, "FEW", few)
-        patch.setattr(table_search, "MOST", 1.0)  # also where it leaves out a few only
+        patch.setattr(table_search, "FULL_TABLES_UP_TO", few)
+        patch.setattr(table_search, "NEARLY_ALL", 1.0)  # also where it leaves out a few only
         return Search(net, spec(net), ranks, batch, load_machine(machine), **options)
 
 

@@ -117,7 +117,7 @@ def search(name: str, ranks: int, batch: int, machine: str, **options: Any) -> S
 def whole(net: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine,
           **options: Any) -> Search:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_search, "FEW", 10**9)
+        patch.setattr(table_search, "FULL_TABLES_UP_TO", 10**9)
         return Search(net, spec, ranks, batch, machine, **options)
 
 
