@@ -21,6 +21,7 @@ from hpcpar.network.layers import (
     Conv2d,
     Conv3d,
     ConvTranspose,
+    DiceCrossEntropy,
     Expand,
     Flatten,
     GlobalAvgPool,
@@ -37,6 +38,7 @@ from hpcpar.network.layers import (
     Pad,
     PReLU,
     Select,
+    SoftmaxCrossEntropy,
     Unflatten,
     Upsample,
 )
@@ -182,7 +184,22 @@ def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
     if isinstance(layer, LogisticCrossEntropy):
         target = f.one_hot(y, scores.shape[1]).to(scores.dtype)
         return f.binary_cross_entropy_with_logits(scores, target, reduction="sum") / samples
-    return f.cross_entropy(scores, y, reduction="sum") / (samples * scores[0, 0].numel())
+    assert isinstance(layer, SoftmaxCrossEntropy)
+    entropy = f.cross_entropy(scores, y, reduction="sum", ignore_index=-1,
+                              label_smoothing=layer.label_smoothing)
+    dice = dice_sum(scores, y) / samples if isinstance(layer, DiceCrossEntropy) else 0
+    return entropy / (samples * scores[0, 0].numel()) + dice
+
+
+def dice_sum(scores: Any, labels: Any) -> Any:
+    """Sum over samples of the mean over classes of MONAI's Dice loss with a softmax; pixels of
+    label -1 do not count.
+    """
+    counts = (labels >= 0).unsqueeze(1)
+    wanted = f.one_hot(labels.clamp(min=0), scores.shape[1]).movedim(-1, 1) * counts
+    p, pixels = scores.softmax(1) * counts, list(range(2, scores.ndim))
+    both, each = (p * wanted).sum(pixels), p.sum(pixels) + wanted.sum(pixels)
+    return (1 - (2 * both + 1e-5) / (each + 1e-5)).mean(1).sum()
 
 
 def normalise(x: Any, gamma: Any, beta: Any, eps: float,

@@ -252,7 +252,7 @@ def remarks(gains: Sequence[Claim], overlaps: Sequence[Claim]) -> list[str]:
         "searched plans with sharded parameters. A plan that leaves few "
         "gradients has little to hide.",
         "The search of Inception-v3 on 16 GPUs in about 100 ms is the elimination alone, as "
-        "costs are known; [search](../explanation/search.md) times ours, tables included.",
+        "costs are known; [searches](search.md) times ours, tables included.",
         "Table 2 prices data parallelism of AlexNet's first linear layer alone at eight times "
         "OWT's cost, where the measured gain of OWT is 1.4x: the paper's own costs do not give its "
         "throughput.",

@@ -220,7 +220,7 @@ def remarks(claims: Sequence[Claim]) -> list[str]:
         "that its last two modules run on half of the GPUs is our reading of a drawing.",
         "Volumes are those of the published plans in the papers' counting, in which cut reductions "
         "do not occur; the searched plans use them.",
-        "Table 3, search times, is measured: [search](../explanation/search.md) has ours.",
+        "Table 3, search times, is measured: [searches](search.md) has ours.",
     ]
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, path, positive
+from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, part, path, positive
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.network.layers import Shape
+from hpcpar.network.loss import LOSSES
 from hpcpar.option_fields import OptionGroup, about, option
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
@@ -52,6 +53,17 @@ class NetworkOptions(OptionGroup, section="network and data"):
         "usual one)", "CxHxW")
     classes: int | None = option(
         None, positive, "number of classes (default: the network's usual one)", "N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions(NetworkOptions, section="network and data"):
+    """The variant of a network, and what training minimizes."""
+
+    loss: str | None = option(
+        None, OneOf(LOSSES), "what training minimizes (default: what the network ends in)")
+    label_smoothing: float | None = option(
+        None, part, "share of a label that is spread over all classes (default: the network's)",
+        "SHARE")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcpar import checks
 from hpcpar.api.keywords import by_keyword
-from hpcpar.api.options import NetworkOptions, PlanningOptions, about_machine, about_network
+from hpcpar.api.options import LossOptions, PlanningOptions, about_machine, about_network
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import jitters, positive
@@ -141,7 +141,7 @@ class PlanResult(TableResult):
 
 
 @dataclass(frozen=True)
-class PlanArguments(PlanningOptions, NetworkOptions, section="plan"):
+class PlanArguments(PlanningOptions, LossOptions, section="plan"):
     """The options of ``hpcpar plan`` that decide the plan and its price."""
 
     network: NetworkLike = field(metadata=about_network())
@@ -165,7 +165,8 @@ class PlanArguments(PlanningOptions, NetworkOptions, section="plan"):
 
 def find_plan(asked: PlanArguments) -> PlanResult:
     """Finds the best plan, or prices a named strategy's."""
-    spec, net = network_of(asked.network, asked.input, asked.classes)
+    spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
+                           asked.label_smoothing)
     where = asked.loaded(machine_of(asked.machine))
     jitter = None if asked.robust is None else jitter_on(where, asked.robust)
     if jitter is not None:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from hpcpar.api.keywords import by_keyword
-from hpcpar.api.options import NetworkOptions, PlanningOptions, about_machine, about_network
+from hpcpar.api.options import LossOptions, PlanningOptions, about_machine, about_network
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import (
@@ -124,7 +124,7 @@ class PredictResult(TableResult):
 
 
 @dataclass(frozen=True)
-class PredictArguments(PlanningOptions, NetworkOptions):
+class PredictArguments(PlanningOptions, LossOptions):
     """The options of ``hpcpar predict`` that decide plans and their prices."""
 
     network: NetworkLike | None = field(default=None, metadata=about_network())
@@ -165,7 +165,8 @@ def price_plans(asked: PredictArguments) -> PredictResult:
                   "deadline_s": None if asked.deadline is None else 3600 * asked.deadline}
     if asked.plan is not None:
         _refuse("--plan and {} exclude each other: the plan file fixes it", asked, (
-            "network", "input", "classes", "ranks", "batch", "batch_per_rank", "gather", "overlap"))
+            "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
+            "batch_per_rank", "gather", "overlap"))
         _refuse("{} compares strategies and ranks: give --network, --ranks and --batch, not --plan",
                 asked, ("efficiency", "deadline", "node_hours", "explain"))
         given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
@@ -189,7 +190,8 @@ def price_plans(asked: PredictArguments) -> PredictResult:
         raise InputError("--strategy names none; leave it out, or give some, as in auto,data")
     each = asked.batch or share(asked.batch_per_rank)
     sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
-    spec, net = network_of(asked.network, asked.input, asked.classes)
+    spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
+                           asked.label_smoothing)
     machine = asked.loaded(machine_of(asked.machine or "local"))
     require_priced(machine, asked.precision or Plan.precision)
     with SearchProgress() as progress:

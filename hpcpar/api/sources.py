@@ -9,8 +9,8 @@ from hpcpar.checks import image
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.network.builtin import NETWORKS
 from hpcpar.network.builtin import network as builtin
+from hpcpar.network.choose_loss import loss_notes, with_loss
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.network.torch_module import from_torch
@@ -28,8 +28,9 @@ MachineLike: TypeAlias = "str | Machine"
 
 
 def network_of(network: NetworkLike, input: Shape | str | None = None,
-               classes: int | None = None) -> tuple[NetworkSpec, Network]:
-    """A network and what names it; shape and classes default to its usual ones.
+               classes: int | None = None, loss: str | None = None,
+               label_smoothing: float | None = None) -> tuple[NetworkSpec, Network]:
+    """A network and what names it; shape, classes and loss default to its usual ones.
 
     Raises
     ------
@@ -41,14 +42,15 @@ def network_of(network: NetworkLike, input: Shape | str | None = None,
         net = builtin(network, shape, classes)
         for note in net.notes:
             say(f"note: {note}")
-        if network in NETWORKS:
-            return NetworkSpec(network, net.image_shape, net.classes), net
-        return NetworkSpec.of(net), net
-    net = network if isinstance(network, Network) else _from_module(network, shape)
-    own = net.image_shape, net.classes
-    if (shape or own[0], classes or own[1]) != own:
-        raise InputError(f"network '{net.name}' has its shape and classes; leave input and classes "
-                         "out")
+    else:
+        net = network if isinstance(network, Network) else _from_module(network, shape)
+        own = net.image_shape, net.classes
+        if (shape or own[0], classes or own[1]) != own:
+            raise InputError(f"network '{net.name}' has its shape and classes; leave input and "
+                             "classes out")
+    net = with_loss(net, loss, label_smoothing)
+    for note in loss_notes(net):
+        say(f"note: {note}")
     return NetworkSpec.of(net), net
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import (
     LoadOptions,
+    LossOptions,
     ModuleOptions,
-    NetworkOptions,
     PlanningOptions,
     StepOptions,
     about_machine,
@@ -108,7 +108,7 @@ class SweepResult(TableResult):
 
 
 @dataclass(frozen=True)
-class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, NetworkOptions, ModuleOptions,
+class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
                      section="job"):
     """The options of ``hpcpar sweep``.
 
@@ -193,7 +193,8 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     wanted = tuple(names(asked.strategies))
     if not wanted:
         raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
-    spec, net = network_of(asked.network, asked.input, asked.classes)
+    spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
+                           asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
     out = os.path.abspath(asked.out)
     folder.make(os.path.join(out, "cases"))

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hpcpar.api.options import ModuleOptions, NetworkOptions, PlanningOptions, about_network
+from hpcpar.api.options import LossOptions, ModuleOptions, PlanningOptions, about_network
 from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import Calibration
 from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
@@ -40,7 +40,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, NetworkOptions, StartOptions,
+class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, StartOptions,
                        section="plan"):
     """The options of the command.
 
@@ -93,7 +93,8 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
         if not args.batch:
             raise InputError("--network needs --batch: compute steps are measured at the sizes "
                              "that they will have")
-        spec, network = network_of(args.network, args.input, args.classes)
+        spec, network = network_of(args.network, args.input, args.classes, args.loss,
+                               args.label_smoothing)
         local = files.load("local")
         tried = strategies_to_try(network, ranks, local)
         for strategy in args.strategy.split(",") if args.strategy else tried:
@@ -112,7 +113,8 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
 def _search(args: CalibrateCommand, ranks: int) -> Search:
     """The search of ``hpcpar plan`` with its default options."""
     batch = args.batch or 1  # `_read` has refused none
-    spec, network = network_of(args.network, args.input, args.classes)
+    spec, network = network_of(args.network, args.input, args.classes, args.loss,
+                               args.label_smoothing)
     planning = PlanningOptions(precision=args.precision).planning(spec)
     return lambda machine: best(network, spec, ranks, batch, machine, **planning)
 

@@ -7,7 +7,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.report.answer import of_run, plural
-from hpcpar.report.metrics import MetricsFile
+from hpcpar.report.metrics import Metrics
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import say, show_line
 from hpcpar.runtime.emulate import emulate
@@ -105,11 +105,13 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     recorder = Recorder(w, job, args.device, node, {
         "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
         "started": started, "command": " ".join(sys.argv)}, _earlier(args, job))
+    metrics = w.agree(lambda: _metrics(args, job) if w.rank == 0 else Metrics())
     progress, reason = RunProgress(lines, prediction.iteration_s), ""
     with lines:
         if isinstance(job, Training):
             save = partial(recorder.saved, args.out) if args.out else None
-            reason = job.run(_telling(args, w, progress), stop, save)
+            with closing(metrics):
+                reason = job.run(_telling(metrics, progress), stop, save)
         else:
             reason = job.run(progress.inference, stop)
     job.close()
@@ -137,12 +139,17 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     return STATUS
 
 
-def _telling(args: RunCommand, w: World, progress: RunProgress) -> Callable[[Progress], None]:
-    """Hears of every iteration: the progress, and the table of metrics."""
-    table = MetricsFile(args.metrics if w.rank == 0 else "")
+def _metrics(args: RunCommand, job: Training | Inference) -> Metrics:
+    """The files of metrics; an inference has none."""
+    classes = job.pixel_classes if isinstance(job, Training) else 0
+    return Metrics(args.metrics, args.tensorboard, classes, job.start + 1)
+
+
+def _telling(metrics: Metrics, progress: RunProgress) -> Callable[[Progress], None]:
+    """Hears of every iteration."""
 
     def tell(now: Progress) -> None:
-        table.add(now)
+        metrics.add(now)
         progress.training(now)
 
     return tell
@@ -167,8 +174,9 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
     plan, measured = job.plan, job.measured
     end = measured.epochs.values[-1] if measured.epochs.values else EpochEnd()
     middle = statistics.median_high(run.iteration_s.max(axis=0)[run.measured].tolist())
-    counts = end.test_counts
-    out: dict[str, Any] = {} if counts is None else {"test_pixels": ClassCounts(counts).to_json()}
+    counts = {"train_pixels": end.train_counts, "test_pixels": end.test_counts}
+    out: dict[str, Any] = {name: found.to_json() for name, pixels in counts.items()
+                           if (found := ClassCounts.of(pixels))}
     out |= {
         "network": plan.network.name, "strategy": plan.strategy,
         "ranks": plan.ranks, "batch": plan.batch,

@@ -51,8 +51,11 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
     out: str = option("", RECORD, "write the record of the run here (HDF5)", "FILE.h5",
                       section="output")
     metrics: str = option(
-        "", METRICS, "append loss, accuracies and time of every epoch to this table", "FILE.csv",
-        section="output")
+        "", METRICS, "append loss, accuracies, Dice, rate and time of every epoch to this table",
+        "FILE.csv", section="output")
+    tensorboard: str = option(
+        "", path, "write these numbers, and those of every iteration, to event files of "
+        "TensorBoard in this folder (needs the extra tensorboard)", "FOLDER", section="output")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +66,7 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
         super().check_given(names)
         of_training = [words(f)[-1] for group in (LengthOptions, SavingOptions, SGD)
                        for f in options_of(group) if f.name in names]
-        of_training += ["--metrics"] * ("metrics" in names)
+        of_training += [f"--{name}" for name in ("metrics", "tensorboard") if name in names]
         if self.forward_only and of_training:
             raise InputError(f"{of_training[0]} has no effect with --forward-only; drop one of "
                              "them")

@@ -249,14 +249,14 @@ class Loader:
         """The samples of a batch; in the last test batch they may be fewer."""
         return self.order(epoch)[index * self.batch_size :][: self.batch_size]
 
-    def counted(self, epoch: int, index: int) -> float:
-        """Samples of a batch, over all ranks, that count in its loss; labels of pixels count as
-        parts of a sample.
+    def counted(self, epoch: int, index: int) -> tuple[int, float]:
+        """Samples of a batch, over all ranks, and how many of them count in its loss, where labels
+        of pixels count as parts of a sample.
         """
         order = self._samples_of(epoch, index)
-        if self._whole is None:
-            return len(order)
-        return float((self._whole.of(order, epoch) != self._ignore).mean() * len(order))
+        share = 1.0 if self._whole is None else float(
+            (self._whole.of(order, epoch) != self._ignore).mean())
+        return len(order), share * len(order)
 
     @property
     def resident(self) -> bool:

@@ -29,15 +29,15 @@ class Batch(Generic[Images]):
         Images [n, c, ...] as the file has them, where `prefetch` was told to put them.
     labels : array
         Labels [n], int64, or targets [n, outputs].
-    counted : float
-        Samples that count in the loss (`Loader.counted`).
+    counted : tuple of float
+        Samples, and how many of them count in the loss (`Loader.counted`).
     """
 
     epoch: int
     index: int
     images: Images
     labels: NDArray[Any]
-    counted: float
+    counted: tuple[int, float]
 
 
 def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Images], epoch: int = 0,

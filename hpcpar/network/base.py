@@ -109,17 +109,19 @@ class Layer:
     lends_output: ClassVar[bool] = False
     #: True if the operator can compute a part of the outputs alone, while a halo travels.
     has_interior: ClassVar[bool] = False
-    #: Means and variances that ranks sum: over the "batch", of each "sample", or none.
+    #: Pairs of sums that ranks add up, as behind means and variances: over the "batch", of each
+    #: "sample", or none.
     statistics: ClassVar[str] = ""
+    #: Bytes that stay for each of these sums: forward, backward, mean, deviation.
+    sums_bytes: ClassVar[int] = 24
     #: Kernels that the layer's resemble where it multiplies no matrices: "activation",
     #: "normalisation", "pooling", "lrn" or "other".
     kernel_family: ClassVar[str] = "other"
     #: True if the result depends on a random number of the sample's place in the batch.
     random: ClassVar[bool] = False
 
-    @property
-    def statistics_groups(self) -> int:
-        """Groups of channels that have a mean and variance each, of each sample."""
+    def statistics_groups(self, channels: int) -> int:
+        """Groups of the channels that have a pair of sums each, of each sample."""
         return 1
 
     def lends_to(self, reader: Layer) -> bool:

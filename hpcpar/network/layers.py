@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpcpar.network.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
 from hpcpar.network.channelwise import ChannelScale, ChannelShift, Channelwise, PReLU
 from hpcpar.network.loss import (
+    DiceCrossEntropy,
     LogisticCrossEntropy,
     Loss,
     MeanSquaredError,
@@ -82,6 +83,7 @@ __all__ = [
     "ConvTranspose",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "DiceCrossEntropy",
     "Dropout",
     "Expand",
     "Flatten",

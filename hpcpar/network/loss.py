@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, require_free
 from hpcpar.network.base import NO_WORK, Layer, PassWork, Shape, need_features
 from hpcpar.network.receptive_field import Full, Proportional, Relation, Same
+from hpcpar.schema import Share
+
+#: Losses that a network can end in, by their kind: those of this module, and of imported modules.
+LOSSES: dict[str, type[Loss]] = {}
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,17 @@ class Loss(Layer):
     #: True where the caller computes the loss and updates the weights: the schedule has neither.
     outside: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        if "kind" in vars(cls) and not cls.outside:
+            known = LOSSES.setdefault(cls.kind, cls)
+            require_free("loss", cls.kind, known.__module__, cls.__module__)
+            LOSSES[cls.kind] = cls
+
+    def smoothed(self, share: float) -> Loss:
+        """This loss with labels of which a share is spread over all classes."""
+        raise InputError(f"the loss {self.kind} has no label smoothing: drop --label-smoothing, or "
+                         f"take --loss {SoftmaxCrossEntropy.kind}")
+
     def truth_shape(self, x: Shape) -> Shape:
         """Shape of a sample's ground truth: a class of the sample, or one of each pixel."""
         return x[1:]
@@ -37,8 +52,13 @@ class Loss(Layer):
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(Loss):
-    """Mean over batch and pixels of -log softmax at the label; the softmax needs all classes."""
+    """Mean over batch and pixels of -sum_k q_k log p_k, with the softmax p over all K classes.
 
+    q is 1 at the label and 0 elsewhere; smoothed by s it is 1 - s + s / K at the label and s / K
+    elsewhere (``torch.nn.CrossEntropyLoss(label_smoothing=s)``).
+    """
+
+    label_smoothing: Share = 0.0
     kind: ClassVar[str] = "softmax_cross_entropy"
     splits_channels: ClassVar[bool] = False
     gathers_channels: ClassVar[bool] = True
@@ -46,6 +66,34 @@ class SoftmaxCrossEntropy(Loss):
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
         return Full() if axis == "c" else Same()
+
+    def smoothed(self, share: float) -> Loss:
+        return replace(self, label_smoothing=share)
+
+
+@dataclass(frozen=True)
+class DiceCrossEntropy(SoftmaxCrossEntropy):
+    """The softmax cross-entropy plus a soft Dice loss, for a class of each pixel:
+
+    mean over samples n and classes k of 1 - (2 sum_i p t + e) / (sum_i p + sum_i t + e), e = 1e-5,
+
+    with the softmax p and the label t, 1 or 0, of each pixel i of the sample. All classes count,
+    the background too. This is MONAI's ``DiceCELoss(to_onehot_y=True, softmax=True)``. Sums of each
+    sample are the same for any cut of the batch; ranks with other pixels of a sample add theirs.
+    """
+
+    kind: ClassVar[str] = "dice_cross_entropy"
+    statistics: ClassVar[str] = "sample"
+    sums_bytes: ClassVar[int] = 8
+
+    def statistics_groups(self, channels: int) -> int:
+        return channels
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        if len(x) < 3:
+            raise InputError(f"layer '{self.name}' ({self.kind}) needs an image with a class for "
+                             f"each pixel, but its input has shape {x}; take {super().kind}")
+        return x
 
 
 @dataclass(frozen=True)

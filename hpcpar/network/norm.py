@@ -131,8 +131,7 @@ class GroupNorm(Normalisation):
     kind: ClassVar[str] = "groupnorm"
     statistics: ClassVar[str] = "sample"
 
-    @property
-    def statistics_groups(self) -> int:
+    def statistics_groups(self, channels: int) -> int:
         return self.groups
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:

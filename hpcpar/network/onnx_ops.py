@@ -123,7 +123,7 @@ def build(operations: Operations, name: str, shape: Shape,
     pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
     try:
         importer.graph.keep(ends)
-        notes = (*importer.notes(), *_unused(operations), *_doubtful(importer.graph, ends[0], loss))
+        notes = (*importer.notes(), *_unused(operations))
         importer.graph.add(loss, "loss", after=ends, **pixels)
         return replace(importer.graph.build(), notes=notes, origins=importer.origins)
     except InputError as err:
@@ -141,13 +141,3 @@ def _unused(operations: Operations) -> Iterator[str]:
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         yield (f"the output does not depend on the parameters {', '.join(unused[:3])}{more}; they "
                "are left out")
-
-
-def _doubtful(graph: Graph, last: str, loss: type[Loss]) -> Iterator[str]:
-    """A note where a softmax follows what is a probability already, or one output alone."""
-    alone = graph.shapes[last][0] == 1
-    sigmoid = any(isinstance(layer, layers.Sigmoid) for layer in graph.layers if layer.name == last)
-    if loss is layers.SoftmaxCrossEntropy and (alone or sigmoid):
-        what = "one output" if alone else "a sigmoid"
-        yield (f"it ends in {what}, and a softmax cross-entropy follows; another loss may fit: "
-               "from_torch(module, shape, loss=MeanSquaredError)")

@@ -121,9 +121,10 @@ def of_comparison(rows: Sequence[Row], mean: float | None) -> str:
 
 def of_pixels(found: Mapping[str, Any]) -> str:
     """How far an accuracy of pixels tells of classes, from `ClassCounts.to_json`."""
-    mean = found["mean_dice"]
+    dice, iou = found["mean_dice"], found["mean_iou"]
+    means = "" if dice is None else f", mean Dice of the other classes {dice:.4f}, IoU {iou:.4f}"
     return (f"{percent(found['most_frequent_share'])} are class {found['most_frequent_class']}"
-            + (f", mean Dice of the other classes {mean:.4f}" if mean is not None else ""))
+            f"{means}")
 
 
 def of_run(summary: Mapping[str, Any]) -> str:

@@ -155,7 +155,8 @@ def _show_one(row: Row, everything: bool, wide: bool) -> None:
         of = "" if pixels is None else f" of pixels ({of_pixels(pixels.to_json())})"
         show_line(f"held-out accuracy {percent(row.test_accuracy)}{of}")
         if pixels is not None:
-            dice = (f"{i}: {d:.4f}" for i, d in enumerate(pixels.dice) if d is not None)
-            show_line(f"Dice by class: {', '.join(dice)}")
+            for what, each in ("Dice", pixels.dice), ("IoU", pixels.iou):
+                known = (f"{i}: {x:.4f}" for i, x in enumerate(each) if x is not None)
+                show_line(f"{what} by class: {', '.join(known)}")
     elif row.test_loss is not None:
         show_line(f"held-out loss {row.test_loss:.4g}")

@@ -1,29 +1,97 @@
-"""A CSV file with a row for each epoch of a training, for spreadsheets and dashboards."""
+"""The numbers of a training for spreadsheets and dashboards: a CSV table of its epochs, and event
+files of TensorBoard with every iteration.
+"""
 
 from __future__ import annotations
 
 import csv
-import os
+from typing import Any
 
+from hpcpar.errors import InputError
 from hpcpar.train.loop import Progress
 
-COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "test_loss", "iteration_s")
+COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "test_loss", "iteration_s",
+           "rate")
 
 
-class MetricsFile:
-    """Appends a row at the end of every epoch; without a path it writes nothing."""
+def row(now: Progress) -> dict[str, float | None]:
+    """The numbers by name; None of those that were not measured, as before the end of an epoch."""
+    found = {name: getattr(now, name) for name in COLUMNS}
+    for part in ("train", "test") if now.pixel_classes else ():
+        pixels = getattr(now, f"{part}_pixels")
+        for what in ("dice", "iou"):
+            found[f"{part}_{what}"] = getattr(pixels, f"mean_{what}", None)
+            each = getattr(pixels, what, [None] * now.pixel_classes)
+            found |= {f"{part}_{what}_{i}": value for i, value in enumerate(each)}
+    return found
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+
+class Metrics:
+    """Writes the numbers of a training to a table and to event files, where these are named.
+
+    Parameters
+    ----------
+    table : str
+        CSV file, to which a row is appended at the end of every epoch.
+    folder : str
+        Folder for event files of TensorBoard.
+    pixel_classes : int
+        As of `Progress`.
+    first : int
+        First step of this run: TensorBoard drops what an earlier one did from there on.
+
+    Raises
+    ------
+    InputError
+        The table has other columns, the folder cannot be written, or tensorboardX is missing.
+    """
+
+    def __init__(self, table: str = "", folder: str = "", pixel_classes: int = 0,
+                 first: int = 1) -> None:
+        blank = Progress(0, 0, 0, 0, 0.0, 0.0, pixel_classes=pixel_classes)
+        self._table = table
+        try:
+            self._events = _events(folder, first) if folder else None
+            if table:
+                _begin(table, [*row(blank)])
+        except OSError as err:
+            raise InputError(f"{err.filename}: cannot write there ({err.strerror}); choose another "
+                             "name") from err
 
     def add(self, now: Progress) -> None:
-        """Call after every iteration; what was not measured stays empty."""
-        if not self._path or not now.epoch_done:
-            return
-        begins = not os.path.exists(self._path) or not os.path.getsize(self._path)
-        with open(self._path, "a", newline="", encoding="utf-8") as f:
-            rows = csv.writer(f, lineterminator="\n")
-            if begins:
-                rows.writerow(COLUMNS)
-            rows.writerow(["" if (value := getattr(now, name)) is None else value
-                           for name in COLUMNS])
+        """Call after every iteration."""
+        found = row(now)
+        if self._events is not None:
+            for name in found.keys() - {"epoch", "step"}:
+                if found[name] is not None:
+                    self._events.add_scalar(name, found[name], now.step)
+        if self._table and now.epoch_done:
+            with open(self._table, "a", newline="", encoding="utf-8") as f:
+                csv.writer(f, lineterminator="\n").writerow(found.values())
+
+    def close(self) -> None:
+        """Writes what is left."""
+        if self._events is not None:
+            self._events.close()
+
+
+def _begin(table: str, columns: list[str]) -> None:
+    """Checks the columns of a table; one without any gets them."""
+    with open(table, "a+", newline="", encoding="utf-8", errors="replace") as f:
+        f.seek(0)
+        there = next(csv.reader(f), None)
+        if there is None:
+            csv.writer(f, lineterminator="\n").writerow(columns)
+        elif there != columns:
+            raise InputError(f"{table} has other columns than this training would append: choose "
+                             "another name")
+
+
+def _events(folder: str, first: int) -> Any:
+    """A writer of event files."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as err:
+        raise InputError(
+            "--tensorboard needs tensorboardX: pip install hpcpar[tensorboard]") from err
+    return SummaryWriter(folder, purge_step=first)

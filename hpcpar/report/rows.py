@@ -204,7 +204,7 @@ class Row:
         """Held-out pixels by class, of the last epoch that counted them."""
         counts = self.record.test_counts
         known = [] if counts is None else [each for each in counts if each.any()]
-        return ClassCounts(known[-1]) if known else None
+        return ClassCounts.of(known[-1] if known else None)
 
     @property
     def rest_s(self) -> float:

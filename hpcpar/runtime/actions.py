@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
-
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
@@ -43,9 +41,11 @@ class Actions:
         False for evaluations.
     weight : float
         Factor of the loss: the samples of the batch, as a multiple of those that count.
-    counts : numpy.ndarray or None
-        [3, classes] this rank's pixels in evaluations: labels, predictions, and both; None where
-        the loss has no class for each pixel.
+    share : float
+        Part of its samples, or of their pixels, that counts in the loss.
+    counts : array or None
+        [3, classes] this rank's pixels: labels, predictions, and both; None where the loss has no
+        class for each pixel.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
@@ -53,8 +53,9 @@ class Actions:
         self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
-        self.step, self.training, self.weight = 0, True, 1.0
-        self.counts = np.zeros((3, network.classes), np.int64) if network.labels_pixels else None
+        self.step, self.training, self.weight, self.share = 0, True, 1.0, 1.0
+        classes = network.classes
+        self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
         config = plan.configs[self._loss_layer]
@@ -78,7 +79,7 @@ class Actions:
             return partial(self._compute, here, op, step.phase, self._convolution(step, here, op))
         if step.layer == self._loss_layer and not self.network.loss.outside:
             # its gradient is computed with its value
-            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here)
+            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here, step.op)
         if step.op is Op.BACKWARD:
             return self._backward(step, here)
         if step.op is Op.BACKWARD_WEIGHT:
@@ -111,12 +112,16 @@ class Actions:
 
         return run
 
-    def _loss(self, here: Pass) -> None:
+    def _loss(self, here: Pass, what: Op) -> None:
         op = here.ops[self._loss_layer]
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
-        op.ctx.counts = None if self.training or not self._counts else self.counts
+        op.ctx.counts = self.counts if self._counts else None
+        op.ctx.share = self.share
         op.ctx.scale = self.weight / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
+        if what is Op.STATISTICS:
+            op.statistics()
+            return
         op.forward()
         if self._counts:
             of_pass = here.part if self.plan.fc_passes > 1 else 0

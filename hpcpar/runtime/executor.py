@@ -262,7 +262,7 @@ class Executor:
 
     def iterate(self, images: Array, labels: NDArray[np.generic], step: int,
                 rate: float, momentum: float, decay: float,
-                counted: float | None = None) -> tuple[float, float]:
+                counted: tuple[int, float] | None = None) -> tuple[float, float]:
         """One iteration of SGD on this rank's part of a batch.
 
         Parameters
@@ -274,9 +274,9 @@ class Executor:
             [batch, ...] of the whole mini-batch, the part `truth_box` of each sample's.
         step : int
             The iteration's number (dropout's masks depend on it).
-        counted : float, optional
-            Samples of the batch that count in its loss, where some labels do not; pixels count as
-            parts of a sample.
+        counted : (int, float), optional
+            Samples of the batch, and how many of them count in its loss, where some labels do not
+            (`Loader.counted`).
 
         Returns
         -------
@@ -291,23 +291,24 @@ class Executor:
         return self.run(self.training, images, labels, counted)
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
-                 counted: float | None = None) -> tuple[float, float]:
+                 counted: tuple[int, float] | None = None) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels of -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
         return self.run(self.evaluation, images, labels, counted)
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """[3, classes] pixels of all ranks in the evaluations since the last call: those whose
-        label is the class, whose prediction is, and both; None where the loss has no class for
-        each pixel. Every rank must call it.
+        """[3, classes] pixels of all ranks in the passes since the last call: those whose label is
+        the class, whose prediction is, and both; None where the loss has no class for each pixel.
+        Every rank must call it.
         """
-        mine = self._actions.counts
-        if mine is None:
+        counts = self._actions.counts
+        if counts is None:
             return None
-        total = self.communicator.world.sum_of_each(mine)
-        mine[...] = 0
-        return total
+        mine = np.empty(counts.shape, np.int64)
+        self.backend.to_host(counts, mine)
+        counts[...] = 0
+        return self.communicator.world.sum_of_each(mine)
 
     def give_outputs_to(self, caller: Caller) -> None:
         """From now on `caller` computes the loss (`Outputs`)."""
@@ -333,12 +334,13 @@ class Executor:
         self._actions.finish()
 
     def run(self, program: Program, images: Array, labels: NDArray[np.generic],
-            counted: float | None) -> tuple[float, float]:
+            counted: tuple[int, float] | None) -> tuple[float, float]:
         """Loss and correct samples of a batch, after every step of a program. The loss is the mean
-        over `counted` samples; 0 where none counts.
+        over what counts; 0 where nothing does.
         """
-        batch = self.plan.batch
-        self._actions.weight = 1.0 if counted is None else batch / counted if counted else 0.0
+        samples, known = counted or (self.plan.batch, self.plan.batch)
+        self._actions.weight = self.plan.batch / known if known else 0.0
+        self._actions.share = known / samples
         self._images = self.backend.upload(images)
         self._sums[:] = 0
         self._sums[:, -1] = self.ask

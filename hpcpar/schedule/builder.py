@@ -183,7 +183,7 @@ class Builder(Emitter):
             if not (layer.has_weights or self.wants(layer)):
                 continue
             self.wait(self.sum_of_parts(layer, batch, Phase.BACKWARD))
-            if layer.statistics:
+            if layer.statistics and not layer.is_loss:
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
                 if layer.statistics == "batch" or self.wants(layer):
                     self.wait(self.moments(Phase.BACKWARD, layer, batch))

@@ -1,4 +1,5 @@
-"""Moments: the two sums behind each mean and variance of a normalisation, and their sum over ranks.
+"""Moments: the two sums behind each mean and variance of a normalisation, or each Dice of a loss,
+and their sum over ranks.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ MOMENT_BYTES = 8
 
 
 def moments_layout(network: Network, plan: Plan, layer: Layer, batch: int) -> Layout:
-    """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward.
+    """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward;
+    of a Dice loss, of label and prediction both, and of each.
 
     Returns
     -------
     Layout
-        Of batch normalisation [channels, 2]; of normalisations of each sample
-        [samples, groups, 2].
+        Of batch normalisation [channels, 2]; of sums of each sample [samples, groups, 2].
     """
     config, channels = plan.configs[layer.name], network.shapes[layer.name][0]
     granule = network.granules[layer.name]
@@ -37,7 +38,7 @@ def moments_layout(network: Network, plan: Plan, layer: Layer, batch: int) -> La
         return Layout(config, (Axis("c", channels, channels, granule), sums))
     groups = _separate_groups(network, layer)
     relation = SharedGroups(groups, channels // groups, 1)
-    axis = Axis("c", layer.statistics_groups, channels, granule, relation)
+    axis = Axis("c", layer.statistics_groups(channels), channels, granule, relation)
     return Layout(config, (Axis("n", batch, batch), axis, sums))
 
 
@@ -59,8 +60,9 @@ def moments_pattern(network: Network, plan: Plan, layer: Layer) -> AnyPattern:
 
 def _separate_groups(network: Network, layer: Layer) -> int:
     """Groups that may lie on different ranks; 1 unless they consist of indivisible units."""
-    size = network.shapes[layer.name][0] // layer.statistics_groups
-    return layer.statistics_groups if size % network.granules[layer.name] == 0 else 1
+    channels = network.shapes[layer.name][0]
+    groups = layer.statistics_groups(channels)
+    return groups if channels // groups % network.granules[layer.name] == 0 else 1
 
 
 def _sharing(groups: int, c: MeshAxis) -> MeshAxis:

@@ -20,6 +20,11 @@ class ClassCounts:
 
     pixels: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, pixels: NDArray[np.int64] | None) -> ClassCounts | None:
+        """None where nothing was counted."""
+        return None if pixels is None or not pixels.any() else cls(pixels)
+
     @property
     def most_frequent(self) -> int:
         """The class of most labels."""
@@ -39,11 +44,25 @@ class ClassCounts:
                 for t, p, b in zip(labels, predictions, both, strict=True)]
 
     @property
+    def iou(self) -> list[float | None]:
+        """Intersection over union of each class; None of a class that is in neither."""
+        return [None if d is None else d / (2 - d) for d in self.dice]
+
+    @property
     def mean_dice(self) -> float | None:
         """Mean over the classes but the most frequent; None if no pixel has them."""
-        known = [d for i, d in enumerate(self.dice) if d is not None and i != self.most_frequent]
+        return self._mean(self.dice)
+
+    @property
+    def mean_iou(self) -> float | None:
+        """The same mean of `iou`."""
+        return self._mean(self.iou)
+
+    def _mean(self, each: list[float | None]) -> float | None:
+        known = [x for i, x in enumerate(each) if x is not None and i != self.most_frequent]
         return sum(known) / len(known) if known else None
 
     def to_json(self) -> dict[str, object]:
         return {"most_frequent_class": self.most_frequent, "most_frequent_share": self.share,
-                "dice": self.dice, "mean_dice": self.mean_dice}
+                "dice": self.dice, "mean_dice": self.mean_dice, "iou": self.iou,
+                "mean_iou": self.mean_iou}

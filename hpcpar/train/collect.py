@@ -74,13 +74,14 @@ class Recorder:
         numbers = np.array(measured.iterations.numbers, np.int64)
         ends = measured.epochs.values
         train, test, loss = np.array([end[:3] for end in ends], np.float64).reshape(-1, 3).T
-        counts = [end.test_counts for end in ends if end.test_counts is not None]
+        for name in ("test_counts", "train_counts"):
+            counts = [c for end in ends if (c := getattr(end, name)) is not None]
+            arrays[name] = np.array(counts) if counts else None
         found = RunRecord(
             to_json(job.plan), steps_of(job.schedule), ranks, loss=np.array(measured.losses),
             iterations_done=numbers, kept=np.searchsorted(numbers, kept.numbers),
             epochs_done=np.array(measured.epochs.numbers, np.int64),
             train_accuracy=train, test_accuracy=test, test_loss=loss, clock=clock,
-            test_counts=np.array(counts) if counts else None,
             warmup=min(5, len(numbers) // 5), done=job.step, **self._about, **arrays)
         if self._before is None:
             return found

@@ -74,11 +74,11 @@ class Inference(Job):
                 self.time(program, begin, loss, i)
                 if i == 0:
                     trace.check(self.communicator.trace, self.schedule, self.world.rank)
-                sums.add(loss, right, now.counted)
+                sums.add(loss, right, now.counted[1])
                 mean, accuracy = sums.means()
                 counts = self.executor.class_counts() if i + 1 == passes else None
                 tell(Seen(i + 1, passes, mean, accuracy, self.last_s,
-                          None if counts is None else ClassCounts(counts)))
+                          ClassCounts.of(counts)))
                 if saver.hear(self.executor.asked) and i + 1 < passes:
                     break
         saver.finish(0)

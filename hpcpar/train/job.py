@@ -37,13 +37,14 @@ from hpcpar.train.job_options import JobOptions
 
 class EpochEnd(NamedTuple):
     """The result of an epoch; NaN where it was not measured. The counts are those of
-    `ClassCounts` on the held-out part.
+    `ClassCounts` on the held-out part, and in training.
     """
 
     train_accuracy: float = math.nan
     test_accuracy: float = math.nan
     test_loss: float = math.nan
     test_counts: NDArray[np.int64] | None = None
+    train_counts: NDArray[np.int64] | None = None
 
 
 class JobMeasurements:

@@ -34,10 +34,12 @@ class Progress:
         Fractions; None unless the network tells classes apart.
     test_loss : float or None
         Mean over the held-out part, where there is one.
-    test_pixels : ClassCounts or None
-        Of the held-out part, where each pixel has a class.
-    of_pixels : bool
-        Whether accuracies are fractions of pixels.
+    train_pixels, test_pixels : ClassCounts or None
+        Where each pixel has a class: of the epoch, and of the held-out part.
+    rate : float
+        Learning rate of the iteration.
+    pixel_classes : int
+        Classes of pixels, where accuracies are fractions of pixels; else 0.
     """
 
     epoch: int
@@ -49,8 +51,10 @@ class Progress:
     train_accuracy: float | None = None
     test_accuracy: float | None = None
     test_loss: float | None = None
+    train_pixels: ClassCounts | None = None
     test_pixels: ClassCounts | None = None
-    of_pixels: bool = False
+    rate: float = 0.0
+    pixel_classes: int = 0
     epoch_done: bool = False
 
 
@@ -76,6 +80,7 @@ class Training(Job):
         self.start = self.restore() if options.resume else 0
         self.steps = options.steps or options.epochs * self.loader.batches_per_epoch
         self.step = self.start
+        self.pixel_classes = network.classes * network.labels_pixels
         self.measured.samples = self.loader.samples
 
     def run(self, tell: Callable[[Progress], None], stop: StopRequest | None = None,
@@ -105,11 +110,11 @@ class Training(Job):
             for batch in batches:
                 self.executor.ask = saver.ask()
                 loss, right = self._iterate(batch)
-                sums.add(loss, right, batch.counted)
+                sums.add(loss, right, batch.counted[1])
                 self.step += 1
                 done = self.step % per_epoch == 0 or self.step == self.steps
                 now = Progress(batch.epoch + 1, epochs, self.step, self.steps, loss, self.last_s,
-                               of_pixels=self.network.labels_pixels, epoch_done=done)
+                               rate=self.rate, pixel_classes=self.pixel_classes, epoch_done=done)
                 stops = saver.hear(self.executor.asked)
                 if done:
                     self._end_epoch(now, sums.means()[1], saver)
@@ -129,10 +134,11 @@ class Training(Job):
         assert program is not None
         self.communicator.trace.clear()
         begin = perf_counter()
-        rate = sgd.rate_at(self.step, self.steps, self.loader.batches_per_epoch)
-        loss, right = self.executor.iterate(
-            batch.images, batch.labels, self.step, rate * self.factors[0], sgd.momentum,
-            sgd.decay * self.factors[1], batch.counted)
+        self.rate = self.factors[0] * sgd.rate_at(self.step, self.steps,
+                                                  self.loader.batches_per_epoch)
+        loss, right = self.executor.iterate(batch.images, batch.labels, self.step, self.rate,
+                                            sgd.momentum, sgd.decay * self.factors[1],
+                                            batch.counted)
         self.time(program, begin, loss, self.step)
         if self.step == self.start:
             trace.check(self.communicator.trace, self.schedule, self.world.rank)
@@ -140,16 +146,16 @@ class Training(Job):
 
     def _end_epoch(self, now: Progress, train_accuracy: float | None, saver: Saver) -> None:
         now.train_accuracy, counts = train_accuracy, None
+        of_epoch = self.executor.class_counts()
         if self.test is not None:
             now.test_loss, now.test_accuracy = self._evaluate(saver)
             counts = self.executor.class_counts()
-            if counts is not None and not saver.reason:
-                now.test_pixels = ClassCounts(counts)
-            elif counts is not None:
+            if counts is not None and saver.reason:
                 counts[...] = 0  # of a part of the samples alone
+        now.train_pixels, now.test_pixels = ClassCounts.of(of_epoch), ClassCounts.of(counts)
         train, test, loss = (math.nan if value is None else value for value in (
             now.train_accuracy, now.test_accuracy, now.test_loss))
-        self.measured.epochs.add(now.epoch - 1, EpochEnd(train, test, loss, counts))
+        self.measured.epochs.add(now.epoch - 1, EpochEnd(train, test, loss, counts, of_epoch))
 
     def _evaluate(self, saver: Saver) -> tuple[float | None, float | None]:
         """Mean loss and accuracy on the held-out part of the data; None where the run is to stop
@@ -161,7 +167,7 @@ class Training(Job):
         for i in range(self.test.batches_per_epoch):
             self.executor.ask = saver.ask()
             counted = self.test.counted(0, i)
-            sums.add(*self.executor.evaluate(*self.test.batch(0, i), counted), counted)
+            sums.add(*self.executor.evaluate(*self.test.batch(0, i), counted), counted[1])
             if saver.hear(self.executor.asked):
                 break
         self.communicator.trace.messages, self.communicator.trace.sent_bytes = before

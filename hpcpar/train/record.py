@@ -42,9 +42,9 @@ Version 2:
 ``train_accuracy,``         [E] float64                fraction after every epoch; NaN where it was
 ``test_accuracy``                                      not measured
 ``test_loss``               [E] float64, optional      likewise, mean over the held-out samples
-``test_counts``             [E, 3, C] int64, optional  held-out pixels of each class: labels,
-                                                       predictions, both at once; 0 where they were
-                                                       not counted
+``test_counts,``            [E, 3, C] int64, optional  pixels of each class, held out and in
+``train_counts``                                       training: labels, predictions, both at once;
+                                                       0 where they were not counted
 attributes                                             hpcpar_record, started (ISO), command,
                                                        warmup, samples, node_ranks, node_cores,
                                                        done, missing (iterations)

@@ -20,6 +20,7 @@ ARRAYS = {"seconds": ("f4", "RTS"), "iteration_s": ("f8", "RI"), "sent_bytes": (
           "test_accuracy": ("f8", "E")}
 #: Arrays that a record may lack.
 OPTIONAL = {"test_loss": ("f8", "E"), "test_counts": ("i8", "E3C"),
+            "train_counts": ("i8", "E3C"),
             "epochs_done": ("i8", "E"), "iterations_done": ("i8", "I"),
             "memory_bytes": ("i8", "R"), "outside_s": ("f8", "RI"), "kept": ("i8", "K"),
             "clock": ("f8", "R23"), "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"),
@@ -98,6 +99,7 @@ class RunRecord:
     test_accuracy: NDArray[Any] = field(default_factory=_empty)
     test_loss: NDArray[Any] | None = None
     test_counts: NDArray[Any] | None = None
+    train_counts: NDArray[Any] | None = None
     memory_bytes: NDArray[Any] | None = None
     outside_s: NDArray[Any] | None = None
     iterations_done: NDArray[Any] | None = None
@@ -178,7 +180,7 @@ def steps_of(schedule: Schedule) -> list[StepInfo]:
 def faults(record: RunRecord) -> list[str]:
     """Descriptions of arrays whose shapes contradict each other."""
     iterations = np.atleast_1d(record.iteration_s).shape[-1]
-    counts = record.test_counts
+    counts = record.train_counts if record.test_counts is None else record.test_counts
     sizes = {"R": len(record.ranks), "I": iterations, "S": len(record.steps),
              "K": iterations if record.kept is None else record.kept.size, "2": 2, "3": 3,
              "E": record.train_accuracy.size, "C": 0 if counts is None else counts.shape[-1]}
@@ -193,7 +195,7 @@ def faults(record: RunRecord) -> list[str]:
         if array.shape != shape:
             found.append(f"{name} {array.shape} instead of {shape}")
     for name in ("seconds", "iteration_s", "sent_bytes", "messages", "memory_bytes",
-                 "test_counts"):
+                 "test_counts", "train_counts"):
         array = getattr(record, name)
         if array is not None and not (np.isfinite(array) & (np.asarray(array) >= 0)).all():
             found.append(f"{name} with negative or infinite numbers")
@@ -246,11 +248,13 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) ->
         name: np.concatenate([getattr(before, name)[whole], getattr(now, name)])
         for name in ("epochs_done", "train_accuracy", "test_accuracy", "test_loss")}
     missing = max(0, step - before.done) if before.done else 0
-    if now.test_counts is not None:
-        earlier_counts = before.test_counts
+    for name in ("test_counts", "train_counts"):
+        counts, earlier_counts = getattr(now, name), getattr(before, name)
+        if counts is None:
+            continue
         if earlier_counts is None:  # a record of an older hpcpar
-            earlier_counts = np.zeros((len(epochs), *now.test_counts.shape[1:]), np.int64)
-        by_epoch["test_counts"] = np.concatenate([earlier_counts[whole], now.test_counts])
+            earlier_counts = np.zeros((len(epochs), *counts.shape[1:]), np.int64)
+        by_epoch[name] = np.concatenate([earlier_counts[whole], counts])
     return replace(now, **by_iteration, **by_epoch, kept=now.kept + int(earlier.sum()),
                    warmup=before.warmup or now.warmup, started=before.started,
                    missing=before.missing + missing)

@@ -41,8 +41,8 @@ class Data:
         self.executor, self.seed, self.order = executor, seed, order
         self._loader = open_data(executor, path, seed, "train", augment) if path else None
 
-    def counted(self, step: int) -> float | None:
-        """Samples of a mini-batch that count in its loss; None where all do."""
+    def counted(self, step: int) -> tuple[int, float] | None:
+        """What counts of a mini-batch (`Loader.counted`); None where all does."""
         if self._loader is None:
             return None
         return self._loader.counted(*divmod(step, self._loader.batches_per_epoch))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hpcpar.train import record
 from tests.jobs.conftest import Run, summary
 
 Make = Callable[..., Path]
@@ -38,6 +41,7 @@ def test_several_ranks_learn_as_one_does(name: str, shape: str, options: tuple[s
     if options:
         pixels = one["test_pixels"]
         assert several["test_pixels"] == pixels and len(pixels["dice"]) == 3
+        assert several["train_pixels"] == one["train_pixels"] != pixels
         assert 1 / 3 <= pixels["most_frequent_share"] < 1 and 0 < pixels["mean_dice"] < 1
 
 
@@ -62,6 +66,7 @@ def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
     assert f"% of pixels {share}" in done.stderr
     shown = hpcpar(1, "compare", out).stdout
     assert f"% of pixels {share}" in shown and "Dice by class: 0: 0." in shown
+    assert "IoU by class: 0: 0." in shown
 
 
 def test_pixels_that_do_not_count(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
@@ -104,3 +109,33 @@ def test_a_loss_over_pixels_is_verified(hpcpar: Run, plan: Make) -> None:
     path = plan(3, "spatial", network="tests.jobs.networks:cells", batch=8)
     done = hpcpar(3, "verify", "--plan", path, "--steps", 2)
     assert done.returncode == 0, done.stderr
+
+
+def test_dice_is_trained_watched_and_gone_on_with(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    """The table and the record of a training in two parts, on a cut image, are those of one."""
+    data, table, out = (tmp_path / name for name in ("data.h5", "run.csv", "run.h5"))
+    made = hpcpar(1, "data", "synthetic", data, "--input", "1x17x16", "--classes", 3, "--pixels",
+                  "--samples", 16, "--test-samples", 5)
+    assert made.returncode == 0, made.stderr
+    path = plan(3, "spatial", network="tests.jobs.networks:cells", precision="fp64", batch=8,
+                loss="dice_cross_entropy", **{"label-smoothing": 0.1})
+    words = ["--plan", path, "--data", data, "--rate", 0.05, "--schedule", "constant"]
+    whole = summary(hpcpar(3, "run", *words, "--epochs", 2, "--json"))
+    words += ["--checkpoint", tmp_path / "c.h5", "--out", out, "--metrics", table]
+    if find_spec("tensorboardX") is not None:
+        words += ["--tensorboard", tmp_path / "events"]
+    for more in (), ("--resume", tmp_path / "c.h5"):
+        done = hpcpar(3, "run", *words, "--epochs", 1 + bool(more), *more)
+        assert done.returncode == 0, done.stderr
+    with open(table, encoding="utf-8") as f:
+        first, last = csv.DictReader(f)
+    assert (first["step"], last["step"]) == ("2", "4")
+    for part in ("train", "test"):
+        pixels, each = whole[f"{part}_pixels"], (last[f"{part}_dice_{i}"] for i in range(3))
+        assert [float(x) for x in each] == pytest.approx(pixels["dice"])
+        assert float(last[f"{part}_iou"]) == pytest.approx(pixels["mean_iou"])
+    assert float(last["loss"]) == pytest.approx(whole["loss"], rel=1e-9)
+    counts = record.read(str(out)).train_counts
+    assert counts is not None and counts[:, 0].sum(axis=1).tolist() == [16 * 17 * 16] * 2
+    if find_spec("tensorboardX") is not None:
+        assert len(list((tmp_path / "events").iterdir())) == 2

@@ -12,6 +12,8 @@ import pytest
 from hpcpar.network.layers import (
     ConvTranspose2d,
     ConvTranspose3d,
+    DiceCrossEntropy,
+    GroupNorm,
     Layer,
     Loss,
     MeanSquaredError,
@@ -31,6 +33,8 @@ LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
     "zeros": (Pad("p", begin=(1, 0), end=(2, 3)), (3, 4, 3)),
     "periodic": (Pad("p", begin=(1, 2), end=(2, 3), mode="periodic"), (3, 4, 3)),
     "softmax": (SoftmaxCrossEntropy("l"), (3, 4, 5)),
+    "smoothed": (SoftmaxCrossEntropy("l", label_smoothing=0.1), (3, 4, 5)),
+    "dice": (DiceCrossEntropy("l"), (3, 4, 5)),
     "squares": (MeanSquaredError("l"), (2, 3, 4, 2)),
 }
 
@@ -38,16 +42,20 @@ LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
 def results(layer: Layer, x: np.ndarray, own: Any, dy: np.ndarray, backend: Any) -> list[Any]:
     """Everything that a layer computes on a block."""
     p = parameters(layer, x.shape[1:], x.dtype, own[1]) if layer.has_weights else None
-    op = make(layer, len(x), [x], own, dy, p=p, backend=backend)
+    op = make(layer, len(x), [x], own, dy, p=p, backend=backend,
+              moments=(own[0], own[1], (0, 2)) if layer.statistics else ())
     if isinstance(layer, Loss):
         rng = np.random.default_rng(3)
         op.ctx.sums, op.ctx.scale = np.zeros(2), 0.5
         truth = rng.integers(-1, 3, dy[:, 0].shape)
         if isinstance(layer, MeanSquaredError):
             truth = random(4, dy.shape, x.dtype)[at(own)]
+        op.ctx.counts = np.zeros((3, x.shape[1]), np.int64)
         op.ctx.labels = truth if truth.ndim == dy.ndim else truth[at((own[0], *own[2:]))]
+        if layer.statistics:
+            op.statistics()
         op.forward()
-        return [op.ctx.sums, op.blocks.dx]
+        return [op.ctx.sums, op.blocks.dx, op.ctx.counts.astype(float)]
     op.forward()
     op.backward()
     if p is None:
@@ -68,3 +76,19 @@ def test_layers_compute_the_same_on_both_backends(kind: str, backend: Any,
         for mine, numpys in zip(results(layer, x, own, dy, backend),
                                 results(layer, x, own, dy, None), strict=True):
             close(mine, numpys)
+
+
+@pytest.mark.parametrize("channels", [(0, 2), (4, 5)])
+def test_group_norm_of_some_channels(channels: tuple[int, int], backend: Any) -> None:
+    """Also of a single one, whose numbers of all samples would have gaps between them."""
+    x, dy = (random(seed, (5, 6, 3, 4), np.float64) for seed in (0, 1))
+    own, found = ((0, 5), channels, (0, 3), (0, 4)), []
+    for each in backend, None:
+        p = parameters(GroupNorm("g", groups=3), (6, 3, 4), np.float64, channels)
+        op = make(GroupNorm("g", groups=3), 5, [x], own, dy, p=p, backend=each,
+                  moments=((0, 5), (0, 3), (0, 2)))
+        for step in (op.statistics, op.forward, op.backward_weight, op.backward):
+            step()
+        found.append((op.blocks.y, op.blocks.dx, p.dweight, p.dbias))
+    for mine, numpys in zip(*found, strict=True):
+        close(mine, numpys)

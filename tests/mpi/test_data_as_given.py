@@ -18,6 +18,7 @@ from hpcpar.data.numpy_files import from_numpy
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.network.graph import Network
+from hpcpar.network.layers import DiceCrossEntropy, SoftmaxCrossEntropy
 from hpcpar.network.torch_module import from_torch
 from hpcpar.plan import plan as plans
 from hpcpar.train import global_tensors
@@ -90,9 +91,10 @@ def close(found: Any, wanted: Any) -> bool:
 class Theirs:
     """Plain PyTorch on one process: normalised images, `ignore_index`."""
 
-    def __init__(self, module: nn.Module, path: str) -> None:
+    def __init__(self, module: nn.Module, path: str, dice: bool = False) -> None:
         import h5py
 
+        self.dice = dice
         self.module = module
         self.optimizer = torch.optim.SGD(module.parameters(), RATE)
         with h5py.File(path) as f:
@@ -104,11 +106,22 @@ class Theirs:
 
     def step(self, chosen: np.ndarray) -> float:
         images, labels = (each[chosen] for each in self.parts[""])
-        loss = functional.cross_entropy(self.module(images), labels, ignore_index=-1)
+        loss = self.loss(self.module(images), labels)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
+
+    def loss(self, y: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of the pixels that count, plus perhaps Dice of these, by sample."""
+        loss = functional.cross_entropy(y, labels, ignore_index=-1)
+        if not self.dice:
+            return loss
+        known = (labels >= 0).double()[:, None]
+        p = y.softmax(1) * known
+        truth = functional.one_hot(labels.clamp(0), 3).movedim(-1, 1) * known
+        above, below = (2 * (p * truth).sum((2, 3)) + 1e-5, (p + truth).sum((2, 3)) + 1e-5)
+        return loss + (1 - above / below).mean()
 
     def test(self) -> tuple[float, float]:
         """Loss and accuracy on the held-out part."""
@@ -117,21 +130,22 @@ class Theirs:
         with torch.no_grad():
             y = self.module(images)
         known = labels >= 0
-        return (float(functional.cross_entropy(y, labels, ignore_index=-1)),
+        return (float(self.loss(y, labels)),
                 float((y.argmax(1) == labels)[known].double().mean()))
 
 
-@pytest.mark.parametrize("strategy", ["data", "spatial", "filter", "micro-batches"])
+@pytest.mark.parametrize("strategy", ["data", "spatial", "filter", "micro-batches", "dice"])
 def test_pixels_that_do_not_count_train_as_in_pytorch(
         strategy: str, made: tuple[str, np.ndarray, np.ndarray], ranks: World) -> None:
     parts = strategy == "micro-batches"
     module = net(norm=not parts)  # micro-batches have batch statistics of their own
-    network = from_torch(module, SHAPE)
-    plan = planned(network, ranks, "spatial" if parts else strategy, 2 if parts else 1)
+    dice = strategy == "dice"
+    network = from_torch(module, SHAPE, DiceCrossEntropy if dice else SoftmaxCrossEntropy)
+    plan = planned(network, ranks, "spatial" if parts or dice else strategy, 2 if parts else 1)
     options = JobOptions(data=made[0], steps=STEPS, rate=RATE, momentum=0.0, decay=0.0)
     job = Training(ranks, network, plan, backend("cpu"), options)
     put(module, ranks.comm.bcast(dict(global_tensors.weights(job.executor, ranks))))
-    order, theirs = [job.loader.order(epoch) for epoch in range(2)], Theirs(module, made[0])
+    order, theirs = [job.loader.order(epoch) for epoch in range(2)], Theirs(module, made[0], dice)
     told: list[Progress] = []
     job.run(told.append)
     per_epoch = job.loader.batches_per_epoch

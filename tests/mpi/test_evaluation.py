@@ -20,6 +20,7 @@ from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Conv2d,
+    DiceCrossEntropy,
     Flatten,
     Linear,
     LogisticCrossEntropy,
@@ -254,24 +255,26 @@ def test_fc_passes(strategy: str, communicator: Communicator) -> None:
         check(name, replace(plan, overlap=overlap), "ring", communicator, P + 1, strategy)
 
 
-@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy, LogisticCrossEntropy, MeanSquaredError])
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy, LogisticCrossEntropy, MeanSquaredError,
+                                  DiceCrossEntropy])
 def test_padded_batches_of_every_loss(loss: type, communicator: Communicator) -> None:
     """From one missing sample to an empty batch, of which some ranks and micro-batches then have
     nothing that counts.
     """
     net = Chain("padded", (2, 5, 4))
-    net.add(Conv2d, "conv", out_channels=3,
-            kernel=(2, 2)).add(Flatten, "flatten").add(Linear, "fc", out_features=P + 1)
+    net.add(Conv2d, "conv", out_channels=P + 1, kernel=(2, 2))
+    if loss is not DiceCrossEntropy:
+        net.add(Flatten, "flatten").add(Linear, "fc", out_features=P + 1)
     network: Network = net.add(loss, "loss").build()
     batch = P + 2
     rng = np.random.default_rng(8)
     images = rng.standard_normal((STEPS, batch, *network.image_shape))
     targets = rng.standard_normal((STEPS, batch,
                                    P + 1)) if loss is MeanSquaredError else rng.integers(
-                                       0, P + 1, (STEPS, batch))
-    by_samples, by_outputs = Config(n=P), Config(
-        replicas=P) if loss is SoftmaxCrossEntropy else Config(c=P)
-    for config in (by_samples, by_outputs):
+                                       0, P + 1, (STEPS, batch, *network.truth_shape))
+    by_samples = Config(n=P)
+    others = {SoftmaxCrossEntropy: Config(replicas=P), DiceCrossEntropy: Config(h=P)}
+    for config in (by_samples, others.get(loss, Config(c=P))):
         configs = {layer.name: by_samples if layer.name in ("input", "conv") else config
                    for layer in network.layers}
         plan = Plan(NetworkSpec("padded", network.image_shape, P + 1), P, batch, "data", configs,

@@ -66,6 +66,12 @@ def test_every_strategy(collectives: str, gpu_communicator: Communicator) -> Non
               gpu_communicator, f"{strategy} on a GPU", steps=2)
 
 
+def test_a_loss_over_pixels(gpu_communicator: Communicator) -> None:
+    for strategy in ("data", "spatial", "filter"):
+        check("dice", plan_of("dice", strategy, "full"), "ring", gpu_communicator,
+              f"{strategy} on a GPU", steps=2)
+
+
 @pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
 @pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
 def test_updates_by_array_operations(optimizer: str, gpu_communicator: Communicator) -> None:

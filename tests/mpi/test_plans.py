@@ -70,7 +70,7 @@ def test_built_in_networks(name: str, communicator: Communicator) -> None:
 
 
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")
-@pytest.mark.parametrize("name", [*NAMES[: COUNT // 3], "lenet5", *BUILT_IN])
+@pytest.mark.parametrize("name", [*NAMES[: COUNT // 3], *UNETS[: COUNT // 6], "lenet5", *BUILT_IN])
 def test_pipelines(name: str, communicator: Communicator) -> None:
     given = facts(name)
     plan = staged_plan(given.network, given.batch, P, np.random.default_rng([len(name), P, 3]))

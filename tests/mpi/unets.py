@@ -13,6 +13,7 @@ from hpcpar.network.layers import (
     Concat,
     ConvTranspose2d,
     ConvTranspose3d,
+    DiceCrossEntropy,
     Layer,
     MeanSquaredError,
     Pad,
@@ -89,7 +90,11 @@ class UNetMaker(Maker):
             x = self.fitted(self.enlarged(x, skip), skip)
             x = self.block(self.add(Concat, *((x, skip) if self.chance(0.5) else (skip, x))))
         self.add(self.conv, x, out_channels=self.one(2, 5), kernel=1)
-        self.add(MeanSquaredError if self.chance(0.4) else SoftmaxCrossEntropy)
+        if self.chance(0.4):
+            self.add(MeanSquaredError)
+        else:
+            self.add(DiceCrossEntropy if self.chance(0.5) else SoftmaxCrossEntropy,
+                     label_smoothing=0.1 * self.one(0, 2))
         return self.net.build()
 
 

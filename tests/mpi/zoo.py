@@ -25,6 +25,7 @@ from hpcpar.network.layers import (
     Conv1d,
     Conv2d,
     Conv3d,
+    DiceCrossEntropy,
     Dropout,
     Expand,
     Flatten,
@@ -297,6 +298,17 @@ def own() -> Network:
     return net.build()
 
 
+def dice() -> Network:
+    """An image of classes, its labels smoothed."""
+    net = Graph("dice", (2, 11, 9))
+    net.add(Conv2d, "conv1", out_channels=6, kernel=3, padding=1)
+    net.add(GroupNorm, "norm", groups=3)
+    net.add(ReLU, "relu")
+    net.add(Conv2d, "conv2", out_channels=4, kernel=3)
+    net.add(DiceCrossEntropy, "loss", label_smoothing=0.1)
+    return net.build()
+
+
 #: name -> (builder, batch)
 SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "lenet5": (lambda: lenet5((1, 12, 11), 10), 7),
@@ -316,6 +328,7 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "own": (own, 6),
     "moves": (moves, 5),
     "channelwise": (channelwise, 6),
+    "dice": (dice, 5),
     "skip first": (lambda: skips.skip(True), 6),
     "skip second": (lambda: skips.skip(False), 6),
     "two skips": (skips.two_skips, 6),

@@ -27,8 +27,6 @@ from hpcpar.schedule.moments import moments_layout
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.steps import CODES, Kind
 
-#: Arrays of each sum of a normalisation: the sum, its gradient, and mean or deviation (float64).
-MOMENTS_BYTES = 24
 #: Bytes that go through the buffers of one rank at most, by the key of each movement between ranks.
 MovedBytes = Mapping[Hashable, Ints]
 
@@ -153,7 +151,7 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: int, boxes: 
     """Bytes that a layer keeps of a pass of `samples` for its backward pass."""
     y = owned(network, layer, plan.configs[layer.name], samples)
     if layer.statistics:
-        return MOMENTS_BYTES * boxes.items(moments_layout(network, plan, layer, samples))
+        return layer.sums_bytes * boxes.items(moments_layout(network, plan, layer, samples))
     each = layer.kept_bytes(plan.item_bytes) if training else 0
     return each * boxes.items(y) if each else 0
 

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hpcpar.kernels.interface import Array, Backend, address
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.plan.boxes import Box, items
@@ -74,11 +71,13 @@ class Context:
     again: bool = False
     #: Factor of the loss's gradient (1 / samples whose mean is minimised).
     scale: float = 0.0
+    #: Part of the samples, or of their pixels, that counts in the loss.
+    share: float = 1.0
     labels: Array = None
     caller: Caller | None = None
     sums: Array = None
-    #: [3, classes] on the host, to count pixels by class in; None in training.
-    counts: NDArray[np.int64] | None = None
+    #: [3, classes] to count pixels by class in.
+    counts: Array = None
 
     @property
     def need(self) -> Box:

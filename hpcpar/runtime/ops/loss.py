@@ -5,19 +5,24 @@ pass.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import (
+    DiceCrossEntropy,
     LogisticCrossEntropy,
     MeanSquaredError,
     Outputs,
     SoftmaxCrossEntropy,
 )
-from hpcpar.runtime.ops.base import Operator
+from hpcpar.plan.boxes import shape
+from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
+
+#: Added to numerator and denominator of a Dice, as MONAI and nnU-Net do.
+DICE_EPS = 1e-5
 
 
 class LossOp(Operator):
@@ -69,22 +74,79 @@ class LossOp(Operator):
 class SoftmaxCrossEntropyOp(LossOp):
     """Cross-entropy of the softmax; counts correct samples, and pixels by class."""
 
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        assert isinstance(ctx.layer, SoftmaxCrossEntropy)
+        self.smoothing = ctx.layer.label_smoothing
+
     def _loss(self, x: Array, scale: float, dx: Array) -> None:
         ctx, labels = self.ctx, self.ctx.labels.reshape(-1)
         self.backend.softmax_cross_entropy(x, labels, scale, dx, ctx.sums)
+        if self.smoothing:
+            wanted, counts = self._one_hot(labels, x), (labels >= 0).astype(x.dtype)
+            moved = self.smoothing * (wanted - counts[:, None] / x.shape[1])
+            ctx.sums[:1] += (moved * x).sum(dtype=np.float64)
+            dx += scale * moved
         self.backend.scale(ctx.sums[1:], 1 / self.means_over)
         if ctx.counts is not None:
             self._count(x.argmax(axis=1), labels, ctx.counts)
 
-    def _count(self, predicted: Array, labels: Array, counts: NDArray[np.int64]) -> None:
+    def _one_hot(self, labels: Array, x: Array) -> Array:
+        """[rows, classes] whether a row's label is the class."""
+        return labels[:, None] == self.backend.xp.arange(x.shape[1])
+
+    def _count(self, predicted: Array, labels: Array, counts: Array) -> None:
         """Add this block's pixels by class: labels, predictions, and both at once."""
-        xp, host = self.backend.xp, np.empty(counts.shape[1] + 1, np.int64)
-        known = labels >= 0
-        each = ((labels, known), (predicted, known), (labels, labels == predicted))
-        for row, (classes, keep) in zip(counts, each, strict=True):
-            found = xp.bincount(xp.where(keep, classes, -1) + 1, minlength=len(host))
-            self.backend.to_host(found, host)
-            row += host[1:]
+        xp, classes = self.backend.xp, counts.shape[1]
+        pairs = xp.where(labels >= 0, labels * classes + predicted, classes**2)
+        found = xp.bincount(pairs, minlength=classes**2 + 1)[:-1].reshape(classes, classes)
+        counts += xp.stack((found.sum(axis=1), found.sum(axis=0), found.diagonal()))
+
+
+@operator(DiceCrossEntropy)
+class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
+    """Cross-entropy and Dice loss, sample by sample.
+
+    `statistics` sums this block's pixels, to which those of other ranks are added before `forward`.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self.moments = ctx.backend.zeros(shape(ctx.moments), np.float64)
+
+    def statistics(self) -> None:
+        """`moments` of each class: its probability where it is the label, and the sum of all its
+        probabilities and labels.
+        """
+        self.moments[...] = 0
+        if not self.empty:
+            for sums, (p, wanted) in zip(self.moments, self._samples(), strict=True):
+                sums[:, 0] = (p * wanted).sum(axis=0, dtype=np.float64)
+                sums[:, 1] = p.sum(axis=0, dtype=np.float64) + wanted.sum(axis=0)
+
+    def _samples(self) -> Iterator[tuple[Array, Array]]:
+        """[own pixels, classes] of each sample: the softmax, 0 where no label counts, and whether
+        the class is the label.
+        """
+        xp = self.backend.xp
+        for i, labels in enumerate(self.ctx.labels):
+            rows, flat = self._rows(self.x[i:i + 1]), labels.reshape(-1)
+            p = xp.exp(rows - rows.max(axis=1, keepdims=True))
+            p *= (flat >= 0)[:, None] / p.sum(axis=1, keepdims=True)
+            yield p, self._one_hot(flat, rows)
+
+    def _loss(self, x: Array, scale: float, dx: Array) -> None:
+        super()._loss(x, scale, dx)
+        above, below = 2 * self.moments[..., 0] + DICE_EPS, self.moments[..., 1] + DICE_EPS
+        # a sample's Dice loss counts once: on each rank for its part of the pixels
+        pixels = math.prod(shape(self.ctx.own)[2:])
+        self.ctx.sums[:1] += self.ctx.share * pixels * (1 - above / below).mean(axis=1).sum()
+        of_any, of_label = ((above / below**2).astype(x.dtype), (2 / below).astype(x.dtype))
+        scale *= self.ctx.share * self.means_over / x.shape[1]
+        gradients = dx.reshape(len(self.moments), pixels, -1)
+        for i, (p, wanted) in enumerate(self._samples()):
+            g = p * (of_any[i] - wanted * of_label[i])
+            gradients[i] += scale * (g - p * g.sum(axis=1, keepdims=True))
 
 
 @operator(LogisticCrossEntropy)

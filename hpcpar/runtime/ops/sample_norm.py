@@ -98,8 +98,9 @@ class GroupNormOp(NormalisationOp):
         return self.backend.empty((*shape(self.ctx.own)[:2], 2), np.float64)
 
     def _of_channels(self, of_groups: Array) -> Array:
-        """The numbers [samples, groups, ...] for each own channel of a group."""
-        return self.backend.xp.repeat(of_groups, self.size, axis=1)[:, self._own]
+        """The numbers [samples, groups, ...] for each own channel of a group, without gaps."""
+        xp = self.backend.xp
+        return xp.ascontiguousarray(xp.repeat(of_groups, self.size, axis=1)[:, self._own])
 
     def _add_groups(self, sums: Array, out: Array) -> None:
         """Sums [samples, own channels, 2] added up by groups."""
@@ -109,8 +110,9 @@ class GroupNormOp(NormalisationOp):
         out[...] = whole.reshape(samples, groups, self.size, 2).sum(axis=2)
 
     def _repeated(self, of_channels: Array) -> Array:
-        """The numbers [own channels] for each sample."""
-        return self.backend.xp.broadcast_to(of_channels, shape(self.ctx.own)[:2])
+        """The numbers [own channels] for each sample, without gaps."""
+        xp = self.backend.xp
+        return xp.ascontiguousarray(xp.broadcast_to(of_channels, shape(self.ctx.own)[:2]))
 
 
 @operator(LayerNorm)

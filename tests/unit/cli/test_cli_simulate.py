@@ -117,7 +117,7 @@ def test_the_legends_of_a_plot_are_beside_what_is_drawn(plan: str) -> None:
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (("--slow", "node9=2"), "no unit of this job"),
+    (("--slow", "node9=2"), "this job has no unit"),
     (("--slow", "node0"), "not a number greater than 0"),
     (("--load", "nod=0.2"), "did you mean 'node'"),
     (("--jitter", "2"), "a number from 0 to 1"),

@@ -193,6 +193,7 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     *((name, strategy, ranks, {}) for name in ("unet", "unet3d", "signals")
       for strategy, ranks in (("data", 2), ("filter", 3), ("spatial", 2))),
     ("unet", "spatial", 4, {}),
+    ("dice", "spatial", 3, {"microbatches": 2}), ("dice", "data", 2, {}),
     ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}),
     ("resnet", "data", 4, {"batch_norm": "local"}),
     ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}),

@@ -388,8 +388,8 @@ def test_every_layer_kind_is_tested_or_elementwise() -> None:
     own = [kind for kind in _OPERATORS if kind.__module__.startswith("hpcpar.")]
     untested = {kind.__name__ for kind in own if not any(issubclass(t, kind) for t in tested)}
     assert untested == {
-        "Dropout", "Flatten", "LogisticCrossEntropy", "MeanSquaredError", "Outputs",
-        "SoftmaxCrossEntropy"}
+        "DiceCrossEntropy", "Dropout", "Flatten", "LogisticCrossEntropy", "MeanSquaredError",
+        "Outputs", "SoftmaxCrossEntropy"}
 
 
 def test_long_kernels_tick() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from hpcpar.network.layers import (
     BatchNorm,
+    DiceCrossEntropy,
     Layer,
     LogisticCrossEntropy,
     MeanSquaredError,
@@ -31,6 +32,7 @@ from tests.ops_support import (
     reference,
     torch,
 )
+from tests.reference_layers import loss as reference_loss
 
 F = torch.nn.functional
 
@@ -172,6 +174,8 @@ def test_classification(parts: int, dtype: Any) -> None:
     ones = F.one_hot(targets, 4).double()
     for layer, function, correct in (
         (SoftmaxCrossEntropy("l"), lambda a: F.cross_entropy(a[counted], targets), hits),
+        (SoftmaxCrossEntropy("l", label_smoothing=0.2),
+         lambda a: F.cross_entropy(a[counted], targets, label_smoothing=0.2), hits),
         (LogisticCrossEntropy("l"),
          lambda a: F.binary_cross_entropy_with_logits(a[counted], ones, reduction="sum") / 4, 0),
     ):
@@ -182,3 +186,29 @@ def test_classification(parts: int, dtype: Any) -> None:
             total += sums
             close(part, dx[at(own)])
         assert total == pytest.approx([float(want), correct], rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cuts", [(1, 1, 1, 1), (2, 1, 3, 1), (1, 1, 9, 2), (5, 1, 1, 4)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_dice_and_cross_entropy(smoothing: float, cuts: tuple[int, ...], dtype: Any) -> None:
+    """Cut images sum their pixels; a sample and some pixels do not count."""
+    x = random(0, (3, 4, 5, 6), dtype)
+    labels = np.random.default_rng(1).integers(-1, 4, (3, 5, 6))
+    labels[2] = -1
+    layer = DiceCrossEntropy("l", label_smoothing=smoothing)
+    want, (dx,) = reference(lambda a: reference_loss(layer, a, labels, 2), [x])
+    blocks = boxes(x.shape, cuts)
+    ops = [make(layer, 3, [x], own, x, moments=(own[0], own[1], (0, 2)), scale=1 / 2,
+                labels=labels[at((own[0], *own[2:]))], sums=np.full(2, 9.0)) for own in blocks]
+    sums: dict[Any, np.ndarray] = {}
+    for op in ops:
+        op.statistics()
+        sums[op.ctx.own[0]] = sums.get(op.ctx.own[0], 0) + op.moments
+    for op in ops:
+        op.moments[...] = sums[op.ctx.own[0]]
+        op.forward()
+        close(op.blocks.dx, dx[at(op.ctx.own)])
+    total = sum(op.ctx.sums for op in ops)
+    hits = (x.argmax(axis=1) == labels).sum() / 30
+    assert total == pytest.approx([float(want), hits], rel=1e-5)

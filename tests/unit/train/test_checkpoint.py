@@ -183,11 +183,11 @@ def test_a_tensor_of_no_numbers_is_refused(path: str, value: Any) -> None:
 
 
 def test_another_network(path: str) -> None:
-    fails("is of network lenet5, the plan is for network mlp", checkpoint.check, path,
+    fails("has network lenet5, the plan network mlp", checkpoint.check, path,
           network("mlp", (1, 8, 8), 10), 1)
-    fails(r"shape \(1, 8, 8\), the plan is for shape \(1, 28, 28\)", checkpoint.check, path,
+    fails(r"shape \(1, 8, 8\), the plan shape \(1, 28, 28\)", checkpoint.check, path,
           network("lenet5"), 1)
-    fails("classes 10, the plan is for classes 4", checkpoint.check, path,
+    fails("classes 10, the plan classes 4", checkpoint.check, path,
           network("lenet5", (1, 8, 8), 4), 1)
     fails(r"has shape \(6, 1, 5, 5\), rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9,
           "f4", NAMES)

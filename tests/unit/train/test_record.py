@@ -185,7 +185,7 @@ def test_bad_files(tmp_path: Path) -> None:
     fails("not the record of a run", tmp_path / "other.h5")
     with h5py.File(path, "a") as f:
         f.attrs["hpcpar_record"] = 3
-    fails("of version 3")
+    fails("has version 3")
     with h5py.File(path, "a") as f:
         f.attrs["hpcpar_record"] = 2
         del f["loss"]

@@ -1,0 +1,42 @@
+"""The loss of a network, chosen by its name, and doubts about the one that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import LogisticCrossEntropy, Sigmoid, SoftmaxCrossEntropy
+from hpcpar.network.loss import LOSSES
+
+
+def with_loss(network: Network, kind: str | None = None,
+              label_smoothing: float | None = None) -> Network:
+    """The network with another loss (one of `LOSSES`), or another smoothing of its labels.
+
+    Raises
+    ------
+    InputError
+        The loss does not fit the network, or smooths no labels.
+    """
+    loss = network.loss
+    if kind is not None:
+        loss = LOSSES[kind](loss.name, loss.inputs)
+    if label_smoothing is not None:
+        loss = loss.smoothed(label_smoothing)
+    if loss == network.loss:
+        return network
+    return replace(network, layers=(*network.layers[:-1], loss))
+
+
+def loss_notes(network: Network) -> Iterator[str]:
+    """A note where a loss over classes follows one output alone, or what is a probability already.
+    """
+    if not isinstance(network.loss, SoftmaxCrossEntropy | LogisticCrossEntropy):
+        return
+    if network.classes == 1:
+        yield (f"it has one output, with which {network.loss.kind} learns nothing: give it an "
+               "output for each class, or take --loss mean_squared_error with targets")
+    if isinstance(network.by_name[network.loss.inputs[0]], Sigmoid):
+        yield (f"it ends in a sigmoid, which {network.loss.kind} does not expect: leave the "
+               "sigmoid out, or take --loss mean_squared_error with targets")
