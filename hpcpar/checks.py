@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any, TypeVar
@@ -47,17 +47,16 @@ def path(value: T) -> T:
 
 @dataclass(eq=False)
 class OneOf:
-    """Checks that a value is one of a few names; synonyms map to names."""
+    """Checks that a value is one of a few names."""
 
     known: Iterable[str]
-    synonyms: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def metavar(self) -> str:
         return "|".join(self.known)
 
     def __call__(self, value: object) -> str:
-        name = self.synonyms.get(str(value), str(value))
+        name = str(value)
         if name not in tuple(self.known):
             raise ValueRefused(unknown("value", name, self.known))
         return name

@@ -24,7 +24,7 @@ from hpcpar.plan.plan import (
     Synchronisation,
 )
 from hpcpar.plan.precision import PRECISIONS
-from hpcpar.plan.strategies import GATHER_SYNONYMS, GATHERS
+from hpcpar.plan.strategies import GATHERS
 
 #: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
 IMAGENET_SAMPLES = 1_200_000
@@ -116,7 +116,7 @@ class PlanFields(StepOptions, section="plan"):
     """The options that a plan file keeps."""
 
     gather: str | None = option(
-        None, OneOf(GATHERS, GATHER_SYNONYMS),
+        None, OneOf(GATHERS),
         "when activations split by channel are gathered (default lazy: just before a layer needs "
         "them whole)")
     collectives: str = option(

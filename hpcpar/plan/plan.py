@@ -84,9 +84,6 @@ OTHER_NORM = {"sync": "local", "local": "sync"}
 SWITCHES = ("each", "one")
 #: Most micro-batches, and most FC passes, of a plan file.
 MOST_PARTS = 4096
-#: Options of plan files of earlier versions, and their names today; values of them, and today's.
-FORMER_NAMES = {"turns": "fc_passes", "dtype": "precision"}
-FORMER_VALUES = {"float32": "fp32", "float64": "fp64"}
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
                                      "precision": PRECISIONS, "synchronisation": Synchronisation,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
@@ -249,9 +246,7 @@ def from_json(data: object, where: str) -> Plan:
         found = data["hpcpar_plan"]
         raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version "
                          f"{VERSION}; {_AGAIN}")
-    known = {FORMER_NAMES.get(str(k), str(k)): v for k, v in data.items() if k != "hpcpar_plan"}
-    if (former := str(known.get("precision"))) in FORMER_VALUES:
-        known["precision"] = FORMER_VALUES[former]
+    known = {str(k): v for k, v in data.items() if k != "hpcpar_plan"}
     if isinstance(known.get("machine"), dict):
         known["machine"] = files.as_today(known["machine"], where) or None
     plan = convert(known, Plan, where, _AGAIN)

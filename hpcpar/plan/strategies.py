@@ -21,22 +21,19 @@ from hpcpar.plan.strategy_request import Configs, StrategyRequest
 #: smaller behind a pooling layer, and the backward pass is a reduce-scatter. ``eager``: right after
 #: the layer that computes it (the accounting of Eq 3, 8 and 9).
 GATHERS = ("lazy", "eager")
-#: Earlier names of `GATHERS`, still accepted.
-GATHER_SYNONYMS = {"late": "lazy", "layer": "eager"}
 
 
 def gather_named(name: str) -> str:
-    """The entry of `GATHERS` with this name or earlier name.
+    """The entry of `GATHERS` with this name.
 
     Raises
     ------
     InputError
         Unknown name.
     """
-    gather = GATHER_SYNONYMS.get(name, name)
-    if gather not in GATHERS:
+    if name not in GATHERS:
         raise unknown("gather", name, GATHERS)
-    return gather
+    return name
 
 
 def placement_of(strategy: str) -> tuple[str, str]:

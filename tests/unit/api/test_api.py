@@ -59,9 +59,9 @@ def plain(data: Any) -> Any:
       "--samples", "640"],
      {"strategy": "grid:2x2", "machine": "cori-knl", "accounting": "paper", "samples": 640}),
     (["--strategy", "data", "--input", "1x32x32", "--classes", "7", "--bucket", "0", "--overlap",
-      "none", "--gather", "late", "--optimizer", "adam"],
+      "none", "--gather", "lazy", "--optimizer", "adam"],
      {"strategy": "data", "input": (1, 32, 32), "classes": 7, "bucket": 0, "overlap": "none",
-      "gather": "late", "optimizer": "adam"}),
+      "gather": "lazy", "optimizer": "adam"}),
 ], ids=["auto", "layerwise", "paper", "options"])
 def test_plan_answers_as_the_command(words: list[str], given: dict[str, Any],
                                      capsys: pytest.CaptureFixture[str]) -> None:

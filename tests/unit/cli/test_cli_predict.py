@@ -43,14 +43,10 @@ def test_inference(capsys: pytest.CaptureFixture[str]) -> None:
     assert forward["memory"]["optimizer_bytes"] == forward["memory"]["gradients_bytes"] == 0
 
 
-@pytest.mark.parametrize(("old", "new"), [("late", "lazy"), ("layer", "eager")])
-def test_earlier_names_of_gather_are_accepted(capsys: pytest.CaptureFixture[str], old: str,
-                                              new: str) -> None:
-    before, after = (document(capsys, *P100, "--strategy", "filter", "--gather", name)
-                     for name in (old, new))
-    assert before == after
-    assert after != document(capsys, *P100, "--strategy", "filter", "--gather",
-                             "eager" if new == "lazy" else "lazy")
+def test_when_activations_are_gathered(capsys: pytest.CaptureFixture[str]) -> None:
+    lazy, eager = (document(capsys, *P100, "--strategy", "filter", "--gather", name)
+                   for name in ("lazy", "eager"))
+    assert lazy != eager
 
 
 def test_reading_images(capsys: pytest.CaptureFixture[str]) -> None:

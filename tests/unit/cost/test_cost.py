@@ -76,7 +76,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
     blocks more often than others: a block more or less for each of its rounds, at most.
     Redistributions of what is gathered late: see below.
     """
-    gather = "layer" if batch == 24 else "late"
+    gather = "eager" if batch == 24 else "lazy"
     for strategy in one_pass(ranks):
         for step, cost in priced_steps(strategy, ranks, batch, gather=gather,
                                        collectives=collectives):
@@ -86,7 +86,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
                                                         cost.sent_bytes), f"{strategy} {step.label}"
             if step.kind in (Kind.HALO, Kind.ALLREDUCE):
                 assert found == exact, what
-            elif step.kind is Kind.REDISTRIBUTE and gather == "late":
+            elif step.kind is Kind.REDISTRIBUTE and gather == "lazy":
                 redistributed(found, exact, what)
             elif step.group is not None:
                 shapes = parts_of(step, ranks)
@@ -116,7 +116,7 @@ def test_what_every_rank_has_costs_nothing(ranks: int) -> None:
     """Gathered activations are everywhere: a grouped convolution, cut across its towers, finds its
     channels at home.
     """
-    steps = priced_steps("filter", ranks, 24, gather="layer", collectives="ring")
+    steps = priced_steps("filter", ranks, 24, gather="eager", collectives="ring")
     found = [(step, cost) for step, cost in steps if step.kind is Kind.REDISTRIBUTE
              and step.phase is Phase.FORWARD]
     assert found and all(busiest(step, ranks) == (0, 0) for step, _ in found)

@@ -43,7 +43,7 @@ class Setting:
 
     machine: Machine
     placement: str = "inner"
-    gather: str = "late"
+    gather: str = "lazy"
     accounting: str = "schedule"
     overlap: str = "full"
     collectives: str = "auto"
@@ -51,8 +51,8 @@ class Setting:
 
 SETTINGS = [
     Setting(files.load("abci-v100")),
-    Setting(files.load("p100x4x4"), "outer", "layer", overlap="gradient"),
-    Setting(files.load("cori-knl"), gather="layer", accounting="paper", overlap="none"),
+    Setting(files.load("p100x4x4"), "outer", "eager", overlap="gradient"),
+    Setting(files.load("cori-knl"), gather="eager", accounting="paper", overlap="none"),
     Setting(files.load("abci-v100"), "outer", accounting="paper", overlap="none",
             collectives="tree"),
     Setting(files.load("h100x8"), collectives="ring"),

@@ -154,7 +154,7 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
     return predicted, [allocated(plan, schedule, rank) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("gather", ["late", "layer"])
+@pytest.mark.parametrize("gather", ["lazy", "eager"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     """Every rank of even cuts holds what is predicted, and of each kind."""

@@ -74,7 +74,7 @@ def priced(strategy: str, ranks: int, pooled: bool = False, machine: Machine = F
     network = NETWORKS[pooled]
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     chosen = {"overlap": "none", "collectives": "ring"} | options
-    plan = make_plan(spec, strategy, ranks, B, gather="layer", network=network,
+    plan = make_plan(spec, strategy, ranks, B, gather="eager", network=network,
                      machine=machine, **chosen)
     return price(network, plan, machine)
 
@@ -309,7 +309,7 @@ def test_one_rank_communicates_nothing(strategy: str, spec: NetworkSpec, batch: 
 
 
 @FEW
-@given(networks, ranks_of, batches, machines, st.sampled_from(["late", "layer"]),
+@given(networks, ranks_of, batches, machines, st.sampled_from(["lazy", "eager"]),
        st.sampled_from(["none", "full"]))
 def test_pure_cases_of_grids(spec: NetworkSpec, p: int, batch: int, machine: Machine, gather: str,
                              overlap: str) -> None:
@@ -341,7 +341,7 @@ def test_slower_links_never_help(spec: NetworkSpec, plan: tuple[str, int], batch
 
 
 @FIXED
-@given(networks, strategies(), batches, machines, st.sampled_from(["late", "layer"]))
+@given(networks, strategies(), batches, machines, st.sampled_from(["lazy", "eager"]))
 def test_overlap_only_helps(spec: NetworkSpec, plan: tuple[str, int], batch: int, machine: Machine,
                             gather: str) -> None:
     """``none`` is the plain sum exactly; then gradients, then all else may hide; apart from the

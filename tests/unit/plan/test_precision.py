@@ -41,13 +41,6 @@ def test_a_plan_file_keeps_its_precision(precision: str, tmp_path: Path) -> None
     assert plans.load(str(tmp_path / "p.json")) == plan
 
 
-def test_files_of_earlier_versions_name_a_type() -> None:
-    data = plans.to_json(plan_of("fp64"))
-    assert data.pop("precision") == "fp64"
-    assert plans.from_json(data | {"dtype": "float64"}, "p").precision == "fp64"
-    assert plans.from_json(data | {"dtype": "float32"}, "p").precision == "fp32"
-
-
 def test_mixed_precision_halves_activations_but_not_weights() -> None:
     for strategy in ("data", "domain:2x2", "grid:2x2", "filter"):
         single, mixed = priced("fp32", strategy).memory, priced("amp", strategy).memory

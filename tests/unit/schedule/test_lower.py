@@ -39,7 +39,7 @@ def tree(step: Move) -> tuple[str, int]:
     return BY_KIND[step.pattern.kinds[0]][1], 1
 
 
-def schedule(strategy: str, ranks: int, gather: str = "late", overlap: str = "full") -> Schedule:
+def schedule(strategy: str, ranks: int, gather: str = "lazy", overlap: str = "full") -> Schedule:
     return lower(NETWORK, make_plan(LENET, strategy, ranks, 8, gather=gather, overlap=overlap),
                  ring)
 
@@ -55,7 +55,7 @@ def test_one_rank_communicates_nothing(strategy: str) -> None:
     assert schedule(strategy, 1).comms == ()
 
 
-@pytest.mark.parametrize("gather", ["late", "layer"])
+@pytest.mark.parametrize("gather", ["lazy", "eager"])
 def test_data_sums_gradients_and_the_loss_only(gather: str) -> None:
     s = schedule("data", 4, gather)
     assert {c.kind for c in s.comms} == {Kind.ALLREDUCE}
@@ -66,8 +66,8 @@ def test_data_sums_gradients_and_the_loss_only(gather: str) -> None:
 
 
 @pytest.mark.parametrize(("gather", "forward", "backward"), [
-    ("late", {"conv2", "fc1", "fc2", "fc3", "loss"}, Kind.REDUCE_SCATTER),
-    ("layer", {"relu1", "relu2", "relu3", "relu4", "loss"}, Kind.ALLREDUCE),
+    ("lazy", {"conv2", "fc1", "fc2", "fc3", "loss"}, Kind.REDUCE_SCATTER),
+    ("eager", {"relu1", "relu2", "relu3", "relu4", "loss"}, Kind.ALLREDUCE),
 ])
 def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str],
                                                   backward: Kind) -> None:
@@ -80,7 +80,7 @@ def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str]
 def test_late_gathering_moves_less() -> None:
     """What is gathered after pooling is a quarter of what is gathered before it."""
     late, layer = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
-                   for g in ("late", "layer"))
+                   for g in ("lazy", "eager"))
     assert 4 * items(late["conv2"].destination_box(0)) == items(layer["relu1"].destination_box(0))
 
 

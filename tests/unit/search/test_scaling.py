@@ -21,7 +21,7 @@ FITS, TOO_LARGE = 1, LOCAL.device.memory_bytes + 1
 
 def task(ranks: int, batch: int, machine: Machine = LOCAL) -> PlanningTask:
     return PlanningTask(lenet5((1, 28, 28), 10), NetworkSpec("lenet5", (1, 28, 28), 10), ranks,
-                        batch, machine, "late", 60_000, {})
+                        batch, machine, "lazy", 60_000, {})
 
 
 def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
