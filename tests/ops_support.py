@@ -22,6 +22,7 @@ from hpcpar.plan.boxes import Box, block, shape
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.build import build
 from hpcpar.schedule.memory_plan.blocks import Blocks
+from tests.unit.brute import within
 
 torch = pytest.importorskip("torch", reason="PyTorch is the reference of these tests",
                             exc_type=ImportError)
@@ -86,7 +87,8 @@ def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: n
         needs = tuple(found)
     # strides of a part of a larger block
     xs = [
-        np.repeat(x[at(need)], 2, axis=-1)[..., ::2] for x, need in zip(inputs, needs, strict=True)]
+        np.repeat(x[within(need, x.shape)], 2, axis=-1)[..., ::2]
+        for x, need in zip(inputs, needs, strict=True)]
     blocks = Blocks(xs, [np.full(x.shape, 9, x.dtype) for x in xs],
                     y=np.full(shape(own), 9, dy.dtype), dy=dy[at(own)].copy())
     ctx = Context(backend or NumpyBackend(), layer, shapes, batch, needs, own, blocks, p,
@@ -101,7 +103,7 @@ def gather(ops: Sequence[Operator], inputs: Sequence[np.ndarray],
     for op in ops:
         y[at(op.ctx.own)] = op.blocks.y
         for dx, need, part in zip(dxs, op.ctx.needs, op.blocks.dxs, strict=True):
-            dx[at(need)] += part
+            np.add.at(dx, within(need, dx.shape), part)
     return y, dxs
 
 

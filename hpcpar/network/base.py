@@ -101,10 +101,6 @@ class Layer:
     is_loss: ClassVar[bool] = False
     #: Tensors that the backward pass reads again: "input", "output".
     backward_reads: ClassVar[tuple[str, ...]] = ("input", "output")
-    #: True if the output may be written over the input, and the input's gradient over the output's.
-    in_place: ClassVar[bool] = False
-    #: True if the output has the input's values in another shape.
-    is_view: ClassVar[bool] = False
     #: True if the layer that reads the output may write over it: no backward pass reads it here.
     lends_output: ClassVar[bool] = False
     #: True if the operator can compute a part of the outputs alone, while a halo travels.
@@ -123,6 +119,24 @@ class Layer:
     def statistics_groups(self, channels: int) -> int:
         """Groups of the channels that have a pair of sums each, of each sample."""
         return 1
+
+    @property
+    def in_place(self) -> bool:
+        """True if the output may be written over the input, and the input's gradient over the
+        output's.
+        """
+        return False
+
+    @property
+    def is_view(self) -> bool:
+        """True if the output has the input's values: in another shape, or at `inset`."""
+        return False
+
+    def inset(self, x: Shape) -> Shape:
+        """Where the input begins in a larger output, along the axes of a sample, if its values lie
+        there as they are; else ().
+        """
+        return ()
 
     def lends_to(self, reader: Layer) -> bool:
         """True where `reader`, if it works in place, may write over this layer's output."""

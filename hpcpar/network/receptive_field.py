@@ -4,7 +4,7 @@ The receptive field of a layer is the product of one-dimensional relations, so t
 that a rank needs is a box.
 
 `needed` of each relation maps an interval. Intervals are half-open, [start, stop); `extent` is the
-length of the input axis.
+length of the input axis. An interval that leaves the axis goes on at its other end (`Periodic`).
 """
 
 from __future__ import annotations
@@ -130,18 +130,13 @@ class Interpolated(Sliding):
 
 @dataclass(frozen=True)
 class Periodic(Sliding):
-    """Output i needs input (i - before) modulo the axis.
-
-    A part whose outputs cross an end of the axis needs the whole axis: a box is one interval.
+    """Output i needs input i - before, counted on past the ends of the axis: index -1 is the last.
     """
 
     before: int
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
-        if stop <= start:
-            return 0, 0
-        lo, hi = start - self.before, stop - self.before
-        return (lo, hi) if lo >= 0 and hi <= extent else (0, extent)
+        return (start - self.before, stop - self.before) if stop > start else (0, 0)
 
 
 @dataclass(frozen=True)

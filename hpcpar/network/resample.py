@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hpcpar.errors import InputError
 from hpcpar.network.base import (
     LARGEST_FLOAT,
+    NO_WORK,
     Layer,
     PassWork,
     Shape,
@@ -219,6 +220,18 @@ class Pad(Resampled):
         ends = (_per_axis(self, name, x, 0) for name in ("begin", "end"))
         return tuple(zip(*ends, strict=True))
 
+    @property
+    def in_place(self) -> bool:
+        return self.mode in ("constant", "periodic")
+
+    @property
+    def is_view(self) -> bool:
+        return self.in_place
+
+    def inset(self, x: Shape) -> Shape:
+        begins = (before for before, _ in self.amounts(x))
+        return (self.channels[0], *begins) if self.in_place else ()
+
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x)
         amounts = self.amounts(x)
@@ -246,13 +259,13 @@ class Pad(Resampled):
         before, after = self.amounts(x)[axis]
         if not before + after:
             return None
-        index = np.arange(*outputs) - before
-        if self.mode == "periodic":
-            index %= x[1 + axis]
-        else:
-            folded = Folded(before, self.mode == "edge")
-            index = np.array([folded.place(i, x[1 + axis]) for i in range(*outputs)], np.int64)
+        folded = Folded(before, self.mode == "edge")
+        index = np.array([folded.place(i, x[1 + axis]) for i in range(*outputs)], np.int64)
         return index[:, None], np.ones((len(index), 1))
 
     def forward_flops(self, x: Shape) -> float:
         return 0.0
+
+    def work(self, op: str) -> PassWork:
+        """Borders are small; the image is mostly there."""
+        return NO_WORK if self.is_view else super().work(op)

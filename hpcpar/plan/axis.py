@@ -15,6 +15,8 @@ from hpcpar.plan.boxes import Interval, block
 from hpcpar.plan.config import Ints
 
 SAME = Same()
+#: Lengths of an axis by which an interval is moved to meet one that leaves it; see `Periodic`.
+TURNS = np.array([[-1], [0], [1]])
 IntArray: TypeAlias = NDArray[np.int64]
 Value = TypeVar("Value", np.int64, np.float64, np.bool_)
 

@@ -57,6 +57,16 @@ def intersect(a: Box, b: Box) -> Box | None:
     return common if all(stop > start for start, stop in common) else None
 
 
+def shared(a: Interval, b: Interval, extent: int) -> list[tuple[Interval, Interval]]:
+    """What two intervals of an axis have in common, as the one counts it and as the other does.
+
+    One of them may leave the axis and go on at its other end; see `Periodic`.
+    """
+    turns = (0,) if min(a[0], b[0]) >= 0 and max(a[1], b[1]) <= extent else (-extent, 0, extent)
+    common = [(max(a[0] + turn, b[0]), min(a[1] + turn, b[1]), turn) for turn in turns]
+    return [((lo - turn, hi - turn), (lo, hi)) for lo, hi, turn in common if hi > lo]
+
+
 def contains(outer: Box, inner: Box) -> bool:
     """Whether `inner` is empty or lies in `outer`."""
     return items(inner) == 0 or all(p[0] <= q[0] and q[1] <= p[1]

@@ -14,7 +14,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.network.receptive_field import Columns, Full, Same
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
-from hpcpar.plan.boxes import Box, Interval, intersect, items, largest_part, part_of
+from hpcpar.plan.boxes import Box, Interval, items, largest_part, part_of, shared
 from hpcpar.plan.config import ONE, Config, Ints, MergedAxis, MeshAxis
 
 #: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
@@ -149,13 +149,13 @@ class Layout:
 
     def _parts_meeting(self, axis: Axis, want: Interval) -> list[int]:
         """The parts of an axis that meet an interval."""
-        degree = int(self.degree(axis))
+        degree, extent = int(self.degree(axis)), int(axis.extent)
         near = range(degree)
-        if isinstance(axis.relation, Same) and want[1] > want[0]:
-            first = part_of(int(axis.extent), degree, want[0], axis.granule)
-            last = part_of(int(axis.extent), degree, want[1] - 1, axis.granule)
+        if isinstance(axis.relation, Same) and 0 <= want[0] < want[1] <= extent:
+            first = part_of(extent, degree, want[0], axis.granule)
+            last = part_of(extent, degree, want[1] - 1, axis.granule)
             near = range(first, last + 1)
-        return [i for i in near if intersect((axis.interval(degree, i),), (want,)) is not None]
+        return [i for i in near if shared(axis.interval(degree, i), want, extent)]
 
 
 def _product(factors: Iterable[Ints]) -> Ints:

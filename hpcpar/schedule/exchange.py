@@ -18,6 +18,14 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A box that stays on its rank: in the held array, and in the wanted one."""
+
+    held: Box
+    wanted: Box
+
+
+@dataclass(frozen=True)
 class Exchange:
     """One rank's part in a communication step: pack, rounds of messages, unpack.
 
@@ -30,9 +38,9 @@ class Exchange:
     peers : tuple of int
         Ranks, by the member index that messages name.
     rounds : tuple of Round
-    unpack : tuple of Piece or Box
-        A Piece is copied (added, where the step reduces) from the wire into the wanted array. A
-        bare Box is copied from the held array without a message. The order is that of the parts, so
+    unpack : tuple of Piece or Kept
+        A Piece is copied (added, where the step reduces) from the wire into the wanted array. What
+        is Kept is copied from the held array without a message. The order is that of the parts, so
         that replicas add in the same order.
     in_flight : int
         A round starts when the one so many before it is complete.
@@ -42,7 +50,7 @@ class Exchange:
     pack: tuple[Piece, ...]
     peers: tuple[int, ...]
     rounds: tuple[Round, ...]
-    unpack: tuple[Piece | Box, ...]
+    unpack: tuple[Piece | Kept, ...]
     in_flight: int = 1
 
 

@@ -8,14 +8,18 @@ message.
 In a halo exchange forward, the source layout is what ranks own of a layer's input and the target is
 what they need of it: a rank receives from its neighbours the border rows that its windows reach.
 Backward, source and target swap: a rank sends the gradients of those rows back to their owners,
-which add them (`Comm.reduce`).
+which add them (`Comm.reduce`). Where a needed box leaves the axis and goes on at its other end
+(`Periodic`), the ranks at the two ends are neighbours.
 """
 
 from __future__ import annotations
 
-from hpcpar.plan.boxes import Box, intersect, items
+import itertools
+from collections.abc import Iterable, Iterator
+
+from hpcpar.plan.boxes import Box, items, shared
 from hpcpar.schedule.algorithms.base import Message, Round
-from hpcpar.schedule.exchange import Exchange, Piece
+from hpcpar.schedule.exchange import Exchange, Kept, Piece
 from hpcpar.schedule.steps import Comm
 
 
@@ -27,15 +31,15 @@ def point_to_point(step: Comm, rank: int) -> Exchange:
     pack: list[Piece] = []
     sends: list[Message] = []
     at = 0
-    for peer, box in _sent(step, rank):
+    for peer, box, _ in _sent(step, rank):
         pack.append(Piece(box, at, at + items(box)))
         sends.append(Message(peer, at, at + items(box)))
         at += items(box)
-    unpack: list[Piece | Box] = []
+    unpack: list[Piece | Kept] = []
     recvs: list[Message] = []
-    for peer, box in _wanted(step, rank):
+    for peer, held, box in _wanted(step, rank):
         if peer == rank:
-            unpack.append(box)
+            unpack.append(Kept(held, box))
             continue
         unpack.append(Piece(box, at, at + items(box)))
         recvs.append(Message(peer, at, at + items(box)))
@@ -46,29 +50,34 @@ def point_to_point(step: Comm, rank: int) -> Exchange:
     return Exchange(at, tuple(pack), peers, rounds, tuple(unpack))
 
 
-def _sent(step: Comm, rank: int) -> list[tuple[int, Box]]:
+#: A rank, and a box that moves: as its holder counts, and as the one who wants it does.
+Part = tuple[int, Box, Box]
+
+
+def _sent(step: Comm, rank: int) -> Iterator[Part]:
     """The receivers of `rank`'s messages and the boxes that it sends to them, in order of rank."""
     held = step.source_box(rank)
-    if not items(held):
-        return []
-    replica = step.source.replica(rank)
-    peers = [peer for peer in step.destination.ranks_touching(held)
-             if peer != rank and step.source.replica(peer) == replica]
-    return _common(held, [(peer, step.destination_box(peer)) for peer in peers])
+    if items(held):
+        replica = step.source.replica(rank)
+        peers = (peer for peer in step.destination.ranks_touching(held)
+                 if peer != rank and step.source.replica(peer) == replica)
+        yield from _parts(step, ((peer, held, step.destination_box(peer)) for peer in peers))
 
 
-def _wanted(step: Comm, rank: int) -> list[tuple[int, Box]]:
+def _wanted(step: Comm, rank: int) -> Iterator[Part]:
     """The sources of `rank`'s wanted box, itself included, and what it takes from each."""
     wanted = step.destination_box(rank)
-    if not items(wanted):
-        return []
-    replica = step.source.replica(rank)
-    peers = [peer for peer in step.source.ranks_touching(wanted)
-             if step.source.replica(peer) == replica]
-    return _common(wanted, [(peer, step.source_box(peer)) for peer in peers])
+    if items(wanted):
+        replica = step.source.replica(rank)
+        peers = (peer for peer in step.source.ranks_touching(wanted)
+                 if step.source.replica(peer) == replica)
+        yield from _parts(step, ((peer, step.source_box(peer), wanted) for peer in peers))
 
 
-def _common(mine: Box, theirs: list[tuple[int, Box]]) -> list[tuple[int, Box]]:
-    """The intersections of `mine` with the boxes of peers, without the empty ones."""
-    common = [(peer, intersect(mine, box)) for peer, box in theirs]
-    return [(peer, box) for peer, box in common if box is not None]
+def _parts(step: Comm, pairs: Iterable[Part]) -> Iterator[Part]:
+    """The boxes that held and wanted boxes have in common, in an order that both ranks know."""
+    for peer, held, wanted in pairs:
+        along = (shared(a, b, int(extent)) for a, b, extent in zip(
+            held, wanted, step.source.shape, strict=True))
+        for common in itertools.product(*along):
+            yield peer, tuple(a for a, _ in common), tuple(b for _, b in common)

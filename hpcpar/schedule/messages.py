@@ -11,7 +11,7 @@ from functools import lru_cache
 from hpcpar.plan.boxes import items
 from hpcpar.schedule.algorithms.base import ROOTED, SCATTERED, Collective, Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
-from hpcpar.schedule.exchange import NOTHING, Exchange, Piece
+from hpcpar.schedule.exchange import NOTHING, Exchange, Kept, Piece
 from hpcpar.schedule.halo_exchange import point_to_point
 from hpcpar.schedule.steps import Comm, Kind
 
@@ -62,7 +62,7 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     own, others = (pieces[me],), tuple(p for k, p in pieces.items() if k != me)
     rounds = _rounds(step, sizes, me)
     if step.kind is Kind.ALLGATHER:
-        return Exchange(at, own, peers, rounds, (own[0].box, *others))
+        return Exchange(at, own, peers, rounds, (Kept(own[0].box, own[0].box), *others))
     return Exchange(at, own + others, peers, rounds, own)
 
 
@@ -71,12 +71,12 @@ def _rooted(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     box, me = step.source_box(rank), peers.index(rank)
     n = items(box)
     if not n or len(peers) == 1:
-        return Exchange(0, (), peers, (), (box,) if n else ())
+        return Exchange(0, (), peers, (), (Kept(box, box),) if n else ())
     rounds, whole = _rounds(step, (n,) * len(peers), me), (Piece(box, 0, n),)
     if step.kind is Kind.REDUCE:
         return Exchange(n, whole, peers, rounds, whole if me == step.root else ())
     if me == step.root:
-        return Exchange(n, whole, peers, rounds, (box,))
+        return Exchange(n, whole, peers, rounds, (Kept(box, box),))
     return Exchange(n, (), peers, rounds, whole)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.plan.axis import Axis, all_intervals
+from hpcpar.plan.axis import TURNS, Axis, all_intervals
 from hpcpar.plan.config import ONE
 from hpcpar.plan.rank_boxes import boxes, lives, part
 from hpcpar.schedule.algorithms.base import Collective
@@ -73,21 +73,25 @@ def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
     """Axis by axis: a part's overlaps with all wanted parts multiply over the axes."""
     rank = np.arange(ranks)
     here = lives(step.source, rank)
-    messages, items, kept = (np.ones(ranks, np.int64) for _ in range(3))
+    pieces = np.ones((2, 2, ranks), np.int64)
     for held, wanted in zip(step.source.axes, step.destination.axes, strict=True):
-        counts, sums, own = _overlaps(held, wanted, int(step.source.degree(held)))
         at = np.where(here, part(step.source, held, rank), 0)
-        messages, items, kept = messages * counts[at], items * sums[at], kept * own[at]
-    return np.where(here, messages - (kept > 0), 0), np.where(here, items - kept, 0)
+        pieces *= _overlaps(held, wanted, int(step.source.degree(held)))[..., at]
+    messages, items = pieces[0] - pieces[1]
+    return np.where(here, messages, 0), np.where(here, items, 0)
 
 
 @lru_cache(maxsize=10_000)
-def _overlaps(held: Axis, wanted: Axis, parts: int) -> tuple[Counts, Counts, Counts]:
-    """For each held part: wanted parts that meet it, shared indices, its own of them."""
+def _overlaps(held: Axis, wanted: Axis, parts: int) -> Counts:
+    """What each held part shares with wanted parts: [all or its own, pieces or indices, parts]."""
     (h0, h1), (w0, w1) = all_intervals(held, parts), all_intervals(wanted, parts)
-    common = np.minimum(h1[:, None], w1) - np.maximum(h0[:, None], w0)
-    common = np.maximum(common, 0)
-    return np.count_nonzero(common, axis=1), common.sum(axis=1), np.diagonal(common).copy()
+    out = np.zeros((2, 2, parts), np.int64)
+    for turn in (TURNS * held.extent).ravel():
+        common = np.minimum(h1[:, None] + turn, w1) - np.maximum(h0[:, None] + turn, w0)
+        common = np.maximum(common, 0)
+        for i, mine in enumerate((common, np.diagonal(common)[:, None])):
+            out[i] += np.count_nonzero(mine, axis=1), mine.sum(axis=1)
+    return out
 
 
 def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
@@ -102,13 +106,14 @@ def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
         members = np.flatnonzero(replica == number)
         for begin in range(0, len(members), ROWS):
             rows = members[begin:begin + ROWS]
-            common = np.ones((len(rows), len(members)), np.int64)
-            for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
-                along = (np.minimum(h1[rows, None], w1[members])
-                         - np.maximum(h0[rows, None], w0[members]))
-                common *= np.maximum(along, 0)
-            common[rows[:, None] == members] = 0
-            messages[rows], items[rows] = np.count_nonzero(common, axis=1), common.sum(axis=1)
+            pieces = np.ones((2, len(rows), len(members)), np.int64)
+            for (h0, h1), (w0, w1), extent in zip(held, wanted, step.source.shape, strict=True):
+                turns = TURNS[:, :, None] * extent
+                along = (np.minimum(h1[rows, None] + turns, w1[members])
+                         - np.maximum(h0[rows, None] + turns, w0[members]))
+                pieces *= np.count_nonzero(along > 0, axis=0), np.maximum(along, 0).sum(axis=0)
+            pieces[:, rows[:, None] == members] = 0
+            messages[rows], items[rows] = pieces.sum(axis=2)
     return messages, items
 
 

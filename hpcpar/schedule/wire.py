@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hpcpar.plan.boxes import local
 from hpcpar.schedule.algorithms.base import SCATTERED, slots_of
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
-from hpcpar.schedule.exchange import Exchange, Piece
+from hpcpar.schedule.exchange import Exchange, Kept, Piece
 from hpcpar.schedule.steps import Comm, Kind
 
 
@@ -62,8 +62,9 @@ def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
         # sums travel through the wire: either all blocks are views, or none is
         out.packs, out.views = [(held[local(p.box, held_box)], p) for p in ex.pack], []
     for u in ex.unpack:
-        if not isinstance(u, Piece):
-            out.unpacks.append((wanted[local(u, wanted_box)], None, held[local(u, held_box)]))
+        if isinstance(u, Kept):
+            out.unpacks.append((wanted[local(u.wanted, wanted_box)], None,
+                                held[local(u.held, held_box)]))
             continue
         target = wanted[local(u.box, wanted_box)]
         # a message from another pipeline stage may arrive while the micro-batch before still uses

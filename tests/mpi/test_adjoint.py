@@ -12,7 +12,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.network.builder import Chain
 from hpcpar.network.layers import Conv2d, GlobalAvgPool, MeanSquaredError
-from hpcpar.network.receptive_field import Full
+from hpcpar.network.receptive_field import Full, Periodic
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
@@ -39,6 +39,7 @@ from tests.mpi.movements import (
 from tests.mpi.networks import random_graph, random_unet
 from tests.mpi.plans import random_config
 from tests.mpi.sharing import allgather
+from tests.unit.brute import within
 
 P = world().size
 SEEDS = 6
@@ -75,6 +76,17 @@ def halo_corners(rng: np.random.Generator) -> Movement:
 def enlarged_rows(rng: np.random.Generator) -> Movement:
     n, c, h, w = _extents(rng)
     return layouts(Config(h=P), Config(h=P), (n, c, h, w), {"h": enlarging(rng, h)})
+
+
+def around(rng: np.random.Generator) -> Movement:
+    """Halos around the ends of two axes, up to a whole axis wide."""
+    a, b = max(pairs(P), key=lambda ab: min(ab))
+    extents = _extents(rng)
+    related = {}
+    for axis, n in zip("hw", extents[2:], strict=True):
+        before, after = (int(i) for i in rng.integers(0, [n // 2 + 1, n + 1]))
+        related[axis] = before + n + after, Periodic(before)
+    return layouts(Config(h=a, w=b), Config(h=a, w=b), extents, related)
 
 
 def enlarged_to_any(rng: np.random.Generator) -> Movement:
@@ -156,6 +168,7 @@ FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
     (halo_rows, {(Kind.HALO, Kind.HALO)}),
     (halo_corners, {(Kind.HALO, Kind.HALO)}),
     (enlarged_rows, {(Kind.HALO, Kind.HALO)}),
+    (around, {(Kind.HALO, Kind.HALO)}),
     (enlarged_to_any, {(Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)}),
     (channels_to_whole, {(Kind.ALLGATHER, Kind.REDUCE_SCATTER)}),
     (channels_to_replicas, {(Kind.ALLGATHER, None)}),
@@ -205,10 +218,10 @@ def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: 
     for rank in (r for r in range(P) if _first(needed, r)):
         values = rng.standard_normal(shape(needed.box(rank)))
         if values.size:
-            expected[local(needed.box(rank), whole)] += values
+            np.add.at(expected, within(needed.box(rank), owned.shape), values)
         if needed.holds(ranks.rank) and _part(needed, rank) == _part(needed, ranks.rank):
             y = values
-    mine, want = local(owned.box(ranks.rank), whole), local(needed.box(ranks.rank), whole)
+    mine, want = local(owned.box(ranks.rank), whole), within(needed.box(ranks.rank), owned.shape)
     # products count distinct parts once
     counted = [_first(layout, ranks.rank) for layout in (needed, owned)]
     images = _all_ways(communicator, there, owned, needed, x[mine])

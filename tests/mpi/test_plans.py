@@ -5,6 +5,7 @@ statistics, and trace equals schedule.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.kernels import backend
 from hpcpar.machine.files import load
+from hpcpar.network.base import axes_of
 from hpcpar.plan.boxes import local
 from hpcpar.plan.channel_cuts import integrated
+from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan
 from hpcpar.plan.strategies import GATHERS, configurations, plan_options
 from hpcpar.plan.strategy import grid_sizes
@@ -67,6 +70,21 @@ def test_built_in_networks(name: str, communicator: Communicator) -> None:
     for k in range(2 if P <= 3 else 1):
         plan = random_plan(given.network, given.batch, P, np.random.default_rng([k, P, len(name)]))
         check(name, plan, algorithms(k), communicator, f"random plan {k}", 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": "full", "recompute": 2},
+                                     {"microbatches": 2, "overlap": "gradient"}], ids=str)
+@pytest.mark.parametrize(("name", "axis"), [*(("globe", a) for a in "hw"),
+                                            *(("cosmos", a) for a in "dhw"), ("signals", "w")])
+def test_cut_images_that_go_on_at_their_other_end(name: str, axis: str, options: dict[str, Any],
+                                                  communicator: Communicator) -> None:
+    """More ranks than some images have rows, too."""
+    network, batch = facts(name).network, facts(name).batch
+    spec = NetworkSpec(network.name, network.image_shape, network.classes)
+    cut = {name: axis if axis in axes_of(shape) else "n" for name, shape in network.shapes.items()}
+    configs = {name: Config(**{along: P}) for name, along in cut.items()}
+    plan = Plan(spec, P, batch, "random", configs, precision="fp64", **options)
+    check(name, plan, "ring", communicator, f"{axis} cut", 2)
 
 
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")

@@ -215,6 +215,44 @@ def signals() -> Network:
     return net.build()
 
 
+def globe() -> Network:
+    """Images that go on at their other end: one axis or both, unevenly, in a chain, as wide as the
+    image, before pooling and strides, of a tensor with several readers.
+    """
+    net = Graph("globe", (2, 9, 11))
+    net.add(Pad, "pad1", begin=(0, 2), end=(0, 1), mode="periodic")
+    net.add(Conv2d, "conv1", out_channels=4, kernel=(3, 4), padding=(1, 0))
+    x = net.add(Tanh, "tanh1")
+    net.add(Pad, "pad2", begin=(1, 1), end=(1, 1), mode="periodic")
+    y = net.add(Conv2d, "conv2", out_channels=4, kernel=3)
+    net.add(Add, "sum", after=(x, y))
+    net.add(LeakyReLU, "leaky")
+    net.add(Pad, "pad3", begin=(0, 11), end=(9, 3), mode="periodic")
+    net.add(MaxPool2d, "pool", kernel=3, stride=2)
+    net.add(Pad, "pad4", begin=(2, 0), end=(0, 1), mode="periodic")
+    net.add(Pad, "pad5", begin=(1, 3), end=(0, 0), mode="periodic")
+    net.add(Conv2d, "conv3", out_channels=6, kernel=3, stride=2)
+    net.add(Tanh, "tanh2")
+    net.add(Pad, "zeros", begin=(1, 0), end=(0, 2))
+    net.add(GlobalAvgPool, "mean")
+    net.add(Linear, "fc", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def cosmos() -> Network:
+    """A volume that goes on at all of its ends."""
+    net = Graph("cosmos", (1, 6, 7, 8))
+    for i, (channels, stride) in enumerate(((4, 1), (6, 2))):
+        net.add(Pad, f"pad{i}", begin=(1, 1, 1), end=(1, 1 + i, 1), mode="periodic")
+        net.add(Conv3d, f"conv{i}", out_channels=channels, kernel=3, stride=stride)
+        net.add(LeakyReLU, f"leaky{i}")
+    net.add(GlobalAvgPool, "mean")
+    net.add(Linear, "fc", out_features=3)
+    net.add(MeanSquaredError, "loss")
+    return net.build()
+
+
 def moves() -> Network:
     """Chosen channels and pixels, features as images, resizing by any factor, padding of all kinds.
     """
@@ -325,6 +363,8 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "unet": (lambda: narrow(unet.unet((2, 19, 14), 3), 16), 4),
     "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
     "signals": (signals, 5),
+    "globe": (globe, 6),
+    "cosmos": (cosmos, 5),
     "own": (own, 6),
     "moves": (moves, 5),
     "channelwise": (channelwise, 6),

@@ -36,21 +36,21 @@ def received(step: Comm, ranks: int) -> list[int]:
 
 
 # -- boxes as masks of the global tensor -----------------------------------------------------------
-def within(box: Box) -> tuple[slice, ...]:
-    """The box's elements, in an array of the whole."""
-    return tuple(slice(*interval) for interval in box)
+def within(box: Box, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """The box's elements, in an array of the whole; index -1 is the last."""
+    return np.ix_(*(np.arange(*interval) % n for interval, n in zip(box, shape, strict=True)))
 
 
 def mask(box: Box, shape: Sequence[int]) -> np.ndarray:
     """True at the box's elements."""
     out = np.zeros(shape, bool)
-    out[within(box)] = True
+    out[within(box, shape)] = True
     return out
 
 
 def common(a: Box, b: Box, shape: Sequence[int]) -> int:
     """Elements in both boxes."""
-    return np.count_nonzero(mask(a, shape)[within(b)])
+    return np.count_nonzero(mask(a, shape)[within(b, shape)])
 
 
 def lacking(have: Layout, want: Layout, ranks: int) -> list[int]:

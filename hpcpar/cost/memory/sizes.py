@@ -4,11 +4,14 @@ family.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 
 from hpcpar.network.graph import Network
+from hpcpar.plan.axis import Axis, all_intervals, tabulate
 from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.aliasing import begins_sum, in_place
@@ -24,6 +27,8 @@ class Ends:
     ----------
     need, own, made : int
         Items of what the consumer needs, of what the producer owns, of the consumer's output.
+    around : int
+        Items of the box around what a rank needs and owns, in a halo exchange.
     forward, backward : int
         How the tensor and its gradient move.
     """
@@ -31,6 +36,7 @@ class Ends:
     need: Ints
     own: Ints
     made: Ints
+    around: Ints
     forward: Ints
     backward: Ints
 
@@ -38,7 +44,19 @@ class Ends:
     def of(cls, e: Edge, made: Layout) -> Ends:
         """Those of an edge, and of what ranks own of the consumer's output."""
         codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
-        return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, *codes)
+        axes = zip(e.owned.axes, e.needed.axes, strict=True)
+        around = math.prod(tabulate(partial(_around, a, b), e.needed.degree(b), np.int64)
+                           for a, b in axes)
+        return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, around,
+                   *codes)
+
+
+@lru_cache(maxsize=50_000)
+def _around(own: Axis, need: Axis, parts: int) -> int:
+    """The widest interval around what a part needs, if it needs anything, and owns."""
+    (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)
+    both = np.maximum(own1, need1) - np.minimum(own0, need0)
+    return int(np.where(need1 > need0, both, own1 - own0).max())
 
 
 def where(flag: Flags, yes: Ints, no: Ints) -> Ints:
@@ -57,9 +75,9 @@ def values(ends: Ends, e: Edge, shared: bool) -> Ints:
     if shared:
         return where(still, 0, need)
     alone = not layer.is_loss and len(layer.inputs) == 1
-    reuse = np.equal(need, ends.made) & (alone and in_place(layer, e.producer))
+    reuse = (np.equal(need, ends.made) | layer.is_view) & (alone and in_place(layer, e.producer))
     halo = code == CODES[Kind.HALO]
-    moved = where(halo, np.maximum(need, own), where(reuse, 0, need))
+    moved = where(halo, where(reuse, own, ends.around), where(reuse, 0, need))
     inside = halo | ((code != CODES[Kind.REDISTRIBUTE]) & (need >= own))
     unmoved = where(reuse & np.equal(need, own), 0, own)
     return where(still, unmoved, where(inside, moved, moved + own))
@@ -70,11 +88,12 @@ def gradients(network: Network, ends: Ends, e: Edge) -> Ints:
     need, own, code = ends.need, ends.own, ends.backward
     if len(network.consumers[e.producer.name]) > 1:
         return _one_of_many(network, ends, e)
-    again = np.equal(need, ends.made) & e.consumer.in_place
+    again = (np.equal(need, ends.made) | e.consumer.is_view) & e.consumer.in_place
     whole = where(again, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
     view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))
-    apart = where(code == CODES[Kind.HALO], np.maximum(need, own), where(view, whole, whole + own))
+    halo = where(again, own, ends.around)
+    apart = where(code == CODES[Kind.HALO], halo, where(view, whole, whole + own))
     return where(part, own, apart)
 
 

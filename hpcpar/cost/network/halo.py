@@ -18,7 +18,7 @@ from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.redistribution import PointToPoint
 from hpcpar.cost.network.volumes import reach
 from hpcpar.network.receptive_field import Sliding
-from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
+from hpcpar.plan.axis import TURNS, Axis, IntArray, all_intervals, tabulate
 from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
@@ -88,10 +88,12 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
         HOLDING of the one that keeps and sends most: kept, received, sent, 0, 0.
     """
     (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)
-    kept = np.maximum(0, np.minimum(own1, need1) - np.maximum(own0, need0))
+    turns = TURNS * own.extent  # the parts at the ends may be neighbours
+    kept = np.maximum(0, np.minimum(own1, need1 + turns)
+                      - np.maximum(own0, need0 + turns)).sum(axis=0)
     # how many parts need each index, and the sum of that up to each
-    starts = np.bincount(need0, minlength=own.extent + 1)
-    stops = np.bincount(need1, minlength=own.extent + 1)
+    starts, stops = (np.bincount(np.clip(end + turns, 0, own.extent).ravel(),
+                                 minlength=own.extent + 1) for end in (need0, need1))
     needed_before = np.concatenate(([0], np.cumsum(np.cumsum(starts - stops))))
     received = need1 - need0 - kept
     sent = needed_before[own1] - needed_before[own0] - kept
@@ -101,10 +103,12 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
         (SENDING, sent, (own0, own1), (need0, need1)),
     ):
         at = int(np.argmax(moved))
-        common = np.minimum(mine[1][at], theirs[1]) - np.maximum(mine[0][at], theirs[0])
-        common = np.maximum(0, common)
-        out[row] = (kept[at], common[:at].sum(), common[at + 1:].sum(),
-                    np.count_nonzero(common[:at]), np.count_nonzero(common[at + 1:]))
+        common = np.maximum(0, np.minimum(mine[1][at], theirs[1] + turns)
+                            - np.maximum(mine[0][at], theirs[0] + turns))
+        common[:, at] = 0
+        below, above = np.split(common.ravel(), [parts + at])
+        out[row] = (kept[at], below.sum(), above.sum(),
+                    np.count_nonzero(below), np.count_nonzero(above))
     orders = {BUSIEST: (kept, received + sent), HOLDING: (received, kept + sent)}
     for row, order in orders.items():
         at = int(np.lexsort(order)[-1])

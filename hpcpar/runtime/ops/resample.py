@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Layer, Pad, Resampled, Shape
 from hpcpar.network.resample import Taps
-from hpcpar.plan.boxes import Interval
+from hpcpar.plan.boxes import Box, Interval, local
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
+from hpcpar.schedule.interior import strips
 
 
 class ResampledOp(Operator):
@@ -56,36 +59,50 @@ def _tables(layer: Layer, axis: int, x: Shape, own: Interval,
     return (index, weight), (reverse, np.take_along_axis(matrix, reverse, axis=1))
 
 
-class ConstantPadOp(Operator):
-    """A copy of the image between equal numbers."""
+class PadOp(Operator):
+    """Numbers, or copies of its other end, around the image, which may lie in y already; backward,
+    dy adds up what copies get.
+    """
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Pad)
-        self._value = ctx.layer.value
-        added = ((0, 0), ctx.layer.channels, *ctx.layer.amounts(ctx.input_shape))
-        inner, image = [slice(None)], [slice(None)]
-        for (before, _), own, need, extent in list(
-                zip(added, ctx.own, ctx.need, (0, *ctx.input_shape), strict=True))[1:]:
-            low, high = (min(max(i - before, 0), extent) for i in own)
-            inner.append(slice(low - need[0], high - need[0]))
-            image.append(slice(low + before - own[0], high + before - own[0]))
-        self._inner, self._image = tuple(inner), tuple(image)
-        self._any = all(s.stop > s.start for s in inner[1:])
+        inset = (0, *ctx.layer.inset(ctx.input_shape))
+        image = tuple((lo + i, hi + i) for (lo, hi), i in zip(ctx.need, inset, strict=True))
+        periodic, self._value = ctx.layer.mode == "periodic", ctx.layer.value
+        self._image = local(image, ctx.own)
+        self._numbers = [] if periodic else [local(b, ctx.own) for b in strips(ctx.own, image)]
+        repeats = _repeats(image, ctx.own) if periodic else ()
+        self._repeats = [(local(a, ctx.own), local(b, ctx.own)) for a, b in repeats]
 
     def _forward(self) -> None:
-        self.y[...] = self._value
-        if self._any:
-            self.backend.copy(self.x[self._inner], self.y[self._image])
+        if self.x.size:
+            self._move(self.x, self.y[self._image])
+        for numbers in self._numbers:
+            self.y[numbers] = self._value
+        for border, source in self._repeats:
+            self.backend.copy(self.y[source], self.y[border])
 
     def _backward(self) -> None:
-        self._clear_unread(self._inner)
-        if self._any:
-            self.backend.copy(self.dy[self._image], self.dx[self._inner])
+        for border, source in reversed(self._repeats):
+            self.backend.accumulate(self.dy[border], self.dy[source])
+        if self.dx.size:
+            self._move(self.dy[self._image], self.dx)
+
+
+def _repeats(image: Box, own: Box) -> Iterator[tuple[Box, Box]]:
+    """Borders along the axes that are not cut, and what they repeat; those of each axis repeat the
+    borders of the axes before.
+    """
+    for axis, ((first, last), (start, stop)) in enumerate(zip(image, own, strict=True)):
+        for lo, hi, turn in ((start, first, last - first), (last, stop, first - last)):
+            if hi > lo:
+                ends = (lo, hi), (lo + turn, hi + turn)
+                border, source = ((*own[:axis], end, *image[axis + 1:]) for end in ends)
+                yield border, source
 
 
 @operator(Resampled)
 def resampled(ctx: Context) -> Operator:
     """The op of a layer that enlarges or pads images."""
-    constant = isinstance(ctx.layer, Pad) and ctx.layer.mode == "constant"
-    return ConstantPadOp(ctx) if constant else ResampledOp(ctx)
+    return PadOp(ctx) if isinstance(ctx.layer, Pad) and ctx.layer.is_view else ResampledOp(ctx)

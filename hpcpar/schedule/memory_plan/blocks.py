@@ -1,8 +1,8 @@
 """Where every layer's blocks lie: neighbouring layers share a buffer wherever a view serves.
 
-A producer writes straight into the middle of what its consumer needs (halos and gathered neighbours
-around it), elementwise layers work in place, flattening is a reshape. A tensor that several layers
-read has a buffer of its own.
+A producer writes straight into the middle of what its consumer needs (halos, gathered neighbours
+and padding around it), elementwise layers work in place, flattening is a reshape. A tensor that
+several layers read has a buffer of its own.
 """
 
 from __future__ import annotations
@@ -177,9 +177,14 @@ class BlockPlanner:
         config = self.plan.configs[layer.name]
         return self._box(owned(self.network, layer, config, self.samples))
 
-    def _is_whole_output(self, layer: Layer, need: Box) -> bool:
-        """True where the layer's output has as many items as `need`."""
-        return items(self._owned(layer)) == items(need)
+    def _shared(self, e: Edge, need: Box, out: View | None) -> View | None:
+        """The part of the consumer's output, or of its gradient, that the input lies in."""
+        own, inset = self._owned(e.consumer), e.consumer.inset(self.network.input_shape(e.consumer))
+        assert out is not None
+        if inset:
+            place = ((lo + i, hi + i) for (lo, hi), i in zip(need, (0, *inset), strict=True))
+            return out.crop(tuple(place), own)
+        return out.reshape(shape(need)) if items(own) == items(need) else None
 
     def _has_several_readers(self, producer: Layer) -> bool:
         return len(self.network.consumers[producer.name]) > 1
@@ -199,7 +204,7 @@ class BlockPlanner:
         reuse = self._overwritten(e, need)
         if e.kind is None:
             if reuse is not None and need == own:
-                before.out = reuse.reshape(shape(need))
+                before.out = reuse
                 return before.out
             # an elementwise layer's block, if it is a part of a larger one, cannot serve as the
             # producer's block too
@@ -211,7 +216,7 @@ class BlockPlanner:
             whole = self._edge_value(e, "hull", hull)
             before.out = whole.crop(own, hull)
             return whole.crop(need, hull)
-        x = self._edge_value(e, "x", need) if reuse is None else reuse.reshape(shape(need))
+        x = self._edge_value(e, "x", need) if reuse is None else reuse
         inside = e.kind is not Kind.REDISTRIBUTE and contains(need, own)
         before.out = x.crop(own, need) if inside else self._edge_value(e, "out", own)
         return x
@@ -220,8 +225,8 @@ class BlockPlanner:
         """The consumer's output where it overwrites this input."""
         layer = e.consumer
         alone = layer is not self._last and len(layer.inputs) == 1
-        if alone and in_place(layer, e.producer) and self._is_whole_output(layer, need):
-            return self.blocks[layer.name].y
+        if alone and in_place(layer, e.producer):
+            return self._shared(e, need, self.blocks[layer.name].y)
         return None
 
     # -- backward ----------------------------------------------------------------------------------
@@ -239,7 +244,8 @@ class BlockPlanner:
             # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
             before.dout = self._edge_gradient(e, "out", own, True)
             return before.dout.crop(need, own)
-        if kind in (None, Kind.HALO) and reuse is None and not contains(need, own):
+        alone = kind is None or (kind is Kind.HALO and reuse is None)
+        if alone and not contains(need, own):
             # each sticks out of the other along some axis: both are parts of the box around them
             hull = _hull(need, own)
             whole = self._edge_gradient(e, "hull", hull, True)
@@ -247,7 +253,7 @@ class BlockPlanner:
             if kind is Kind.HALO:
                 self.blocks[e.consumer.name].clears.append(before.dout)
             return whole.crop(need, hull)
-        dx = self._edge_gradient(e, "x", need) if reuse is None else reuse.reshape(shape(need))
+        dx = self._edge_gradient(e, "x", need) if reuse is None else reuse
         if kind is Kind.ALLREDUCE:
             before.dout = dx
         elif kind in (None, Kind.HALO) and contains(need, own):
@@ -261,9 +267,8 @@ class BlockPlanner:
     def _overwritten_gradient(self, e: Edge, need: Box) -> View | None:
         """The gradient of the consumer's output where that of this input overwrites it."""
         layer = e.consumer
-        passes = layer is not self._last and layer.in_place
-        if passes and self._is_whole_output(layer, need):
-            return self.blocks[layer.name].dy
+        if layer is not self._last and layer.in_place:
+            return self._shared(e, need, self.blocks[layer.name].dy)
         return None
 
     def _summand(self, e: Edge, before: Blocks[View], need: Box, own: Box) -> View:

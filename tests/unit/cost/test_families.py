@@ -20,12 +20,15 @@ from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.schedule.steps import Compute
 from hpcpar.search.searches import SEARCHES
 from hpcpar.simulation.price_plan import Prediction
+from tests.mpi.zoo import globe
 from tests.unit.closed import price
 
 ALEXNET = NetworkSpec("alexnet", (3, 99, 99), 1000)
 RESNET = NetworkSpec("resnet50", (3, 64, 64), 1000)
 LENET = NetworkSpec("lenet5", (1, 28, 28), 10)
 NETWORKS: dict[str, Network] = {spec.name: spec.build() for spec in (ALEXNET, RESNET, LENET)}
+NETWORKS["globe"] = globe()
+GLOBE = NetworkSpec("globe", NETWORKS["globe"].image_shape, 5)
 #: Strategies whose schedule has the same layers and fc_passes for any number of ranks.
 NAMES = [name for name, entry in STRATEGIES.items()
          if not (entry.apart or name in SEARCHES)]
@@ -132,6 +135,11 @@ def test_micro_batches_of_two_sizes(name: str) -> None:
 def test_resnet50(name: str, setting: Setting) -> None:
     """A graph with sums of several layers, and batch normalisation."""
     check(RESNET, name, MIDDLE, setting)
+
+
+@pytest.mark.parametrize("name", ["spatial", "ds", "domain", "grid"])
+def test_padding_that_goes_on_at_the_other_end(name: str) -> None:
+    check(GLOBE, name, FEW, SETTINGS[1])
 
 
 @pytest.mark.parametrize("options", [

@@ -193,6 +193,8 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     *((name, strategy, ranks, {}) for name in ("unet", "unet3d", "signals")
       for strategy, ranks in (("data", 2), ("filter", 3), ("spatial", 2))),
     ("unet", "spatial", 4, {}),
+    *(("globe", strategy, ranks, {}) for strategy, ranks in (("data", 2), ("spatial", 4))),
+    ("cosmos", "ds:2x4", 8, {"recompute": 2}),
     ("dice", "spatial", 3, {"microbatches": 2}), ("dice", "data", 2, {}),
     ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}),
     ("resnet", "data", 4, {"batch_norm": "local"}),
@@ -223,9 +225,8 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
 def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
-    """Byte for byte, but for the divisors of average poolings, the weights of periodic padding,
-    messages of uneven shards, and reductions to one root after the other, of which each counts as
-    at its root.
+    """Byte for byte, but for the divisors of average poolings, messages of uneven shards, and
+    reductions to one root after the other, of which each counts as at its root.
     """
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -237,13 +238,14 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
     largest = max(sum(r.values()) - r["unused"] for r in real)
     exact = name not in ("inception", "signals") and options.get("synchronisation") != "sharded"
     off = pytest.approx(largest, rel=2e-3 if strategy == "owt-b" else 0.0 if exact
-                        else 0.02 if name == "signals" else 2e-4)
+                        else 1e-3 if name == "signals" else 2e-4)
     assert predicted.memory_bytes == off, (predicted.memory, real)
     assert sum(layer.memory_bytes for layer in predicted.layers) == predicted.memory_bytes
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("resnet", 4), ("mobilenet", 6), ("inception", 8),
-                                             ("norms of volumes", 4)])
+                                             ("norms of volumes", 4), ("globe", 6),
+                                             ("cosmos", 8)])
 def test_messages_of_halos_along_several_axes(name: str, ranks: int) -> None:
     """The part through whose buffers most goes need not be the busiest along each axis."""
     network = SMALL[name][0]()

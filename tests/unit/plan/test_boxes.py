@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcpar.network.receptive_field import Same, Window
+from hpcpar.network.receptive_field import Periodic, Same, Window
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import (
     Box,
@@ -20,6 +20,7 @@ from hpcpar.plan.boxes import (
     local,
     part_of,
     shape,
+    shared,
 )
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
@@ -91,6 +92,20 @@ def test_intersection(a: Box, b: Box) -> None:
 
 
 @FIXED
+@given(st.integers(1, 6), st.data())
+def test_intervals_share_what_goes_on_at_the_other_end(extent: int, data: st.DataObject) -> None:
+    start, first = data.draw(st.integers(0, extent)), data.draw(st.integers(-extent, 2 * extent))
+    inside = start, data.draw(st.integers(start, extent))
+    around = first, data.draw(st.integers(first, 2 * extent))
+    pairs = {(i, j) for i in range(*inside) for j in range(*around) if (j - i) % extent == 0}
+    found = [pair for a, b in shared(inside, around, extent)
+             for pair in zip(range(*a), range(*b), strict=True)]
+    assert len(found) == len(pairs) and set(found) == pairs
+    assert shared(around, inside, extent) == [
+        (b, a) for a, b in reversed(shared(inside, around, extent))]
+
+
+@FIXED
 @given(boxes(), boxes())
 def test_local_finds_the_same_elements(origin: Box, other: Box) -> None:
     box = intersect(origin, other)
@@ -144,6 +159,20 @@ def test_ranks_touching(config: Config, extents: tuple[int, ...], box: Box, wind
     if inside is not None:
         expected = [r for r in range(config.ranks) if intersect(layout.box(r), inside) is not None]
         assert list(layout.ranks_touching(inside)) == expected
+
+
+@FIXED
+@given(st.integers(1, 5), st.integers(1, 6), st.data())
+def test_ranks_touching_around_the_ends(parts: int, extent: int, data: st.DataObject) -> None:
+    before, after = (data.draw(st.integers(0, extent)) for _ in range(2))
+    axes = Axis("h", extent, extent), Axis("h", extent, before + extent + after, 1,
+                                           Periodic(before))
+    owned, needed = (Layout(Config(h=parts), (axis,)) for axis in axes)
+    for mine, theirs in ((owned, needed), (needed, owned)):
+        for rank in range(parts):
+            places = {i % extent for i in range(*mine.box(rank)[0])}
+            assert list(theirs.ranks_touching(mine.box(rank))) == [
+                r for r in range(parts) if places & {i % extent for i in range(*theirs.box(r)[0])}]
 
 
 @FIXED

@@ -16,7 +16,7 @@ from hpcpar.plan.boxes import Box, intersect, items
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.schedule.edges import edges
-from hpcpar.schedule.exchange import Piece
+from hpcpar.schedule.exchange import Kept, Piece
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.outline_steps import Move
@@ -193,7 +193,7 @@ def test_every_send_has_its_receive(seed: int, ranks: int) -> None:
                        for (source, destination), n in sends.items())
 
 
-def boxes_of(pieces: tuple[Piece | Box, ...],
+def boxes_of(pieces: tuple[Piece | Kept, ...],
              spans: dict[tuple[int, int], int]) -> dict[int, list[Box]]:
     """Boxes of the wire's pieces by the peer whose message covers exactly their span."""
     out = defaultdict(list)

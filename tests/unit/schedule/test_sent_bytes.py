@@ -15,7 +15,7 @@ from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.sent_bytes import sent, sent_bytes
 from hpcpar.schedule.steps import Kind
 from tests.collectives import BY_KIND, rounds_of
-from tests.mpi.networks import random_network
+from tests.mpi.networks import random_network, random_unet
 from tests.mpi.plans import random_plan, staged_plan
 
 ROOTED = (Kind.REDUCE, Kind.BROADCAST)
@@ -46,8 +46,8 @@ def library(step: Move) -> tuple[str, int]:
 @pytest.mark.parametrize("choose", [ring, tree, halving, library])
 def test_random_plans_send_what_their_messages_say(choose: Chooser, ranks: int) -> None:
     rng = np.random.default_rng(ranks)
-    for seed in range(6):
-        network, batch = random_network(seed)
+    for seed in range(8):
+        network, batch = (random_unet if seed > 5 else random_network)(seed)
         make = staged_plan if seed % 3 == 2 and ranks > 1 else random_plan
         schedule = lower(network, make(network, batch, ranks, rng), choose)
         total = np.zeros(ranks, np.int64)
