@@ -367,7 +367,7 @@ def test_boxes_empty(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("style", range(4))
-@pytest.mark.parametrize("stored", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("stored", [np.uint8, np.int16, np.uint16, np.float32, np.float64])
 def test_images_are_normalised(backend: Backend, stored: type, style: int) -> None:
     """An image of any type, in the type of the result."""
     for dtype in DTYPES:

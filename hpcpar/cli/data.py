@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 from hpcpar import checks
-from hpcpar.checks import image, natural, part, path, positive, whole
+from hpcpar.checks import image, names, natural, part, path, positive, whole
 from hpcpar.cli.options import ExternalOptions, ResultOptions
 from hpcpar.data import dataset
+from hpcpar.data.arrays import ArrayOptions
 from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
+from hpcpar.data.xarray_files import from_xarray
 from hpcpar.hdf5 import check
 from hpcpar.network.base import Shape, shape_text
 from hpcpar.option_fields import flag, option, required
@@ -79,27 +81,45 @@ class SyntheticCommand(DataCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumpyCommand(DataCommand):
-    """Images or volumes, and their labels or targets, from two .npy files."""
+class NumpyCommand(ArrayOptions, DataCommand):
+    """Images or volumes, and their labels or targets, from two .npy files or one .npz file."""
 
     example = "hpcpar data numpy own.h5 images.npy labels.npy"
     images: str = required(
-        path, "[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8 or floating point",
-        "IMAGES.npy", names=("images",))
-    truth: str = required(
-        path, "[N] whole numbers from 0; or targets: [N, outputs] floating point; of pixels "
+        path, "[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8, int16, uint16 or "
+        "floating point; or a .npz file of images and labels", "IMAGES.npy", names=("images",))
+    truth: str = option(
+        "", path, "[N] whole numbers from 0; or targets: [N, outputs] floating point; of pixels "
         "[N, H, W] or [N, outputs, H, W]", "LABELS.npy", names=("truth",))
-    classes: int | None = option(
-        None, positive, "number of classes (default: the largest label plus one)", "K")
-    test_fraction: float = option(
-        0.2, part, "part of every class (with targets, of all) to hold out", "F")
     channels_last: bool | None = option(
         None, bool, "the images are [N, H, W, C] (default: they are not; what looks so is refused)")
 
     def make(self) -> None:
         with _progress(self.file) as progress:
-            from_numpy(self.file, self.images, self.truth, self.test_fraction,
-                       classes=self.classes, channels_last=self.channels_last, progress=progress)
+            from_numpy(self.file, self.images, self.truth, self,
+                       channels_last=self.channels_last, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class XarrayCommand(ArrayOptions, DataCommand):
+    """Variables of a NetCDF file or of a Zarr store."""
+
+    example = "hpcpar data xarray own.h5 era5.zarr --images t2m,z500 --labels regime"
+    source: str = required(path, "a NetCDF file, or a Zarr store", "FILE.nc", names=("source",))
+    images: list[str] = required(
+        names, "variables [samples, image axes], each a channel of the images", "NAMES")
+    labels: list[str] = required(
+        names, "variable of whole numbers; or variables of floating-point numbers, each a target; "
+        "[samples], or of pixels [samples, image axes]", "NAMES")
+    samples: str = option("", str, "dimension that counts the samples (default: the first)", "DIM")
+    channels: str = option(
+        "", str, "dimension that counts channels, or targets (default: each variable is one)",
+        "DIM")
+
+    def make(self) -> None:
+        with _progress(self.file) as progress:
+            from_xarray(self.file, self.source, self.images, self.labels, self,
+                        samples=self.samples, channels=self.channels, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +158,7 @@ class InfoCommand(ExternalOptions, DataCommand):
 
 
 KINDS = {"digits": DigitsCommand, "synthetic": SyntheticCommand, "numpy": NumpyCommand,
-         "images": ImagesCommand, "info": InfoCommand}
+         "xarray": XarrayCommand, "images": ImagesCommand, "info": InfoCommand}
 
 
 def describe(info: dict[str, Any]) -> str:

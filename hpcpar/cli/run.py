@@ -199,8 +199,9 @@ def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     plan, machine = plan_and_machine(args.plan, args.machine)
     require_executed(plan.precision)
     network = plan.network.build()
-    require_own_training(network)
-    require(network, plan)
+    if not args.forward_only:
+        require_own_training(network)
+    require(network, plan, not args.forward_only)
     kernels = backend("cpu" if args.device == EMULATE else args.device,
                       args.math_for(plan.precision), w.local_rank)
     return plan, machine, kernels

@@ -1,7 +1,8 @@
 """Data files: HDF5 files of images or volumes with labels or targets.
 
 ================================  =============================================================
-``images`` [N, C, H, W]           uint8 or float32; volumes [N, C, D, H, W], signals [N, C, W]
+``images`` [N, C, H, W]           uint8, int16, uint16 or float32; volumes [N, C, D, H, W], signals
+                                  [N, C, W]
 ``labels`` [N]                    int64, 0 <= label < classes; for regression instead
 ``targets`` [N, outputs]          float32
                                   of pixels: ``labels`` [N, H, W], ``targets`` [N, outputs, H, W]
@@ -9,6 +10,7 @@
 ``class_names`` [classes]         optional names of the labels
 attributes ``source, classes``    origin of the data, number of classes
 attributes ``mean, scale``        one number or one per channel: readers use (x - mean) * scale
+attribute ``ignore_label``        optional label that does not count in loss and accuracies
 ================================  =============================================================
 """
 
@@ -35,7 +37,13 @@ Progress = Callable[[int, int], None]
 
 #: Bytes of images in memory while a file is written.
 BLOCK_BYTES = 16 << 20
+#: Types of stored images; whole numbers are stored as they are, and normalised when read.
+IMAGE_TYPES = tuple(map(np.dtype, ("u1", "i2", "u2", "f4")))
+#: Label of what does not count: samples or pixels to be ignored, padding of a batch.
+NO_LABEL = -1
 REMEDY = "make it with: hpcpar data"
+#: Part that is held out where neither the source nor the user says.
+TEST_FRACTION = 0.2
 #: Fixed seed for the choice and order of samples, so that files are reproducible.
 _SPLIT_SEED = 20171
 
@@ -63,6 +71,11 @@ class DatasetSplit:
         return image_of(self.images.shape[1:])
 
 
+def where_of(path: str, prefix: str) -> str:
+    """A part of a data file, for messages."""
+    return f"data file {path}{': the held-out part' if prefix else ''}"
+
+
 def open_split(f: h5py.File, path: str, prefix: str, truth: str,
                pixels: bool | None = None) -> DatasetSplit:
     """Find and check the datasets of a split.
@@ -81,8 +94,8 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
     InputError
         A dataset is missing or has a wrong type or shape.
     """
-    where = f"data file {path}"
-    other, command = "targets", "hpcpar data"
+    where = where_of(path, prefix)
+    other, command = "targets", "hpcpar data (one-hot labels are whole numbers there)"
     if truth == "targets":
         other, command = "labels", "hpcpar data synthetic --targets, or hpcpar data numpy"
     images, wanted = find(f, f"{prefix}images"), find(f, prefix + truth)
@@ -92,10 +105,11 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
     if images is None or wanted is None:
         names = f"datasets '{prefix}images' and '{prefix}{truth}'"
         raise InputError(
-            f"{where} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
-    if images.ndim not in (3, 4, 5) or images.dtype not in (np.dtype("u1"), np.dtype("f4")):
-        raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8 "
-                         f"or float32 [N, C, H, W], [N, C, D, H, W] or [N, C, W]; {REMEDY}")
+            f"data file {path} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
+    if images.ndim not in (3, 4, 5) or images.dtype not in IMAGE_TYPES:
+        raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8, "
+                         "int16, uint16 or float32 [N, C, H, W], [N, C, D, H, W] or [N, C, W]; "
+                         f"{REMEDY}")
     count, image = images.shape[0], images.shape[2:]
     of_pixels = wanted.ndim > (1 if truth == "labels" else 2)
     if pixels is not None and pixels != of_pixels:
@@ -125,6 +139,7 @@ class DataAttributes(msgspec.Struct):
     classes: Extent | None = None
     mean: float | list[float] = 0.0
     scale: float | list[float] = 1.0
+    ignore_label: int | None = None
 
 
 def read_attributes(f: h5py.File, path: str) -> DataAttributes:
@@ -168,14 +183,16 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
     return DatasetSplit(dataset("images", shape, dtype), dataset(name, truth, truth_dtype))
 
 
-def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
-    """Mask [N] of a stratified test split: a random fraction of each class, by a fixed seed.
+def held_out(labels: NDArray[np.int64], fraction: float | None) -> NDArray[np.bool_]:
+    """Mask [N] of a stratified test split: a random fraction of each class (`TEST_FRACTION`), by a
+    fixed seed.
 
     Raises
     ------
     InputError
         The fraction is out of range or leaves no sample to train with.
     """
+    fraction = TEST_FRACTION if fraction is None else fraction
     if not 0 <= fraction < 1:
         raise InputError(f"held-out fraction {fraction}: give a number of at least 0 and below 1")
     mask = np.zeros(len(labels), bool)
@@ -190,22 +207,27 @@ def held_out(labels: NDArray[np.int64], fraction: float) -> NDArray[np.bool_]:
 
 
 class ChannelStatistics:
-    """Mean and deviation of each channel of uint8 images, block by block."""
+    """Mean and deviation of each channel of images of whole numbers, block by block."""
 
     def __init__(self, channels: int) -> None:
-        self.count, (self.sums, self.squares) = 0, np.zeros((2, channels), np.int64)
+        # Python's integers, which do not overflow
+        self.count, (self.sums, self.squares) = 0, np.zeros((2, channels), object)
 
-    def add(self, images: NDArray[np.uint8]) -> None:
+    def add(self, images: NDArray[Any]) -> None:
         """Images [n, C, ...]."""
         flat = images.reshape(*images.shape[:2], math.prod(images.shape[2:]))
         self.count += len(flat) * flat.shape[2]
-        self.sums += flat.sum((0, 2), dtype=np.int64)
-        self.squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64, casting="unsafe")
+        self.sums += flat.sum((0, 2), dtype=np.int64).astype(object)
+        self.squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64,
+                                  casting="unsafe").astype(object)
 
     def normalisation(self) -> dict[str, NDArray[np.float64]]:
-        """Attributes ``mean`` and ``scale`` of a data file."""
-        mean = self.sums / self.count
-        spread = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
+        """Attributes ``mean`` and ``scale`` of a data file; of no images, those that change
+        nothing.
+        """
+        count = max(1, self.count)
+        mean, squares = (np.asarray(of / count, float) for of in (self.sums, self.squares))
+        spread = np.sqrt(np.maximum(squares - mean**2, 0))
         return {"mean": mean, "scale": 1 / np.maximum(spread, 1.0)}  # a constant channel: finite
 
 
@@ -232,7 +254,7 @@ def digits(path: str, size: int = 8) -> None:
     nearest = np.arange(size) * 8 // size
     pixels = bunch.images[order].astype(np.uint8)[:, None, nearest][..., nearest]
     labels = bunch.target[order].astype(np.int64)
-    test = held_out(labels, 0.2)
+    test = held_out(labels, TEST_FRACTION)
     with replacing(path, "data file") as f:
         for prefix, chosen in (("", ~test), ("test_", test)):
             made = create_split(f, prefix, int(chosen.sum()), pixels.shape[1:], "u1")

@@ -22,10 +22,9 @@ from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
 
-#: Part of each class that is held out where the folder has no held-out part.
-TEST_FRACTION = 0.2
 #: File names that count as images; others in the folders are passed over.
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp", ".gif")
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif",
+            ".tiff", ".webp", ".gif", ".tga", ".avif", ".heic")
 #: Pillow's modes by number of channels.
 MODES = {1: "L", 3: "RGB"}
 #: Paths of images and their labels.
@@ -45,7 +44,7 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
     shape : tuple of int
         (C, H, W) of the stored images; C is 3 (RGB) or 1 (grey).
     test_fraction : float, optional
-        Fraction of each class in the test split, where the folder has none (`TEST_FRACTION`).
+        Fraction of each class in the test split, where the folder has none (default 0.2).
     skip_damaged : bool
         Leave out images that cannot be read.
 
@@ -120,7 +119,7 @@ def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[s
         raise InputError(f"{root / names[empty[0]]} has no images ({', '.join(SUFFIXES)}); add "
                          "some, or remove that folder")
     if held is None:
-        test = held_out(labels, TEST_FRACTION if test_fraction is None else test_fraction)
+        test = held_out(labels, test_fraction)
         parts = {prefix: [train[i] for i in np.flatnonzero(chosen)]
                  for prefix, chosen in (("", ~test), ("test_", test))}
         return names, {prefix: files for prefix, files in parts.items() if files}
@@ -168,10 +167,14 @@ def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError
     channels, height, width = shape
     try:
         with Image.open(path) as opened:
+            # Pillow cuts colours of 16 bits to 8; how it reads the file tells
+            if opened.mode[0] in "IF" or any(
+                    ";16" in str(args) or (codec[:3] == "ppm" and args[1:] > (255,))
+                    for codec, _, _, args in opened.tile if args != "1;I"):
+                raise ValueError(f"its pixels have more than 8 bits, {opened.mode}; hpcpar data "
+                                 "numpy keeps those of 16")
             image = ImageOps.exif_transpose(opened)
             image.load()
-        if image.mode[0] in "IF":
-            raise ValueError(f"its pixels have more than 8 bits, {image.mode}")
     except Exception as err:  # readers of damaged files raise exceptions of all kinds
         fault = str(err).splitlines()[0] if str(err) else type(err).__name__
         return InputError(f"{path} cannot be read as an image ({fault}); mend or remove it, or "

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcpar.data.augment import Augmentation, Crops
 from hpcpar.data.box_reader import BoxReader, CropReader
-from hpcpar.data.dataset import REMEDY, open_split, read_attributes
+from hpcpar.data.dataset import NO_LABEL, REMEDY, open_split, read_attributes, where_of
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import reason
 from hpcpar.hdf5 import MOST_BYTES, content, open_hdf5
@@ -21,8 +21,8 @@ from hpcpar.network.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
 
-#: Label and target of the padding in the last test batch.
-NO_LABEL, NO_TARGET = -1, math.nan
+#: Target of the padding in the last test batch.
+NO_TARGET = math.nan
 #: Limit in bytes up to which a rank keeps its part of all images in memory. A thread that reads
 #: tiny batches would compete with the training for the interpreter.
 RESIDENT_BYTES = 8 << 20
@@ -88,6 +88,7 @@ class Loader:
         if split not in ("train", "test", "all"):
             raise unknown("split", split, ("train", "test", "all"))
         self.path, self.batch_size = path, batch
+        self._where = where_of(path, "test_" if split == "test" else "")
         self._rows = np.arange(*box[0]) if rows is None else rows
         self._box = box[1:]
         #: Box of the labels [B, ...] or of the targets [B, outputs, ...].
@@ -109,7 +110,7 @@ class Loader:
     def _open(self, shape: tuple[int, ...] | None, classes: int | None,
               augment: Collection[Augmentation]) -> None:
         """Find and check the datasets."""
-        where = f"data file {self.path}"
+        where = self._where
         truth, pixels = "targets" if self._targets else "labels", len(self._truth_box) > 2
         found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth,
                            pixels)
@@ -124,6 +125,7 @@ class Loader:
                              f"batch of {self.batch_size} lies outside; plan with its shape")
         known = read_attributes(self._file, self.path)
         self._classes = known.classes if classes is None and not self._targets else classes
+        self._ignore = known.ignore_label
         columns = self._truth_box[1:]
         if self._targets:
             self._check_outputs(found.truth.shape[1], columns[0])
@@ -131,6 +133,11 @@ class Loader:
             self._check_truth(content(found.truth, where, REMEDY, MOST_BYTES))
         self._truth = (CropReader(self.path, found.truth, columns, RESIDENT_BYTES, crops) if pixels
                        else BoxReader(self.path, found.truth, columns, sys.maxsize))
+        #: All labels of a sample, where some do not count.
+        self._whole: BoxReader | None = None
+        if self._ignore is not None and not self._targets:
+            self._whole = CropReader(self.path, found.truth, tuple((0, e) for e in sample[1:]),
+                                     RESIDENT_BYTES, crops) if pixels else self._truth
         if pixels and self._truth.resident is not None:
             self._check_truth(self._truth.resident)
         if self.samples < (self.batch_size if self.split == "train" else 1):
@@ -147,7 +154,7 @@ class Loader:
         larger = stored[:1] == sample[:1] and len(stored) == len(sample) and all(
             a >= b for a, b in zip(stored, sample, strict=True))
         file, net = shape_text(stored), shape_text(sample)
-        where = f"data file {self.path} holds images {file}, the network takes {net}"
+        where = f"{self._where} holds images {file}, the network takes {net}"
         if stored != sample and not (larger and crop):
             remedy = ", or crop them with --augment crop" if larger else ""
             raise InputError(f"{where}; make other data, or plan with --input {file}{remedy}")
@@ -160,25 +167,30 @@ class Loader:
         outputs = self._classes
         if (outputs is not None and width != outputs) or not _inside((columns,), (width,)):
             raise InputError(
-                f"data file {self.path} holds {width} targets of each sample, the network has "
+                f"{self._where} holds {width} targets of each sample, the network has "
                 f"{outputs or columns[1]} outputs; plan with --classes {width}, or make other data")
 
     def _check_truth(self, known: NDArray[Any]) -> None:
         """Check labels or targets that were read."""
         if self._targets:
             if not np.isfinite(known).all():
-                raise InputError(f"data file {self.path} holds targets that are no finite numbers; "
+                raise InputError(f"{self._where} holds targets that are no finite numbers; "
                                  "fix or leave out those samples")
             return
         classes = self._classes
+        if self._ignore is not None:
+            known = known[known != self._ignore]
         if classes is not None and known.size and (known.min() < 0 or known.max() >= classes):
             low, high = int(known.min()), int(known.max())
-            remedy = f"plan with --classes {max(high + 1, 1)} or fix the labels"
+            remedy = f"plan with --classes {high + 1} or fix the labels"
             if low < 0:  # PyTorch's ignore_index
-                remedy = (f"labels below 0 cannot be left out of the loss: give them a class of "
-                          f"their own, {classes}, and plan with --classes {classes + 1}")
+                remedy = f"leave {low} out of the loss with hpcpar data numpy --ignore {low}"
+            elif low == 1 and high == classes:
+                remedy = "they start at 1: make the file with hpcpar data numpy --first-label 1"
+            elif high > classes:
+                remedy += f", or leave {high} out of the loss: hpcpar data numpy --ignore {high}"
             raise InputError(
-                f"data file {self.path} holds labels from {low} to {high}, the network has "
+                f"{self._where} holds labels from {low} to {high}, the network has "
                 f"{classes} classes (0 to {classes - 1}); {remedy}")
 
     def _per_channel(self, name: str, given: float | list[float],
@@ -186,7 +198,7 @@ class Loader:
         """An attribute for the rank's channels, [c, 1, 1] or [c, 1, 1, 1], in the output's type."""
         value = np.asarray(given, np.float64)
         if value.ndim > 1 or value.size not in (1, sample[0]):
-            raise InputError(f"data file {self.path}: attribute '{name}' has shape {value.shape}, "
+            raise InputError(f"{self._where}: attribute '{name}' has shape {value.shape}, "
                              f"not one number or {sample[0]}; {REMEDY}")
         own = np.broadcast_to(value.reshape(-1), sample[0])[slice(*self._box[0])].astype(self.dtype)
         return own.reshape(-1, *(1 for _ in sample[1:]))
@@ -218,19 +230,33 @@ class Loader:
         """
         if not 0 <= index < self.batches_per_epoch:
             raise IndexError(f"batch {index} of an epoch of {self.batches_per_epoch}")
-        # The last test batch may have fewer samples.
-        order = self.order(epoch)[index * self.batch_size :][: self.batch_size]
+        order = self._samples_of(epoch, index)
         known = self._truth.of(order[slice(*self._truth_box[0])], epoch)
         if self._truth.resident is None:
             self._check_truth(known)
         missing, kind = (NO_TARGET, self.dtype) if self._targets else (NO_LABEL, np.int64)
         labels = np.full(shape_of(self._truth_box), missing, kind)
         labels[: len(known)] = known
+        if self._whole is not None:
+            labels[labels == self._ignore] = NO_LABEL
         images = np.zeros((len(self._rows), *shape_of(self._box)), self._stored_dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
             images[: len(chosen)] = self._images.of(chosen, epoch)
         return images, labels
+
+    def _samples_of(self, epoch: int, index: int) -> NDArray[np.int64]:
+        """The samples of a batch; in the last test batch they may be fewer."""
+        return self.order(epoch)[index * self.batch_size :][: self.batch_size]
+
+    def counted(self, epoch: int, index: int) -> tuple[int, float]:
+        """Samples of a batch, over all ranks, and how many of them count in its loss, where labels
+        of pixels count as parts of a sample.
+        """
+        order = self._samples_of(epoch, index)
+        share = 1.0 if self._whole is None else float(
+            (self._whole.of(order, epoch) != self._ignore).mean())
+        return len(order), share * len(order)
 
     @property
     def resident(self) -> bool:

@@ -1,49 +1,43 @@
-"""Conversion of NumPy files to data files, block by block."""
+"""Images and their ground truth from NumPy's files, ``.npy`` and ``.npz``."""
 
 from __future__ import annotations
 
-import math
 import os
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.dataset import (
-    BLOCK_BYTES,
-    ChannelStatistics,
-    Progress,
-    create_split,
-    held_out,
-)
-from hpcpar.data.room import require_room
+from hpcpar.data.arrays import ArrayOptions, Images, Truth, write_arrays
+from hpcpar.data.dataset import Progress
 from hpcpar.errors import InputError
 from hpcpar.files import reason
-from hpcpar.hdf5 import replacing
 
 #: An image has at most so many colours (and transparency): a last axis that is so short, after
 #: longer ones, is taken for its channels.
 COLOURS = 4
+#: Names of arrays in .npz files, alone or with the name of a part before or after them.
+IMAGES, TRUTHS = ("images", "x", "data"), ("labels", "targets", "masks", "y")
+#: Names of held-out parts, of which the first counts.
+HELD_OUT = ("val", "valid", "test")
 
 
-def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *,
-               classes: int | None = None, channels_last: bool | None = None,
-               progress: Progress | None = None) -> None:
-    """Write a data file from two .npy files.
+def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | None = None, *,
+               channels_last: bool | None = None, progress: Progress | None = None) -> None:
+    """Write a data file from two .npy files, or from one .npz file, which is read into memory.
 
     Parameters
     ----------
     images : str
         Path of an array [N, C, H, W] or [N, C, D, H, W], or [N, H, W] with one channel. Readers
-        normalise uint8 images per channel. Floating-point images become float32 and are not
-        normalised.
+        normalise whole numbers per channel. Floating-point images become float32 and are not
+        normalised. Of a .npz file with images and truth, which may hold out a part.
     truth : str
         Path of integer labels [N], or of floating-point targets [N, outputs] or [N]; of pixels
-        labels [N, H, W] or targets [N, outputs, H, W].
-    test_fraction : float
-        Fraction of each class (with targets, of all samples) in the test split.
-    classes : int, optional
-        Number of classes; by default the largest label plus one. Targets have none.
+        labels [N, H, W] or targets [N, outputs, H, W]. Empty with a .npz file.
     channels_last : bool, optional
         The array is [N, H, W, C] or [N, D, H, W, C] and is stored channels first. None: it is not,
         and an array that looks so is refused.
@@ -53,97 +47,78 @@ def from_numpy(path: str, images: str, truth: str, test_fraction: float = 0.0, *
     InputError
         A file cannot be read or written, or its contents do not fit.
     """
-    pixels = _images(images, channels_last)
-    known = _truth(truth, len(pixels), pixels.shape[2:])
-    outputs = known.shape[1] if known.dtype.kind == "f" else 0
-    if outputs and classes is not None:
-        raise InputError(f"{truth} holds targets, which have no classes; leave out --classes, or "
-                         "give labels (whole numbers)")
-    if not outputs:
-        classes = _classes(truth, known, classes)
-    test = held_out(np.zeros(len(known), np.int64) if outputs or known.ndim > 1 else known,
-                    test_fraction)
-    dtype = "u1" if pixels.dtype == np.uint8 else "f4"
-    shape = pixels.shape[1:]
-    statistics = ChannelStatistics(shape[0])
-    require_room(path, len(pixels), shape, 1 if dtype == "u1" else 4)
-    block = max(1, BLOCK_BYTES // (math.prod(shape) * pixels.itemsize))
-    with replacing(path, "data file") as f:
-        splits = []
-        for prefix, chosen in ("", ~test), ("test_", test):
-            if chosen.any():
-                split = create_split(f, prefix, int(chosen.sum()), shape, dtype,
-                                     known.shape[1:], "f4" if outputs else "i8")
-                split.truth[...] = known[chosen]
-                splits.append((split, chosen))
-        for start in range(0, len(known), block):
-            piece = np.asarray(pixels[start : start + block], dtype)
-            stop = start + len(piece)
-            for split, chosen in splits:
-                first, last = int(chosen[:start].sum()), int(chosen[:stop].sum())
-                split.images[first:last] = piece[chosen[start:stop]]
-            if dtype == "u1":
-                statistics.add(piece[~test[start:stop]])
-            if progress:
-                progress(stop, len(known))
-        unchanged = {"mean": np.zeros(shape[0]), "scale": np.ones(shape[0])}
-        f.attrs.update(source=f"NumPy files {os.path.basename(images)}, {os.path.basename(truth)}",
-                       **(statistics.normalisation() if dtype == "u1" else unchanged))
-        if not outputs:
-            f.attrs["classes"] = classes
+    options = options or ArrayOptions()
+    if zipfile.is_zipfile(images):
+        if truth:
+            raise InputError(f"{images} holds the labels or targets itself; leave out {truth}")
+        arrays = _archived(images)
+    elif truth:
+        arrays = [((images, _mapped(images)), (truth, _mapped(truth)))]
+    else:
+        raise InputError(f"{images} holds images alone; give the .npy file of their labels, too")
+    parts = []
+    for (x, pixels), (y, known) in arrays:
+        made = Images(_channels_first(x, pixels, channels_last), x)
+        parts.append((made, Truth(known, y, made, options)))
+    sources = [images, truth] if truth else [name for (name, _), _ in arrays]
+    names = ", ".join(map(os.path.basename, sources))
+    write_arrays(path, parts, f"NumPy files {names}", options, progress)
 
 
-def _mapped(path: str) -> NDArray[Any]:
-    """A memory-mapped .npy file."""
+def _archived(path: str) -> list[Any]:
+    """(name, array) of images and of truth, of the training part and of one that is held out."""
+    with _reading(path), np.load(path, allow_pickle=False) as found:
+        held = next((each for each in HELD_OUT if _keys(found, each)), "train")
+        train = _keys(found, "") or _keys(found, "train")
+        if not train:
+            raise InputError(f"{path} holds {', '.join(found) or 'nothing'}, which does not say "
+                             "what its images and labels are; save them with "
+                             "numpy.savez(FILE, images=..., labels=...)")
+        parts = {"": train, "held-out part ": _keys(found, held)}
+        return [[(f"{path}: {part}'{key}'", found[key]) for key in keys]
+                for part, keys in parts.items() if not part or held in HELD_OUT]
+
+
+def _keys(names: Iterable[str], part: str) -> list[str]:
+    """The names of the images and the truth of a part; none where they are not clear."""
+    found = [[name for name in names if name.lower() in
+              {each.strip("_") for kind in kinds for each in (f"{part}_{kind}", f"{kind}_{part}")}]
+             for kinds in (IMAGES, TRUTHS)]
+    return [found[0][0], found[1][0]] if [len(each) for each in found] == [1, 1] else []
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Turns faults of a file of NumPy into one line."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        yield
+    except InputError:
+        raise
     except OSError as err:
         raise InputError(f"cannot read {path}: {reason(err)}; give a .npy file") from err
     except Exception as err:  # the header is parsed as Python, with errors of all kinds
-        fault = str(err).splitlines()[0]
+        fault = (str(err) or type(err).__name__).splitlines()[0]
         raise InputError(f"{path} is not a whole .npy file of numbers ({fault}); write it again "
                          "with numpy.save") from err
 
 
-def _images(path: str, channels_last: bool | None) -> NDArray[Any]:
+def _mapped(path: str) -> NDArray[Any]:
+    """A memory-mapped .npy file."""
+    with _reading(path):
+        if zipfile.is_zipfile(path):
+            raise InputError(f"{path} is a .npz file; give it alone, with images and labels in it")
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _channels_first(name: str, pixels: NDArray[Any], last: bool | None) -> NDArray[Any]:
     """Images [N, C, H, W] or volumes [N, C, D, H, W]."""
-    pixels = _mapped(path)
-    if pixels.ndim == 3 and not channels_last:
+    if pixels.ndim == 3 and not last:
         pixels = pixels[:, None]
-    is_pixels = pixels.dtype == np.uint8 or pixels.dtype.kind == "f"
-    if pixels.ndim not in (4, 5) or min(pixels.shape) < 1 or not is_pixels:
-        raise InputError(f"{path} holds {pixels.dtype} of shape {pixels.shape}; give images [N, C, "
-                         "H, W] (volumes [N, C, D, H, W]) of uint8 or floating point")
-    if channels_last is None and pixels.shape[-1] <= COLOURS < min(pixels.shape[1:-1]):
-        raise InputError(f"{path} holds {pixels.shape}, which looks like channels last; store its "
+    if pixels.ndim not in (4, 5):
+        raise InputError(f"{name} holds {pixels.dtype} of shape {pixels.shape}; give images [N, C, "
+                         "H, W], [N, H, W] or volumes [N, C, D, H, W]")
+    if last is None and pixels.shape[-1] <= COLOURS < min(pixels.shape[1:-1]):
+        raise InputError(f"{name} holds {pixels.shape}, which looks like channels last; store its "
                          f"{pixels.shape[-1]} channels first with --channels-last, or keep its "
                          f"{pixels.shape[1]} channels with --no-channels-last")
-    return np.moveaxis(pixels, -1, 1) if channels_last else pixels
-
-
-def _truth(path: str, count: int, image: tuple[int, ...]) -> NDArray[Any]:
-    """Labels [N] int64 or targets [N, outputs] float32; of pixels with the image's axes."""
-    found = _mapped(path)
-    if (found.dtype.kind == "f" and found.shape[:1] == (count,) and found.size
-            and found.shape[2:] in ((), image)):
-        targets = np.asarray(found, np.float32).reshape(count, -1, *found.shape[2:])
-        if not np.isfinite(targets).all():
-            raise InputError(f"{path} holds targets that are no finite float32 numbers; fix or "
-                             "leave out those samples")
-        return targets
-    if found.shape not in ((count,), (count, *image)) or found.dtype.kind not in "iu":
-        raise InputError(
-            f"{path} holds {found.dtype} of shape {found.shape}; give {count} whole numbers, one "
-            f"per image (labels), or floating-point numbers [{count}, outputs] (targets); of "
-            f"pixels, with {image} after them")
-    return np.asarray(found, np.int64)
-
-
-def _classes(path: str, labels: NDArray[Any], classes: int | None) -> int:
-    """The number of classes, checked."""
-    classes = int(labels.max()) + 1 if classes is None else classes
-    if labels.min() < 0 or labels.max() >= classes:
-        raise InputError(f"{path} holds labels from {labels.min()} to {labels.max()}; {classes} "
-                         f"classes are numbered 0 to {classes - 1}; fix the labels (those that do "
-                         "not count need a class of their own)")
-    return classes
+    return np.moveaxis(pixels, -1, 1) if last else pixels

@@ -29,12 +29,15 @@ class Batch(Generic[Images]):
         Images [n, c, ...] as the file has them, where `prefetch` was told to put them.
     labels : array
         Labels [n], int64, or targets [n, outputs].
+    counted : tuple of float
+        Samples, and how many of them count in the loss (`Loader.counted`).
     """
 
     epoch: int
     index: int
     images: Images
     labels: NDArray[Any]
+    counted: tuple[int, float]
 
 
 def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Images], epoch: int = 0,
@@ -58,7 +61,7 @@ def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Images], epoch: in
     def read(number: int) -> Batch[Images]:
         place = divmod(number, per_epoch)
         images, labels = loader.batch(*place)
-        return Batch(*place, upload(images), labels)
+        return Batch(*place, upload(images), labels, loader.counted(*place))
 
     if loader.resident:
         yield from map(read, range(first, stop))

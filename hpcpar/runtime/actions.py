@@ -39,6 +39,10 @@ class Actions:
         The iteration.
     training : bool
         False for evaluations.
+    weight : float
+        Factor of the loss: the samples of the batch, as a multiple of those that count.
+    share : float
+        Part of its samples, or of their pixels, that counts in the loss.
     counts : array or None
         [3, classes] this rank's pixels: labels, predictions, and both; None where the loss has no
         class for each pixel.
@@ -49,7 +53,7 @@ class Actions:
         self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
-        self.step, self.training = 0, True
+        self.step, self.training, self.weight, self.share = 0, True, 1.0, 1.0
         classes = network.classes
         self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
@@ -113,7 +117,8 @@ class Actions:
         self._prepare(here, op)
         op.ctx.labels, op.ctx.sums = here.labels, here.sums
         op.ctx.counts = self.counts if self._counts else None
-        op.ctx.scale = 1.0 / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
+        op.ctx.share = self.share
+        op.ctx.scale = self.weight / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
         if what is Op.STATISTICS:
             op.statistics()
             return

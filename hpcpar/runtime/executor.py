@@ -261,7 +261,8 @@ class Executor:
         self._mean, self._scale = self.backend.upload(mean), self.backend.upload(scale)
 
     def iterate(self, images: Array, labels: NDArray[np.generic], step: int,
-                rate: float, momentum: float, decay: float) -> tuple[float, float]:
+                rate: float, momentum: float, decay: float,
+                counted: tuple[int, float] | None = None) -> tuple[float, float]:
         """One iteration of SGD on this rank's part of a batch.
 
         Parameters
@@ -273,24 +274,28 @@ class Executor:
             [batch, ...] of the whole mini-batch, the part `truth_box` of each sample's.
         step : int
             The iteration's number (dropout's masks depend on it).
+        counted : (int, float), optional
+            Samples of the batch, and how many of them count in its loss, where some labels do not
+            (`Loader.counted`).
 
         Returns
         -------
         loss : float
-            Mean over the whole batch.
+            Mean over what counts in the whole batch.
         correct : float
             Samples of the batch classified right; of pixels, each counts as its part of a sample.
         """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.step, self._actions.training = step, True
-        return self.run(self.training, images, labels)
+        return self.run(self.training, images, labels, counted)
 
-    def evaluate(self, images: Array, labels: NDArray[np.generic]) -> tuple[float, float]:
+    def evaluate(self, images: Array, labels: NDArray[np.generic],
+                 counted: tuple[int, float] | None = None) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels of -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
-        return self.run(self.evaluation, images, labels)
+        return self.run(self.evaluation, images, labels, counted)
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """[3, classes] pixels of all ranks in the passes since the last call: those whose label is
@@ -328,9 +333,14 @@ class Executor:
             program.run(first, end)
         self._actions.finish()
 
-    def run(self, program: Program, images: Array,
-            labels: NDArray[np.generic]) -> tuple[float, float]:
-        """Loss and correct samples of a batch, after every step of a program."""
+    def run(self, program: Program, images: Array, labels: NDArray[np.generic],
+            counted: tuple[int, float] | None) -> tuple[float, float]:
+        """Loss and correct samples of a batch, after every step of a program. The loss is the mean
+        over what counts; 0 where nothing does.
+        """
+        samples, known = counted or (self.plan.batch, self.plan.batch)
+        self._actions.weight = self.plan.batch / known if known else 0.0
+        self._actions.share = known / samples
         self._images = self.backend.upload(images)
         self._sums[:] = 0
         self._sums[:, -1] = self.ask

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from hpcpar.errors import InputError
+from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Plan, Synchronisation
@@ -40,8 +43,13 @@ def require_own_training(network: Network) -> None:
             "frozen parts)")
 
 
-def require(network: Network, plan: Plan) -> None:
+def require(network: Network, plan: Plan, training: bool = True) -> None:
     """Check that the executor can run a plan.
+
+    Parameters
+    ----------
+    training : bool
+        False for the forward pass alone.
 
     Raises
     ------
@@ -60,6 +68,8 @@ def require(network: Network, plan: Plan) -> None:
                     f"layers '{owner}' and '{name}' have the same weights, but are cut into {one} "
                     f"and {other} ({plan.fc_passes} FC passes); use a strategy that cuts both "
                     "alike, as data does")
+    if training:
+        _require_values(network, plan)
     if network.loss.outside and (plan.fc_passes > 1
                                  or plan.synchronisation is not Synchronisation.ALLREDUCE):
         raise InputError(
@@ -75,6 +85,25 @@ def require(network: Network, plan: Plan) -> None:
                 "another strategy")
     if plan.fc_passes > 1:
         _require_turns(network, plan)
+
+
+def _require_values(network: Network, plan: Plan) -> None:
+    """Batch normalisation trains on two values of each channel or more, on every rank."""
+    sizes = {plan.batch // plan.microbatches, -(-plan.batch // plan.microbatches)}
+    for layer in network.layers:
+        if layer.statistics != "batch":
+            continue
+        image, config = network.input_shape(layer)[1:], plan.configs[layer.name]
+        parts = (config.n, *(getattr(config, axis) for axis in "dhw"[3 - len(image):]))
+        if plan.batch_norm != "local":
+            parts = (1,) * len(parts)
+        for size in sizes:
+            if all(1 in (extent // cut, -(-extent // cut))
+                   for extent, cut in zip((size, *image), parts, strict=True)):
+                raise InputError(
+                    f"layer '{layer.name}' (batch normalisation): Expected more than 1 value per "
+                    f"channel when training, got {shape_text((size, *network.input_shape(layer)))} "
+                    f"in {math.prod(parts)} parts; use a larger batch, or fewer micro-batches")
 
 
 def _require_turns(network: Network, plan: Plan) -> None:

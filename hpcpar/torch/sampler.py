@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import IterableDataset, Sampler
 
+from hpcpar.errors import InputError
 from hpcpar.torch.model import ParallelModule
 
 
@@ -14,6 +15,11 @@ class BatchSampler(Sampler[list[int]]):
     """Hands each rank the numbers of its samples of every batch, for a ``DataLoader``'s
     ``batch_sampler``; over all ranks every batch is the same for any plan, and no sample comes
     twice in an epoch. Samples that fill no batch are left out, others in every epoch.
+
+    Parameters
+    ----------
+    data : torch.utils.data.Dataset
+        Of map style: what has a length, and a sample for each number below it.
 
     Attributes
     ----------
@@ -23,6 +29,10 @@ class BatchSampler(Sampler[list[int]]):
 
     def __init__(self, model: ParallelModule, data: Sized, shuffle: bool = True,
                  seed: int = 0) -> None:
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise InputError(f"{type(data).__name__} has no samples by number (it is of iterable "
+                             "style); let every rank read the same whole batches, with "
+                             "DataLoader(data, batch_size=model.plan.batch, drop_last=True)")
         self.model, self.data, self.shuffle, self.seed, self.epoch = model, data, shuffle, seed, 0
 
     def __len__(self) -> int:

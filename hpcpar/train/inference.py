@@ -62,7 +62,7 @@ class Inference(Job):
             Why it stopped before its end; empty where it did not.
         """
         saver = Saver(self.world, self.options.every, stop or StopRequest(), None, None)
-        sums, passes, batch = self.sums(), self.loader.batches_per_epoch, self.plan.batch
+        sums, passes = self.sums(), self.loader.batches_per_epoch
         program = self.executor.evaluation
         assert program is not None
         with closing(prefetch(self.loader, self.executor.backend.upload)) as batches:
@@ -70,12 +70,12 @@ class Inference(Job):
                 self.communicator.trace.clear()
                 begin = perf_counter()
                 self.executor.ask = saver.ask()
-                loss, right = self.executor.evaluate(now.images, now.labels)
+                loss, right = self.executor.evaluate(now.images, now.labels, now.counted)
                 self.time(program, begin, loss, i)
                 if i == 0:
                     trace.check(self.communicator.trace, self.schedule, self.world.rank)
-                sums.add(loss, right)
-                mean, accuracy = sums.of(min((i + 1) * batch, self.loader.samples))
+                sums.add(loss, right, now.counted[1])
+                mean, accuracy = sums.means()
                 counts = self.executor.class_counts() if i + 1 == passes else None
                 tell(Seen(i + 1, passes, mean, accuracy, self.last_s,
                           ClassCounts.of(counts)))

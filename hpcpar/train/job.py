@@ -77,22 +77,25 @@ class JobMeasurements:
 
 @dataclass
 class LossSums:
-    """Mean loss and accuracy of samples that came in batches, the last perhaps not full (None where
-    no sample can be right).
+    """Mean loss and accuracy of samples that came in batches, over those that count (None where no
+    sample can be right).
     """
 
-    batch: int
     counts: bool
     loss: float = 0.0
     correct: float = 0.0
+    counted: float = 0.0
 
-    def add(self, loss: float, correct: float) -> None:
-        """A batch's: its loss is a sum divided by the full batch, whatever counts in it."""
-        self.loss += loss * self.batch
+    def add(self, loss: float, correct: float, counted: float) -> None:
+        """A batch's mean loss and its correct samples, of `counted` samples."""
+        self.loss += loss * counted
         self.correct += correct
+        self.counted += counted
 
-    def of(self, samples: int) -> tuple[float, float | None]:
-        return self.loss / samples, self.correct / samples if self.counts else None
+    def means(self) -> tuple[float, float | None]:
+        """Loss and accuracy; NaN where nothing counts."""
+        of = self.counted or math.nan
+        return self.loss / of, self.correct / of if self.counts else None
 
 
 class MeasuredRun:
@@ -239,7 +242,7 @@ class Job(MeasuredRun):
                 global_tensors.restore(self.executor, p, self._rows(layer, groups))
 
     def sums(self) -> LossSums:
-        return LossSums(self.plan.batch, self.network.loss.counts_correct)
+        return LossSums(self.network.loss.counts_correct)
 
     def time(self, program: Program, begin: float, loss: float, step: int) -> None:
         """Notes what an iteration, or pass, begun at `begin` has taken.

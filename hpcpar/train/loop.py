@@ -110,16 +110,14 @@ class Training(Job):
             for batch in batches:
                 self.executor.ask = saver.ask()
                 loss, right = self._iterate(batch)
-                sums.add(loss, right)
+                sums.add(loss, right, batch.counted[1])
                 self.step += 1
                 done = self.step % per_epoch == 0 or self.step == self.steps
                 now = Progress(batch.epoch + 1, epochs, self.step, self.steps, loss, self.last_s,
                                rate=self.rate, pixel_classes=self.pixel_classes, epoch_done=done)
                 stops = saver.hear(self.executor.asked)
                 if done:
-                    begun = max(self.start, (self.step - 1) // per_epoch * per_epoch)
-                    samples = (self.step - begun) * self.plan.batch
-                    self._end_epoch(now, sums.of(samples)[1], saver)
+                    self._end_epoch(now, sums.means()[1], saver)
                     sums = self.sums()
                 tell(now)
                 if stops:
@@ -139,7 +137,8 @@ class Training(Job):
         self.rate = self.factors[0] * sgd.rate_at(self.step, self.steps,
                                                   self.loader.batches_per_epoch)
         loss, right = self.executor.iterate(batch.images, batch.labels, self.step, self.rate,
-                                            sgd.momentum, sgd.decay * self.factors[1])
+                                            sgd.momentum, sgd.decay * self.factors[1],
+                                            batch.counted)
         self.time(program, begin, loss, self.step)
         if self.step == self.start:
             trace.check(self.communicator.trace, self.schedule, self.world.rank)
@@ -167,11 +166,12 @@ class Training(Job):
         sums = self.sums()
         for i in range(self.test.batches_per_epoch):
             self.executor.ask = saver.ask()
-            sums.add(*self.executor.evaluate(*self.test.batch(0, i)))
+            counted = self.test.counted(0, i)
+            sums.add(*self.executor.evaluate(*self.test.batch(0, i), counted), counted[1])
             if saver.hear(self.executor.asked):
                 break
         self.communicator.trace.messages, self.communicator.trace.sent_bytes = before
-        return (None, None) if saver.reason else sums.of(self.test.samples)
+        return (None, None) if saver.reason else sums.means()
 
     def _collect(self) -> Callable[[], None] | None:
         """Collects a checkpoint on rank 0; returns what writes it there."""

@@ -37,7 +37,8 @@ class WatchedRun:
 
     def iterate(self, step: int, sgd: SGD) -> float:
         """The loss of a step."""
-        return self.executor.iterate(*self.batch(step), step, sgd.rate, sgd.momentum, sgd.decay)[0]
+        return self.executor.iterate(*self.batch(step), step, sgd.rate, sgd.momentum, sgd.decay,
+                                     self.data.counted(step))[0]
 
     def batch(self, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Images and labels of a step."""

@@ -41,6 +41,12 @@ class Data:
         self.executor, self.seed, self.order = executor, seed, order
         self._loader = open_data(executor, path, seed, "train", augment) if path else None
 
+    def counted(self, step: int) -> tuple[int, float] | None:
+        """What counts of a mini-batch (`Loader.counted`); None where all does."""
+        if self._loader is None:
+            return None
+        return self._loader.counted(*divmod(step, self._loader.batches_per_epoch))
+
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Images of the executor's rows and box, and labels or targets of the whole mini-batch."""
         if self._loader is not None:

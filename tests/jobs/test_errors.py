@@ -90,6 +90,20 @@ def test_plan_of_another_version(hpcpar: Run, plan: Make, digits: Path, tmp_path
 
 
 @pytest.mark.parametrize("command", ["run", "verify"])
+def test_batch_normalisation_of_one_value(command: str, hpcpar: Run, plan: Make,
+                                          tmp_path: Path) -> None:
+    """As PyTorch refuses it; `hpcpar plan` makes no such plan."""
+    made = hpcpar(0, "data", "synthetic", tmp_path / "d.h5", "--input", "3x8x8", "--samples", 4)
+    assert made.returncode == 0, made.stderr
+    path = plan(2, "data", network="mobilenet_v2", input="3x8x8", batch=2)
+    content = json.loads(path.read_text()) | {"batch": 1}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(content))
+    done = hpcpar(2, command, "--plan", path, "--data", tmp_path / "d.h5")
+    said(done, 2, "(batch normalisation): Expected more than 1 value per channel when training")
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
 def test_the_network_of_a_stranger_s_plan_is_not_imported(command: str, hpcpar: Run, plan: Make,
                                                           digits: Path, tmp_path: Path) -> None:
     data = json.loads(plan(2, "data").read_text())

@@ -69,6 +69,29 @@ def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
     assert "IoU by class: 0: 0." in shown
 
 
+def test_pixels_that_do_not_count(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    """16-bit images with masks in one .npz file, 255 where nobody knows: verified, and trained on
+    several ranks as on one.
+    """
+    rng = np.random.default_rng(0)
+    masks = rng.integers(0, 3, (12, 17, 16)).astype("u1")
+    masks[:, 8:, :9] = 255
+    np.savez(tmp_path / "a.npz", images=rng.integers(0, 60000, (12, 17, 16), np.uint16),
+             masks=masks)
+    data, network = tmp_path / "data.h5", "tests.jobs.networks:cells"
+    made = hpcpar(0, "data", "numpy", data, tmp_path / "a.npz", "--ignore", 255)
+    assert made.returncode == 0, made.stderr
+    path = plan(3, "spatial", network=network, precision="fp64", batch=4)
+    done = hpcpar(3, "verify", "--plan", path, "--data", data)
+    assert done.returncode == 0, done.stderr
+    words = ("--data", data, "--epochs", 2, "--json")
+    one, several = (summary(hpcpar(count, "run", "--plan", made, *words)) for count, made in (
+        (1, plan(1, "data", network=network, precision="fp64", batch=4)), (3, path)))
+    np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-9)
+    assert several["test_loss"] == pytest.approx(one["test_loss"], rel=1e-9)
+    assert several["test_accuracy"] == pytest.approx(one["test_accuracy"], abs=1e-12)
+
+
 def test_ranks_without_a_part_of_a_signal(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
     """A signal cut into more parts than it has columns trains as on one rank."""
     data, network = tmp_path / "data.h5", "tests.jobs.networks:short_waves"

@@ -71,6 +71,8 @@ class Context:
     again: bool = False
     #: Factor of the loss's gradient (1 / samples whose mean is minimised).
     scale: float = 0.0
+    #: Part of the samples, or of their pixels, that counts in the loss.
+    share: float = 1.0
     labels: Array = None
     caller: Caller | None = None
     sums: Array = None

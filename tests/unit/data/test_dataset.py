@@ -13,6 +13,7 @@ import pytest
 
 from hpcpar.cli.main import main
 from hpcpar.data import dataset
+from hpcpar.data.arrays import ArrayOptions
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
@@ -109,14 +110,14 @@ def test_synthetic_targets_are_learnable(tmp_path: Path, shape: tuple[int, ...])
 
 
 def test_numpy_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcpar.data.numpy_files.BLOCK_BYTES", 700)
+    monkeypatch.setattr("hpcpar.data.arrays.BLOCK_BYTES", 700)
     rng = np.random.default_rng(0)
     x, y = (rng.integers(0, 200, (50, 2, 5, 7), dtype=np.uint8),
             np.repeat(np.arange(5), 10).astype(np.int32))
     images, labels, path = (str(tmp_path / name) for name in ("x.npy", "y.npy", "z.h5"))
     np.save(images, x)
     np.save(labels, y)
-    from_numpy(path, images, labels, 0.2)
+    from_numpy(path, images, labels)
     with h5py.File(path) as f:
         train, test = f["images"][...], f["test_images"][...]
         assert np.array_equal(np.bincount(f["labels"]),
@@ -134,7 +135,8 @@ def test_numpy_floats_of_one_channel_stay_as_they_are(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(6, 4, 4))
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", np.arange(6))
-    from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"), classes=9)
+    from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"),
+               ArrayOptions(classes=9, test_fraction=0.0))
     with h5py.File(tmp_path / "z.h5") as f:
         assert f["images"].dtype == np.float32 and np.array_equal(f["images"][:, 0], x.astype("f4"))
         assert f.attrs["classes"] == 9 and f.attrs["mean"] == 0 and f.attrs["scale"] == 1
@@ -145,7 +147,8 @@ def test_numpy_volumes_and_targets(tmp_path: Path, y: Any) -> None:
     x = np.random.default_rng(0).integers(0, 9, (20, 2, 3, 4, 5), dtype=np.uint8)
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
-    from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"), 0.25)
+    from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"),
+               ArrayOptions(test_fraction=0.25))
     with h5py.File(tmp_path / "z.h5") as f:
         pairs = {(a.tobytes(), b.tobytes()) for p in ("", "test_")
                  for a, b in zip(f[f"{p}images"], f[f"{p}targets"], strict=True)}
@@ -165,11 +168,11 @@ def test_arrays_with_channels_last_are_noticed(tmp_path: Path, image: tuple[int,
     np.save(labels, np.arange(6))
     with pytest.raises(InputError, match=f"store its {channels} channels first with --channels-la"):
         from_numpy(out, images, labels)
-    from_numpy(out, images, labels, channels_last=True)
+    from_numpy(out, images, labels, ArrayOptions(test_fraction=0.0), channels_last=True)
     with h5py.File(out) as f:
         assert np.array_equal(f["images"], np.moveaxis(x, -1, 1))
         assert f.attrs["mean"].shape == (channels,)
-    from_numpy(out, images, labels, channels_last=False)
+    from_numpy(out, images, labels, ArrayOptions(test_fraction=0.0), channels_last=False)
     with h5py.File(out) as f:
         assert np.array_equal(f["images"], x)
 
@@ -178,7 +181,8 @@ def test_narrow_images_are_no_channels_last(tmp_path: Path) -> None:
     for shape in (3, 16, 4), (16, 4, 4), (1, 5, 1):
         np.save(tmp_path / "x.npy", np.zeros((6, *shape), "u1"))
         np.save(tmp_path / "y.npy", np.arange(6))
-        from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))
+        from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"),
+                   ArrayOptions(test_fraction=0.0))
         assert dataset.info(str(tmp_path / "z.h5"))["images"]["shape"] == [6, *shape]
     with pytest.raises(InputError, match="give images"):
         np.save(tmp_path / "x.npy", np.zeros((6, 5, 5), "u1"))
@@ -196,7 +200,7 @@ def test_narrow_images_are_no_channels_last(tmp_path: Path) -> None:
     (np.zeros((4, 9), "u1"), np.zeros(4, int), {}, r"give images \[N, C, H, W\]"),
     (np.zeros((4, 2, 3, 3), "u1"), np.array([0, 1, -1, 0]), {}, "labels from -1 to 1"),
     (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"classes": 3}, "labels from 0 to 3"),
-    (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"test_fraction": 1.5}, "held-out fraction 1.5"),
+    (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"test_fraction": 1.5}, "test_fraction"),
     (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"test_fraction": 0.9}, "leaves no image"),
 ])
 def test_bad_numpy_files(tmp_path: Path, x: Any, y: Any, options: dict[str, Any],
@@ -205,7 +209,7 @@ def test_bad_numpy_files(tmp_path: Path, x: Any, y: Any, options: dict[str, Any]
     np.save(tmp_path / "y.npy", y)
     with pytest.raises(InputError, match=message) as caught:
         from_numpy(str(tmp_path / "z.h5"), str(tmp_path / "x.npy"), str(tmp_path / "y.npy"),
-                   **options)
+                   ArrayOptions(**options))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("z.h5*"))
 
@@ -250,7 +254,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ({"images": np.zeros((3, 1, 2, 2), "u1"), "labels": np.zeros(2, int)}, "not 3 whole numbers"),
     ({"images": np.zeros((3, 1, 2, 2), "u1"), "targets": np.zeros(3)},
      r"not floating-point numbers \[3, outputs\]"),
-    ({"images": np.zeros((3, 2), "u1"), "labels": np.zeros(3, int)}, "not uint8 or float32"),
+    ({"images": np.zeros((3, 2), "u1"), "labels": np.zeros(3, int)}, "not uint8, int16, uint16 or"),
     ({"images": np.zeros((3, 1, 2, 2), "u1"), "labels": np.zeros(3, int),
       "test_images": np.zeros((3, 1, 2, 2), "u1")}, "no held-out part"),
 ])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,60 @@ def test_damaged_images_are_named_or_left_out(folder: Path, tmp_path: Path) -> N
         path.write_bytes(b"no image")
     with pytest.raises(InputError, match="no image of"):
         from_images(str(out), str(folder), (3, 4, 4), skip_damaged=True)
+
+
+def png_of_16_bits(kind: int, channels: int) -> bytes:
+    """A PNG file of 4 x 4 pixels; Pillow writes none with colours of 16 bits."""
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return (struct.pack(">I", len(content)) + name + content
+                + struct.pack(">I", zlib.crc32(name + content)))
+
+    rows = b"".join(b"\0" + bytes(range(8 * channels)) for _ in range(4))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, kind, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("grey.png", png_of_16_bits(0, 1)), ("colour.png", png_of_16_bits(2, 3)),
+    ("alpha.png", png_of_16_bits(6, 4)), ("grey-alpha.png", png_of_16_bits(4, 2)),
+    ("colour.ppm", b"P6 4 4 65535\n" + bytes(96)), ("text.ppm", b"P3 4 4 999\n" + b"7 " * 48),
+    ("two-bytes.ppm", b"P6 4 4 999\n" + bytes(96)), ("grey.pgm", b"P5 4 4 65535\n" + bytes(32)),
+])
+def test_16_bits_are_not_cut_to_8(folder: Path, tmp_path: Path, name: str,
+                                  content: bytes) -> None:
+    (folder / "cat" / name).write_bytes(content)
+    with pytest.raises(InputError, match=r"more than 8 bits, .*hpcpar data numpy") as caught:
+        from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4))
+    assert name in str(caught.value)
+    faults = from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4), skip_damaged=True)
+    assert len(faults) == 1 and "8 bits" in faults[0]
+
+
+@pytest.mark.parametrize("content", [b"P3 4 4 100\n" + b"7 " * 48, b"P6 4 4 100\n" + bytes(48),
+                                     b"P2 4 4 255\n" + b"7 " * 16, b"P4 4 4\n" + bytes(4),
+                                     b"P1 4 4\n" + b"0 " * 16])
+def test_netpbm_of_8_bits_is_read(folder: Path, tmp_path: Path, content: bytes) -> None:
+    (folder / "cat" / "new.ppm").write_bytes(content)
+    assert from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4)) == []
+
+
+@pytest.mark.parametrize("suffix", ["jfif", "jpe", "tga", "pbm", "avif", "JPG", "ppm", "heic"])
+def test_kinds_of_files_are_read_or_counted(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """What Pillow reads is an image; what it does not, as HEIC, counts as left out."""
+    if suffix == "avif":
+        from PIL import features
+        if not features.check("avif"):
+            pytest.skip("this Pillow reads no AVIF")
+    path = folder / "cat" / f"new.{suffix}"
+    if suffix == "heic":
+        path.write_bytes(b"\0\0\0\x18ftypheic")
+    else:
+        image = Image.fromarray(np.full((6, 8, 3), 255, np.uint8))
+        (image.convert("1") if suffix == "pbm" else image).save(path)
+    faults = from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4), 0.0, skip_damaged=True)
+    images, = read(tmp_path / "a.h5", "images")
+    assert len(images) == 21 - len(faults) and len(faults) == (suffix == "heic")
+    assert (images.min((1, 2, 3)) > 250).sum() == (suffix != "heic")
 
 
 def test_bad_folders(folder: Path, tmp_path: Path) -> None:

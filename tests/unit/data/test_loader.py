@@ -339,7 +339,7 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     fails(str(tmp_path), "cannot be read")
     fails(make(tmp_path / "a.h5", labels=None), "no datasets 'images' and 'labels'")
     fails(make(tmp_path / "b.h5", test_images=None), "no held-out part", split="test")
-    fails(make(tmp_path / "c.h5", images=np.zeros((SAMPLES, 3, 7))), "not uint8 or float32")
+    fails(make(tmp_path / "c.h5", images=np.zeros((SAMPLES, 3, 7))), "not uint8, int16, uint16 or")
     fails(make(tmp_path / "d.h5", labels=np.zeros(3, int)), f"not {SAMPLES} whole numbers")
     fails(make(tmp_path / "e.h5", labels=np.arange(SAMPLES)), "labels from 0 to 22")
     regression: dict[str, Any] = {"labels": ((0, 4), (0, 2))}
@@ -365,3 +365,16 @@ def test_data_that_do_not_fit(path: str) -> None:
         Loader(path, ((0, 4), (0, 3), (0, 8), (0, 5)), (0, 4), 4)
     with pytest.raises(InputError, match="unknown split 'val'"):
         Loader(path, whole(4), (0, 4), 4, split="val")
+
+
+def test_faults_of_the_held_out_part_are_named_as_its_own(path: str, tmp_path: Path) -> None:
+    images, labels = np.zeros((5, *SHAPE), np.uint8), np.zeros(5, int)
+    for changes, message, options in (
+            ({"test_images": images[:, :1], "test_labels": labels},
+             "part holds images 1x7x5, the network takes 3x7x5", {"shape": SHAPE}),
+            ({"test_labels": np.full(TEST_SAMPLES, 9)}, "part holds labels from 9 to 9", {}),
+            ({"test_images": images[:0], "test_labels": labels[:0]}, "part holds 0 samples", {}),
+            ({"test_labels": labels}, "part: 'test_labels' is int64", {})):
+        fails(make(tmp_path / "t.h5", **changes), f": the held-out {message}", split="test",
+              classes=CLASSES, **options)
+        Loader(str(tmp_path / "t.h5"), whole(4), (0, 4), 4, shape=SHAPE, classes=CLASSES).close()

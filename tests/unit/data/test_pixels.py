@@ -13,6 +13,7 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.data import dataset
 from hpcpar.data import loader as loaders
+from hpcpar.data.arrays import ArrayOptions
 from hpcpar.data.augment import Augmentation
 from hpcpar.data.loader import NO_LABEL, Loader
 from hpcpar.data.numpy_files import from_numpy
@@ -101,7 +102,8 @@ def test_numpy_files_of_pixels(tmp_path: Path, kind: str) -> None:
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
     path = str(tmp_path / "z.h5")
-    from_numpy(path, str(tmp_path / "x.npy"), str(tmp_path / "y.npy"), 0.25)
+    from_numpy(path, str(tmp_path / "x.npy"), str(tmp_path / "y.npy"),
+               ArrayOptions(test_fraction=0.25))
     with h5py.File(path) as f:
         assert f[kind].shape == (6, *y.shape[1:]) and f[f"test_{kind}"].shape == (2, *y.shape[1:])
         pairs = {(a.tobytes(), b.tobytes()) for p in ("", "test_")
@@ -133,6 +135,6 @@ def test_labels_that_do_not_count_are_refused_with_a_remedy(tmp_path: Path) -> N
         labels[:, 1, 2] = -1
         del f["labels"]
         f["labels"] = labels
-    with pytest.raises(InputError, match="a class of their own, 3, and plan with --classes 4"), \
+    with pytest.raises(InputError, match=r"leave -1 out of the loss with .* --ignore -1"), \
             Loader(path, whole(4, 1, 4, 4), whole(4, 4, 4), 4, classes=3) as loader:
         loader.batch(0, 0)

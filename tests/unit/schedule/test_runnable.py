@@ -9,6 +9,8 @@ import pytest
 
 from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import BatchNorm, Flatten, Input, Linear, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.schedule.runnable import require
@@ -75,3 +77,25 @@ def test_networks_without_features_have_no_fc_passes() -> None:
 
 def _with(given: Plan, **configs: Config) -> Plan:
     return replace(given, configs={**given.configs, **configs})
+
+
+@pytest.mark.parametrize(("batch", "image", "options", "fine"), [
+    (1, (1, 1), {}, False), (2, (1, 1), {}, True), (1, (1, 2), {}, True), (1, (2, 2), {}, True),
+    (2, (1, 1), {"microbatches": 2}, False), (3, (1, 1), {"microbatches": 2}, False),
+    (4, (1, 1), {"microbatches": 2}, True), (4, (1, 1), {"batch_norm": "local"}, False),
+    (6, (1, 1), {"batch_norm": "local"}, False), (8, (1, 1), {"batch_norm": "local"}, True),
+    (4, (1, 2), {"batch_norm": "local"}, True),
+])
+def test_batch_normalisation_of_one_value_is_refused(batch: int, image: tuple[int, int],
+                                                     options: dict[str, Any], fine: bool) -> None:
+    """As PyTorch does; with statistics of each rank's part, where one rank has one value."""
+    net = Network("small", (Input("input", (), (3, *image)), BatchNorm("norm", ("input",)),
+                            Flatten("flat", ("norm",)), Linear("fc", ("flat",), 2),
+                            SoftmaxCrossEntropy("loss", ("fc",))))
+    given = make_plan(NetworkSpec.of(net), "data", 4, batch, **options)
+    if fine:
+        require(net, given)
+    else:
+        fails(r"'norm' \(batch normalisation\): Expected more than 1 value per channel when train",
+              given, net)
+        require(net, given, training=False)

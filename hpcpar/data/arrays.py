@@ -1,0 +1,296 @@
+"""Arrays of images and of their ground truth become data files, block by block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.checks import part, positive, whole
+from hpcpar.data.dataset import (
+    BLOCK_BYTES,
+    IMAGE_TYPES,
+    NO_LABEL,
+    TEST_FRACTION,
+    ChannelStatistics,
+    Progress,
+    create_split,
+    held_out,
+)
+from hpcpar.data.room import require_room
+from hpcpar.errors import InputError
+from hpcpar.hdf5 import replacing
+from hpcpar.network.base import shape_text
+from hpcpar.option_fields import OptionGroup, option
+
+#: The label that masks of 8 bits usually keep for pixels that do not count.
+USUAL_IGNORED = 255
+_label = partial(whole, -2**31, 2**31)
+
+
+class SampleArray(Protocol):
+    """An array [N, ...] of which some samples are read at a time."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __getitem__(self, samples: slice, /) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayOptions(OptionGroup):
+    """The held-out part, and the meaning of labels."""
+
+    classes: int | None = option(
+        None, positive, "number of classes (default: the largest label plus one)", "K")
+    test_fraction: float | None = option(
+        None, part, "part of every class (of targets and labels of pixels, of all) to hold out "
+        f"where the source has no held-out part (default {TEST_FRACTION})", "F")
+    ignore: int | None = option(
+        None, _label, "label that does not count in loss and accuracies, 255 or -1", "LABEL")
+    first_label: int | None = option(
+        None, _label, "label of the first class (default 0, but labels that start at 1 are "
+        "refused)", "LABEL")
+
+
+class Images:
+    """Images [N, C, H, W], volumes [N, C, D, H, W] or signals [N, C, W] of a source.
+
+    Raises
+    ------
+    InputError
+        They have another shape or type.
+    """
+
+    def __init__(self, blocks: SampleArray, name: str) -> None:
+        self.blocks, self.name, self.samples = blocks, name, blocks.shape[0]
+        self.shape = tuple(blocks.shape[1:])
+        floating = blocks.dtype.kind == "f"
+        self.dtype = np.dtype("f4") if floating else blocks.dtype.newbyteorder("=")
+        if len(self.shape) not in (2, 3, 4) or not all(blocks.shape) or (
+                self.dtype not in IMAGE_TYPES):
+            raise InputError(f"{name} holds {blocks.dtype} of shape {tuple(blocks.shape)}; give "
+                             "images [N, C, H, W] (volumes [N, C, D, H, W]) of uint8, int16, "
+                             "uint16 or floating point")
+
+    def block(self, samples: slice) -> NDArray[Any]:
+        """Some images, as they are stored.
+
+        Raises
+        ------
+        InputError
+            One of them is not finite.
+        """
+        with np.errstate(over="ignore"):
+            found = np.asarray(self.blocks[samples], self.dtype)
+        finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+        if not finite.all():
+            raise InputError(f"{self.name}: image {samples.start + int(finite.argmin())} has NaN "
+                             "or infinite values (as float32); fix or leave out such images")
+        return found
+
+
+class Truth:
+    """Labels [N] or targets [N, outputs] of a source; of pixels with the image's axes.
+
+    Labels may have an axis of one index more, or be one-hot.
+
+    Attributes
+    ----------
+    targets : bool
+        Whether they are targets.
+    shape : tuple of int
+        Of a sample's ground truth, as it is stored.
+
+    Raises
+    ------
+    InputError
+        They have another shape or type, or do not fit the images.
+    """
+
+    def __init__(self, blocks: SampleArray, name: str, images: Images,
+                 options: ArrayOptions) -> None:
+        self.blocks, self.name, self.options = blocks, name, options
+        image, of_each = images.shape[1:], tuple(blocks.shape[1:])
+        self.targets = blocks.dtype.kind == "f"
+        by_channel = of_each != image and len(of_each) > 0 and of_each[1:] in ((), image)
+        plain = of_each == () if self.targets else of_each in ((), image, (*image, 1))
+        if (blocks.shape[:1] != (images.samples,) or not all(blocks.shape)
+                or not (plain or by_channel) or blocks.dtype.kind not in "biuf"):
+            raise InputError(
+                f"{name} holds {blocks.dtype} of shape {tuple(blocks.shape)}; give "
+                f"{images.samples} whole numbers, one per image (labels, or one-hot), or "
+                f"floating-point numbers [{images.samples}, outputs] (targets); of pixels, with "
+                f"{image} after them")
+        self.one_hot = by_channel and not self.targets and of_each[0] > 1
+        self.shape = of_each[1:] if by_channel else of_each[:len(image)]
+        if self.targets:
+            self.shape = (of_each[0], *self.shape) if by_channel else (1,)
+
+    def block(self, samples: slice) -> NDArray[Any]:
+        """The ground truth of some samples, as it is stored: classes from 0 on, or targets.
+
+        Raises
+        ------
+        InputError
+            Targets are not finite, or labels not one-hot.
+        """
+        if self.targets:
+            targets = np.asarray(self.blocks[samples], np.float32).reshape(-1, *self.shape)
+            if not np.isfinite(targets).all():
+                raise InputError(f"{self.name} holds targets that are no finite float32 numbers; "
+                                 "fix or leave out those samples")
+            return targets
+        labels = self._labels(samples)
+        return np.where(self._counts(labels), labels - (self.options.first_label or 0), NO_LABEL)
+
+    def _labels(self, samples: slice) -> NDArray[np.int64]:
+        """Labels as the source numbers them."""
+        found = np.asarray(self.blocks[samples])
+        if self.one_hot:
+            if (found > 1).any() or (found.sum(axis=1) != 1).any() or (found < 0).any():
+                raise InputError(f"{self.name} holds {found.shape[1]} whole numbers for each label "
+                                 "that are not one-hot (a single 1, else 0); give one label, or "
+                                 "floating-point numbers as targets")
+            found = found.argmax(axis=1)
+        return found.reshape(len(found), *self.shape).astype(np.int64)
+
+    def _counts(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which labels count."""
+        ignore = self.options.ignore
+        return np.full(labels.shape, True) if ignore is None else labels != ignore
+
+    def classes(self, known: int | None) -> int:
+        """The number of classes, checked against the labels of all samples.
+
+        Parameters
+        ----------
+        known : int, optional
+            The number, where it is known; else the largest label plus one.
+
+        Raises
+        ------
+        InputError
+            Labels are outside of it, or look as if they mean something else.
+        """
+        low, high, below, first = 2**62, -2**62, -2**62, self.options.first_label
+        for samples in _slices(self.blocks):
+            labels = self._labels(samples)
+            labels = labels[self._counts(labels)]
+            low, high = labels.min(initial=low), labels.max(initial=high)
+            below = labels.max(initial=below, where=labels < USUAL_IGNORED)
+        if low > high:
+            raise InputError(f"{self.name}: no label counts; leave out --ignore, or give others")
+        if first is None and low == 1 and known in (None, high):
+            raise InputError(f"{self.name} holds labels from 1 to {high}, and classes start at 0; "
+                             "renumber them with --first-label 1, or keep a class 0 without "
+                             "samples with --first-label 0")
+        if known is None and self.shape and high == USUAL_IGNORED and below < high - 1:
+            raise InputError(f"{self.name} holds labels up to {below}, and {high}: leave pixels of "
+                             f"label {high} out of the loss with --ignore {high}, or keep them as "
+                             f"a class with --classes {high + 1}")
+        first = first or 0
+        classes = int(high) + 1 - first if known is None else known
+        if low < first or high >= first + classes:
+            raise InputError(f"{self.name} holds labels from {low} to {high}; {classes} classes "
+                             f"are numbered {first} to {first + classes - 1}; fix the labels, or "
+                             "give the one that does not count with --ignore")
+        return classes
+
+
+def _slices(*arrays: SampleArray) -> Iterator[slice]:
+    """Neighbouring samples, one or as many as take at most `BLOCK_BYTES`."""
+    most = max(math.prod(a.shape[1:]) * max(a.dtype.itemsize, 4) for a in arrays)
+    step = max(1, BLOCK_BYTES // most)
+    for start in range(0, arrays[0].shape[0], step):
+        yield slice(start, min(start + step, arrays[0].shape[0]))
+
+
+def write_arrays(path: str, parts: Sequence[tuple[Images, Truth]], source: str,
+                 options: ArrayOptions, progress: Progress | None = None) -> None:
+    """Write a data file from arrays.
+
+    Parameters
+    ----------
+    parts : sequence of (Images, Truth)
+        The samples to train with, and those held out where the source tells them apart.
+    source : str
+        Origin, for the file.
+
+    Raises
+    ------
+    InputError
+        The arrays do not fit each other, or the file cannot be written.
+    """
+    images = parts[0][0]
+    classes = _check(parts, options)
+    total, done = sum(x.samples for x, _ in parts), 0
+    require_room(path, total, images.shape, images.dtype.itemsize)
+    statistics = ChannelStatistics(images.shape[0])
+    with replacing(path, "data file") as f:
+        for (x, y), chosen in zip(parts, _chosen(parts, options), strict=True):
+            splits = [(create_split(f, prefix, int(mask.sum()), x.shape, x.dtype, y.shape,
+                                    "f4" if y.targets else "i8"), mask)
+                      for prefix, mask in chosen.items() if mask.any()]
+            for some in _slices(x.blocks, y.blocks):
+                pixels, known = x.block(some), y.block(some)
+                for split, mask in splits:
+                    at = slice(int(mask[:some.start].sum()), int(mask[:some.stop].sum()))
+                    split.images[at], split.truth[at] = pixels[mask[some]], known[mask[some]]
+                if x.dtype.kind != "f" and "" in chosen:
+                    statistics.add(pixels[chosen[""][some]])
+                done += len(pixels)
+                if progress:
+                    progress(done, total)
+        f.attrs["source"] = source
+        f.attrs.update(statistics.normalisation())
+        if classes is not None:
+            f.attrs["classes"] = classes
+        if options.ignore is not None:
+            f.attrs["ignore_label"] = NO_LABEL
+
+
+def _check(parts: Sequence[tuple[Images, Truth]], options: ArrayOptions) -> int | None:
+    """Check the parts against each other and the options; returns the number of classes."""
+    images, truth = parts[0]
+    for x, y in parts[1:]:
+        if options.test_fraction is not None:
+            raise InputError(f"{x.name} is the held-out part; leave out --test-fraction")
+        if (x.shape, x.dtype, y.targets, y.shape) != (images.shape, images.dtype, truth.targets,
+                                                      truth.shape):
+            raise InputError(f"{x.name} has images {shape_text(x.shape)} {x.dtype}, {images.name} "
+                             f"{shape_text(images.shape)} {images.dtype}, or other truth; make "
+                             "them alike")
+    if not truth.targets:
+        classes = truth.classes(options.classes)
+        for _, y in parts[1:]:
+            y.classes(classes)
+        return classes
+    given = [name for name in ("classes", "ignore", "first_label") if getattr(options, name)
+             is not None]
+    if given:
+        raise InputError(f"{truth.name} holds targets, which have no classes; leave out "
+                         f"--{given[0].replace('_', '-')}, or give labels (whole numbers)")
+    return None
+
+
+def _chosen(parts: Sequence[tuple[Images, Truth]],
+            options: ArrayOptions) -> list[dict[str, NDArray[np.bool_]]]:
+    """For each part of the source its samples in each part of the data file, by prefix."""
+    if len(parts) > 1:
+        return [{prefix: np.full(x.samples, True)}
+                for prefix, (x, _) in zip(("", "test_"), parts, strict=True)]
+    images, truth = parts[0]
+    strata = np.zeros(images.samples, np.int64)
+    if truth.shape == ():
+        strata = np.concatenate([truth.block(some) for some in _slices(truth.blocks)])
+    test = held_out(strata, options.test_fraction)
+    return [{"": ~test, "test_": test}]
