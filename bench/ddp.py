@@ -5,6 +5,7 @@ The machine is calibrated for each network, which gets two plans: ``data`` and `
 both and of DistributedDataParallel over gloo take turns, so that noise affects them alike: same
 network, batch and optimiser, float32, one thread a rank. The median iteration of a job counts, and
 the median over the rounds of the ratio. It exits with 1 where ``auto`` is below `GOAL`.
+``--kernels numpy,torch --strategies owt`` compares convolutions under one plan, without calibrating.
 """
 
 from __future__ import annotations
@@ -133,56 +134,64 @@ def ddp_s(name: str, ranks: int, steps: int, folder: str) -> float:
     return statistics.median(json.loads(told[0])[2:])
 
 
-def ours_s(plan: str, data: str, ranks: int, steps: int) -> float:
+def ours_s(plan: str, data: str, ranks: int, steps: int, kernels: str) -> float:
     """Seconds of an iteration under a plan."""
     told = hpcpar("run", "--plan", plan, "--data", data, "--steps", steps, "--rate", RATE,
-                  "--json", ranks=ranks)
+                  "--kernels", kernels, "--json", ranks=ranks)
     return float(json.loads(told)["measured_iteration_s"])
 
 
-def measure(name: str, ranks: int, rounds: int, steps: int,
-            folder: str) -> tuple[tuple[str, ...], list[float]]:
-    """The cells of a row, and the ratios of ``data`` and ``auto``."""
-    network, batch = load_network(name), BATCHES[name]
+def measure(name: str, args: argparse.Namespace, folder: str) -> tuple[list[str], list[float]]:
+    """The cells of a row, and the ratios of the contenders."""
+    network, batch, ranks = load_network(name), BATCHES[name], args.ranks
     machine, data = f"{folder}/{name}.toml", f"{folder}/{name}.h5"
     hpcpar("data", "synthetic", data, "--input", shape_text(network.image_shape), "--classes",
            network.classes, "--samples", 4 * batch)
-    hpcpar("calibrate", "--network", name, "--batch", batch, "-o", machine, ranks=ranks)
-    plans = {}
-    for strategy in ("data", "auto"):
-        plans[strategy] = f"{folder}/{name}-{strategy}.json"
-        hpcpar("plan", "--network", name, "--batch", batch, "--ranks", ranks, "--machine", machine,
-               "--strategy", strategy, "-o", plans[strategy])
-    times: dict[str, list[float]] = {"ddp": [], "data": [], "auto": []}
-    for _ in range(rounds):
-        times["ddp"].append(ddp_s(name, ranks, steps, folder))
-        for strategy, plan in plans.items():
-            times[strategy].append(ours_s(plan, data, ranks, steps))
-        print(name, {who: f"{values[-1]:.3f} s" for who, values in times.items()},
-              file=sys.stderr)
-    ratios = [statistics.median(a / b for a, b in zip(times["ddp"], times[who], strict=True))
-              for who in plans]
-    chosen = json.loads(Path(plans["auto"]).read_text())["strategy"]
-    return (name, str(batch), *(seconds(statistics.median(v)) for v in times.values()),
-            chosen), ratios
+    plans: dict[tuple[str, str], str] = {}
+    for kernels in args.kernels:
+        if "auto" in args.strategies:
+            machine = f"{folder}/{name}-{kernels}.toml"
+            hpcpar("calibrate", "--network", name, "--batch", batch, "-o", machine, "--kernels",
+                   kernels, ranks=ranks)
+        for strategy in args.strategies:
+            path = plans[strategy, kernels] = f"{folder}/{name}-{strategy}-{kernels}.json"
+            hpcpar("plan", "--network", name, "--batch", batch, "--ranks", ranks, "--machine",
+                   machine if os.path.exists(machine) else "local", "--strategy", strategy, "-o",
+                   path)
+    ddp: list[float] = []
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in plans}
+    for _ in range(args.rounds):
+        ddp.append(ddp_s(name, ranks, args.steps, folder))
+        for key, plan in plans.items():
+            times[key].append(ours_s(plan, data, ranks, args.steps, key[1]))
+        last = {" ".join(key): f"{values[-1]:.3f} s" for key, values in times.items()}
+        print(name, {"ddp": f"{ddp[-1]:.3f} s"} | last, file=sys.stderr)
+    ratios = [statistics.median(a / b for a, b in zip(ddp, values, strict=True))
+              for values in times.values()]
+    cells = [seconds(statistics.median(values)) for values in (ddp, *times.values())]
+    return [name, str(batch), *cells], ratios
 
 
 def main() -> int:
     """Prints the table; returns 1 where the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--networks", default=",".join(BATCHES), help="some, split by commas")
+    several = {"type": lambda text: text.split(",")}
+    parser.add_argument("--networks", default=[*BATCHES], help="some, split by commas", **several)
+    parser.add_argument("--strategies", default=["data", "auto"], **several)
+    parser.add_argument("--kernels", default=["numpy"], help="numpy, torch, or both", **several)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10, help="iterations of a job")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(name, args.ranks, args.rounds, args.steps, folder)
-                for name in args.networks.split(",")]
+        rows = [measure(name, args, folder) for name in args.networks]
+    contenders = [f"{strategy} {kernels}" for kernels in args.kernels
+                  for strategy in args.strategies]
     show(f"an iteration on {args.ranks} ranks, and times the throughput of "
          "DistributedDataParallel",
-         ("network", "batch", "DDP", "data", "auto", "auto is", "data / DDP", "auto / DDP"),
+         ("network", "batch", "DDP", *contenders, *(f"{each} / DDP" for each in contenders)),
          [(*cells, *(f"{ratio:.2f}" for ratio in ratios)) for cells, ratios in rows], left=1)
-    return int(any(ratios[-1] < GOAL for _, ratios in rows))
+    return int("auto" in args.strategies and any(ratios[-1] < GOAL for _, ratios in rows))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,12 @@ from __future__ import annotations
 from hpcpar.errors import InputError, unknown
 from hpcpar.kernels.interface import Backend, MathMode
 
+#: Whose convolutions run on CPUs.
+CPU_KERNELS = ("numpy", "torch")
 
-def backend(device: str, math: str = "fp32", local_rank: int = 0) -> Backend:
+
+def backend(device: str, math: str = "fp32", local_rank: int = 0,
+            kernels: str = "numpy") -> Backend:
     """The backend of a device.
 
     Parameters
@@ -20,17 +24,26 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0) -> Backend:
         Precision of float32 products: ``fp32``, or ``tf32`` on a GPU.
     local_rank
         Rank of this process on its node: it selects the GPU.
+    kernels
+        On CPUs, whose convolutions: of `CPU_KERNELS`.
 
     Raises
     ------
     InputError
-        Unknown device or precision, or no usable GPU (with what to do).
+        Unknown device or precision, no usable GPU, or no PyTorch (with what to do).
     """
     if math not in list(MathMode):
         raise unknown("math mode", math, MathMode)
     if device == "cpu":
         if math != MathMode.FP32:
             raise InputError(f"math mode '{math}' needs a GPU; use fp32, or --device gpu")
+        if kernels == "torch":
+            try:
+                from hpcpar.kernels.torch_backend import TorchBackend
+            except ImportError as err:
+                raise InputError(f"--kernels torch needs PyTorch ({err}); install it with: pip "
+                                 "install 'hpcpar[torch]', or use --kernels numpy") from err
+            return TorchBackend()
         from hpcpar.kernels.numpy_backend import NumpyBackend
 
         return NumpyBackend()

@@ -34,6 +34,10 @@ class NumpyBackend(Scratch, Backend):
     name = "cpu"
     xp: Any = np
 
+    @property
+    def versions(self) -> dict[str, str]:
+        return {"convolutions": "NumPy"}
+
     # -- arrays ------------------------------------------------------------------------------------
     def upload(self, host: Array) -> Array:
         return host

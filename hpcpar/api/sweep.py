@@ -210,7 +210,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
             StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"],
                          precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
             data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
-            out, asked.transport, asked.math_for(chosen["precision"]),
+            out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
             layers=tuple(_module(name) for name in asked.layers))
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={

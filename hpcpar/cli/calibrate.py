@@ -83,7 +83,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
                              "itself: leave out plan files and --strategy")
-        return [], backend(args.device, args.math_for(args.precision), w.local_rank)
+        return [], backend(args.device, args.math_for(args.precision), w.local_rank, args.kernels)
     chosen = [plans.load(file) for file in args.plans]
     for file, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -107,7 +107,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
     if others:
         raise InputError("the plans compute products in tf32 and in fp32: calibrate them one after "
                          "the other, or say how with --math")
-    return chosen, backend(args.device, math, w.local_rank)
+    return chosen, backend(args.device, math, w.local_rank, args.kernels)
 
 
 def _search(args: CalibrateCommand, ranks: int) -> Search:

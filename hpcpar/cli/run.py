@@ -203,7 +203,7 @@ def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
         require_own_training(network)
     require(network, plan, not args.forward_only)
     kernels = backend("cpu" if args.device == EMULATE else args.device,
-                      args.math_for(plan.precision), w.local_rank)
+                      args.math_for(plan.precision), w.local_rank, args.kernels)
     return plan, machine, kernels
 
 

@@ -95,4 +95,4 @@ def _read(args: VerifyCommand, w: World) -> tuple[plans.Plan, Backend]:
     """Reads and checks everything that needs no communication."""
     plan = plans.load(args.plan)
     require(plan.network.build(), plan)
-    return plan, backend(args.device, local_rank=w.local_rank)
+    return plan, backend(args.device, local_rank=w.local_rank, kernels=args.kernels)

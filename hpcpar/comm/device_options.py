@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hpcpar.checks import OneOf
 from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
+from hpcpar.kernels import CPU_KERNELS
 from hpcpar.kernels.interface import MathMode
 from hpcpar.option_fields import OptionGroup, option
 
@@ -16,9 +17,24 @@ DEVICES = ("cpu", "gpu")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(OptionGroup, section="machine"):
-    """Where ranks compute."""
+    """Where ranks compute, and whose convolutions CPUs run.
+
+    Raises
+    ------
+    InputError
+        Convolutions of CPUs are asked for on GPUs.
+    """
 
     device: str = option("cpu", OneOf(DEVICES), "where ranks compute")
+    kernels: str = option(
+        "numpy", OneOf(CPU_KERNELS), "convolutions on CPUs: this package's on NumPy, or PyTorch's "
+        "(oneDNN; needs the extra 'torch')")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.device == "gpu" and self.kernels != CPU_KERNELS[0]:
+            raise InputError(f"--kernels {self.kernels} runs on CPUs, but --device is gpu: drop "
+                             "one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,8 @@ def layers_options(study: Study) -> list[str]:
 def device_options(study: Study) -> list[str]:
     """The options that say what ranks compute on."""
     gpu = ["--transport", study.transport, "--math", study.math] if study.device == "gpu" else []
-    return ["--device", study.device, *gpu]
+    cpu = ["--kernels", study.kernels] if study.device == "cpu" else []
+    return ["--device", study.device, *gpu, *cpu]
 
 
 def quoted(words: Sequence[str]) -> str:

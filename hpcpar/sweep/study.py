@@ -15,6 +15,7 @@ from msgspec import Meta
 from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
+from hpcpar.kernels import CPU_KERNELS
 from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -84,6 +85,8 @@ class Study:
     #: The way of messages between GPUs, and the precision of their float32 products.
     transport: Annotated[str, one_of(*Transport)] = "staged"
     math: Annotated[str, one_of(*MathMode)] = "fp32"
+    #: Whose convolutions run on CPUs.
+    kernels: Annotated[str, one_of(*CPU_KERNELS)] = "numpy"
     #: Nodes by number of ranks (as text: keys of JSON).
     nodes: dict[str, Extent] = field(default_factory=dict)
     #: Further numbers of ranks, which are simulated.
@@ -134,6 +137,7 @@ class Study:
             "epochs": self.epochs,
             "device": self.device,
             **({"transport": self.transport, "math": self.math} if self.device == "gpu" else {}),
+            **({"kernels": self.kernels} if self.device == "cpu" else {}),
             **({"simulated": True} if self.simulates(case) else {}),
         }
 

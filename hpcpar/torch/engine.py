@@ -61,13 +61,14 @@ class Engine:
         A forward pass is done, and the backward pass that belongs to it is not.
     """
 
-    def __init__(self, world: World, network: Network, plan: Plan, seed: int) -> None:
+    def __init__(self, world: World, network: Network, plan: Plan, seed: int,
+                 kernels: str = "numpy") -> None:
         require_ranks(world, plan)
         world.agree(lambda: require(network, plan))
         self.world, self.network, self.plan = world, network, plan
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
         self.schedule: Schedule = world.agree(lambda: schedule_for(network, plan))
-        self.communicator = Communicator(world, backend("cpu"))
+        self.communicator = Communicator(world, backend("cpu", kernels=kernels))
         self.executor = Executor(network, plan, self.schedule, self.communicator,
                                  self.communicator.backend, seed, forward)
         self.executor.give_outputs_to(self)

@@ -42,11 +42,11 @@ class ParallelModule(nn.Module):
     """
 
     def __init__(self, module: nn.Module, traced: TracedModule, plan: Plan, world: World,
-                 seed: int) -> None:
+                 seed: int, kernels: str = "numpy") -> None:
         super().__init__()
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
         self._traced, self._image = traced, traced.input
-        self.engine = Engine(world, traced.network, plan, seed)
+        self.engine = Engine(world, traced.network, plan, seed, kernels)
         #: The communicator over which losses are summed.
         self.group: Any = world.comm
         #: Every tensor that the schedule reads, by the module's names, in the module's order.

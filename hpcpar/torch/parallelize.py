@@ -24,7 +24,8 @@ PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 
 def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = "auto",
-                machine: MachineLike = "local", seed: int = 0, **options: Any) -> ParallelModule:
+                machine: MachineLike = "local", seed: int = 0, kernels: str = "numpy",
+                **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; every rank must call it.
 
     Parameters
@@ -42,6 +43,8 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
         What a strategy is planned for: see ``hpcpar plan --machine``.
     seed : int
         Fixes dropout.
+    kernels : {'numpy', 'torch'}
+        Whose convolutions run: see ``hpcpar run --kernels``.
     **options
         Further ones of `hpcpar.plan`, where `plan` names a strategy.
 
@@ -63,7 +66,7 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
         for note in found.network.notes:
             say(f"note: {note}")
     fitted = plans.from_json(chosen, "the plan")
-    return ParallelModule(module, found, fitted, ranks, seed)
+    return ParallelModule(module, found, fitted, ranks, seed, kernels)
 
 
 def _plan(found: TracedModule, batch: int, given: str | Plan, ranks: World, machine: MachineLike,
