@@ -5,7 +5,7 @@ The machine is calibrated for each network, which gets two plans: ``data`` and `
 both and of DistributedDataParallel over gloo take turns, so that noise affects them alike: same
 network, batch and optimiser, float32, one thread a rank. The median iteration of a job counts, and
 the median over the rounds of the ratio. It exits with 1 where ``auto`` is below `GOAL`.
-``--kernels numpy,torch --strategies owt`` compares convolutions under one plan, without calibrating.
+``--kernels numpy,torch --strategies owt`` compares convolutions under one plan, not calibrated.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from hpcpar.plan.boxes import Interval
 from hpcpar.plan.layout import owned, parameters
 from hpcpar.schedule.algorithms.base import Collective, Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.exchange import Piece
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Kind, Phase, Schedule
 
@@ -112,7 +113,7 @@ def _received(page: Canvas, step: Comm, rank: int, x: float) -> None:
     page.text(x, 78, f"rank {rank} owns {_size(step.source.box(rank))} and needs "
                      f"{_size(step.destination.box(rank))}", left=True, bold=True)
     found = exchange(step, rank)
-    pieces = [p for p in found.unpack if not isinstance(p, tuple)]
+    pieces = [p for p in found.unpack if isinstance(p, Piece)]
     senders = [m.peer for m in found.rounds[0].recvs]
     for i, (piece, peer) in enumerate(zip(pieces, senders, strict=True)):
         y = 112 + 34 * i
