@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcpar.network.base import image_of, shape_text
 from hpcpar.network.import_views import TensorView
-from hpcpar.network.importer import Importer, decimal
+from hpcpar.network.importer import Importer
 from hpcpar.network.layers import (
     ELU,
     GELU,
@@ -34,7 +34,7 @@ from hpcpar.network.layers import (
     Select,
     Upsample,
 )
-from hpcpar.network.operations import Node
+from hpcpar.network.operations import Node, decimal
 
 
 def plain(kind: type[Layer]) -> Callable[[Importer, Node], str]:

@@ -13,32 +13,25 @@ import numpy as np
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.builder import Graph, Option
+from hpcpar.network.folded_size import most_values
 from hpcpar.network.loss import Loss
-from hpcpar.network.operations import BATCH, Array, Constant, Node, NodeError, Operations
+from hpcpar.network.operations import (
+    BATCH,
+    REMEDIES,
+    Array,
+    Constant,
+    Node,
+    NodeError,
+    Operations,
+    decimal,
+    grouped,
+)
 from hpcpar.network.tensor_view import TensorView, layer_of
 
 #: A computed constant with more values, and more than any that it is made of, is refused.
 MOST_VALUES = 1 << 20
 #: Values of a sample whose order is followed, at most.
 MOST_PLACES = 1 << 28
-#: Operators on constants whose result is at most as large as their inputs together.
-_SHRINKING = frozenset((
-    "Cast", "Concat", "Constant", "Floor", "Neg", "ReduceL2", "ReduceProd", "ReduceSum", "Reshape",
-    "Slice", "Sqrt", "Squeeze", "Shape", "Unsqueeze"))
-#: Operators on constants whose inputs are broadcast to each other.
-_BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
-#: Advice in the error for some common operators without a layer.
-REMEDIES = {
-    "softplus": "use ReLU or SiLU",
-    "detach.default": "no gradient passes there, which no layer does; leave it out",
-    **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
-                    "attention over pixels is out of scope"),
-    "depthtospace": "use an upsampling or a transposed convolution",
-    "pixelshuffle": "use an upsampling or a transposed convolution",
-    "batchnorm.default": "let it normalise by the batch when the module trains, and keep "
-                         "track_running_stats=True for its evaluation",
-    "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",
-}
 
 
 class Importer:
@@ -111,11 +104,11 @@ class Importer:
                                          " export it again"))
                 self._lost.update(node.outputs)
         if errors:
-            raise InputError(f"{self.operations.source}: {'; '.join(_grouped(errors))}")
+            raise InputError(f"{self.operations.source}: {'; '.join(grouped(errors))}")
 
     def notes(self) -> tuple[str, ...]:
         """Where the network differs from its source."""
-        return tuple(_grouped(self._remarks))
+        return tuple(grouped(self._remarks))
 
     def _convert(self, node: Node) -> None:
         """Convert a node to a layer, a constant, or another name of a layer."""
@@ -242,7 +235,7 @@ class Importer:
         try:
             assert node.compute is not None
             given = [c for c in constants if c is not None]
-            values = _most_values(node, given)
+            values = most_values(node, given)
             if values > max(MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
                 raise ValueError(f"it has {values} values")
             value = node.compute([None if c is None else c.read() for c in constants])
@@ -402,37 +395,3 @@ class Importer:
             (f"{path}_{i}{suffix}" for i in itertools.count(2)))
         taken = {"loss", *self.graph.shapes, *(self._modules - {own})}
         return next(name for name in candidates if name not in taken)
-
-
-def _most_values(node: Node, constants: Sequence[Constant]) -> int:
-    """Values that a node makes of constants, at most; known before it computes them."""
-    sizes = [math.prod(c.dims) for c in constants]
-    if node.op in _SHRINKING:
-        return sum(sizes)
-    if node.op in _BROADCAST:
-        return math.prod(np.broadcast_shapes(*(c.dims for c in constants)))
-    if node.op in ("ConstantOfShape", "Expand"):
-        factor = sizes[0] if node.op == "Expand" else 1
-        return factor * abs(math.prod(constants[-1].read().ravel().tolist()))
-    if node.op == "Gather":
-        return math.prod(sizes)
-    raise ValueError(f"operator {node.op} is not computed here; export shapes as plain numbers")
-
-
-def decimal(value: Array) -> float:
-    """One number; of single precision as the decimal that it stands for, 1e-05 for 9.9999997e-06.
-    """
-    single = value.dtype == np.float32
-    return float(str(np.float32(value.item()))) if single else float(value.item())
-
-
-def _grouped(errors: Sequence[NodeError]) -> list[str]:
-    """Messages of errors, one for each reason."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for err in errors:
-        groups.setdefault((err.node.op, err.why), []).append(f"'{err.node.name}'")
-    texts = []
-    for (op, why), names in groups.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        texts.append(f"node{'s' * (len(names) > 1)} {', '.join(names[:3])}{more} ({op}): {why}")
-    return texts

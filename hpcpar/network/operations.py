@@ -19,6 +19,19 @@ BATCH = -(1 << 40)
 Array = npt.NDArray[np.int64 | np.float64]
 Attribute = float | bytes | Sequence[int] | Sequence[float]
 
+#: Advice in the error for some common operators without a layer.
+REMEDIES = {
+    "softplus": "use ReLU or SiLU",
+    "detach.default": "no gradient passes there, which no layer does; leave it out",
+    **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
+                    "attention over pixels is out of scope"),
+    "depthtospace": "use an upsampling or a transposed convolution",
+    "pixelshuffle": "use an upsampling or a transposed convolution",
+    "batchnorm.default": "let it normalise by the batch when the module trains, and keep "
+                         "track_running_stats=True for its evaluation",
+    "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",
+}
+
 
 @dataclass(frozen=True)
 class Constant:
@@ -182,3 +195,22 @@ class Operations:
                 needed |= set(node.inputs)
                 live.append(node)
         return tuple(reversed(live))
+
+
+def grouped(errors: Sequence[NodeError]) -> list[str]:
+    """Messages of errors, one for each reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for err in errors:
+        groups.setdefault((err.node.op, err.why), []).append(f"'{err.node.name}'")
+    texts = []
+    for (op, why), names in groups.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        texts.append(f"node{'s' * (len(names) > 1)} {', '.join(names[:3])}{more} ({op}): {why}")
+    return texts
+
+
+def decimal(value: Array) -> float:
+    """One number; of single precision as the decimal that it stands for, 1e-05 for 9.9999997e-06.
+    """
+    single = value.dtype == np.float32
+    return float(str(np.float32(value.item()))) if single else float(value.item())
