@@ -59,8 +59,8 @@ def _run(args: VerifyCommand, w: World) -> int:
               f"{w.library}")
     if given.batch_norm == "local":
         lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, "
-                  "so its training differs from a serial one by design; verified with those of the "
-                  "whole batch instead")
+                  "so its training differs from a serial one by design; verified with statistics "
+                  "of the whole batch instead")
 
     def tell(step: int, so_far: Result) -> None:
         most = so_far.largest

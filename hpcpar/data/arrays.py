@@ -146,7 +146,7 @@ class Truth:
         if self.targets:
             targets = np.asarray(self.blocks[samples], np.float32).reshape(-1, *self.shape)
             if not np.isfinite(targets).all():
-                raise InputError(f"{self.name} holds targets that are no finite float32 numbers; "
+                raise InputError(f"{self.name} holds targets that are not finite in float32; "
                                  "fix or leave out those samples")
             return targets
         labels = self._labels(samples)

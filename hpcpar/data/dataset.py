@@ -114,8 +114,8 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
     of_pixels = wanted.ndim > (1 if truth == "labels" else 2)
     if pixels is not None and pixels != of_pixels:
         has, takes = ("pixel" if each else "image" for each in (of_pixels, pixels))
-        raise InputError(f"{where} holds {truth} of each {has}, but the network's loss takes those "
-                         f"of each {takes}; make other data with: hpcpar data synthetic"
+        raise InputError(f"{where} holds {truth} of each {has}, but the network's loss takes one "
+                         f"for each {takes}; make other data with: hpcpar data synthetic"
                          f"{' --pixels' * pixels}, or hpcpar data numpy")
     shape = (count, *image) if of_pixels else (count,)
     if truth == "labels" and (wanted.shape != shape or wanted.dtype.kind not in "iu"):

@@ -174,7 +174,7 @@ class Loader:
         """Check labels or targets that were read."""
         if self._targets:
             if not np.isfinite(known).all():
-                raise InputError(f"{self._where} holds targets that are no finite numbers; "
+                raise InputError(f"{self._where} holds targets that are not finite; "
                                  "fix or leave out those samples")
             return
         classes = self._classes

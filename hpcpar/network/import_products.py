@@ -19,7 +19,7 @@ def linear(imp: Importer, node: Node, weight: Shape, bias: bool) -> str:
     if len(weight) != 2 or x != weight[:1]:
         raise node.error(
             f"has weights {shape_text(weight)}, its input samples {shape_text(x)}; flatten "
-            "before it, and leave --input out where the file's images are of one size")
+            "before it, and leave --input out where the file fixes the size of images")
     return imp.add(Linear, node, out_features=weight[1], bias=bias)
 
 

@@ -116,7 +116,7 @@ def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False)
         say(f"note: {shared}")
     for row in rows:
         if row.record.ranks[0].device == SIMULATED:
-            say(f"note: {row.record.path} is a simulation: what is called measured is simulated")
+            say(f"note: {row.record.path} is a simulation: the column measured has simulated times")
     compared = ", ".join(f"{row.compared} of {row.record.iterations}" for row in rows)
     show_line(f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest "
          "rank's median; its parts are those of the rank that computes longest, the mean without "

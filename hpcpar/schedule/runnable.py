@@ -149,7 +149,7 @@ def _require_layer(plan: Plan, layer: Layer, after_switch: bool) -> None:
         raise InputError(
             f"layer '{layer.name}' (batch normalisation) comes after the switch to "
             f"{plan.fc_passes} "
-            "FC passes, whose statistics would be those of an FC pass; use the strategy owt")
+            "FC passes and would take the statistics of one pass; use the strategy owt")
 
 
 def _crossings(network: Network, at: int) -> list[str]:

@@ -65,8 +65,8 @@ class PlanStrategy(SingleDeviceStrategy):
     # -- the module --------------------------------------------------------------------------------
     def setup_precision_plugin(self) -> None:
         if self.precision_plugin.precision != Precision.precision:
-            raise InputError(f"Trainer(precision='{self.precision_plugin.precision}'): the numbers "
-                             "of a parallel module are those of its parameters; leave precision "
+            raise InputError(f"Trainer(precision='{self.precision_plugin.precision}'): a parallel "
+                             "module computes in the format of its parameters; leave precision "
                              "out")
         self.precision_plugin = _WholeNorm()
         super().setup_precision_plugin()

@@ -30,8 +30,8 @@ class BatchSampler(Sampler[list[int]]):
     def __init__(self, model: ParallelModule, data: Sized, shuffle: bool = True,
                  seed: int = 0) -> None:
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            raise InputError(f"{type(data).__name__} has no samples by number (it is of iterable "
-                             "style); let every rank read the same whole batches, with "
+            raise InputError(f"{type(data).__name__} has no samples by number (an iterable "
+                             "data set); let every rank read the same whole batches, with "
                              "DataLoader(data, batch_size=model.plan.batch, drop_last=True)")
         self.model, self.data, self.shuffle, self.seed, self.epoch = model, data, shuffle, seed, 0
 

@@ -194,7 +194,7 @@ def test_narrow_images_are_no_channels_last(tmp_path: Path) -> None:
     (np.zeros((4, 2, 3, 3), "u1"), np.zeros(3, int), {}, "give 4 whole numbers"),
     (np.zeros((4, 2, 3, 3), "u1"), np.zeros((3, 2)), {}, r"floating-point numbers \[4, outputs\]"),
     (np.zeros((4, 2, 3, 3), "u1"), np.zeros((4, 2)), {"classes": 3}, "leave out --classes"),
-    (np.zeros((4, 2, 3, 3), "u1"), np.full((4, 2), np.nan), {}, "no finite"),
+    (np.zeros((4, 2, 3, 3), "u1"), np.full((4, 2), np.nan), {}, "not finite"),
     (np.zeros((4, 2, 3, 3, 3, 3), "u1"), np.zeros(4, int), {}, r"volumes \[N, C, D, H, W\]"),
     (np.zeros((4, 2, 3, 3), "i4"), np.zeros(4, int), {}, r"give images \[N, C, H, W\]"),
     (np.zeros((4, 9), "u1"), np.zeros(4, int), {}, r"give images \[N, C, H, W\]"),

@@ -349,7 +349,7 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
           "holds targets, but the network's loss takes labels")
     fails(make(tmp_path / "g.h5", targets=targets[:9]),
           r"not floating-point numbers \[23, outputs\]", **regression)
-    fails(make(tmp_path / "h.h5", targets=targets + np.inf), "no finite numbers", **regression)
+    fails(make(tmp_path / "h.h5", targets=targets + np.inf), "not finite", **regression)
     fails(make(tmp_path / "i.h5", targets=targets), "2 targets of each sample, the network has 4 "
                                                     "outputs; .* --classes 2", classes=4,
           **regression)
