@@ -237,10 +237,10 @@ COMMANDS: list[Command] = [
     # gather, recompute, batch norm, inference
     Command(
         "alexnet", "p100x4x4", 256, (16,), ("filter", "channel", "grid:4x4", "grid-fc:4x4",
-        "domain:4x4", "df:4x4"), "--gather layer",
+        "domain:4x4", "df:4x4"), "--gather eager",
     ),
     Command(
-        "inception_v3", "abci-v100", 256, (4,), ("filter", "channel"), "--gather layer",
+        "inception_v3", "abci-v100", 256, (4,), ("filter", "channel"), "--gather eager",
         quick=False,
     ),
     Command("resnet50", "k80x16", 128, (4,), ("data", "spatial", "pipeline:2x2"), "--recompute 8"),

@@ -40,7 +40,7 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
            network: Network | None = None) -> tuple[Terms, Terms]:
     """Priced communication by (layer, phase), and the steps of no matmul layer."""
     network = spec.build() if network is None else network
-    configs = configurations(network, strategy, ranks, "layer")
+    configs = configurations(network, strategy, ranks, "eager")
     plan = Plan(spec, ranks, batch, strategy, configs, overlap="none",
                 machine=MACHINE)
     result = price(network, plan, MACHINE, accounting="paper")

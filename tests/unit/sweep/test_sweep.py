@@ -346,7 +346,7 @@ def test_weak_studies_with_parts_of_samples_are_kept(tmp_path: Path) -> None:
     for batch in (Fraction(1, 4), 8):
         given = study.Study("weak", spec, files.load("p100x4x4"), (4, 8), ("data",), batch,
                             PLANNING, "d.h5", 64, 3, 1, "gpu", str(tmp_path), "nccl", "tf32",
-                            {"4": 1, "8": 2})
+                            nodes={"4": 1, "8": 2})
         study.save(given)
         assert study.load(str(tmp_path)) == given
 

@@ -80,7 +80,7 @@ def test_a_sweep_of_a_network_of_the_program(out: Path) -> None:
     ("cases/CASE/status.json", ["reason"], None, "'reason': expected a text, found null"),
     ("cases/CASE/status.json", ["job"], "7;rm", "'job': expected the number of a job"),
     ("cases/CASE/status.json", ["requset"], {}, "did you mean 'request'"),
-    ("cases/CASE/status.json", ["same_as"], "other", "the same as 'other', which is no case"),
+    ("cases/CASE/status.json", ["same_as"], "other", "names 'other' as its equal, which is not a case"),
     ("cases/CASE/prediction.json", ["iteration_s"], None, "'iteration_s': expected a number"),
     ("cases/CASE/prediction.json", ["phases"], [], "'phases': expected a table"),
     ("cases/CASE/plan.json", ["ranks"], None, "'ranks': expected a whole number, found null"),
