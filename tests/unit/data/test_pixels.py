@@ -84,8 +84,8 @@ def test_labels_of_pixels_are_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the network has 2 classes"), Loader(
             path, whole(2, 1, 4, 4), whole(2, 4, 4), 2, classes=2) as loader:
         loader.batch(0, 0)
-    with pytest.raises(InputError, match="labels of each pixel, but the network's loss takes those "
-                                         "of each image"):
+    with pytest.raises(InputError, match="labels of each pixel, but the network's loss takes one "
+                                         "for each image"):
         Loader(path, whole(2, 1, 4, 4), (0, 2), 2)
     synthetic(path, (1, 4, 4), 3, 4)
     with pytest.raises(InputError, match="make other data with: hpcpar data synthetic --pixels"):
