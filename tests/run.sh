@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test, from nothing: makes .venv, then style, types, the MPI tests on one rank and those of a GPU side by side; then unit tests,
 # kernels beside the fuzzer, whole jobs, and the MPI tests on 2 to 8 ranks.
-#   bash tests/run.sh --quick     style, types, what plans and schedules rest on, and a few strategies on 2 ranks: 3 minutes
+#   bash tests/run.sh --quick     style, types, what plans and schedules rest on, and every MPI test on 2 ranks: 3 minutes
 #   bash tests/run.sh             draws a third of the cases of each parametrized test, by a seed that it prints
 #   bash tests/run.sh --seed 7    the third of that seed; three seeds in a row draw every case
 #   bash tests/run.sh --all       every case
@@ -102,10 +102,10 @@ recorded=tests/unit/test_recorded_predictions.py
 beside "style" python -m ruff check hpcpar kernels tests bench
 beside "types" python -m mypy
 if [ "$quick" ]; then
-  part "unit tests" python -m pytest -o timeout=$limit_s tests/unit/{network,plan,schedule,runtime} $workers
+  part "unit tests" python -m pytest -o timeout=$limit_s tests/unit/{network,plan,schedule,runtime,cost,data,train} $workers
   together
   part "recorded" python -m pytest -o timeout=$limit_s $recorded $workers
-  mpi 2 tests/mpi/test_{plans,adjoint,training}.py
+  mpi 2 tests/mpi
   part "mpi 2 ranks" "${command[@]}"
   total
 fi
