@@ -97,12 +97,12 @@ def plan_row(name: str, strategy: str, ranks: int) -> dict[str, Any]:
     """Our plans and the published one without overlap: the sum of all steps (OptCNN, Eq 1)."""
     net, spec, machine = published.network(name), published.spec(name), PRESET[ranks]
     # no pruning: a configuration that one optimum rules out may be part of another
-    few, table_search.FEW = table_search.FEW, sys.maxsize
+    few, table_search.FULL_TABLES_UP_TO = table_search.FULL_TABLES_UP_TO, sys.maxsize
     try:
         batch = published.IMAGES * ranks
         found = Search(net, spec, ranks, batch, files.load(machine), overlap="none")
     finally:
-        table_search.FEW = few
+        table_search.FULL_TABLES_UP_TO = few
     allowed, costs, theirs = (of_papers(found), papers_costs(found),
                               published.configurations(name, strategy, ranks))
     places = {"papers_space": optimum(found.tables, allowed),

@@ -16,12 +16,12 @@ from typing import BinaryIO
 from hpcpar.errors import InputError
 
 
-def reason(err: OSError) -> str:
-    """The cause of an error, extracted from HDF5's long message."""
+def reason(err: Exception) -> str:
+    """The cause of an error in one line; of HDF5's long messages, the cause in them."""
     message = re.search(r"error message = '([^']*)'", str(err))
     if message:
         return message[1]
-    return err.strerror or str(err).splitlines()[0]
+    return getattr(err, "strerror", None) or (str(err) or type(err).__name__).splitlines()[0]
 
 
 def _beside(path: str, kind: str) -> str:

@@ -2,8 +2,8 @@
 `CupyBackend` on top of them.
 
 NumPy stands in CuPy's place, so that the backend's own code (geometry, strides, blocks of images)
-runs with the kernels. A test module puts this folder on sys.path and does ``from cuda_support
-import *``, which brings the fixtures ``libraries`` and ``backend``.
+runs with the kernels. A test module does ``from tests.cuda_support import *``,
+which brings the fixtures ``libraries`` and ``backend``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tests of the kernel interface that every backend must pass: these, and those of convolutions,
 pooling and normalisation.
 
-A test module defines a fixture ``backend`` (module scope), puts this folder on sys.path and does
-``from kernel_cases import *``. References are PyTorch in float64 on the CPU; tests that need none
+A test module defines a fixture ``backend`` (module scope) and does ``from tests.kernel_cases import
+*``. References are PyTorch in float64 on the CPU; tests that need none
 run without PyTorch.
 """
 

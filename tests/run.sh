@@ -99,7 +99,7 @@ mpi() { # mpi RANKS [TESTS...]: the command; plugins that these tests do not use
 workers="-n auto --maxprocesses 4 --dist worksteal"
 recorded=tests/unit/test_recorded_predictions.py
 # what uses one core each
-beside "style" python -m ruff check hpcpar kernels tests bench
+beside "style" python -m ruff check hpcpar kernels tests bench docs
 beside "types" python -m mypy
 if [ "$quick" ]; then
   part "unit tests" python -m pytest -o timeout=$limit_s tests/unit/{network,plan,schedule,runtime,cost,data,train} $workers

@@ -75,11 +75,11 @@ def main(args: NetworksCommand) -> int:
     """Runs the command; returns its exit status."""
     if args.name:
         net = network_of(args.name, args.input, args.classes)[1]
-        args.show(lambda: _summary(net) | {"layers": _layers(net)}, lambda: _layers(net),
-                  lambda: _show_layers(net, args.wide))
         if args.output:
             save(net, args.output)
             say(f"wrote {args.output}")
+        args.show(lambda: _summary(net) | {"layers": _layers(net)}, lambda: _layers(net),
+                  lambda: _show_layers(net, args.wide))
     else:
         listed = [_summary(built_in(name)) for name in NETWORKS]
         args.show(lambda: {"networks": listed}, lambda: listed, lambda: _list(listed, args.wide))

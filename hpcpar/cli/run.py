@@ -80,6 +80,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
             say(f"{args.resume} is already at step {job.start} of {job.steps}: nothing to do; ask "
                 "for more with --epochs or --steps")
         return 0
+    metrics = w.agree(lambda: _metrics(args, job) if w.rank == 0 else Metrics())
     if args.device == EMULATE:
         emulate(job.executor, Simulator(network, plan, machine))
     prediction = price(network, plan, machine, samples=job.measured.samples,
@@ -105,7 +106,6 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     recorder = Recorder(w, job, args.device, node, {
         "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
         "started": started, "command": " ".join(sys.argv)}, _earlier(args, job))
-    metrics = w.agree(lambda: _metrics(args, job) if w.rank == 0 else Metrics())
     progress, reason = RunProgress(lines, prediction.iteration_s), ""
     with lines:
         if isinstance(job, Training):

@@ -19,7 +19,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.report.answer import plural
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.verify import show_result, to_json
-from hpcpar.schedule.runnable import require
+from hpcpar.schedule.runnable import require, require_own_training
 from hpcpar.train.verify import (
     FORMATS,
     Result,
@@ -94,5 +94,7 @@ def _check_data(args: VerifyCommand, w: World) -> None:
 def _read(args: VerifyCommand, w: World) -> tuple[plans.Plan, Backend]:
     """Reads and checks everything that needs no communication."""
     plan = plans.load(args.plan)
-    require(plan.network.build(), plan)
+    network = plan.network.build()
+    require_own_training(network)
+    require(network, plan)
     return plan, backend(args.device, local_rank=w.local_rank, kernels=args.kernels)

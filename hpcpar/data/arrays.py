@@ -52,8 +52,8 @@ class ArrayOptions(OptionGroup):
     classes: int | None = option(
         None, positive, "number of classes (default: the largest label plus one)", "K")
     test_fraction: float | None = option(
-        None, part, "part of every class (of targets and labels of pixels, of all) to hold out "
-        f"where the source has no held-out part (default {TEST_FRACTION})", "F")
+        None, part, "part to hold out, of every class (with targets or labels of pixels: of "
+        f"all samples), where the source has no held-out part (default {TEST_FRACTION})", "F")
     ignore: int | None = option(
         None, _label, "label that does not count in loss and accuracies, 255 or -1", "LABEL")
     first_label: int | None = option(
@@ -188,7 +188,8 @@ class Truth:
             low, high = labels.min(initial=low), labels.max(initial=high)
             below = labels.max(initial=below, where=labels < USUAL_IGNORED)
         if low > high:
-            raise InputError(f"{self.name}: no label counts; leave out --ignore, or give others")
+            raise InputError(f"{self.name}: every label is the ignored one; drop --ignore, or give "
+                             "another label")
         if first is None and low == 1 and known in (None, high):
             raise InputError(f"{self.name} holds labels from 1 to {high}, and classes start at 0; "
                              "renumber them with --first-label 1, or keep a class 0 without "
@@ -198,8 +199,12 @@ class Truth:
                              f"label {high} out of the loss with --ignore {high}, or keep them as "
                              f"a class with --classes {high + 1}")
         first = first or 0
+        if low < first:
+            raise InputError(f"{self.name} holds labels from {low} to {high}, but the first class "
+                             f"is {first}; leave {low} out of the loss with --ignore {low}, or "
+                             "give another --first-label")
         classes = int(high) + 1 - first if known is None else known
-        if low < first or high >= first + classes:
+        if high >= first + classes:
             raise InputError(f"{self.name} holds labels from {low} to {high}; {classes} classes "
                              f"are numbered {first} to {first + classes - 1}; fix the labels, or "
                              "give the one that does not count with --ignore")
@@ -284,7 +289,7 @@ def _check(parts: Sequence[tuple[Images, Truth]], options: ArrayOptions) -> int 
 
 def _chosen(parts: Sequence[tuple[Images, Truth]],
             options: ArrayOptions) -> list[dict[str, NDArray[np.bool_]]]:
-    """For each part of the source its samples in each part of the data file, by prefix."""
+    """Which samples of each part of the source go to which part of the data file, by prefix."""
     if len(parts) > 1:
         return [{prefix: np.full(x.samples, True)}
                 for prefix, (x, _) in zip(("", "test_"), parts, strict=True)]

@@ -222,9 +222,7 @@ class ChannelStatistics:
                                   casting="unsafe").astype(object)
 
     def normalisation(self) -> dict[str, NDArray[np.float64]]:
-        """Attributes ``mean`` and ``scale`` of a data file; of no images, those that change
-        nothing.
-        """
+        """Attributes ``mean`` and ``scale`` of a data file; without images 0 and 1."""
         count = max(1, self.count)
         mean, squares = (np.asarray(of / count, float) for of in (self.sums, self.squares))
         spread = np.sqrt(np.maximum(squares - mean**2, 0))

@@ -20,6 +20,7 @@ from hpcpar.data.dataset import (
 )
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
+from hpcpar.files import reason
 from hpcpar.hdf5 import replacing
 
 #: File names that count as images; others in the folders are passed over.
@@ -176,9 +177,8 @@ def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError
             image = ImageOps.exif_transpose(opened)
             image.load()
     except Exception as err:  # readers of damaged files raise exceptions of all kinds
-        fault = str(err).splitlines()[0] if str(err) else type(err).__name__
-        return InputError(f"{path} cannot be read as an image ({fault}); mend or remove it, or "
-                          "leave such out with --skip-damaged")
+        return InputError(f"{path} cannot be read as an image ({reason(err)}); mend or remove it, "
+                          "or leave such out with --skip-damaged")
     if image.mode == "P":  # a palette may hold transparent colours
         image = image.convert("RGBA")
     wide = image.width * height >= image.height * width

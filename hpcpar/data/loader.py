@@ -250,8 +250,8 @@ class Loader:
         return self.order(epoch)[index * self.batch_size :][: self.batch_size]
 
     def counted(self, epoch: int, index: int) -> tuple[int, float]:
-        """Samples of a batch, over all ranks, and how many of them count in its loss, where labels
-        of pixels count as parts of a sample.
+        """Samples of a batch, over all ranks, and how many of them count in its loss; a pixel is a
+        part of its sample.
         """
         order = self._samples_of(epoch, index)
         share = 1.0 if self._whole is None else float(
@@ -261,7 +261,8 @@ class Loader:
     @property
     def resident(self) -> bool:
         """Whether all samples are in memory, so that prefetching has no benefit."""
-        return self._images.resident is not None and self._truth.resident is not None
+        readers = (self._images, self._truth, self._whole)
+        return all(each is None or each.resident is not None for each in readers)
 
     def close(self) -> None:
         """Close the file."""

@@ -34,7 +34,8 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
     images : str
         Path of an array [N, C, H, W] or [N, C, D, H, W], or [N, H, W] with one channel. Readers
         normalise whole numbers per channel. Floating-point images become float32 and are not
-        normalised. Of a .npz file with images and truth, which may hold out a part.
+        normalised. Or the path of a .npz file that holds images, truth and perhaps a
+        held-out part.
     truth : str
         Path of integer labels [N], or of floating-point targets [N, outputs] or [N]; of pixels
         labels [N, H, W] or targets [N, outputs, H, W]. Empty with a .npz file.
@@ -55,6 +56,7 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
     elif truth:
         arrays = [((images, _mapped(images)), (truth, _mapped(truth)))]
     else:
+        _mapped(images)
         raise InputError(f"{images} holds images alone; give the .npy file of their labels, too")
     parts = []
     for (x, pixels), (y, known) in arrays:
@@ -74,6 +76,11 @@ def _archived(path: str) -> list[Any]:
             raise InputError(f"{path} holds {', '.join(found) or 'nothing'}, which does not say "
                              "what its images and labels are; save them with "
                              "numpy.savez(FILE, images=..., labels=...)")
+        for part in HELD_OUT:
+            own = [name for name in found if part in name.lower().split("_")]
+            if own and not _keys(found, part):
+                raise InputError(f"{path} holds {', '.join(own)}: the held-out part '{part}' "
+                                 "needs images and labels, one array of each")
         parts = {"": train, "held-out part ": _keys(found, held)}
         return [[(f"{path}: {part}'{key}'", found[key]) for key in keys]
                 for part, keys in parts.items() if not part or held in HELD_OUT]
@@ -95,11 +102,10 @@ def _reading(path: str) -> Iterator[None]:
     except InputError:
         raise
     except OSError as err:
-        raise InputError(f"cannot read {path}: {reason(err)}; give a .npy file") from err
+        raise InputError(f"cannot read {path}: {reason(err)}; give a .npy or .npz file") from err
     except Exception as err:  # the header is parsed as Python, with errors of all kinds
-        fault = (str(err) or type(err).__name__).splitlines()[0]
-        raise InputError(f"{path} is not a whole .npy file of numbers ({fault}); write it again "
-                         "with numpy.save") from err
+        raise InputError(f"{path} is not a whole file of numbers ({reason(err)}); write it again "
+                         "with numpy.save or numpy.savez") from err
 
 
 def _mapped(path: str) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hpcpar.data.arrays import ArrayOptions, Images, Truth, write_arrays
 from hpcpar.data.dataset import Progress
 from hpcpar.errors import InputError
+from hpcpar.files import reason
 
 
 def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[str],
@@ -44,11 +45,11 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
                          "'hpcpar[xarray]'") from err
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on how the file was written
+            warnings.simplefilter("ignore")  # xarray warns about encodings
             opened = xarray.open_dataset(source, cache=False, decode_times=False)
             undecoded = xarray.open_dataset(source, cache=False, decode_cf=False)
     except Exception as err:  # of each format's own library
-        raise InputError(f"{source} cannot be read as NetCDF or Zarr ({_fault(err)}); give such a "
+        raise InputError(f"{source} cannot be read as NetCDF or Zarr ({reason(err)}); give such a "
                          "file, and install its reader with: pip install 'hpcpar[xarray]'") from err
     with opened as found, undecoded as stored:
         unknown = [name for name in (*images, *labels) if name not in found.variables]
@@ -56,7 +57,13 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
             raise InputError(f"{source} has no variable '{', '.join(unknown)}'; choose --images "
                              f"and --labels from: {', '.join(map(str, found.variables))}")
         dims = [str(each) for each in found[images[0]].dims]
-        order = [samples or dims[0] if dims else "", *([channels] if channels else [])]
+        if not dims:
+            raise InputError(f"{source}: '{images[0]}' is a single number; choose variables with "
+                             "samples")
+        order = [samples or dims[0], *([channels] if channels else [])]
+        if order[0] == channels:
+            raise InputError(f"{source}: '{channels}' cannot count both samples and channels; "
+                             "give --samples and --channels different dimensions")
         missing = [each for each in order if each not in dims]
         if missing:
             raise InputError(f"{source}: '{images[0]}' has no dimension '{missing[0]}'; its "
@@ -73,13 +80,8 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
 
 def _whole_numbers(stored: Any, decoded: Any) -> Any:
     """Labels as they are stored: decoded, missing ones would make all of them floating point."""
-    is_packed = stored.dtype.kind not in "iu" or "scale_factor" in stored.attrs
-    return decoded if is_packed else stored
-
-
-def _fault(err: Exception) -> str:
-    """The first line of an error."""
-    return (str(err) or type(err).__name__).splitlines()[0]
+    packed = {"scale_factor", "add_offset", "_Unsigned"} & stored.attrs.keys()
+    return decoded if packed or stored.dtype.kind not in "iu" else stored
 
 
 class _Stack:
@@ -111,6 +113,6 @@ class _Stack:
             read = [v.isel({self._order[0]: samples}).load().transpose(*self._order).values
                     for v in self._variables]
         except Exception as err:  # of each format's own library
-            raise InputError(f"{self.name} cannot be read ({_fault(err)}); fetch the file "
+            raise InputError(f"{self.name} cannot be read ({reason(err)}); fetch the file "
                              "again") from err
         return np.concatenate([each if self._channels else each[:, None] for each in read], axis=1)

@@ -83,10 +83,11 @@ class Layer:
     inputs : tuple of str
         Names of the layers whose outputs this layer reads.
     weights : str
-        How they are trained: as they are; not at all; or otherwise, computed from other parameters
-        or frozen in part, which can be planned, but not run.
+        How they are trained: "trained", "frozen", or "otherwise", where they are computed from
+        other parameters or frozen in part. Networks with the last can be planned, but not run.
     weights_of : str
-        The layer before whose weights this one uses, where it has none of its own (tied weights).
+        Name of the earlier layer whose weights this layer shares (tied weights); empty: it has its
+        own.
     """
 
     name: str
@@ -115,7 +116,7 @@ class Layer:
     #: Pairs of sums that ranks add up, as behind means and variances: over the "batch", of each
     #: "sample", or none.
     statistics: ClassVar[str] = ""
-    #: Bytes that stay for each of these sums: forward, backward, mean, deviation.
+    #: Bytes kept for each of these sums: forward, backward, mean, deviation.
     sums_bytes: ClassVar[int] = 24
     #: Kernels that the layer's resemble where it multiplies no matrices: "activation",
     #: "normalisation", "pooling", "lrn" or "other".
@@ -140,8 +141,8 @@ class Layer:
         return False
 
     def inset(self, x: Shape) -> Shape:
-        """Where the input begins in a larger output, along the axes of a sample, if its values lie
-        there as they are; else ().
+        """Offset of the input in the output, along the axes of a sample, where the output contains
+        the input unchanged; else ().
         """
         return ()
 
@@ -204,10 +205,14 @@ class Layer:
         """
         return 1
 
+    def weight_items(self, x: Shape) -> int:
+        """Number of weights and biases that it uses, its own or another layer's."""
+        shapes = (self.weight_shape(x), self.bias_shape(x))
+        return sum(math.prod(shape) for shape in shapes if shape)
+
     def parameters(self, x: Shape) -> int:
         """Number of weights and biases of its own."""
-        w, b = ((), ()) if self.weights_of else (self.weight_shape(x), self.bias_shape(x))
-        return (math.prod(w) if w else 0) + (math.prod(b) if b else 0)
+        return 0 if self.weights_of else self.weight_items(x)
 
     def buffers(self, x: Shape) -> int:
         """Number of values that persist between iterations without training: running statistics."""

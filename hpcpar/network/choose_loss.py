@@ -17,10 +17,10 @@ def with_loss(network: Network, kind: str | None = None,
     Raises
     ------
     InputError
-        The loss does not fit the network, or smooths no labels.
+        The loss does not fit the network, or has no label smoothing.
     """
     loss = network.loss
-    if kind is not None:
+    if kind not in (None, loss.kind):
         loss = LOSSES[kind](loss.name, loss.inputs)
     if label_smoothing is not None:
         loss = loss.smoothed(label_smoothing)
@@ -30,8 +30,7 @@ def with_loss(network: Network, kind: str | None = None,
 
 
 def loss_notes(network: Network) -> Iterator[str]:
-    """A note where a loss over classes follows one output alone, or what is a probability already.
-    """
+    """A note where a loss over classes follows one output alone, or a sigmoid."""
     if not isinstance(network.loss, SoftmaxCrossEntropy | LogisticCrossEntropy):
         return
     if network.classes == 1:

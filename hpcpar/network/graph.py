@@ -204,8 +204,8 @@ class Network:
 
     @cached_property
     def signatures(self) -> dict[str, int]:
-        """A number per layer, equal for layers of equal kind, options, shapes and granules, whose
-        weights as many others use.
+        """A number per layer, equal for layers of equal kind, options, shapes and granules, and
+        equal numbers of layers that share their weights.
         """
         numbers: dict[Hashable, int] = {}
         signatures = {}

@@ -217,7 +217,10 @@ def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
 
 def mean_of_stacked(imp: Importer, node: Node) -> str | None:
     """The mean of tensors that were stacked along the averaged axis."""
-    maker = next((view.node for view in (imp.views.get(node.inputs[0]),) if view), node)
+    view = imp.views.get(node.inputs[0])
+    if view is None:
+        return None
+    maker = view.node
     if maker.op != "Stack" or maker.outputs[0] != node.inputs[0] or (
             node.integers("axes") != (maker.integer("axis"),)):
         return None

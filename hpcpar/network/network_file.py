@@ -49,12 +49,12 @@ def load(path: str) -> Network:
     Raises
     ------
     InputError
-        The file cannot be read, is another one, or its layers are no network.
+        The file cannot be read, is another one, or its layers do not make a network.
     """
     where = f"network file {path}"
     data = decode_json(read_bytes(path, "network file", _REMEDY), object, where, _REMEDY)
     if not isinstance(data, dict) or not {"hpcpar_network", "hpcpar_plan"} & data.keys():
-        raise InputError(f"{where} holds no network; {_REMEDY}")
+        raise InputError(f"{where} is neither a network file nor a plan file; {_REMEDY}")
     if "hpcpar_plan" in data:
         data = {"hpcpar_network": 1, "network": data.get("network")}
     spec = convert(data, NetworkFile, where, _REMEDY).network

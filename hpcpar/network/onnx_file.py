@@ -118,7 +118,7 @@ def _remark(name: str, producer: str) -> str:
     if name.startswith(FOLDED):
         return "was computed at export, from batch normalisation or weight_norm"
     if producer == "pytorch" and not name.startswith("onnx::") and "." not in name:
-        return "is no weight or bias of a module: it may be fixed, or computed (weight_norm)"
+        return "is not a weight or bias of a module: it may be fixed, or computed (weight_norm)"
     return ""
 
 

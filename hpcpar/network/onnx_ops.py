@@ -17,7 +17,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.import_views import Conversion
 from hpcpar.network.importer import Importer
 from hpcpar.network.loss import Loss
-from hpcpar.network.operations import Operations
+from hpcpar.network.operations import Operations, first_three
 from hpcpar.network.patterns import merged
 
 OPERATORS: dict[str, Conversion] = {
@@ -134,8 +134,7 @@ def _frozen(graph: Graph, loss: type[Loss]) -> Iterator[str]:
     """A note on layers that keep their first weights, which are random."""
     frozen = [layer.name for layer in graph.layers if layer.weights == "frozen"]
     if frozen and not loss.outside:
-        more = f" and {len(frozen) - 3} more" if len(frozen) > 3 else ""
-        yield (f"the weights of {', '.join(frozen[:3])}{more} are frozen: take those of the module "
+        yield (f"the weights of {first_three(frozen)} are frozen: take those of the module "
                "with hpcpar weights from-torch and hpcpar run --resume --partial")
 
 
@@ -147,6 +146,5 @@ def _unused(operations: Operations) -> Iterator[str]:
     unused = sorted(name for name, c in operations.constants.items()
                     if c.trained and not c.origins & used)
     if unused and operations.exact_sharing:
-        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
-        yield (f"the output does not depend on the parameters {', '.join(unused[:3])}{more}; they "
-               "are left out")
+        yield (f"the output does not depend on the parameters {first_three(unused)}; they are left "
+               "out")

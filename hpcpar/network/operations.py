@@ -48,7 +48,7 @@ class Constant:
     remark : str
         Why the source does not train it as it is, if so.
     computed : bool
-        Its values are no stored tensor's, but computed from `origins`.
+        Its values are not stored, but computed from `origins`.
     frozen : bool
         The source stores it, and does not train it.
     drops, kept : float
@@ -204,9 +204,15 @@ def grouped(errors: Sequence[NodeError]) -> list[str]:
         groups.setdefault((err.node.op, err.why), []).append(f"'{err.node.name}'")
     texts = []
     for (op, why), names in groups.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        texts.append(f"node{'s' * (len(names) > 1)} {', '.join(names[:3])}{more} ({op}): {why}")
+        nodes = "nodes" if len(names) > 1 else "node"
+        texts.append(f"{nodes} {first_three(names)} ({op}): {why}")
     return texts
+
+
+def first_three(names: Sequence[str]) -> str:
+    """The first three names, and the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def decimal(value: Array) -> float:

@@ -150,9 +150,10 @@ class _Reader:
         tensor = stored[fqn] if fqn in stored else self.program.constants[fqn]
         remark = "has requires_grad=False" if fqn in self._origins else "is a buffer"
         frozen = not tensor.requires_grad
+        remark = remark if frozen else ""
         origin = self._origins.get(fqn, fqn)
         self.constants[fqn] = Constant(tuple(tensor.shape), lambda: tensor.detach().cpu().numpy(),
-                                       frozenset((origin,)), remark * frozen, frozen=frozen)
+                                       frozenset((origin,)), remark, frozen=frozen)
 
     def _call(self, fx: FxNode) -> None:
         """One operator."""

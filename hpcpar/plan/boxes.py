@@ -58,9 +58,9 @@ def intersect(a: Box, b: Box) -> Box | None:
 
 
 def shared(a: Interval, b: Interval, extent: int) -> list[tuple[Interval, Interval]]:
-    """What two intervals of an axis have in common, as the one counts it and as the other does.
+    """Overlaps of two intervals of an axis: each in the indices of `a`, and in those of `b`.
 
-    One of them may leave the axis and go on at its other end; see `Periodic`.
+    They differ where one interval leaves the axis and goes on at its other end; see `Periodic`.
     """
     turns = (0,) if min(a[0], b[0]) >= 0 and max(a[1], b[1]) <= extent else (-extent, 0, extent)
     common = [(max(a[0] + turn, b[0]), min(a[1] + turn, b[1]), turn) for turn in turns]

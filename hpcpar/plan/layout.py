@@ -254,4 +254,4 @@ def _rows(network: Network, layer: Layer) -> tuple[Axis, int]:
     x = network.input_shape(layer)
     rows = layer.weight_shape(x)[0] if layer.has_weights else network.shapes[layer.name][0]
     granule = min(network.granules[layer.name], rows)  # of numbers that all channels share: 1
-    return Axis("c", rows, rows, granule), layer.parameters(x) // rows
+    return Axis("c", rows, rows, granule), layer.weight_items(x) // rows

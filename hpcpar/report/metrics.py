@@ -5,6 +5,8 @@ files of TensorBoard with every iteration.
 from __future__ import annotations
 
 import csv
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from hpcpar.errors import InputError
@@ -15,7 +17,7 @@ COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "test_los
 
 
 def row(now: Progress) -> dict[str, float | None]:
-    """The numbers by name; None of those that were not measured, as before the end of an epoch."""
+    """The numbers by name; None where one was not measured, as before the end of an epoch."""
     found = {name: getattr(now, name) for name in COLUMNS}
     for part in ("train", "test") if now.pixel_classes else ():
         pixels = getattr(now, f"{part}_pixels")
@@ -36,9 +38,9 @@ class Metrics:
     folder : str
         Folder for event files of TensorBoard.
     pixel_classes : int
-        As of `Progress`.
+        See `Progress`.
     first : int
-        First step of this run: TensorBoard drops what an earlier one did from there on.
+        First step of this run: TensorBoard hides an earlier run's points from there on.
 
     Raises
     ------
@@ -51,9 +53,10 @@ class Metrics:
         blank = Progress(0, 0, 0, 0, 0.0, 0.0, pixel_classes=pixel_classes)
         self._table = table
         try:
-            self._events = _events(folder, first) if folder else None
+            writer = _event_writer() if folder else None
             if table:
                 _begin(table, [*row(blank)])
+            self._events = None if writer is None else writer(folder, purge_step=first)
         except OSError as err:
             raise InputError(f"{err.filename}: cannot write there ({err.strerror}); choose another "
                              "name") from err
@@ -75,23 +78,28 @@ class Metrics:
             self._events.close()
 
 
-def _begin(table: str, columns: list[str]) -> None:
+def _begin(table: str, columns: Sequence[str]) -> None:
     """Checks the columns of a table; one without any gets them."""
-    with open(table, "a+", newline="", encoding="utf-8", errors="replace") as f:
+    header = ",".join(columns).encode() + b"\n"
+    with open(table, "a+b") as f:
         f.seek(0)
-        there = next(csv.reader(f), None)
-        if there is None:
-            csv.writer(f, lineterminator="\n").writerow(columns)
-        elif there != columns:
+        there = f.readline(len(header) + 1)
+        if not there:
+            f.write(header)
+            return
+        if there.rstrip(b"\r\n") != header.rstrip(b"\n"):
             raise InputError(f"{table} has other columns than this training would append: choose "
                              "another name")
+        f.seek(-1, os.SEEK_END)
+        if f.read() != b"\n":  # a job was ended within a row
+            f.write(b"\n")
 
 
-def _events(folder: str, first: int) -> Any:
-    """A writer of event files."""
+def _event_writer() -> Any:
+    """The class that writes event files."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError as err:
         raise InputError(
             "--tensorboard needs tensorboardX: pip install hpcpar[tensorboard]") from err
-    return SummaryWriter(folder, purge_step=first)
+    return SummaryWriter

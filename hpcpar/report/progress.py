@@ -103,7 +103,7 @@ class RunProgress:
             self._lines.show(now.step, now.steps, *parts)
             return
         parts.insert(1, f"step {now.step}/{now.steps}")
-        of = " of pixels" * (now.pixel_classes > 0)
+        of = " of pixels" if now.pixel_classes else ""
         if now.train_accuracy is not None:
             parts.append(f"train {now.train_accuracy:.2%}{of}{_by_class(now.train_pixels)}")
         if now.test_accuracy is not None:

@@ -82,8 +82,8 @@ class Passes:
     truth_box : Box
         The part of a sample's ground truth that the rank reads.
     aside : dict
-        Weights with the buffer in which further micro-batches, and layers with the same weights,
-        compute gradients before these are added, by layer.
+        Weights with a separate gradient buffer, by layer: for further micro-batches and for tied
+        layers, whose gradients are then added.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, communicator: Communicator,
@@ -92,9 +92,10 @@ class Passes:
         self.network, self.plan, self.backend, self.seed = network, plan, backend, seed
         self.memory, self._progress = memory, communicator.progress
         several = plan.microbatches > 1
-        self.aside = {name: p.aside() if training and (several or name in network.tied) else p
-                      for name, p in parameters.items()}
-        self.aside |= {name: parameters[owner].aside() if training else parameters[owner]
+        learning = {layer.name for layer in network.layers if training and layer.learns}
+        self.aside = {name: p.aside() if name in learning and (several or name in network.tied)
+                      else p for name, p in parameters.items()}
+        self.aside |= {name: parameters[owner].aside() if owner in learning else parameters[owner]
                        for owner, names in network.tied.items() for name in names}
         self._places = {layer.name: i for i, layer in enumerate(network.layers)}
         self._ops: dict[tuple[str, int, int], Operator] = {}

@@ -22,6 +22,9 @@ from hpcpar.schedule.algorithms.base import Message, Round
 from hpcpar.schedule.exchange import Exchange, Kept, Piece
 from hpcpar.schedule.steps import Comm
 
+#: A peer, and a box that moves: in the holder's indices, and in the receiver's.
+Part = tuple[int, Box, Box]
+
 
 def point_to_point(step: Comm, rank: int) -> Exchange:
     """The exchange of `rank` in a halo exchange or a redistribution: one round of messages.
@@ -48,10 +51,6 @@ def point_to_point(step: Comm, rank: int) -> Exchange:
     ends = [c.first + c.ranks for c in (step.source.config, step.destination.config)]
     peers = tuple(range(int(max(ends))))
     return Exchange(at, tuple(pack), peers, rounds, tuple(unpack))
-
-
-#: A rank, and a box that moves: as its holder counts, and as the one who wants it does.
-Part = tuple[int, Box, Box]
 
 
 def _sent(step: Comm, rank: int) -> Iterator[Part]:

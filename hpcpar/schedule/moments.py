@@ -24,7 +24,7 @@ MOMENT_BYTES = 8
 
 def moments_layout(network: Network, plan: Plan, layer: Layer, batch: int) -> Layout:
     """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward;
-    of a Dice loss, of label and prediction both, and of each.
+    for a Dice loss of p t and of p + t, with prediction p and label t.
 
     Returns
     -------

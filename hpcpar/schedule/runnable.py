@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import shape_text
+from hpcpar.network.base import axes_of, shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Plan, Synchronisation
@@ -38,9 +38,9 @@ def require_own_training(network: Network) -> None:
     if other is not None:
         raise InputError(
             f"layer '{other}': the module computes its weights from other parameters (weight_norm "
-            "does), or has frozen a part of them, so training them as they are would be another "
-            "training: it can be planned, but not run; use a plain layer (hpcpar.torch takes "
-            "frozen parts)")
+            "does), or has frozen a part of them, so training them as they are would differ from "
+            "the module's training: it can be planned, but not run; use a plain layer "
+            "(hpcpar.torch takes frozen parts)")
 
 
 def require(network: Network, plan: Plan, training: bool = True) -> None:
@@ -63,11 +63,12 @@ def require(network: Network, plan: Plan, training: bool = True) -> None:
     for owner, tied in network.tied.items():
         for name in tied:
             one, other = plan.configs[owner], plan.configs[name]
-            if one.key != other.key or plan.fc_passes > 1:
-                raise InputError(
-                    f"layers '{owner}' and '{name}' have the same weights, but are cut into {one} "
-                    f"and {other} ({plan.fc_passes} FC passes); use a strategy that cuts both "
-                    "alike, as data does")
+            both = f"layers '{owner}' and '{name}' have the same weights"
+            if one.key != other.key:
+                raise InputError(f"{both}, but are cut into {one} and {other}; use a strategy that "
+                                 "cuts both alike, as data does")
+            if plan.fc_passes > 1:
+                raise InputError(f"{both}, which FC passes do not support; use the strategy owt")
     if training:
         _require_values(network, plan)
     if network.loss.outside and (plan.fc_passes > 1
@@ -94,7 +95,8 @@ def _require_values(network: Network, plan: Plan) -> None:
         if layer.statistics != "batch":
             continue
         image, config = network.input_shape(layer)[1:], plan.configs[layer.name]
-        parts = (config.n, *(getattr(config, axis) for axis in "dhw"[3 - len(image):]))
+        axes = axes_of(network.input_shape(layer))[2:]
+        parts = (config.n, *(getattr(config, axis) for axis in axes))
         if plan.batch_norm != "local":
             parts = (1,) * len(parts)
         for size in sizes:

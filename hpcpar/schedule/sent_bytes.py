@@ -83,7 +83,9 @@ def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
 
 @lru_cache(maxsize=10_000)
 def _overlaps(held: Axis, wanted: Axis, parts: int) -> Counts:
-    """What each held part shares with wanted parts: [all or its own, pieces or indices, parts]."""
+    """Overlaps of each held part with the wanted parts, as [all or its own, pieces or indices,
+    parts].
+    """
     (h0, h1), (w0, w1) = all_intervals(held, parts), all_intervals(wanted, parts)
     out = np.zeros((2, 2, parts), np.int64)
     for turn in (TURNS * held.extent).ravel():

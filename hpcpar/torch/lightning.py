@@ -54,9 +54,13 @@ class PlanStrategy(SingleDeviceStrategy):
         return torch.stack(self._world.comm.allgather(tensor.detach()))
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """The mean (or sum) over all ranks, as ``self.log(..., sync_dist=True)`` takes it."""
+        """The mean or sum over all ranks, as ``self.log(..., sync_dist=True)`` takes it."""
+        how = str(getattr(reduce_op, "name", reduce_op)).lower()  # a word, or PyTorch's constant
+        if how not in ("mean", "avg", "sum"):
+            raise InputError(f"a reduction by {reduce_op} over ranks is not supported; use mean or "
+                             "sum")
         total = sum(self._world.comm.allgather(torch.as_tensor(tensor).detach()))
-        return total if "sum" in str(reduce_op).lower() else total / self._world.size
+        return total if how == "sum" else total / self._world.size
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         found = self._world.comm.allgather(decision)

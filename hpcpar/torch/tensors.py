@@ -69,8 +69,8 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
                 raise InputError(f"layer '{layer.name}': its {what} is computed from '{name}'; "
                                  "store it as a parameter of the module")
             found[name] = TensorPlace(layer, what, shapes[name])
-    first = {id(stored_here[name]): place for name, place in found.items()}
-    return {name: first[id(t)] for name, t in stored_here.items() if id(t) in first}
+    first = {stored_here[name]: place for name, place in found.items()}  # by identity
+    return {name: first[t] for name, t in stored_here.items() if t in first}
 
 
 def _whole(network: Network, layer: Layer, what: str) -> Shape:

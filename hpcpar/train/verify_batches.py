@@ -42,7 +42,7 @@ class Data:
         self._loader = open_data(executor, path, seed, "train", augment) if path else None
 
     def counted(self, step: int) -> tuple[int, float] | None:
-        """What counts of a mini-batch (`Loader.counted`); None where all does."""
+        """Samples of a mini-batch that count in its loss (`Loader.counted`); None: all of them."""
         if self._loader is None:
             return None
         return self._loader.counted(*divmod(step, self._loader.batches_per_epoch))

@@ -69,14 +69,15 @@ def test_diverging_training_stops(hpcpar: Run, plan: Make, digits: Path) -> None
     said(done, 1, "loss is", "at step", "layer '", "--rate")
 
 
-def test_weights_that_the_source_trains_otherwise(hpcpar: Run, plan: Make, digits: Path,
-                                                  tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_weights_that_the_source_trains_otherwise(command: str, hpcpar: Run, plan: Make,
+                                                  digits: Path, tmp_path: Path) -> None:
     net = network("lenet5", (1, 8, 8))
     file = tmp_path / "net.json"
     save(replace(net, layers=tuple(replace(layer, weights="otherwise") if layer.name == "conv2"
                                    else layer for layer in net.layers)), str(file))
     made = plan(2, "data", network=str(file))
-    said(hpcpar(2, "run", "--plan", made, "--data", digits), 2, "layer 'conv2'",
+    said(hpcpar(2, command, "--plan", made, "--data", digits), 2, "layer 'conv2'",
          "can be planned, but not run")
 
 

@@ -131,8 +131,8 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     count = boxes.items(layout)
     copies = 1 + training
     tied = network.tied.get(layer.name, ())
-    if training and (tied or plan.microbatches > 1):
-        copies += 1 + len(tied)  # what further micro-batches and layers add is computed aside
+    if training and layer.learns and (tied or plan.microbatches > 1):
+        copies += 1 + len(tied)  # what further micro-batches and layers add has buffers of its own
     values = copies * count
     if layer.buffers(network.input_shape(layer)):
         values = values + 2 * boxes.extents(layout)[0]

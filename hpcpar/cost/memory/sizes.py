@@ -66,6 +66,11 @@ def where(flag: Flags, yes: Ints, no: Ints) -> Ints:
     return yes if flag else no
 
 
+def _lies_inside(e: Edge) -> bool:
+    """True where the input lies in the middle of the consumer's output."""
+    return bool(e.consumer.inset(tuple(int(n) for n in e.owned.shape[1:])))
+
+
 def values(ends: Ends, e: Edge, shared: bool) -> Ints:
     """Items of the consumer's input and the producer's output; where several layers read the
     output (`shared`), it lies elsewhere.
@@ -75,7 +80,7 @@ def values(ends: Ends, e: Edge, shared: bool) -> Ints:
     if shared:
         return where(still, 0, need)
     alone = not layer.is_loss and len(layer.inputs) == 1
-    reuse = (np.equal(need, ends.made) | layer.is_view) & (alone and in_place(layer, e.producer))
+    reuse = (np.equal(need, ends.made) | _lies_inside(e)) & (alone and in_place(layer, e.producer))
     halo = code == CODES[Kind.HALO]
     moved = where(halo, where(reuse, own, ends.around), where(reuse, 0, need))
     inside = halo | ((code != CODES[Kind.REDISTRIBUTE]) & (need >= own))
@@ -88,7 +93,7 @@ def gradients(network: Network, ends: Ends, e: Edge) -> Ints:
     need, own, code = ends.need, ends.own, ends.backward
     if len(network.consumers[e.producer.name]) > 1:
         return _one_of_many(network, ends, e)
-    again = (np.equal(need, ends.made) | e.consumer.is_view) & e.consumer.in_place
+    again = (np.equal(need, ends.made) | _lies_inside(e)) & e.consumer.in_place
     whole = where(again, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
     view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))

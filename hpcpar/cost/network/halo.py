@@ -85,7 +85,7 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
         [4, 5]. Row RECEIVING has the part that receives most, SENDING the one that sends
         most: items along this axis that it keeps, that come from (go to) parts below and above it,
         and messages below and above. Row BUSIEST has the part that receives and sends most,
-        HOLDING of the one that keeps and sends most: kept, received, sent, 0, 0.
+        HOLDING the one that keeps and sends most: kept, received, sent, 0, 0.
     """
     (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)
     turns = TURNS * own.extent  # the parts at the ends may be neighbours

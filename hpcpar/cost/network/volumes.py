@@ -53,8 +53,9 @@ def volumes(source: Layout, destination: Layout, ranks: int) -> Volumes:
     rank = np.minimum(source.config.first, destination.config.first) + representatives(ranks, cases)
     held, wanted = rank_boxes.boxes(source, rank), rank_boxes.boxes(destination, rank)
     kept = np.ones((), np.int64)
-    for (h0, h1), (w0, w1) in zip(held, wanted, strict=True):
-        kept = kept * np.maximum(np.minimum(h1, w1) - np.maximum(h0, w0), 0)
+    for (h0, h1), (w0, w1), extent in zip(held, wanted, source.shape, strict=True):
+        kept = kept * sum(np.maximum(np.minimum(h1 + turn, w1) - np.maximum(h0 + turn, w0), 0)
+                          for turn in (-extent, 0, extent))  # see `Periodic`
     keeps = kept.min(axis=0) > 0
     # each destination asks one of the ranks that hold the same values
     same_values = math.prod(d.size for d in source.copies)

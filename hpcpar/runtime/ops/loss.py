@@ -141,11 +141,11 @@ class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
         # a sample's Dice loss counts once: on each rank for its part of the pixels
         pixels = math.prod(shape(self.ctx.own)[2:])
         self.ctx.sums[:1] += self.ctx.share * pixels * (1 - above / below).mean(axis=1).sum()
-        of_any, of_label = ((above / below**2).astype(x.dtype), (2 / below).astype(x.dtype))
+        per_pixel, per_label = (above / below**2).astype(x.dtype), (2 / below).astype(x.dtype)
         scale *= self.ctx.share * self.means_over / x.shape[1]
         gradients = dx.reshape(len(self.moments), pixels, -1)
         for i, (p, wanted) in enumerate(self._samples()):
-            g = p * (of_any[i] - wanted * of_label[i])
+            g = p * (per_pixel[i] - wanted * per_label[i])
             gradients[i] += scale * (g - p * g.sum(axis=1, keepdims=True))
 
 

@@ -85,8 +85,10 @@ def test_keras_files_have_a_test_part(tmp_path: Path) -> None:
     ({"images": IMAGES}, r"numpy.savez\(FILE, images=..., labels=...\)"),
     ({"images": IMAGES, "labels": LABELS, "targets": LABELS}, "does not say what its images"),
     ({}, "holds nothing"),
-    ({"images": IMAGES, "labels": np.array([None] * N)}, "not a whole .npy file of numbers"),
+    ({"images": IMAGES, "labels": np.array([None] * N)}, "not a whole file of numbers"),
     ({"images": IMAGES, "labels": LABELS[:9]}, "a.npz: 'labels' holds int64 .*; give 10 whole"),
+    ({"images": IMAGES, "labels": LABELS, "test_images": IMAGES},
+     "a.npz holds test_images: the held-out part 'test' needs images and labels"),
 ])
 def test_unclear_npz_files_are_refused(tmp_path: Path, content: dict[str, Any],
                                        message: str) -> None:
@@ -100,12 +102,14 @@ def test_npz_and_npy_are_told_apart(tmp_path: Path) -> None:
     npz, npy = str(tmp_path / "a.npz"), str(tmp_path / "x.npy")
     np.save(npy, IMAGES)
     for words, message in (((npz, npy), "leave out"), ((npy, npz), "a.npz is a .npz file"),
-                           ((npy,), "give the .npy file of their labels, too")):
+                           ((npy,), "give the .npy file of their labels, too"),
+                           ((str(tmp_path / "b.npz"),), "cannot read .*b.npz: No such file"),
+                           ((str(tmp_path),), "cannot read .*: Is a directory")):
         with pytest.raises(InputError, match=message):
             from_numpy(path, *words)
     content = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "a.npz").write_bytes(content[:60] + b"\xff" * 30 + content[90:])
-    with pytest.raises(InputError, match=r"is not a whole .npy file") as caught:
+    with pytest.raises(InputError, match=r"is not a whole file of numbers") as caught:
         from_numpy(path, npz)
     assert "\n" not in str(caught.value)
 
@@ -217,8 +221,9 @@ def test_labels_that_start_at_1_are_noticed(tmp_path: Path, labels: Any) -> None
 @pytest.mark.parametrize(("labels", "ignored", "classes", "message"), [
     (np.where(MASKS == 2, 255, MASKS), None, None, "up to 1, and 255: .* --ignore 255, or keep"),
     (np.where(MASKS == 2, 7, MASKS), None, 3, "labels from 0 to 7; .* count with --ignore"),
-    (np.where(LABELS == 2, -1, LABELS), None, None, "labels from -1 to 1; .* with --ignore"),
-    (LABELS * 0, 0, None, "no label counts"),
+    (np.where(LABELS == 2, -1, LABELS), None, None,
+     "labels from -1 to 1, but the first class is 0; leave -1 out .* with --ignore -1"),
+    (LABELS * 0, 0, None, "every label is the ignored one"),
     (RNG.normal(size=(N, 2)), 255, None, "targets, which have no classes; leave out --ignore"),
 ])
 def test_labels_that_do_not_fit(tmp_path: Path, labels: Any, ignored: int | None,

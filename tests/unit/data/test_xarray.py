@@ -52,10 +52,13 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "rain": (("time",), rng.normal(size=N)),
         "mask": (("time", "lon", "lat"), rng.integers(0, 2, (N, WIDTH, HEIGHT), "u1")),
         "cover": (("time", "lat", "lon"), np.where(packed > 286, np.nan, packed > 280)),
+        "shifted": (("time",), np.arange(N) % 3),
+        "number": ((), 3.0),
         "orography": (("lat", "lon"), rng.normal(size=(HEIGHT, WIDTH))),
     })
     content["t2m"].encoding.update(dtype="int16", scale_factor=1 / 128, add_offset=280.0)
     content["cover"].encoding.update(dtype="u1", _FillValue=255)  # where nobody knows
+    content["shifted"].encoding.update(dtype="int16", add_offset=-100)
     path = tmp_path_factory.mktemp("xarray") / f"a.{request.param}"
     if request.param == "nc":
         content.to_netcdf(path, engine="h5netcdf")
@@ -128,6 +131,8 @@ def test_only_the_samples_of_a_block_are_read(tmp_path: Path, source: Any,
     ("t2m", "orography", {}, r"has dimensions \('lat', 'lon'\)"),
     ("t2m", "regime", {"samples": "day"}, "'t2m' has no dimension 'day'; its dimensions are time"),
     ("t2m", "regime", {"channels": "level"}, "'t2m' has no dimension 'level'"),
+    ("t2m", "regime", {"samples": "time", "channels": "time"}, "cannot count both samples and"),
+    ("number", "regime", {}, "'number' is a single number; choose variables with samples"),
     ("gaps", "regime", {}, "'gaps': image 0 has NaN or infinite values"),
     ("t2m", "gaps", {}, "targets that are not finite"),
     ("regime", "regime", {}, r"give images \[N, C, H, W\]"),
@@ -137,6 +142,12 @@ def test_what_does_not_fit(tmp_path: Path, source: Any, images: str, labels: str
     with pytest.raises(InputError, match=message) as caught:
         made(tmp_path, source[0], images, labels, **more)
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*h5*"))
+
+
+def test_numbers_with_an_offset_are_targets(tmp_path: Path, source: Any) -> None:
+    """They are stored as 100 to 102, which are no classes."""
+    found = made(tmp_path, source[0], "ct", "shifted")
+    assert np.array_equal(found["targets"][:, 0], source[1]["shifted"].values)
 
 
 def test_damaged_variables_are_named(tmp_path: Path, source: Any) -> None:

@@ -43,6 +43,7 @@ def test_the_loss_takes_the_place_of_the_last_layer() -> None:
     last = unet.layers[-1]
     assert changed.layers[:-1] == unet.layers[:-1]
     assert changed.loss == DiceCrossEntropy(last.name, last.inputs, label_smoothing=0.1)
+    assert with_loss(changed, "dice_cross_entropy") == changed  # its smoothing, too
     assert with_loss(changed, "softmax_cross_entropy") == unet
     assert with_loss(unet, label_smoothing=0.3).loss == SoftmaxCrossEntropy(
         last.name, last.inputs, label_smoothing=0.3)

@@ -47,7 +47,7 @@ def test_what_is_no_network_file_is_refused_in_one_line(
     file = tmp_path / "net.json"
     layers = [{"type": "Nothing", "name": "a"}]
     good = {"name": "n", "shape": [1, 8, 8], "classes": 2}
-    for text, words in (("[1]", "holds no network"), ("{", "not JSON"),
+    for text, words in (("[1]", "is neither a network file nor a plan file"), ("{", "not JSON"),
                         ('{"hpcpar_network": 2, "network": {}}', "at most 1, found 2"),
                         ('{"hpcpar_plan": 1}', "'network'"),
                         (json.dumps({"hpcpar_network": 1, "network": good}), "unknown network 'n'"),

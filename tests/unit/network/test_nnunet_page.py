@@ -29,12 +29,12 @@ class Plain(torch.nn.Sequential):
 def test_the_page_reads_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    Path("nnunet_network.py").write_text(code)
+    Path("nnunet.py").write_text(code)
     arguments = {"features": [4], "conv_op": "torch.nn.modules.conv.Conv3d", "dropout_op": None}
     architecture = {"network_class_name": f"{__name__}.Plain", "arch_kwargs": arguments,
                     "_kw_requires_import": ["conv_op", "dropout_op"]}
     Path("nnUNetPlans.json").write_text(json.dumps({"configurations": {"3d_fullres": {
         "patch_size": [8, 12, 10], "architecture": architecture}}}))
-    net = network("nnunet_network.py:make", classes=4)
+    net = network("nnunet.py:make", classes=4)
     assert net.image_shape == (1, 8, 12, 10) and net.classes == 4
     assert net.parameters == 4 * 27 + 4 + 4 * 4 + 4

@@ -74,7 +74,7 @@ def test_weights_that_the_source_does_not_train(tmp_path: Path) -> None:
     plain: Spec = [("Conv", ("x", "k"), "h"), *HEAD]
     assert network(write(tmp_path / "p.onnx", plain, weights=WEIGHTS)).notes == ()
     noted = network(write(tmp_path / "p.onnx", plain, weights=WEIGHTS, producer="pytorch")).notes
-    assert "is no weight or bias of a module: it may be fixed" in noted[0]
+    assert "is not a weight or bias of a module: it may be fixed" in noted[0]
 
 
 def test_pytorchs_weight_norm_and_folded_normalisation_are_noted(tmp_path: Path) -> None:

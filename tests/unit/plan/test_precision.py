@@ -41,6 +41,12 @@ def test_a_plan_file_keeps_its_precision(precision: str, tmp_path: Path) -> None
     assert plans.load(str(tmp_path / "p.json")) == plan
 
 
+def test_a_file_that_names_a_type_is_refused() -> None:
+    """Plans had ``dtype`` in place of ``precision`` before the first release."""
+    with pytest.raises(InputError, match="unknown field 'dtype'"):
+        plans.from_json(plans.to_json(plan_of("fp64")) | {"dtype": "float64"}, "p")
+
+
 def test_mixed_precision_halves_activations_but_not_weights() -> None:
     for strategy in ("data", "domain:2x2", "grid:2x2", "filter"):
         single, mixed = priced("fp32", strategy).memory, priced("amp", strategy).memory

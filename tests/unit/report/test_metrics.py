@@ -58,6 +58,22 @@ def test_a_table_with_other_columns_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == before
 
 
+def test_a_row_that_a_kill_has_cut_stays_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    Metrics(str(path), "", 0, 1).add(now(1, True))
+    path.write_text(path.read_text() + "2,20,0.5")
+    Metrics(str(path), "", 0, 1).add(now(2, True))
+    assert [len(line.split(",")) for line in path.read_text().splitlines()] == [8, 8, 3, 8]
+
+
+def test_a_table_is_checked_before_event_files_are_made(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="tensorboardX is missing (extra 'tensorboard')")
+    (tmp_path / "run.csv").write_text("a,b\n")
+    with pytest.raises(InputError, match="other columns"):
+        Metrics(str(tmp_path / "run.csv"), str(tmp_path / "events"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.csv"]
+
+
 def test_without_names_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Metrics().add(now(1, True))
@@ -121,6 +137,9 @@ def test_what_cannot_be_written_is_refused_at_the_beginning(tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match=r"nowhere/run.csv: cannot write there .No such file"):
         Metrics(str(tmp_path / "nowhere" / "run.csv"))
+
+
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="tensorboardX is missing (extra 'tensorboard')")
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file.*: cannot write there .*choose another name"):

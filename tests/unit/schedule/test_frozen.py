@@ -17,6 +17,7 @@ from hpcpar.schedule.runnable import require, require_own_training
 from hpcpar.schedule.steps import Compute, Op, Phase
 from hpcpar.simulation.price_plan import price
 from hpcpar.train.checkpoint import tensor_shapes
+from tests.unit.cost.test_memory import allocated
 
 BEGIN, ALL = ("conv1", "conv2"), ("conv1", "conv2", "fc1", "fc2", "fc3")
 
@@ -63,6 +64,20 @@ def test_prices_and_memory_shrink() -> None:
             layer.weights for layer in net.layers]
     times, bytes_ = [p.iteration_s for p in found], [p.memory_bytes for p in found]
     assert times[0] > times[1] > times[2] and bytes_[0] > bytes_[1] > bytes_[2]
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_memory_is_what_a_run_allocates(microbatches: int) -> None:
+    """Further micro-batches have no second gradient of frozen weights."""
+    net, machine = lenet("fc1"), files.load("local")
+    plan = make_plan(NetworkSpec.of(net), "data", 2, 8, network=net, microbatches=microbatches,
+                     machine=machine)
+    real = [allocated(plan, schedule_for(net, plan), rank, net) for rank in range(2)]
+    predicted = price(net, plan, machine)
+    assert predicted.memory_bytes == max(sum(r.values()) - r["unused"] for r in real)
+    weights, trained = net.parameters, net.parameters - net.by_name["fc1"].parameters(
+        net.input_shape(net.by_name["fc1"]))
+    assert predicted.memory.weights_bytes == 4 * (2 * weights + (microbatches - 1) * trained)
 
 
 def test_checkpoints_hold_no_state_of_frozen_weights() -> None:
