@@ -102,6 +102,18 @@ def loss_of(model: Any) -> Any:
         functional.cross_entropy(y, labels, reduction="none"), model)
 
 
+def train(model: Any, module: nn.Module, batch: tuple[Tensor, Tensor],
+          optimizers: list[torch.optim.Optimizer]) -> None:
+    """Three steps of both."""
+    images, labels = batch
+    for _ in range(3):
+        model.backward(loss_of(model)(model(images), model.local(labels)))
+        functional.cross_entropy(module(images), labels).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_several_outputs_of_two_sizes(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
     """Deep supervision: each head has its loss, on this rank's box of it."""
@@ -268,17 +280,11 @@ class Twice(nn.Module):
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
 def test_tied_weights_train_as_in_pytorch(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
-    images, labels = batch
     module = Twice().double()
     model = parallel(module, strategy, microbatches=2 if SIZE == 2 else 1)
     module.load_state_dict(model.state_dict())
-    optimizers = [torch.optim.SGD(p, 0.1, 0.9) for p in (model.parameters(), module.parameters())]
-    for _ in range(3):
-        model.backward(loss_of(model)(model(images), model.local(labels)))
-        functional.cross_entropy(module(images), labels).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+    train(model, module, batch, [torch.optim.SGD(p, 0.1, 0.9) for p in (
+        model.parameters(), module.parameters())])
     after = model.state_dict()
     assert list(after) == list(module.state_dict())
     assert len([*model.parameters()]) == len([*module.parameters()])
@@ -322,18 +328,12 @@ def begun() -> nn.Module:
 def test_frozen_parameters_stay(make: Any, strategy: str, batch: tuple[Tensor, Tensor]) -> None:
     if make is by_batch and strategy == "pipeline":
         pytest.skip("micro-batches have statistics of their own")
-    images, labels = batch
     module = make().double()
     model = parallel(module, strategy)
     before = model.state_dict()
     module.load_state_dict(before)
-    optimizers = [torch.optim.AdamW(p, 0.1) for p in (model.parameters(), module.parameters())]
-    for _ in range(2):
-        model.backward(loss_of(model)(model(images), model.local(labels)))
-        functional.cross_entropy(module(images), labels).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+    train(model, module, batch, [torch.optim.AdamW(p, 0.1) for p in (
+        model.parameters(), module.parameters())])
     after, frozen = model.state_dict(), {n for n, p in module.named_parameters()
                                          if not p.requires_grad} | {"blur"}
     for name, value in module.state_dict().items():

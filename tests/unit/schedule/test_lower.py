@@ -77,11 +77,11 @@ def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str]
     assert kinds(s, Phase.GRADIENT) == {}  # every rank owns its rows of the weights
 
 
-def test_late_gathering_moves_less() -> None:
+def test_lazy_gathering_moves_less() -> None:
     """What is gathered after pooling is a quarter of what is gathered before it."""
-    late, layer = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
+    lazy, eager = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
                    for g in ("lazy", "eager"))
-    assert 4 * items(late["conv2"].destination_box(0)) == items(layer["relu1"].destination_box(0))
+    assert 4 * items(lazy["conv2"].destination_box(0)) == items(eager["relu1"].destination_box(0))
 
 
 @pytest.mark.parametrize("strategy", ["domain:4x1", "domain:2x2", "spatial", "ds:2x2"])
