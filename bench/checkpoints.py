@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from hpcpar import load_network  # noqa: E402
-from hpcpar.network.base import shape_text  # noqa: E402
+from hpcpar.network.layers.base import shape_text  # noqa: E402
 
 #: Share of the training that checkpoints may take, and the time between two (s).
 MOST, APART_S = 0.01, 600.0

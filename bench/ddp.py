@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from hpcpar import load_network  # noqa: E402
-from hpcpar.network.base import shape_text  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
 from hpcpar.network.layers import BatchNorm, Dropout  # noqa: E402
+from hpcpar.network.layers.base import shape_text  # noqa: E402
 from hpcpar.report.tables import seconds, show  # noqa: E402
 
 #: Network -> images of a batch.

@@ -29,7 +29,7 @@ from bench.unseen.jobs import LIMIT_S, SCRIPT  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Device  # noqa: E402
 from hpcpar.report.tables import seconds, show  # noqa: E402
-from hpcpar.train.record import load_record  # noqa: E402
+from hpcpar.train.record_file import load_record  # noqa: E402
 
 NETWORK, INPUT, CLASSES, SAMPLES = "mobilenet_v2", "3x64x64", "100", 4
 #: A device that computes for about as long as such links take.

@@ -30,7 +30,7 @@ from hpcpar.plan.boxes import items
 from hpcpar.report.tables import say, show, show_line
 from hpcpar.schedule.algorithms.base import Message, Round
 from hpcpar.schedule.exchange import NOTHING, Exchange
-from hpcpar.schedule.lower import frozen_movement
+from hpcpar.schedule.freeze import frozen_movement
 from hpcpar.schedule.messages import make_exchange
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Comm, Kind

@@ -34,7 +34,7 @@ from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
 from hpcpar.network.layers import BatchNorm, Outputs  # noqa: E402
-from hpcpar.network.torch_module import traced  # noqa: E402
+from hpcpar.network.read.torch_module import traced  # noqa: E402
 from hpcpar.plan.boxes import block  # noqa: E402
 from hpcpar.plan.config import Config  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation  # noqa: E402

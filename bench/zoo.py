@@ -40,7 +40,7 @@ from hpcpar.kernels import backend  # noqa: E402
 from hpcpar.network import from_torch  # noqa: E402
 from hpcpar.network.graph import Network  # noqa: E402
 from hpcpar.network.layers import MeanSquaredError, Outputs  # noqa: E402
-from hpcpar.network.torch_module import traced  # noqa: E402
+from hpcpar.network.read.torch_module import traced  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, make_plan  # noqa: E402
 from hpcpar.schedule.lower import lower  # noqa: E402
 from hpcpar.schedule.outline_steps import Move  # noqa: E402

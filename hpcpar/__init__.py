@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcpar.machine.files import presets as machines
     from hpcpar.network.builtin import names as networks
     from hpcpar.plan.plan import load as load_plan
-    from hpcpar.train.record import load_record
+    from hpcpar.train.record_file import load_record
 
 __version__ = "0.1.0"
 __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", "load_plan",

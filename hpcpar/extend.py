@@ -6,12 +6,12 @@ See docs/how-to/extend.md.
 from __future__ import annotations
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.importer import Importer
 from hpcpar.network.layers import Activation, Layer, Loss, PassWork, Shape, Windowed
-from hpcpar.network.onnx_ops import reads_onnx
-from hpcpar.network.operations import Node
+from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.onnx_ops import reads_onnx
+from hpcpar.network.read.operations import Node
+from hpcpar.network.read.torch_ops import Call, reads_torch
 from hpcpar.network.receptive_field import Full, Relation, Same, Window
-from hpcpar.network.torch_ops import Call, reads_torch
 from hpcpar.plan.optimizers import Optimizer, Update
 from hpcpar.plan.strategy import Strategy, grids, mixed, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign

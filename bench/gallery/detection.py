@@ -8,6 +8,7 @@ from __future__ import annotations
 from bench.gallery.efficientnet import B0, inverted
 from bench.gallery.parts import conv_relu, flat
 from hpcpar.network.builder import Graph
+from hpcpar.network.builtin.resnet import conv_norm
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Add,
@@ -19,7 +20,6 @@ from hpcpar.network.layers import (
     SiLU,
     Upsample,
 )
-from hpcpar.network.resnet import conv_norm
 
 
 def ssd300(shape: Shape) -> Network:

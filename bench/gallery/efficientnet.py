@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bench.gallery.parts import classifier
 from hpcpar.network.builder import Graph
+from hpcpar.network.builtin.resnet import conv_norm
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Add, GlobalAvgPool, Linear, Multiply, Shape, Sigmoid, SiLU
-from hpcpar.network.resnet import conv_norm
 
 #: Fused or not, expansion, channels, blocks, stride, kernel of each stage.
 B0 = ((0, 1, 16, 1, 1, 3), (0, 6, 24, 2, 2, 3), (0, 6, 40, 2, 2, 5), (0, 6, 80, 3, 2, 3),

@@ -13,6 +13,7 @@ from bench.gallery.parts import CLASSES, classifier, conv_relu
 from bench.gallery.segmentation import deepcam, unet, unet2d, unet_industrial_tiny, vnet
 from hpcpar.network.builder import Graph
 from hpcpar.network.builtin import built_in
+from hpcpar.network.builtin.resnet import conv_norm
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     LRN,
@@ -33,7 +34,6 @@ from hpcpar.network.layers import (
     Shape,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.resnet import conv_norm
 
 
 def _dense(net: Graph, *features: int) -> Network:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpcpar.network.builder import Graph
+from hpcpar.network.builtin.resnet import conv_norm
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Concat,
@@ -14,7 +15,6 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.resnet import conv_norm
 
 CLASSES = 1000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.gallery.parts import conv_relu
 from hpcpar.network.builder import Graph
+from hpcpar.network.builtin.resnet import conv_norm
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Add,
@@ -24,7 +25,6 @@ from hpcpar.network.layers import (
     Shape,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.resnet import conv_norm
 
 
 def unet2d(shape: Shape) -> Network:

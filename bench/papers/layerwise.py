@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.network.alexnet import towers
+from hpcpar.network.builtin.alexnet import towers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
 from hpcpar.papers import optcnn

@@ -30,7 +30,7 @@ from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
 from hpcpar.runtime.reservoir import Reservoir  # noqa: E402
 from hpcpar.simulation.price_plan import price  # noqa: E402
-from hpcpar.train import record  # noqa: E402
+from hpcpar.train import record_file  # noqa: E402
 from hpcpar.train.collect import Recorder  # noqa: E402
 from hpcpar.train.job_options import JobOptions  # noqa: E402
 from hpcpar.train.loop import Training  # noqa: E402
@@ -55,7 +55,7 @@ def _write(w: World, case: Case, training: Training, machine: Machine, started: 
         "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
         "started": started, "command": " ".join(sys.argv)}).collect()
     if run is not None:
-        record.write(case.record, run)
+        record_file.write(case.record, run)
 
 
 def main() -> int:

@@ -33,7 +33,7 @@ from hpcpar.report.tables import seconds
 from hpcpar.search import auto
 from hpcpar.simulation.price_plan import price
 from hpcpar.simulation.simulate import Simulator
-from hpcpar.train import record
+from hpcpar.train import record_file
 from hpcpar.train.run_record import RunRecord
 
 #: Batches whose compute steps are measured, over the cases'.
@@ -254,7 +254,7 @@ def _turns(network: Network, job: Job, load: float, date: str) -> Iterator[Turn]
     unseen = _only(known, network, [plans.load(path) for case in job.cases for path in case.seen])
     wire = json.loads(Path(job.wire).read_text())
     for case in job.cases:
-        run, plan = record.read(case.record), plans.load(case.plan)
+        run, plan = record_file.read(case.record), plans.load(case.plan)
         sent, planned = wire[case.plan], int(run.sent_bytes.sum())
         ratio = statistics.median(sent) / planned if sent and planned else None
         yield _turn(run, network, plan, unseen, known, ratio, load, date)

@@ -27,9 +27,9 @@ from docs.drawings.style import (
 from hpcpar.cost.trust import published
 from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import PARTS, Row
-from hpcpar.report.simulated import SimulationReport
 from hpcpar.report.simulated_record import record_of
-from hpcpar.schedule.memory_plan.plan import MemoryPlan, plan_memory
+from hpcpar.report.tables.simulated import SimulationReport
+from hpcpar.schedule.memory_plan.allocation import MemoryPlan, plan_memory
 from hpcpar.schedule.steps import Compute
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from hpcpar.api.results import Record, TableResult
 from hpcpar.errors import InputError
 from hpcpar.report import compare as comparison
-from hpcpar.report import compare_plot
-from hpcpar.report.answer import of_comparison
-from hpcpar.report.compare_table import csv_rows
+from hpcpar.report.pictures import compare_plot
 from hpcpar.report.rows import Row
-from hpcpar.train.record import load
+from hpcpar.report.tables.answer import of_comparison
+from hpcpar.report.tables.compare_table import csv_rows
+from hpcpar.train.record_file import load
 from hpcpar.train.run_record import RunRecord
 
 

@@ -11,7 +11,7 @@ from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.network.layers import Shape
-from hpcpar.network.loss import LOSSES
+from hpcpar.network.layers.loss import LOSSES
 from hpcpar.option_fields import OptionGroup, about, option
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (

@@ -21,9 +21,10 @@ from hpcpar.option_fields import about, option
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy import STRATEGIES
-from hpcpar.report import answer, prediction_bars
-from hpcpar.report.prediction_tables import schedule_rows
+from hpcpar.report.pictures import prediction_bars
 from hpcpar.report.progress import SearchProgress
+from hpcpar.report.tables import answer
+from hpcpar.report.tables.prediction_tables import schedule_rows
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import SHOWN, Candidate

@@ -26,8 +26,10 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.option_fields import flag, option
 from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan
-from hpcpar.report import answer, perfetto, prediction_bars, timeline_plot
+from hpcpar.report.pictures import prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
+from hpcpar.report.tables import answer
+from hpcpar.report.traces import perfetto
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, alone
 from hpcpar.search.explain import Explanation, explain

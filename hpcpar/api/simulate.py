@@ -16,8 +16,8 @@ from hpcpar.checks import factors, jitters, path, positive
 from hpcpar.errors import InputError
 from hpcpar.option_fields import about, option
 from hpcpar.plan.plan import Plan
-from hpcpar.report import simulation_plot
-from hpcpar.report.simulated import SimulationReport, summary
+from hpcpar.report.pictures import simulation_plot
+from hpcpar.report.tables.simulated import SimulationReport, summary
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
 from hpcpar.simulation.price_plan import memory_of_ranks, price_alone
 from hpcpar.simulation.simulate import Simulator
@@ -53,7 +53,7 @@ class SimulateResult(TableResult):
     def save(self, path: str) -> None:
         """Writes the record, which `compare` and ``hpcpar trace`` read as a measured one."""
         from hpcpar.report.simulated_record import record_of  # the rest needs no HDF5
-        from hpcpar.train.record import write
+        from hpcpar.train.record_file import write
 
         write(path, record_of(self.simulated))
 

@@ -10,12 +10,12 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network import network_file
-from hpcpar.network.base import image_of, shape_text
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.choose_loss import loss_notes, with_loss
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
-from hpcpar.network.torch_module import from_torch
+from hpcpar.network.layers.base import image_of, shape_text
+from hpcpar.network.read.torch_module import from_torch
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report.tables import say

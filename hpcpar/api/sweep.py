@@ -29,15 +29,15 @@ from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
-from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
+from hpcpar.network.layers.base import shape_text
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import about, flag, option
 from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
-from hpcpar.report.sweep_plots import DPI, PICTURES, figures
+from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
-from hpcpar.report.sweep_table import conclusion
+from hpcpar.report.tables.sweep_table import conclusion
 from hpcpar.schedule.runnable import require_executed
 from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report

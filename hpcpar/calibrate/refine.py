@@ -23,7 +23,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Plan
 from hpcpar.simulation.price_plan import price
-from hpcpar.train.recorded_run import RecordedRun, recorded_run
+from hpcpar.train.record_with_schedule import RecordWithSchedule, with_schedule
 from hpcpar.train.run_record import RunRecord
 
 
@@ -60,7 +60,7 @@ class Refined:
 class _Measured(NamedTuple):
     """A recorded run, and the pieces of work that its steps measure."""
 
-    run: RecordedRun
+    run: RecordWithSchedule
     work: WorkIndex
 
     def seconds(self, machine: Machine) -> dict[str, float]:
@@ -107,7 +107,7 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     InputError
         A record of another machine, precision or number of threads, or of another version's steps.
     """
-    runs = [recorded_run(record) for record in records]
+    runs = [with_schedule(record) for record in records]
     if "outdated" in machine.quality:
         raise InputError(f"{where} was {machine.quality['outdated']}")
     origin = provenance.origin(machine.quality, where) or _origin(records[0])

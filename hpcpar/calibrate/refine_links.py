@@ -15,7 +15,7 @@ from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Level, Machine
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
-from hpcpar.train.recorded_run import RecordedRun
+from hpcpar.train.record_with_schedule import RecordWithSchedule
 from hpcpar.train.run_record import RunRecord
 
 #: Fewer communication steps than these say nothing about a level.
@@ -67,7 +67,7 @@ def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
     return float(np.median(np.max(took, axis=0))) if took else 0.0
 
 
-def scaled(machine: Machine, runs: Sequence[RecordedRun]) -> tuple[Machine, list[Scaled]]:
+def scaled(machine: Machine, runs: Sequence[RecordWithSchedule]) -> tuple[Machine, list[Scaled]]:
     """Scales latency and inverse bandwidth of every level to the runs' communication steps, by
     least squares of relative errors.
 

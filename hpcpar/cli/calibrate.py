@@ -33,7 +33,7 @@ from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
 from hpcpar.schedule.runnable import require, require_executed
 from hpcpar.search.auto import best, strategies_to_try
-from hpcpar.train import record
+from hpcpar.train import record_file
 
 #: The word in place of plan files.
 AUTO = "auto"
@@ -134,7 +134,7 @@ def _refine(args: CalibrateCommand) -> int:
     if given:
         raise InputError(
             f"--refine takes times from records, {given[0]} measures: do one after the other")
-    found = refine(files.load(args.out), args.out, record.load(*args.refine))
+    found = refine(files.load(args.out), args.out, record_file.load(*args.refine))
     files.save(found.machine, args.out)
     args.show(lambda: {"new": found.new, "known": found.known, "ratio": found.ratio,
                        "links": [asdict(x) for x in found.links],

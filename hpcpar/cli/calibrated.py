@@ -8,8 +8,8 @@ from typing import Any, cast
 from hpcpar.calibrate.for_auto import AutoChoice
 from hpcpar.calibrate.refine import Refined
 from hpcpar.machine.model import Machine
-from hpcpar.report.answer import words
 from hpcpar.report.tables import amount, say, seconds, show, show_line
+from hpcpar.report.tables.answer import words
 
 #: A fit with larger errors than this is not to be trusted.
 _LOOSE = 0.5

@@ -10,8 +10,8 @@ from hpcpar.checks import path
 from hpcpar.cli.options import ExternalOptions, ResultOptions
 from hpcpar.option_fields import flag, option, required
 from hpcpar.output_files import PICTURE
-from hpcpar.report.compare_table import show_rows
 from hpcpar.report.tables import say
+from hpcpar.report.tables.compare_table import show_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.data.xarray_files import from_xarray
 from hpcpar.hdf5 import check
-from hpcpar.network.base import Shape, shape_text
+from hpcpar.network.layers.base import Shape, shape_text
 from hpcpar.option_fields import flag, option, required
 from hpcpar.output_files import DATA
 from hpcpar.report.progress import ProgressBar

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from hpcpar.cli.launch import GIVEN, limit_threads, started_rank
 from hpcpar.cli.options import ResultOptions
 from hpcpar.diagnose.doctor import PROBLEM, Finding, diagnose, examine
-from hpcpar.report.answer import of_diagnosis
 from hpcpar.report.tables import show_line
+from hpcpar.report.tables.answer import of_diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)

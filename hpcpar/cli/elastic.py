@@ -32,8 +32,8 @@ from hpcpar.files import lock, require_own, temporary_of
 from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
-from hpcpar.report.answer import plural
 from hpcpar.report.tables import say
+from hpcpar.report.tables.answer import plural
 from hpcpar.schedule.runnable import require
 from hpcpar.signals import STATUS, handle
 from hpcpar.sweep.local import mpiexec

@@ -11,9 +11,9 @@ from hpcpar.checks import OneOf, path
 from hpcpar.errors import InputError
 from hpcpar.option_fields import flag, required
 from hpcpar.output_files import PROGRAMS
-from hpcpar.report.exports import FORMATS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
+from hpcpar.report.traces.exports import FORMATS
 from hpcpar.simulation.programs import Programs
 from hpcpar.simulation.simulate import Simulator
 

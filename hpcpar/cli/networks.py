@@ -10,9 +10,9 @@ from hpcpar.api.options import ModuleOptions, NetworkOptions
 from hpcpar.api.sources import network_of
 from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
-from hpcpar.network.base import shape_text
 from hpcpar.network.builtin import NETWORKS, built_in
 from hpcpar.network.graph import Network
+from hpcpar.network.layers.base import shape_text
 from hpcpar.network.network_file import save
 from hpcpar.option_fields import option
 from hpcpar.output_files import NETWORK

@@ -10,9 +10,10 @@ from hpcpar.cli.options import ResultOptions
 from hpcpar.option_fields import flag, option
 from hpcpar.output_files import PLAN
 from hpcpar.plan.plan import Overlap
-from hpcpar.report import scaling_table, tables
-from hpcpar.report.memory_note import memory_note
-from hpcpar.report.prediction_tables import (
+from hpcpar.report import tables
+from hpcpar.report.tables import scaling_table
+from hpcpar.report.tables.memory_note import memory_note
+from hpcpar.report.tables.prediction_tables import (
     say_limits,
     show_layers,
     show_predictions,

@@ -12,8 +12,9 @@ from hpcpar.api.predict import PredictArguments, PredictResult, price_plans
 from hpcpar.cli.options import ResultOptions
 from hpcpar.option_fields import option
 from hpcpar.output_files import PICTURE, TIMELINE
-from hpcpar.report import scaling_table, tables
-from hpcpar.report.prediction_tables import say_limits, show_layers, show_predictions
+from hpcpar.report import tables
+from hpcpar.report.tables import scaling_table
+from hpcpar.report.tables.prediction_tables import say_limits, show_layers, show_predictions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,16 +25,16 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
-from hpcpar.report.answer import of_run, plural
 from hpcpar.report.metrics import Metrics
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import say, show_line
+from hpcpar.report.tables.answer import of_run, plural
 from hpcpar.runtime.emulate import emulate
 from hpcpar.schedule.runnable import require, require_executed, require_own_training
 from hpcpar.signals import STATUS, StopRequest
 from hpcpar.simulation.price_plan import Prediction, price
 from hpcpar.simulation.simulate import Simulator
-from hpcpar.train import record, run_record
+from hpcpar.train import record_file, run_record
 from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
@@ -124,7 +124,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     if run is not None:
         if args.out and isinstance(job, Inference):
             writer = BackgroundWriter()
-            writer.submit(partial(record.write, args.out, run))
+            writer.submit(partial(record_file.write, args.out, run))
             writer.finish()
         if args.out:
             lines.say(f"record written to {args.out}")
@@ -160,7 +160,8 @@ def _earlier(args: RunCommand, job: Training | Inference) -> run_record.RunRecor
     resumes = args.out and args.resume and isinstance(job, Training)
     if job.world.rank or not resumes:
         return None
-    return record.continued(args.out, plans.to_json(job.plan), run_record.steps_of(job.schedule))
+    steps = run_record.steps_of(job.schedule)
+    return record_file.continued(args.out, plans.to_json(job.plan), steps)
 
 
 def _images_per_s(run: run_record.RunRecord) -> float:

@@ -10,8 +10,8 @@ from hpcpar.cli.options import ResultOptions
 from hpcpar.option_fields import option
 from hpcpar.output_files import PICTURE, RECORD
 from hpcpar.report.progress import ProgressBar
-from hpcpar.report.simulated import show_simulated
 from hpcpar.report.tables import say
+from hpcpar.report.tables.simulated import show_simulated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from hpcpar.cli.options import ResultOptions
 from hpcpar.cli.site import config_path, read
 from hpcpar.errors import RunError
 from hpcpar.option_fields import required
-from hpcpar.report.sweep_table import show_points
 from hpcpar.report.tables import say
+from hpcpar.report.tables.sweep_table import show_points
 from hpcpar.signals import handle
 from hpcpar.sweep.folder import FAILED
 

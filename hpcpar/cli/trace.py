@@ -11,9 +11,9 @@ from hpcpar.cli.options import ExternalOptions
 from hpcpar.errors import InputError
 from hpcpar.option_fields import option, required
 from hpcpar.output_files import TIMELINE
-from hpcpar.report import perfetto
 from hpcpar.report.tables import say
-from hpcpar.report.trace_events import Event, write
+from hpcpar.report.traces import perfetto
+from hpcpar.report.traces.trace_events import Event, write
 from hpcpar.simulation.price_plan import price
 
 
@@ -47,9 +47,9 @@ def main(args: TraceCommand) -> int:
     simulated: perfetto.Simulated
     measured: list[Event] = []
     if args.record:
-        from hpcpar.report.perfetto_measured import measured as measured_events
         from hpcpar.report.recorded_prediction import recorded_prediction
-        from hpcpar.train.record import load_record
+        from hpcpar.report.traces.perfetto_measured import measured as measured_events
+        from hpcpar.train.record_file import load_record
 
         record = load_record(args.record, args.allow_external)
         simulated = recorded_prediction(record)

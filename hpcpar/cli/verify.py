@@ -16,8 +16,8 @@ from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.option_fields import option, required
 from hpcpar.plan import plan as plans
-from hpcpar.report.answer import plural
 from hpcpar.report.progress import ProgressBar
+from hpcpar.report.tables.answer import plural
 from hpcpar.report.verify import show_result, to_json
 from hpcpar.schedule.runnable import require, require_own_training
 from hpcpar.train.verify import (

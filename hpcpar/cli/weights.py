@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcpar.api.options import NetworkOptions, about_network
 from hpcpar.checks import image, path
-from hpcpar.network.base import Shape
+from hpcpar.network.layers.base import Shape
 from hpcpar.network.source import load_module
 from hpcpar.option_fields import required
 from hpcpar.output_files import CHECKPOINT, STATE

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcpar.comm.world import World
 from hpcpar.errors import RunError, on_all_ranks
-from hpcpar.network.base import shape_text
+from hpcpar.network.layers.base import shape_text
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Schedule
 

@@ -28,7 +28,8 @@ from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.layout import owned
 from hpcpar.plan.limits import require_batch
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.lower import Entry, listed, outlines
+from hpcpar.schedule.freeze import Entry, listed
+from hpcpar.schedule.lower import outlines
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
 from hpcpar.schedule.steps import PASSES, Phase
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.schedule.lower import Entry, frozen_movement
+from hpcpar.schedule.freeze import Entry, frozen_movement
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.sent_bytes import Sent, sent
 

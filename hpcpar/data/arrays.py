@@ -25,7 +25,7 @@ from hpcpar.data.dataset import (
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
-from hpcpar.network.base import shape_text
+from hpcpar.network.layers.base import shape_text
 from hpcpar.option_fields import OptionGroup, option
 
 #: The label that masks of 8 bits usually keep for pixels that do not count.

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import attributes, find, is_empty, open_hdf5, replacing
-from hpcpar.network.base import image_of
+from hpcpar.network.layers.base import image_of
 from hpcpar.schema import Extent, convert
 
 #: Callback with (samples written, samples in total) while a file is written.

@@ -17,7 +17,7 @@ from hpcpar.data.dataset import NO_LABEL, REMEDY, open_split, read_attributes, w
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import reason
 from hpcpar.hdf5 import MOST_BYTES, content, open_hdf5
-from hpcpar.network.base import shape_text
+from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
 

@@ -7,7 +7,7 @@ import os
 import shutil
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import shape_text
+from hpcpar.network.layers.base import shape_text
 
 #: Largest image: some of them are in memory at once.
 MOST_IMAGE_BYTES = 1 << 29

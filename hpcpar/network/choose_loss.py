@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import LogisticCrossEntropy, Sigmoid, SoftmaxCrossEntropy
-from hpcpar.network.loss import LOSSES
+from hpcpar.network.layers.loss import LOSSES
 
 
 def with_loss(network: Network, kind: str | None = None,

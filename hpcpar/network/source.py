@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from hpcpar.errors import InputError, one_line, unknown
-from hpcpar.network.base import Shape, image_of, shape_text
 from hpcpar.network.graph import Network
-from hpcpar.network.torch_module import from_torch, is_module
+from hpcpar.network.layers.base import Shape, image_of, shape_text
+from hpcpar.network.read.torch_module import from_torch, is_module
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -43,7 +43,7 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
         than given.
     """
     if name.endswith(".onnx"):
-        from hpcpar.network import onnx  # imported only if needed
+        from hpcpar.network.read import onnx  # imported only if needed
 
         net = onnx.load(name, shape)
     else:

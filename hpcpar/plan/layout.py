@@ -193,7 +193,7 @@ def owned(network: Network, layer: Layer, config: Config, batch: int) -> Layout:
     return Layout(config, _output_axes(network, layer, batch), summed=True)
 
 
-def partial(network: Network, layer: Layer, config: Config, batch: int) -> Layout:
+def computed(network: Network, layer: Layer, config: Config, batch: int) -> Layout:
     """The part of the layer's output that each rank computes, before partial sums (k) are added."""
     return Layout(config, _output_axes(network, layer, batch), partial=("k",))
 

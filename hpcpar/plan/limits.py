@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.plan.layout import needed, partial
+from hpcpar.plan.layout import computed, needed
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import entry_of, parse
@@ -84,7 +84,7 @@ def passed_limits(network: Network, plan: Plan) -> tuple[PassedLimit, ...]:
         config, samples = plan.configs[layer.name], plan.samples_of_a_pass
         cuts_of_axis: dict[str, tuple[int, int]] = {}
         for layout in (needed(network, layer, config, samples),
-                       partial(network, layer, config, samples)):
+                       computed(network, layer, config, samples)):
             for axis in layout.axes:
                 extent, parts = int(axis.out_extent) // axis.granule, int(layout.degree(axis))
                 if parts > extent and axis.name in CUT_THINGS:

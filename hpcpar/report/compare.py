@@ -24,7 +24,7 @@ from hpcpar.report.rows import BUBBLE, OUTSIDE, PHASES, Row, StepRow, TermKind, 
 from hpcpar.report.terms import terms
 from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm
-from hpcpar.train.recorded_run import RecordedRun
+from hpcpar.train.record_with_schedule import RecordWithSchedule
 from hpcpar.train.run_record import RunRecord
 
 
@@ -81,7 +81,7 @@ def _predict(row: Row, prediction: RecordedPrediction) -> None:
 
 
 def _groups(record: RunRecord,
-            run: RecordedRun | None) -> list[tuple[TermKind, NDArray[np.bool_]]]:
+            run: RecordWithSchedule | None) -> list[tuple[TermKind, NDArray[np.bool_]]]:
     """The record's steps by phase and label: their kind, and a mask [steps]."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, s in enumerate(record.steps):

@@ -21,11 +21,11 @@ from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Kind, Phase
 from hpcpar.schedule.waves import groups
-from hpcpar.train.recorded_run import RecordedRun, recorded_run
+from hpcpar.train.record_with_schedule import RecordWithSchedule, with_schedule
 from hpcpar.train.run_record import RunRecord
 
 
-def between_stages(run: RecordedRun, stages: Sequence[int], index: int) -> bool:
+def between_stages(run: RecordWithSchedule, stages: Sequence[int], index: int) -> bool:
     """True for a movement from stage to stage, and for the loss that all stages sum.
 
     Parameters
@@ -76,7 +76,7 @@ class Clocked:
     """
 
     #: The run; None where its network is missing.
-    run: RecordedRun | None
+    run: RecordWithSchedule | None
     #: [kept] numbers.
     iterations: NDArray[np.int64]
     #: [ranks, kept] beginning of the iterations.
@@ -120,7 +120,7 @@ def clocked(record: RunRecord, first: int = 0) -> Clocked:
                          "with this hpcpar")
     run = None
     with suppress(InputError):
-        run = recorded_run(record)
+        run = with_schedule(record)
     chosen = kept >= first
     local = begins[:, chosen]
     begin = common(local, clock)

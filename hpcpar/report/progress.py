@@ -17,7 +17,7 @@ from rich.progress import (
 )
 
 from hpcpar.errors import visible
-from hpcpar.report.answer import of_pixels
+from hpcpar.report.tables.answer import of_pixels
 
 if TYPE_CHECKING:
     from hpcpar.train.class_counts import ClassCounts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hpcpar.report.answer import of_verification
 from hpcpar.report.tables import show, show_line
+from hpcpar.report.tables.answer import of_verification
 from hpcpar.train.verify import QUANTITIES, Result
 
 

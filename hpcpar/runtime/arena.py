@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcpar.kernels.interface import Array, Backend
-from hpcpar.schedule.memory_plan.plan import MemoryPlan
+from hpcpar.schedule.memory_plan.allocation import MemoryPlan
 from hpcpar.schedule.memory_plan.views import Buffer, Crop, View
 
 

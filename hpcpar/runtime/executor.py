@@ -27,7 +27,7 @@ from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
 from hpcpar.schedule.builder import LOSS_SUMS
-from hpcpar.schedule.memory_plan.plan import plan_memory
+from hpcpar.schedule.memory_plan.allocation import plan_memory
 from hpcpar.schedule.memory_plan.rank_steps import lives
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.steps import Comm, Phase, Role, Schedule

@@ -13,16 +13,16 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import Box, local, shape, whole_box
-from hpcpar.plan.layout import partial
+from hpcpar.plan.layout import computed
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.arena import Arena
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.build import build
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.memory_plan.allocation import MemoryPlan
 from hpcpar.schedule.memory_plan.blocks import Blocks
 from hpcpar.schedule.memory_plan.passes import PassPlan
-from hpcpar.schedule.memory_plan.plan import MemoryPlan
 from hpcpar.schedule.moments import moments_layout
 
 
@@ -139,7 +139,7 @@ class Passes:
     def _op(self, layer: Layer, made: Pass) -> Operator:
         network, plan, rank = self.network, self.plan, self.memory.rank
         blocks = made.blocks[layer.name]
-        own = partial(network, layer, plan.configs[layer.name], made.samples).box(rank)
+        own = computed(network, layer, plan.configs[layer.name], made.samples).box(rank)
         if layer.is_loss and not network.loss.outside and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
         needs = tuple(e.needed.box(rank) for e in made.edges[layer.name])

@@ -12,7 +12,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, Flags
-from hpcpar.plan.layout import Layout, owned, partial
+from hpcpar.plan.layout import Layout, computed, owned
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending, closes, summed
 from hpcpar.schedule.edges import Edge
@@ -129,7 +129,7 @@ class Builder(Emitter):
         if not layer.is_matmul or getattr(layer, "groups", 1) > 1:
             raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group "
                              "and linear layers can be cut by k")
-        parts = partial(self.network, layer, config, batch)
+        parts = computed(self.network, layer, config, batch)
         whole = owned(self.network, layer, config, batch)
         key = ("sum", self.edges.key(layer, batch))
         tensor = TensorRef(layer.name, Role.OUTPUT, gradient=phase is Phase.BACKWARD)

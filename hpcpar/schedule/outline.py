@@ -1,7 +1,7 @@
 """The one lowering: from a plan, or a family of plans, to the steps of an iteration.
 
 An outline lists every step that some case of the family may have, with what it is in each case. A
-single plan is a family of one; `hpcpar.schedule.lower` freezes its outline to the schedule that is
+single plan is a family of one; `hpcpar.schedule.freeze` freezes its outline to the schedule that is
 executed, and the cost model prices outlines.
 """
 

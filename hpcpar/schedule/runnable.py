@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from hpcpar.errors import InputError
-from hpcpar.network.base import axes_of, shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
+from hpcpar.network.layers.base import axes_of, shape_text
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.plan.precision import EXECUTED
 from hpcpar.schedule.pipeline_order import switch

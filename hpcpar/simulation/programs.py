@@ -1,5 +1,5 @@
 """The program of one rank in an iteration: its compute steps and its end of every message, each
-with what it waits for. `hpcpar.report.exports` writes it for other simulators.
+with what it waits for. `hpcpar.report.traces.exports` writes it for other simulators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.exchange import Exchange
-from hpcpar.schedule.lower import frozen_movement
+from hpcpar.schedule.freeze import frozen_movement
 from hpcpar.schedule.messages import make_exchange
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.schedule.steps import Comm

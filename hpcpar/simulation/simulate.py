@@ -26,7 +26,7 @@ from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.rank_boxes import box_shapes
-from hpcpar.schedule.lower import frozen_movement
+from hpcpar.schedule.freeze import frozen_movement
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.simulation.links import FloatArray, LinkRates
 from hpcpar.simulation.movement import Movement

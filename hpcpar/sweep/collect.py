@@ -18,7 +18,7 @@ from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
 from hpcpar.sweep.folder import DONE, FAILED, SAME, SKIPPED, CasePrediction, Status
 from hpcpar.sweep.study import Case, Study
-from hpcpar.train import record
+from hpcpar.train import record_file
 
 #: Percentiles of the iterations that error bars span.
 SPREAD = (10, 90)
@@ -34,7 +34,7 @@ def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
     code = folder.exit_status(path)
     if code == 0:
         try:
-            record.read(os.path.join(path, folder.RECORD))
+            record_file.read(os.path.join(path, folder.RECORD))
             return replace(status, state=DONE, reason="")
         except InputError as err:
             why = str(err)
@@ -72,7 +72,7 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
 
 def _measured(point: Point, path: str) -> Point:
     """The point with the times of the record in `path`."""
-    run = record.read(path)
+    run = record_file.read(path)
     row = compare_one(run)
     low, high = (float(np.percentile(run.slowest_s, p)) for p in SPREAD)
     compute = sum(split["compute"].measured_s for split in row.phases.values())

@@ -90,7 +90,7 @@ def alone(out: str) -> Iterator[None]:
     check_links(out)
     if not os.path.exists(os.path.join(out, STUDY)):
         # they draw with NumPy, which a job loads once its threads are limited
-        from hpcpar.report.sweep_plots import PICTURES, SUFFIXES
+        from hpcpar.report.pictures.sweep_plots import PICTURES, SUFFIXES
 
         pictures = [name + suffix for name in PICTURES for suffix in SUFFIXES]
         for path in (os.path.join(out, name) for name in (PAGE, DATA, *pictures)):

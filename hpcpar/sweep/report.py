@@ -9,12 +9,12 @@ from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
-from hpcpar.network.base import shape_text
+from hpcpar.network.layers.base import shape_text
 from hpcpar.report import sweep_points as table
 from hpcpar.report.pictures import pyplot
-from hpcpar.report.sweep_html import page
-from hpcpar.report.sweep_plots import pictures
+from hpcpar.report.pictures.sweep_plots import pictures
 from hpcpar.report.sweep_points import Point
+from hpcpar.report.tables.sweep_html import page
 from hpcpar.sweep import folder
 from hpcpar.sweep.collect import points
 from hpcpar.sweep.folder import Status

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.files import atomic_path
-from hpcpar.network.base import Shape
 from hpcpar.network.layers import SoftmaxCrossEntropy
-from hpcpar.network.torch_module import traced
+from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.torch_module import traced
 from hpcpar.torch.tensors import TensorPlace, places, to_ours, to_theirs
 from hpcpar.train import checkpoint
 from hpcpar.train.checkpoint import CheckpointState

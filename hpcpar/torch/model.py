@@ -14,14 +14,14 @@ from torch.utils._pytree import tree_unflatten
 
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError, on_all_ranks
-from hpcpar.network.base import Shape, image_of, shape_text
-from hpcpar.network.torch_module import TracedModule
+from hpcpar.network.layers.base import Shape, image_of, shape_text
+from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.plan.boxes import Box, shape
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import tensors
 from hpcpar.torch.autograd import TOLERANCE, AddedGradients, SchedulePasses, require_alike
 from hpcpar.torch.engine import Engine
-from hpcpar.torch.record import Recording
+from hpcpar.torch.recording import Recording
 
 #: First iterations in which ranks that hold the same outputs compare their gradients.
 COMPARED_ITERATIONS = 3
@@ -87,7 +87,7 @@ class ParallelModule(nn.Module):
         return self._of(images, executor.image_rows)[
             tuple(slice(*i) for i in ((0, None), *box))]
 
-    def local(self, labels: Tensor, of: int = 0, partial: bool = False) -> Tensor:
+    def local(self, labels: Tensor, of: int = 0, incomplete: bool = False) -> Tensor:
         """This rank's box of a whole batch of labels or targets.
 
         Parameters
@@ -97,11 +97,11 @@ class ParallelModule(nn.Module):
             extents.
         of : int
             Number of the output.
-        partial : bool
+        incomplete : bool
             The labels are of fewer samples than a batch (see `forward`).
         """
         rows = self.engine.own_rows
-        if partial:
+        if incomplete:
             whole = labels.new_zeros(self.plan.batch, *labels.shape[1:])
             whole[:len(labels)] = labels
             return self._cut(whole, rows, of)[torch.from_numpy(rows < len(labels))]
@@ -143,34 +143,34 @@ class ParallelModule(nn.Module):
         return images.detach().cpu().numpy().reshape(own)
 
     # -- forward and backward ----------------------------------------------------------------------
-    def forward(self, images: Tensor, partial: bool = False) -> Any:
+    def forward(self, images: Tensor, incomplete: bool = False) -> Any:
         """This rank's box of the outputs, as the module returns them.
 
         Parameters
         ----------
         images : Tensor
             [batch, ...] the whole batch, this rank's samples of it, or its box of these.
-        partial : bool
+        incomplete : bool
             In evaluation: the images, the same on every rank, are fewer than a batch.
         """
-        if partial and self.training:
+        if incomplete and self.training:
             raise InputError("a training iteration takes a full batch; leave the last samples of "
                              "an epoch out (drop_last=True)")
         if not self.training:
-            return self._evaluate(images, partial)
+            return self._evaluate(images, incomplete)
         here = self._images(images)
         if torch.is_grad_enabled():
             return self._structured(SchedulePasses.apply(self._anchor, self, here))
         return self._structured(self.run_forward(here))
 
-    def _evaluate(self, images: Tensor, partial: bool) -> Any:
-        known = torch.from_numpy(self.engine.own_rows < (len(images) if partial
+    def _evaluate(self, images: Tensor, incomplete: bool) -> Any:
+        known = torch.from_numpy(self.engine.own_rows < (len(images) if incomplete
                                                          else self.plan.batch))
-        if partial:
+        if incomplete:
             missing = self.plan.batch - len(images)
             images = torch.cat([images, images.new_zeros(missing, *self._image)])
         found = self._shaped(self.engine.evaluate(self._images(images)))
-        return self._structured([out[known] for out in found] if partial else found)
+        return self._structured([out[known] for out in found] if incomplete else found)
 
     def run_forward(self, images: NDArray[Any]) -> list[Tensor]:
         """The outputs of a training pass."""

@@ -14,7 +14,7 @@ from hpcpar.api.sources import MachineLike
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.network.layers import Outputs, Shape
-from hpcpar.network.torch_module import TracedModule, traced
+from hpcpar.network.read.torch_module import TracedModule, traced
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report.tables import say

@@ -15,7 +15,7 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Shape
-from hpcpar.network.torch_module import TracedModule
+from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.runtime.executor import Executor
 from hpcpar.train import global_tensors
 from hpcpar.train.checkpoint import RUNNING

@@ -16,7 +16,7 @@ from hpcpar.comm.world import World
 from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
 from hpcpar.runtime.reservoir import MOST_ITERATIONS
-from hpcpar.train import record, run_record
+from hpcpar.train import record_file, run_record
 from hpcpar.train.job import Job, MeasuredRun
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 from hpcpar.variables import whole_number
@@ -92,4 +92,4 @@ class Recorder:
     def saved(self, path: str) -> Callable[[], None] | None:
         """Collects the record; returns what writes it on rank 0."""
         found = self.collect()
-        return None if found is None else partial(record.write, path, found)
+        return None if found is None else partial(record_file.write, path, found)

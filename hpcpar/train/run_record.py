@@ -1,5 +1,5 @@
 """A run: plan, prediction, and measurements on every rank in every iteration. The module
-`hpcpar.train.record` reads and writes it, and has its table of shapes and units.
+`hpcpar.train.record_file` reads and writes it, and has its table of shapes and units.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _empty() -> NDArray[Any]:
 
 @dataclass
 class RunRecord:
-    """A run; the table of `hpcpar.train.record` has shapes and units.
+    """A run; the table of `hpcpar.train.record_file` has shapes and units.
 
     Attributes
     ----------

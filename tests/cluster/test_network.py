@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcpar.train import record
+from hpcpar.train import record_file
 from tests.cluster.conftest import environment, script
 
 RANKS = 4
@@ -48,7 +48,7 @@ def test_bytes_on_the_wire_are_the_schedule_s(network: None, data: Path, tmp_pat
                    env=environment(), timeout=60)
     few, many = (run(plan, data, tmp_path / f"{steps}.h5", steps) for steps in (FEW, MANY))
     measured = (many - few) / (MANY - FEW)
-    made = record.read(str(tmp_path / f"{MANY}.h5"))
+    made = record_file.read(str(tmp_path / f"{MANY}.h5"))
     assert sorted(rank.hostname for rank in made.ranks) == [f"hpn{i}" for i in range(1, RANKS + 1)]
     planned = made.sent_bytes.sum(axis=1)
     assert (planned > 400_000).all()  # large messages, so that headers are few

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcpar.train import record
+from hpcpar.train import record_file
 from tests.cluster.conftest import OPENMPI
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -108,7 +108,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:
 
 def check_whole(folder: Path) -> None:
     """The record has every iteration of the training, the interrupted part as well."""
-    whole = record.read(str(folder / "run.h5"))
+    whole = record_file.read(str(folder / "run.h5"))
     assert whole.iterations_done is not None
     per_epoch = whole.samples // 16
     assert whole.iterations_done.tolist() == [*range(LONG * per_epoch)]

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 from hpcpar.signals import STATUS
-from hpcpar.train import record
+from hpcpar.train import record_file
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.jobs.test_interrupted import WORDS, parent, ranks
 from tests.limits import LIMIT_S
@@ -91,7 +91,7 @@ def test_killed_ranks_change_the_plan_and_not_the_training(
         steps = int(f["state"].attrs["step"])
     losses = np.full(steps, np.nan)
     for path in sorted(tmp_path.glob("run*.h5"), key=lambda p: p.stat().st_mtime):
-        part = record.read(str(path))
+        part = record_file.read(str(path))
         losses[part.iterations_done] = part.loss
     alone = hpcpar(1, "run", "--plan", plan(1, "data", precision="fp64", batch=48), "--data",
                    digits, "--steps", steps, *TRAINING)

@@ -14,8 +14,8 @@ from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.sent_bytes import sent
 from hpcpar.schedule.steps import Comm
 from hpcpar.simulation.simulate import Simulator
-from hpcpar.train import record
-from hpcpar.train.recorded_run import recorded_run
+from hpcpar.train import record_file
+from hpcpar.train.record_with_schedule import with_schedule
 from tests.jobs.conftest import Run
 
 Make = Callable[..., Path]
@@ -32,7 +32,7 @@ def test_computing_takes_its_time_and_messages_are_sent(
                   "emulate", "--out", out)
     assert done.returncode == 0, done.stderr
     assert "loss and accuracy mean nothing" in done.stderr
-    run = record.read(str(out))
+    run = record_file.read(str(out))
     given = plans.load(str(path))
     simulator = Simulator(given.network.build(), given, plan_and_machine(given, None)[1])
     tasks = np.array([isinstance(entry.step, Task) for entry in simulator.entries])
@@ -40,7 +40,7 @@ def test_computing_takes_its_time_and_messages_are_sent(
                           if isinstance(entry.step, Task))
     # sleeps are never short in sum, only too long
     assert (run.seconds[:, :, tasks].sum(axis=(1, 2)) >= 0.99 * expected_s).all()
-    for i, step in enumerate(recorded_run(run).schedule.steps):
+    for i, step in enumerate(with_schedule(run).schedule.steps):
         if isinstance(step, Comm):
             assert run.sent_bytes[:, i].tolist() == sent(step, ranks).n_bytes.tolist()
 

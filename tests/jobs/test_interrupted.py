@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from hpcpar.signals import STATUS
-from hpcpar.train import checkpoint, record
+from hpcpar.train import checkpoint, record_file
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.limits import LIMIT_S, SLOWNESS, SOON_S
 
@@ -122,7 +122,7 @@ def test_a_signal_to_a_rank_ends_the_job_in_good_order(
                   "--steps", done + 15, "--resume", tmp_path / "c.h5", "--out",
                   tmp_path / "run.h5", *WORDS)
     assert len(summary(rest)["losses"]) == 15
-    whole = record.read(str(tmp_path / "run.h5"))
+    whole = record_file.read(str(tmp_path / "run.h5"))
     assert whole.iterations_done is not None
     assert whole.iterations_done.tolist() == [*range(done + 15)]
     assert (whole.missing, whole.done) == (0, done + 15)
@@ -135,7 +135,7 @@ def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
         os.kill(rank, signal.SIGKILL)
     job.communicate(timeout=LIMIT_S)
     assert job.returncode not in (0, STATUS)
-    left = record.read(str(tmp_path / "run.h5"))
+    left = record_file.read(str(tmp_path / "run.h5"))
     assert left.done >= left.iterations >= 1
     with h5py.File(tmp_path / "c.h5") as f:
         done = int(f["state"].attrs["step"])
@@ -146,7 +146,7 @@ def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
     np.testing.assert_allclose(summary(rest)["losses"],
                                curve(hpcpar, plan, digits, done + 10)[done:], rtol=1e-9)
     # that record is of another plan
-    assert record.read(str(tmp_path / "run.1.h5")).iterations == left.iterations
+    assert record_file.read(str(tmp_path / "run.1.h5")).iterations == left.iterations
 
 
 def test_a_limit_of_time_ends_the_job_before_it(hpcpar: Run, plan: Make, digits: Path,

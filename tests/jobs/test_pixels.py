@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcpar.train import record
+from hpcpar.train import record_file
 from tests.jobs.conftest import Run, summary
 
 Make = Callable[..., Path]
@@ -133,6 +133,6 @@ def test_dice_is_trained_watched_and_gone_on_with(hpcpar: Run, plan: Make, tmp_p
         assert [float(x) for x in each] == pytest.approx(pixels["dice"])
         assert float(last[f"{part}_iou"]) == pytest.approx(pixels["mean_iou"])
     assert float(last["loss"]) == pytest.approx(whole["loss"], rel=1e-9)
-    counts = record.read(str(out)).train_counts
+    counts = record_file.read(str(out)).train_counts
     assert counts is not None and counts[:, 0].sum(axis=1).tolist() == [16 * 17 * 16] * 2
     assert len(list((tmp_path / "events").iterdir())) == 2

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcpar.train.record import read
+from hpcpar.train.record_file import read
 from tests.jobs.conftest import Run, summary
 
 Make = Callable[..., Path]

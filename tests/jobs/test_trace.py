@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcpar.report.late_senders import clocked
-from hpcpar.train import record
+from hpcpar.train import record_file
 from tests.jobs.conftest import Run
 from tests.unit.trace_format import check
 
@@ -37,7 +37,7 @@ def runs(hpcpar: Run, plan: Make, digits: Path,
 
 @pytest.mark.parametrize("name", CASES)
 def test_times_of_steps(name: str, runs: dict[str, Path]) -> None:
-    run = record.read(str(runs[name]))
+    run = record_file.read(str(runs[name]))
     assert (run.start_s is not None
             and run.end_s is not None
             and run.wait_s is not None
@@ -103,6 +103,6 @@ def test_trace(name: str, runs: dict[str, Path], hpcpar: Run, tmp_path: Path) ->
     assert (arrows > 0) == (CASES[name][0] > 1)
     if name == "data":
         # nothing but collectives of both ranks: an arrow for each wait
-        run = record.read(str(runs[name]))
+        run = record_file.read(str(runs[name]))
         times = clocked(run)
         assert arrows == (times.waiting_s > 0).sum()

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.network.base import axes_of
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, Layer
+from hpcpar.network.layers.base import axes_of
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan, Synchronisation

@@ -16,7 +16,7 @@ from hpcpar.network.receptive_field import Full, Periodic
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.layout import Layout, partial
+from hpcpar.plan.layout import Layout, computed
 from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges
@@ -299,7 +299,8 @@ def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communi
                                                    GlobalAvgPool, "pool") \
             .add(MeanSquaredError, "loss").build()
         layer, batch = network.by_name["conv"], int(rng.integers(1, 6))
-        parts, total = partial(network, layer, config, batch), output(network, layer, config, batch)
+        parts = computed(network, layer, config, batch)
+        total = output(network, layer, config, batch)
         drawn = [rng.standard_normal(shape(parts.box(rank))) for rank in range(P)]
         whole = tuple((0, extent) for extent in total.shape)
         summed = _added(drawn, parts, communicator)

@@ -13,8 +13,8 @@ import pytest
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.kernels import backend
+from hpcpar.network.builtin.small import lenet5
 from hpcpar.network.graph import Network
-from hpcpar.network.small import lenet5
 from hpcpar.plan.boxes import local
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategy import grid_sizes

@@ -19,7 +19,7 @@ from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import DiceCrossEntropy, SoftmaxCrossEntropy
-from hpcpar.network.torch_module import from_torch
+from hpcpar.network.read.torch_module import from_torch
 from hpcpar.plan import plan as plans
 from hpcpar.train import global_tensors
 from hpcpar.train.inference import Inference

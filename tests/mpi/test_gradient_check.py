@@ -18,7 +18,6 @@ import pytest
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.kernels import backend
-from hpcpar.network.base import axes_of
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
@@ -59,9 +58,10 @@ from hpcpar.network.layers import (
     Tanh,
     Upsample,
 )
+from hpcpar.network.layers.base import axes_of
 from hpcpar.plan.boxes import items, local, whole_box
 from hpcpar.plan.config import Config
-from hpcpar.plan.layout import owned, partial
+from hpcpar.plan.layout import computed, owned
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.runtime.executor import Executor
@@ -332,7 +332,7 @@ def test_gradients(name: str, communicator: Communicator) -> None:
                     overlap=str(rng.choice(["none", "full"])), precision="fp64")
         tested = network.by_name[TESTED]
         if not isinstance(tested, Loss):
-            part = (partial if axis[0] == "k" else owned)(network, tested, plan.configs[TESTED],
+            part = (computed if axis[0] == "k" else owned)(network, tested, plan.configs[TESTED],
                                                           batch)
             boxes = {part.box(rank) for rank in range(P)}
             apart = len(boxes) == P and all(items(box) for box in boxes)

@@ -14,7 +14,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.kernels import backend
 from hpcpar.machine.files import load
-from hpcpar.network.base import axes_of
+from hpcpar.network.layers.base import axes_of
 from hpcpar.plan.boxes import local
 from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.config import Config

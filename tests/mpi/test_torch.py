@@ -186,9 +186,9 @@ def test_evaluation_of_fewer_samples(strategy: str, batch: tuple[Tensor, Tensor]
     with torch.no_grad():
         whole = hpcpar.torch.gather(model(images), model)
         assert close(whole, module.eval()(images))
-        some, rows = model(images[:3], partial=True), model.engine.own_rows
+        some, rows = model(images[:3], incomplete=True), model.engine.own_rows
         assert close(some, whole[rows[rows < 3]])
-        assert (model.local(batch[1][:3], partial=True) == batch[1][rows[rows < 3]]).all()
+        assert (model.local(batch[1][:3], incomplete=True) == batch[1][rows[rows < 3]]).all()
 
 
 def test_a_gathered_loss_compares_samples(batch: tuple[Tensor, Tensor]) -> None:
@@ -242,7 +242,7 @@ def test_wrong_use_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(InputError, match="keeps its device and number format"):
         model.float()
     with pytest.raises(InputError, match="takes a full batch"):
-        model(images[:3], partial=True)
+        model(images[:3], incomplete=True)
     with pytest.raises(InputError, match="images of shape"):
         model(images[:, :, :5])
     with pytest.raises(InputError, match="1 tensors are missing"):
@@ -353,7 +353,7 @@ def path(ranks: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
 def test_a_record_is_compared(path: Path, batch: tuple[Tensor, Tensor]) -> None:
     """The time of loss and optimizer is a row of its own."""
     from hpcpar.report.compare import compare_one
-    from hpcpar.train.record import load_record
+    from hpcpar.train.record_file import load_record
 
     images, labels = batch
     model = parallel(plain(), "data")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any
 
-from hpcpar.network import cosmoflow, inception, mobilenet, resnet, unet, vgg
 from hpcpar.network.builder import Chain, Graph
+from hpcpar.network.builtin import cosmoflow, inception, mobilenet, resnet, unet, vgg
+from hpcpar.network.builtin.small import lenet5, mlp
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     ELU,
@@ -54,7 +55,6 @@ from hpcpar.network.layers import (
     Unflatten,
     Upsample,
 )
-from hpcpar.network.small import lenet5, mlp
 from tests.mpi import skips
 from tests.own_layers import Blur, Softplus
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcpar.network.base import axes_of
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, SoftmaxCrossEntropy
+from hpcpar.network.layers.base import axes_of
 from hpcpar.plan.boxes import Box, items
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Layout

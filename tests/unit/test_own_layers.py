@@ -74,7 +74,7 @@ def test_the_command_line_reads_them_where_their_module_is_named(tmp_path: Path)
 def test_a_module_of_pytorch_becomes_them() -> None:
     from torch import nn
 
-    from hpcpar.network.torch_module import from_torch
+    from hpcpar.network.read.torch_module import from_torch
 
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Softplus(), nn.Flatten(), nn.Linear(400, 10))
     network = from_torch(module, (1, 12, 12))

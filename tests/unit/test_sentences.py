@@ -1,9 +1,14 @@
-"""Messages are plain English: none has the turns of phrase that readers stumble over."""
+"""Messages, docstrings and comments are plain English: none has the turns of phrase that readers
+stumble over.
+"""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import hpcpar
@@ -13,12 +18,19 @@ ROOT = Path(hpcpar.__file__).parent
 SAYING = {"InputError", "RunError", "ValueRefused", "error", "remark", "say"}
 #: What to write instead stands behind each.
 PATTERNS = {
-    r"\b(is|are) of\b": "has, belongs to, comes from",
-    r"(?<!\bthere) (is|are) no\b(?! longer)": "is not a",
+    r"\b(is|are|was|were) of\b(?! (type|shape|size|order|length|use|interest|different|equal)\b)":
+        "has, belongs to, comes from",
+    r"(?<!\bthere) (?<!that )(is|are) no\b(?! (longer|more|less|matter)\b)": "is not a",
     r"\b(that|those) of\b": "name the thing again",
     r"\btold\b": "given, says",
-    r"\bwhat is\b": "name the thing",
+    r"\bwhat (is|are)\b": "name the thing",
     r"\bas many as\b": "up to, the same number of",
+    r"\bso (many|much)\b(?! that)": "this many, a number",
+    r"\b(of it|of them) that\b": "name the part",
+    r"\bshall\b": "is to, should, must",
+    r"(?:^|[.;:] )Of\b": "begin with the subject",
+    r"(?:^|[.;:] )What\b(?! (is|are|a|to) [^.]*\?)": "begin with the thing itself",
+    r"\b(?:time|number|one|list)s? of it all\b": "name the thing",
 }
 
 
@@ -33,20 +45,61 @@ def text(node: ast.expr) -> str:
     return "{}"
 
 
-def messages() -> list[tuple[str, str]]:
+def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Errors, warnings and remarks."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+            if name in SAYING:
+                yield node.lineno, text(node.args[0])
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """A paragraph at a time, at the line where it begins."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            doc = node.body[0] if node.body else None
+            if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant) \
+                    and isinstance(doc.value.value, str):
+                line = doc.lineno
+                for paragraph in re.split(r"(\n\s*\n)", doc.value.value):
+                    yield line, paragraph
+                    line += paragraph.count("\n")
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments of one line or several, as one text."""
+    begin, last, words = 0, -1, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, said = token.start[0], token.string.lstrip("#: ")
+            if line == last + 1 and token.line.strip().startswith("#"):
+                words = f"{words} {said}"
+            else:
+                yield begin, words
+                begin, words = line, said
+            last = line
+    yield begin, words
+
+
+def sentences() -> list[tuple[str, str]]:
+    """All that the package's files say, each with its place."""
     found = []
-    for path in [*ROOT.rglob("*.py"), *(ROOT / "kernels").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = isinstance(node, ast.Call) and (
-                getattr(node.func, "id", "") or getattr(node.func, "attr", ""))
-            if isinstance(node, ast.Call) and name in SAYING and node.args:
-                place = f"{path.relative_to(ROOT)}:{node.lineno}"
-                found.append((place, " ".join(text(node.args[0]).split())))
+    for path in sorted(ROOT.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        found += [(f"{path.relative_to(ROOT)}:{line}", " ".join(words.split()))
+                  for line, words in (*messages(tree), *docstrings(tree), *comments(source))]
     return found
 
 
-def test_messages_have_none_of_the_patterns() -> None:
-    said = messages()
-    assert len(said) > 400
-    assert [f"{place}: {words}: write {better}" for place, words in said
-            for pattern, better in PATTERNS.items() if re.search(pattern, words)] == []
+def stumbles(words: str) -> list[str]:
+    """What to write instead of what is found."""
+    return [better for pattern, better in PATTERNS.items() if re.search(pattern, words)]
+
+
+def test_sentences_have_none_of_the_patterns() -> None:
+    said = sentences()
+    assert len(said) > 4000
+    assert [f"{place}: {words}: write {' and '.join(found)}"
+            for place, words in said if (found := stumbles(words))] == []

@@ -14,12 +14,12 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from hpcpar.network.base import shape_text
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
+from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
-from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
+from hpcpar.plan.layout import Layout, computed, owned, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.edges import Edge, Edges
@@ -217,7 +217,7 @@ class Workload:
 
     def _measure(self, layer: Layer, batch: int) -> _Local:
         network, config = self.network, self.plan.configs[layer.name]
-        needs, made = self.edges.needs(layer, batch), partial(network, layer, config, batch)
+        needs, made = self.edges.needs(layer, batch), computed(network, layer, config, batch)
         n_x: Ints = 0
         for need in needs:
             n_x = n_x + self._items(need)
@@ -237,7 +237,7 @@ class Workload:
 
     def _interior(self, e: Edge, layer: Layer, batch: int) -> Floats:
         """Fraction of a middle rank's outputs that need no halo."""
-        out = partial(self.network, layer, self.plan.configs[layer.name], batch)
+        out = computed(self.network, layer, self.plan.configs[layer.name], batch)
         fraction: Floats = 1.0
         for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
             if made.name in "dhw" and np.any(np.greater(out.degree(made), 1)):

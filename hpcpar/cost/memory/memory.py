@@ -17,7 +17,7 @@ from hpcpar.network.layers import (
 )
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
-from hpcpar.plan.layout import Layout, owned, parameters, partial, shards
+from hpcpar.plan.layout import Layout, computed, owned, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronisation
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
@@ -167,7 +167,7 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     values = boxes.items(owned(network, layer, config, samples)) * size if several else 0
     gradients = values if training and layer.name in network.trained else 0
     if config.reduces:
-        parts = boxes.items(partial(network, layer, config, samples))
+        parts = boxes.items(computed(network, layer, config, samples))
         summed = where(np.greater(config.k, 1), parts, 0) * size
         values = values + summed
         gradients = gradients + (summed if training and config.scatter else 0)

@@ -26,9 +26,9 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import items, local, shape
 from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.lower import Entry, freeze, frozen
+from hpcpar.schedule.freeze import Entry, freeze, frozen
+from hpcpar.schedule.memory_plan.allocation import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.packing import peak
-from hpcpar.schedule.memory_plan.plan import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.views import Buffer, Crop, View
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.messages import make_exchange

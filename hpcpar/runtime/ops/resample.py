@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Layer, Pad, Resampled, Shape
-from hpcpar.network.resample import Taps
+from hpcpar.network.layers.resample import Taps
 from hpcpar.plan.boxes import Box, Interval, local
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator

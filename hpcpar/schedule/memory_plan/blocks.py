@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import Box, contains, items, shape
-from hpcpar.plan.layout import Layout, owned, partial
+from hpcpar.plan.layout import Layout, computed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.aliasing import in_place
 from hpcpar.schedule.edges import Edge
@@ -165,7 +165,7 @@ class BlockPlanner:
             here.dout = self._gradient(layer.name, "", "out", self._owned(layer), zero=True)
         here.y, here.dy = here.out, here.dout
         if config.k > 1:
-            made = self._box(partial(self.network, layer, config, self.samples))
+            made = self._box(computed(self.network, layer, config, self.samples))
             here.y = self._value(layer.name, "", "partial", made)
             if config.scatter and here.dout is not None:
                 here.dy = self._gradient(layer.name, "", "partial", made)

@@ -20,7 +20,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
-from hpcpar.report.chakra import message_classes
+from hpcpar.report.traces.chakra import message_classes
 from hpcpar.simulation.programs import ProgramPart, Programs
 from hpcpar.simulation.simulate import Simulation, Simulator
 

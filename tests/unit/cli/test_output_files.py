@@ -20,7 +20,7 @@ from hpcpar.cli.main import COMMANDS, main, parsers
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.errors import InputError
 from hpcpar.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind
-from hpcpar.train import checkpoint, record
+from hpcpar.train import checkpoint, record_file
 from tests.unit.train.test_record import sample
 
 RUN = ("run", "--plan", "p.json")
@@ -149,7 +149,7 @@ def test_another_trainings_files_are_replaced_when_asked(monkeypatch: pytest.Mon
     check_training(training(overwrite=True))
     for command, refused in (("hpcpar run --plan q.json", True), ("", False),
                              ("/other/hpcpar run --plan p.json", False)):
-        record.write("run.h5", replace(sample(), command=command))
+        record_file.write("run.h5", replace(sample(), command=command))
         others = training(checkpoint="")
         if refused:
             with pytest.raises(InputError, match=r"run record run.h5 comes from another command"):
@@ -167,7 +167,7 @@ def test_another_trainings_files_are_replaced_when_asked(monkeypatch: pytest.Mon
 def test_hdf5_files_of_another_kind_are_never_replaced(options: tuple[str, str]) -> None:
     state = checkpoint.CheckpointState(7, 1, 2, 0, "mlp", (1, 8, 8), 10)
     checkpoint.write("c.h5", checkpoint.image([("fc/weight", np.ones((2, 2)))], [], state))
-    record.write("run.h5", sample())
+    record_file.write("run.h5", sample())
     with h5py.File("other.h5", "w") as f:
         f["x"] = 1
     name, path = options

@@ -24,7 +24,7 @@ from hpcpar.network.layers import (
     Sigmoid,
     SoftmaxCrossEntropy,
 )
-from hpcpar.network.loss import LOSSES
+from hpcpar.network.layers.loss import LOSSES
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan import plan as plans
 

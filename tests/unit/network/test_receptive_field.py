@@ -7,9 +7,9 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcpar.network.layers.resample import Pad, Upsample
+from hpcpar.network.layers.transposed import ConvTranspose2d
 from hpcpar.network.receptive_field import Interpolated, Periodic, Relation, Transposed
-from hpcpar.network.resample import Pad, Upsample
-from hpcpar.network.transposed import ConvTranspose2d
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=150, database=None)
 SMALL = st.integers(1, 4)

@@ -7,7 +7,7 @@ import pytest
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
 from hpcpar.network import builtin
-from hpcpar.network.alexnet import towers
+from hpcpar.network.builtin.alexnet import towers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, SoftmaxCrossEntropy
 from hpcpar.papers import gholami as eq

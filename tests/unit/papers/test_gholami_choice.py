@@ -8,8 +8,8 @@ import math
 import pytest
 
 from hpcpar.network import builtin
-from hpcpar.network.alexnet import alexnet
 from hpcpar.network.builder import Chain
+from hpcpar.network.builtin.alexnet import alexnet
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, SoftmaxCrossEntropy
 from hpcpar.papers.gholami import HockneyLink, eq8_model_batch, eq9_integrated, total_s

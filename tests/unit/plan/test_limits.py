@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcpar.network.builtin import network
-from hpcpar.plan.layout import needed, partial
+from hpcpar.plan.layout import computed, needed
 from hpcpar.plan.limits import CUT_THINGS, PassedLimit, limits_in_words, passed_limits
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from tests.strategies import named
@@ -50,7 +50,7 @@ def test_idle_ranks_are_those_with_nothing_to_compute(ranks: int, batch: int,
     idle_ranks = {x.layer: x.idle_ranks for x in passed_limits(LENET, plan)}
     for layer in LENET.layers[1:]:
         config = plan.configs[layer.name]
-        layouts = [partial(LENET, layer, config, batch)]
+        layouts = [computed(LENET, layer, config, batch)]
         layouts += [needed(LENET, layer, config, batch)] * config.reduces
         empty = [rank for rank in range(ranks) if min(x.items(rank) for x in layouts) == 0]
         assert idle_ranks.get(layer.name, 0) == len(empty), layer.name

@@ -17,7 +17,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.train import record
+from hpcpar.train import record_file
 from tests.unit.played import lenet, play
 
 
@@ -122,7 +122,7 @@ def test_the_network_of_a_stranger_s_file_is_never_imported(
     played = play(lenet("data", 2), lambda rank, iteration, step: 1e-3).record
     hostile = played.plan | {"network": {"name": name, "shape": [1, 8, 8], "classes": 10}}
     (folder / "p.json").write_text(json.dumps(hostile))
-    record.write(str(folder / "r.h5"), replace(played, plan=hostile))
+    record_file.write(str(folder / "r.h5"), replace(played, plan=hostile))
     for words in (["predict", "--plan", "p.json"], ["trace", "r.h5"], ["trace", "p.json"],
                   ["compare", "r.h5"]):
         status = main(words)

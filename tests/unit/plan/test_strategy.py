@@ -18,7 +18,7 @@ from hpcpar.plan.limits import limit
 from hpcpar.plan.strategies import configurations, parse
 from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
-from hpcpar.report import answer
+from hpcpar.report.tables import answer
 from hpcpar.search import auto
 from hpcpar.search.candidates import alone, priced
 from tests import outside

@@ -11,9 +11,8 @@ import pytest
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.strategy import STRATEGIES
-from hpcpar.report import answer
 from hpcpar.report.rows import Row, Times
-from hpcpar.report.tables import seconds
+from hpcpar.report.tables import answer, seconds
 from hpcpar.search.scaling import Scale
 from hpcpar.simulation.price_plan import Prediction, price
 

@@ -13,13 +13,13 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
 from hpcpar.report.compare import compare, compare_one, to_json
-from hpcpar.report.compare_plot import plot
-from hpcpar.report.compare_table import show_rows
 from hpcpar.report.late_senders import clocked
 from hpcpar.report.measured import busiest, view
+from hpcpar.report.pictures.compare_plot import plot
 from hpcpar.report.rows import PHASES, Times
 from hpcpar.report.tables import percent, seconds
-from hpcpar.train import record
+from hpcpar.report.tables.compare_table import show_rows
+from hpcpar.train import record_file
 from hpcpar.train.run_record import RankInfo, RunRecord, StepInfo
 
 STEPS = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
@@ -215,7 +215,7 @@ def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "run.h5")
-    record.write(path, run())
+    record_file.write(path, run())
     assert main(["compare", path, "--json"]) == 0
     out = capsys.readouterr()
     assert json.loads(out.out)["runs"][0]["file"] == "run.h5" and out.err == ""

@@ -13,9 +13,9 @@ import pytest
 
 from hpcpar.plan.plan import Plan
 from hpcpar.report.compare import compare, compare_one, to_json
-from hpcpar.report.compare_table import show_rows
 from hpcpar.report.late_senders import clocked
 from hpcpar.report.rows import BUBBLE, Row
+from hpcpar.report.tables.compare_table import show_rows
 from hpcpar.schedule.steps import Step
 from hpcpar.simulation.price_plan import price
 from tests.unit.played import MACHINE, Lasts, Played, lenet, play, predicted
@@ -227,14 +227,14 @@ def test_json_of_everything() -> None:
 
 def test_picture_of_everything(tmp_path: Any) -> None:
     pytest.importorskip("matplotlib")
-    from hpcpar.report.compare_plot import plot
+    from hpcpar.report.pictures.compare_plot import plot
 
     plot(rows()[:1], str(tmp_path / "c.png"))
     assert (tmp_path / "c.png").stat().st_size > 30_000
 
 
 def test_played_runs_are_records(tmp_path: Any) -> None:
-    from hpcpar.train.record import read, write
+    from hpcpar.train.record_file import read, write
 
     played: Played = play(PLANS["data"], jittery(), kept=[0, 2])
     write(str(tmp_path / "run.h5"), played.record)

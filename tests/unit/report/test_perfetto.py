@@ -17,7 +17,7 @@ import pytest
 
 from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.errors import InputError
-from hpcpar.report import perfetto
+from hpcpar.report.traces import perfetto
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def test_file_is_whole_or_absent(tmp_path: Path) -> None:
 
 def test_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from hpcpar.report.timeline_plot import timelines
+    from hpcpar.report.pictures.timeline_plot import timelines
 
     path = tmp_path / "line.png"
     short = prediction(ROWS[:4], 4.0, strategy="owt")
@@ -171,7 +171,7 @@ def test_picture(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from hpcpar.report.timeline_plot import timelines
+    from hpcpar.report.pictures.timeline_plot import timelines
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'hpcpar\[plot\]'"):

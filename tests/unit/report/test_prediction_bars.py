@@ -9,7 +9,7 @@ import pytest
 
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec
-from hpcpar.report import prediction_bars
+from hpcpar.report.pictures import prediction_bars
 from hpcpar.search import auto
 from hpcpar.simulation.price_plan import Prediction
 

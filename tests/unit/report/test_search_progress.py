@@ -9,7 +9,7 @@ import pytest
 
 from hpcpar.cli import main as cli
 from hpcpar.machine import files
-from hpcpar.network.small import lenet5
+from hpcpar.network.builtin.small import lenet5
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcpar.cost.trust import Trust
-from hpcpar.report.sweep_plots import figures
+from hpcpar.report.pictures.sweep_plots import figures
 from hpcpar.report.sweep_points import (
     IterationParts,
     Point,
@@ -19,7 +19,7 @@ from hpcpar.report.sweep_points import (
     speedup,
     to_json,
 )
-from hpcpar.report.sweep_table import conclusion
+from hpcpar.report.tables.sweep_table import conclusion
 
 
 def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0,

@@ -15,13 +15,13 @@ import pytest
 
 from hpcpar.cli.main import main
 from hpcpar.plan import plan as plans
-from hpcpar.report import perfetto
 from hpcpar.report.late_senders import partners
-from hpcpar.report.perfetto_measured import measured
 from hpcpar.report.recorded_prediction import recorded_prediction
+from hpcpar.report.traces import perfetto
+from hpcpar.report.traces.perfetto_measured import measured
 from hpcpar.schedule.steps import Step
-from hpcpar.train import record
-from hpcpar.train.recorded_run import recorded_run
+from hpcpar.train import record_file
+from hpcpar.train.record_with_schedule import with_schedule
 from hpcpar.train.run_record import RunRecord
 from tests.unit.played import Lasts, lenet, play
 from tests.unit.trace_format import check
@@ -81,7 +81,7 @@ def test_ranks_lie_on_one_clock() -> None:
     """
     plan = PLANS["spatial"]
     run = play(plan, lasts(), ahead_s=5.0, drift=1e-3).record
-    events, source = measured(run, 2, 3), recorded_run(run)
+    events, source = measured(run, 2, 3), with_schedule(run)
     first = [e["ts"] for e in events if e["ph"] == "X" and e["name"] == "iteration 3"]
     assert len(first) == 3 and max(first) - min(first) < 2e4
     ends = {(e["id"], e["ph"]): e for e in events if e["ph"] in "sf"}
@@ -121,7 +121,7 @@ def test_only_the_last_iterations() -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, path, out = jittered("1f1b"), str(tmp_path / "run.h5"), tmp_path / "t.json"
-    record.write(path, run)
+    record_file.write(path, run)
     assert main(["trace", path, "-o", str(out), "--iterations", "2"]) == 0
     content = json.loads(out.read_text())
     check(content["traceEvents"])
@@ -141,9 +141,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {e["pid"] for e in alone} == {1}
 
     damaged = str(tmp_path / "damaged.h5")
-    record.write(damaged, replace(run, prediction={}))
+    record_file.write(damaged, replace(run, prediction={}))
     old = str(tmp_path / "old.h5")
-    record.write(old, replace(run, start_s=None))
+    record_file.write(old, replace(run, start_s=None))
     for words, message in (([old], "has no times at which steps began; run again"),
                            ([damaged], "'network' is missing"), ([], "give either"),
                            ([path, "--plan", file], "give either"),

@@ -20,7 +20,7 @@ from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, Soft
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
-from hpcpar.schedule.lower import listed, samples_of
+from hpcpar.schedule.freeze import listed, samples_of
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase

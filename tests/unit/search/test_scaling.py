@@ -9,7 +9,7 @@ import pytest
 
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
-from hpcpar.network.small import lenet5
+from hpcpar.network.builtin.small import lenet5
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, PlanningTask

@@ -26,10 +26,10 @@ from hpcpar.report.sweep_points import (
     IterationParts,
     Point,
 )
-from hpcpar.report.sweep_table import notes
+from hpcpar.report.tables.sweep_table import notes
 from hpcpar.simulation.price_plan import price
 from hpcpar.sweep import folder, local, report, study
-from hpcpar.train import record, run_record
+from hpcpar.train import record_file, run_record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
 ITERATIONS = 10
@@ -51,7 +51,7 @@ def pretend(words: list[str], seconds: float) -> None:
     prediction = price(network, plan, plan_and_machine(plan, None)[1],
                        samples=640).to_json(steps=True)
     sent = np.zeros((ranks, s), np.int64)
-    record.write(
+    record_file.write(
         out,
         run_record.RunRecord(plans.to_json(plan), run_record.steps_of(schedule),
                          [run_record.RankInfo("here", 1, 1, "cpu", 1)] * ranks,

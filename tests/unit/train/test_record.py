@@ -13,7 +13,7 @@ import pytest
 from hpcpar.errors import InputError
 from hpcpar.plan.plan import NetworkSpec, make_plan, to_json
 from hpcpar.schedule.lower import lower
-from hpcpar.train import record, run_record
+from hpcpar.train import record_file, run_record
 from hpcpar.train.run_record import RankInfo, RunRecord, StepInfo
 
 STEPS = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
@@ -40,8 +40,8 @@ def sample(ranks: int = 2, iterations: int = 5) -> RunRecord:
 
 def test_round_trip(tmp_path: Path) -> None:
     want, path = sample(), str(tmp_path / "run.h5")
-    record.write(path, want)
-    got = record.read(path)
+    record_file.write(path, want)
+    got = record_file.read(path)
     for f in fields(RunRecord):
         a, b = getattr(want, f.name), getattr(got, f.name)
         if isinstance(a, np.ndarray):
@@ -60,8 +60,8 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_without_starts_and_after_too_long_a_warmup(tmp_path: Path) -> None:
     path = str(tmp_path / "run.h5")
-    record.write(path, replace(sample(), start_s=None, test_loss=None, warmup=9))
-    got = record.read(path)
+    record_file.write(path, replace(sample(), start_s=None, test_loss=None, warmup=9))
+    got = record_file.read(path)
     assert got.start_s is None and got.test_loss is None and got.measured == slice(0, None)
 
 
@@ -126,31 +126,32 @@ def test_a_record_that_goes_on_stays_bounded() -> None:
 def test_a_resumed_training_continues_its_record_and_moves_any_other_aside(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     plan = sample().plan
-    assert record.continued(str(path), plan, STEPS) is None
-    record.write(str(path), part(0, 5, (0,)))
-    found = record.continued(str(path), plan, STEPS)
+    assert record_file.continued(str(path), plan, STEPS) is None
+    record_file.write(str(path), part(0, 5, (0,)))
+    found = record_file.continued(str(path), plan, STEPS)
     assert found is not None and found.iterations == 5
-    assert record.continued(str(path), plan | {"ranks": 3}, STEPS) is None
+    assert record_file.continued(str(path), plan | {"ranks": 3}, STEPS) is None
     assert [p.name for p in tmp_path.iterdir()] == ["run.1.h5"]
     path.write_text("no record")
-    assert record.continued(str(path), plan, STEPS) is None
+    assert record_file.continued(str(path), plan, STEPS) is None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run.1.h5", "run.2.h5"]
-    assert record.read(str(tmp_path / "run.1.h5")).iterations == 5
+    assert record_file.read(str(tmp_path / "run.1.h5")).iterations == 5
 
 
 def test_records_of_version_1_are_read(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    record.write(str(path), replace(sample(), kept=np.array([1, 3]), start_s=np.zeros((2, 2, 3))))
+    run = replace(sample(), kept=np.array([1, 3]), start_s=np.zeros((2, 2, 3)))
+    record_file.write(str(path), run)
     with h5py.File(path, "a") as f:
         f.attrs["hpcpar_record"] = 1
-    got = record.read(str(path))
+    got = record_file.read(str(path))
     assert got.timed.tolist() == [0, 1, 2, 3, 4] and got.compared.tolist() == [2, 3, 4]
     np.testing.assert_array_equal(got.compared_seconds, got.seconds[:, 2:])
 
 
 def test_shapes_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="messages"):
-        record.write(str(tmp_path / "run.h5"), replace(sample(), messages=np.zeros((2, 4))))
+        record_file.write(str(tmp_path / "run.h5"), replace(sample(), messages=np.zeros((2, 4))))
 
 
 def test_steps_of_a_schedule() -> None:
@@ -169,11 +170,11 @@ def test_steps_of_a_schedule() -> None:
 
 def test_bad_files(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
-    record.write(str(path), sample())
+    record_file.write(str(path), sample())
 
     def fails(message: str, where: Path = path) -> None:
         with pytest.raises(InputError, match=message) as caught:
-            record.read(str(where))
+            record_file.read(str(where))
         assert "\n" not in str(caught.value) and str(where) in str(caught.value)
 
     fails("does not exist", tmp_path / "none.h5")
@@ -204,27 +205,27 @@ def test_bad_files(tmp_path: Path) -> None:
                             ({"clock": np.full((2, 2, 3), np.nan)}, "clock with infinite")):
         bad = replace(sample(), start_s=None, **change)
         with pytest.raises(ValueError, match=message):
-            record.write(str(path), bad)
+            record_file.write(str(path), bad)
     no_end = np.full((2, 5, 3), np.nan)
     bad = replace(sample(), end_s=no_end, wait_s=no_end)
     with pytest.raises(ValueError, match="stamps with infinite numbers"):
-        record.write(str(path), bad)
+        record_file.write(str(path), bad)
     apart = replace(bad, start_s=np.where([True, False, True], bad.start_s, np.nan))
-    record.write(str(path), apart)  # no rank takes part in the communication
-    record.read(str(path))
+    record_file.write(str(path), apart)  # no rank takes part in the communication
+    record_file.read(str(path))
     with h5py.File(path, "a") as f:
         plan = json.loads(f["plan"][()])
         del plan["batch"], f["plan"]
         f["plan"] = json.dumps(plan)
     fails("plan in run record .* 'batch'")
     with pytest.raises(InputError, match="cannot write run record"):
-        record.write(str(tmp_path / "no" / "run.h5"), sample())
+        record_file.write(str(tmp_path / "no" / "run.h5"), sample())
 
 
 def test_arrays_that_are_larger_than_their_file_allows_are_not_read(tmp_path: Path) -> None:
     """A record bounds its step times; all else takes as much in the file as in memory."""
     path = tmp_path / "run.h5"
-    record.write(str(path), replace(sample(), start_s=None))
+    record_file.write(str(path), replace(sample(), start_s=None))
     for name, shape in (("seconds", (2, 10**7, 3)), ("iteration_s", (2, 10**7)),
                         ("loss", (10**7,)), ("test_loss", (10**7,)), ("wait_s", (2, 10**7, 3))):
         bomb = tmp_path / f"{name}.h5"
@@ -234,11 +235,11 @@ def test_arrays_that_are_larger_than_their_file_allows_are_not_read(tmp_path: Pa
             f.create_dataset(name, shape, "f4", chunks=True, compression="gzip")
             f[name][(0,) * len(shape)] = 1.0
         with pytest.raises(InputError, match=rf"'/{name}' is too large for such a file; run aga"):
-            record.read(str(bomb))
+            record_file.read(str(bomb))
     with h5py.File(path, "a") as f:  # few values, in a chunk that expands to a gigabyte
         del f["loss"]
         f.create_dataset("loss", (5,), "f8", chunks=(1 << 27,), maxshape=(None,),
                          compression="gzip")
         f["loss"].id.write_direct_chunk((0,), b"small")
     with pytest.raises(InputError, match="'/loss' is too large for such a file"):
-        record.read(str(path))
+        record_file.read(str(path))

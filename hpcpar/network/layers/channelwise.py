@@ -1,0 +1,77 @@
+"""Layers with a trained number for each channel, or one for all: scales, shifts, slopes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcpar.network.layers.base import Layer, Shape
+
+
+@dataclass(frozen=True)
+class Channelwise(Layer):
+    """Base class: a function of each element and of numbers that are trained.
+
+    Attributes
+    ----------
+    shared : bool
+        Whether all channels have the same numbers; their gradients then come from all channels, so
+        these are not cut.
+    """
+
+    shared: bool = False
+    kernel_family: ClassVar[str] = "activation"
+    elementwise: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+    #: Value of the weights at the start.
+    initial: ClassVar[float] = 1.0
+
+    @property
+    def has_weights(self) -> bool:
+        return True
+
+    @property
+    def splits_channels(self) -> bool:
+        return not self.shared
+
+    @property
+    def gathers_channels(self) -> bool:
+        return self.shared
+
+    def weight_shape(self, x: Shape) -> Shape:
+        return (1 if self.shared else x[0],)
+
+    def forward_flops(self, x: Shape) -> float:
+        return 2.0 * math.prod(x)
+
+    def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
+                    ) -> npt.NDArray[np.float64]:
+        return np.full(shape, self.initial)
+
+
+@dataclass(frozen=True)
+class PReLU(Channelwise):
+    """x where x > 0, else weight * x."""
+
+    kind: ClassVar[str] = "prelu"
+    initial: ClassVar[float] = 0.25
+
+
+@dataclass(frozen=True)
+class ChannelScale(Channelwise):
+    """weight * x."""
+
+    kind: ClassVar[str] = "scale"
+
+
+@dataclass(frozen=True)
+class ChannelShift(Channelwise):
+    """x + weight."""
+
+    kind: ClassVar[str] = "shift"
+    initial: ClassVar[float] = 0.0
+    backward_reads: ClassVar[tuple[str, ...]] = ()

@@ -1,0 +1,175 @@
+"""Normalisation layers: across neighbouring channels, and by mean and variance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcpar.errors import InputError
+from hpcpar.network.layers.base import Layer, PassWork, Shape
+from hpcpar.network.receptive_field import Full, Relation, Same, Window
+from hpcpar.schema import Extent, NotNegative
+
+#: Flops, and values read or written, of each pass of a normalisation, per element.
+_PARTS = {"statistics": (3, 1), "forward": (2, 2), "backward_weight": (3, 2), "backward": (5, 3)}
+
+
+@dataclass(frozen=True)
+class LRN(Layer):
+    """Local response normalisation: x / (k + alpha / size * sum of squares) ** beta.
+
+    The sum runs over a window of `size` channels, see `window`.
+    """
+
+    size: Extent = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 2.0
+    kind: ClassVar[str] = "lrn"
+    kernel_family: ClassVar[str] = "lrn"
+
+    def window(self) -> Window:
+        """Window of channels in the sum: size // 2 before a channel, (size - 1) // 2 after it."""
+        return Window(self.size, 1, self.size // 2)
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        return self.window() if axis == "c" else Same()
+
+    def forward_flops(self, x: Shape) -> float:
+        return float(math.prod(x) * (2 * self.size + 3))
+
+    def variant(self, channels: int, whole: int) -> str:
+        return f" size={self.size}"
+
+    def kept_bytes(self, item_bytes: int) -> int:
+        """The scale of each element."""
+        return item_bytes
+
+
+@dataclass(frozen=True)
+class Normalisation(Layer):
+    """Base of the layers (x - mean) / sqrt(variance + eps) * weight + bias.
+
+    Given the statistics these layers are elementwise; the runtime sums the statistics over ranks.
+
+    Attributes
+    ----------
+    eps : float
+        Number added to the variance.
+    affine : bool
+        Weight and bias are there and trained.
+    """
+
+    eps: NotNegative = 1e-5
+    affine: bool = True
+    kernel_family: ClassVar[str] = "normalisation"
+    elementwise: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+    lends_output: ClassVar[bool] = True
+
+    @property
+    def has_weights(self) -> bool:
+        return self.affine
+
+    def weight_shape(self, x: Shape) -> Shape:
+        return (x[0],) if self.affine else ()
+
+    def bias_shape(self, x: Shape) -> Shape:
+        return self.weight_shape(x)
+
+    def forward_flops(self, x: Shape) -> float:
+        """Five flops per element: three for sum and sum of squares, two for the affine map."""
+        return 5.0 * math.prod(x)
+
+    def work(self, op: str) -> PassWork:
+        flops, values = _PARTS[op]
+        return PassWork(flops / 5, inputs=values, outputs=0, weights=0)
+
+    def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
+                    ) -> npt.NDArray[np.float64]:
+        return np.ones(shape)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Normalisation):
+    """Batch normalisation: statistics of each channel over samples and image.
+
+    Weight and bias have the shape ``(C,)``.
+
+    Attributes
+    ----------
+    momentum : float
+        Weight of the new batch in the running mean and variance (PyTorch's convention).
+    """
+
+    momentum: float = 0.1
+    kind: ClassVar[str] = "batchnorm"
+    statistics: ClassVar[str] = "batch"
+
+    def buffers(self, x: Shape) -> int:
+        """Running mean and variance of each channel."""
+        return 2 * x[0]
+
+
+@dataclass(frozen=True)
+class GroupNorm(Normalisation):
+    """Group normalisation: statistics of each sample over the image and a group of channels.
+
+    Weight and bias have the shape ``(C,)``. Instance normalisation has as many groups as channels.
+
+    Attributes
+    ----------
+    groups : int
+        Divides the number of channels.
+    """
+
+    groups: Extent = 1
+    kind: ClassVar[str] = "groupnorm"
+    statistics: ClassVar[str] = "sample"
+
+    def statistics_groups(self, channels: int) -> int:
+        return self.groups
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        if self.groups < 1 or x[0] % self.groups:
+            raise InputError(f"layer '{self.name}' ({self.kind}): {self.groups} groups do not "
+                             f"divide {x[0]} channels; use a divisor of {x[0]}")
+        return x
+
+
+@dataclass(frozen=True)
+class LayerNorm(Normalisation):
+    """Layer normalisation: statistics of each whole sample.
+
+    Weight and bias have the shape of a sample.
+    """
+
+    groups: ClassVar[int] = 1
+    kind: ClassVar[str] = "layernorm"
+    statistics: ClassVar[str] = "sample"
+
+    def weight_shape(self, x: Shape) -> Shape:
+        return x if self.affine else ()
+
+
+@dataclass(frozen=True)
+class ChannelNorm(Normalisation):
+    """Layer normalisation of the channels of each pixel, as ConvNeXt's.
+
+    Weight and bias have the shape ``(C,)``. A part of the channels needs all of them.
+    """
+
+    kind: ClassVar[str] = "channelnorm"
+    elementwise: ClassVar[bool] = False
+    gathers_channels: ClassVar[bool] = True
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        return Full() if axis == "c" else Same()
+
+
+#: Normalisations by statistics of each sample.
+SampleNorm: TypeAlias = GroupNorm | LayerNorm

@@ -1,0 +1,32 @@
+"""The size of what a node makes of constants, before it is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcpar.network.read.operations import Constant, Node
+
+#: Operators on constants whose result is at most as large as their inputs together.
+_SHRINKING = frozenset((
+    "Cast", "Concat", "Constant", "Floor", "Neg", "ReduceL2", "ReduceProd", "ReduceSum", "Reshape",
+    "Slice", "Sqrt", "Squeeze", "Shape", "Unsqueeze"))
+#: Operators on constants whose inputs are broadcast to each other.
+_BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
+
+
+def most_values(node: Node, constants: Sequence[Constant]) -> int:
+    """Values that a node makes of constants, at most; known before it computes them."""
+    sizes = [math.prod(c.dims) for c in constants]
+    if node.op in _SHRINKING:
+        return sum(sizes)
+    if node.op in _BROADCAST:
+        return math.prod(np.broadcast_shapes(*(c.dims for c in constants)))
+    if node.op in ("ConstantOfShape", "Expand"):
+        factor = sizes[0] if node.op == "Expand" else 1
+        return factor * abs(math.prod(constants[-1].read().ravel().tolist()))
+    if node.op == "Gather":
+        return math.prod(sizes)
+    raise ValueError(f"operator {node.op} is not computed here; export shapes as plain numbers")

@@ -1,0 +1,325 @@
+"""Import of activations, arithmetic and normalisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from hpcpar.network.layers import (
+    ELU,
+    GELU,
+    LRN,
+    Add,
+    Affine,
+    BatchNorm,
+    ChannelNorm,
+    ChannelScale,
+    ChannelShift,
+    Clip,
+    Dropout,
+    Expand,
+    GroupNorm,
+    Layer,
+    LayerNorm,
+    LeakyReLU,
+    Multiply,
+    PReLU,
+    ReLU,
+    Select,
+    Upsample,
+)
+from hpcpar.network.layers.base import image_of, shape_text
+from hpcpar.network.read.import_views import TensorView
+from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.operations import Node, decimal
+
+
+def plain(kind: type[Layer]) -> Callable[[Importer, Node], str]:
+    """Import as a layer without options."""
+    return lambda imp, node: imp.add(kind, node)
+
+
+def leaky_relu(imp: Importer, node: Node) -> str:
+    """LeakyRelu."""
+    return imp.add(LeakyReLU, node, slope=node.number("alpha", 0.01))
+
+
+def gelu(imp: Importer, node: Node) -> str:
+    """Gelu, exact or by tanh."""
+    return imp.add(GELU, node, tanh=node.text("approximate", "none") == "tanh")
+
+
+def clip(imp: Importer, node: Node) -> str:
+    """Clip to numbers."""
+    low = imp.number(node, 1, node.number("min", -math.inf))
+    high = imp.number(node, 2, node.number("max", math.inf))
+    if (low, high) == (0, math.inf):
+        return imp.add(ReLU, node)
+    return imp.add(Clip, node, low=low, high=high)
+
+
+def hard_sigmoid(imp: Importer, node: Node, suffix: str = "") -> str:
+    """HardSigmoid: clip(alpha x + beta, 0, 1)."""
+    alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
+    line = imp.add(Affine, node, suffix=f"{suffix}.line", scale=alpha, shift=beta)
+    return imp.add(Clip, node, [line], suffix, low=0.0, high=1.0)
+
+
+def hard_swish(imp: Importer, node: Node) -> str:
+    """HardSwish: x clip(x / 6 + 1 / 2, 0, 1)."""
+    gate = hard_sigmoid(imp, replace(node, attributes={"alpha": 1 / 6, "beta": 0.5}), ".gate")
+    return imp.add(Multiply, node, [imp.source(node), gate])
+
+
+def dropout(imp: Importer, node: Node) -> str:
+    """Dropout, of values or of channels."""
+    rate = imp.number(node, 1, node.number("ratio", 0.5))
+    if rate == 0:
+        return imp.source(node)
+    return imp.add(Dropout, node, rate=rate, unit=node.text("unit", "value"))
+
+
+def _fixed(imp: Importer, node: Node) -> tuple[int, float] | None:
+    """Position and value of a fixed number among two inputs, if there is one."""
+    place = _constant(imp, node)
+    if place is None:
+        return None
+    constant = imp.constants[node.inputs[place]]
+    single = math.prod(constant.dims) == 1 and not imp.operations.exact_sharing
+    if constant.trained and not single:
+        return None
+    value = imp.value(node, place)
+    if value is None or np.ptp(value):
+        return None
+    return place, decimal(value.ravel()[:1])
+
+
+def _constant(imp: Importer, node: Node) -> int | None:
+    """Position of the constant among two inputs, if there is one."""
+    return next((i for i, name in enumerate(node.inputs) if name in imp.constants), None)
+
+
+def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
+    """A layer with the constant among two inputs as its trained numbers."""
+    place = _constant(imp, node)
+    if place is None:
+        return None
+    constant, x = imp.constants[node.inputs[place]], imp.sample_shape(node, 1 - place)
+    rank = len(imp.pixels_of(x)) + 1
+    dims = (1,) * (rank - len(constant.dims)) + constant.dims
+    count = math.prod(constant.dims)
+    if count != 1 and (count != x[0] or dims[len(dims) - rank] != x[0]):
+        raise node.error(f"input '{node.inputs[place]}' is a constant of shape "
+                         f"{shape_text(constant.dims)}; only numbers, one of each channel or one "
+                         "for all, are supported there")
+    imp.weights(node, place)
+    return imp.add(kind, node, [imp.source(node, 1 - place)], "", shared=count == 1 < x[0])
+
+
+def _affine(imp: Importer, node: Node, which: int, scale: float, shift: float,
+            suffix: str = "") -> str:
+    return imp.add(Affine, node, [imp.source(node, which)], suffix, scale=scale,
+                   shift=shift)
+
+
+def add(imp: Importer, node: Node) -> str:
+    """Add, Sum: of layers, or of a layer and numbers."""
+    number = _fixed(imp, node)
+    if number:
+        return _affine(imp, node, 1 - number[0], 1.0, number[1])
+    shifted = _channelwise(imp, node, ChannelShift)
+    if shifted:
+        return shifted
+    sources = _of_one_shape(imp, node, [imp.source(node, i) for i in range(len(node.inputs))])
+    if len(sources) > 1 and len(set(sources)) == 1:
+        return _affine(imp, node, 0, float(len(sources)), 0.0)
+    return sources[0] if len(sources) == 1 else imp.add(Add, node, sources)
+
+
+def _of_one_shape(imp: Importer, node: Node, sources: list[str], gate: bool = False) -> list[str]:
+    """The sources, those with one channel or one pixel repeated to the shape of the others.
+
+    Parameters
+    ----------
+    gate : bool
+        The second may be features of the first one's channels.
+    """
+    shapes = [imp.graph.shapes[name] for name in sources]
+    rank = max(map(len, shapes))
+    wanted = tuple(max(s[axis] for s in shapes if len(s) > axis) for axis in range(rank))
+    out = []
+    for number, (name, shape) in enumerate(zip(sources, shapes, strict=True)):
+        suffix = f".part{number}"
+        if shape[0] == 1 < wanted[0]:
+            name = imp.add(Select, node, [name], suffix, channels=(0,) * wanted[0])
+        if len(shape) == 1 < rank and not (gate and number == 1):
+            name = imp.add(Expand, node, [name], f"{suffix}.image", size=wanted[1:])
+        elif len(shape) == rank > 1 and shape[1:] != wanted[1:]:
+            if any(n not in (1, w) for n, w in zip(shape[1:], wanted[1:], strict=True)):
+                raise node.error(f"images {' and '.join(map(shape_text, shapes))} do not fit")
+            name = imp.add(Upsample, node, [name], f"{suffix}.image", size=wanted[1:])
+        out.append(name)
+    return out
+
+
+def add_scaled(imp: Importer, node: Node) -> str:
+    """A tensor and a multiple of another."""
+    name = f"{node.outputs[0]}@scaled"
+    imp.layer_names[name] = _affine(imp, node, 1, node.number("alpha", 1.0), 0.0, ".scaled")
+    return add(imp, replace(node, inputs=(node.inputs[0], name)))
+
+
+def subtract(imp: Importer, node: Node) -> str:
+    """Sub: of layers, or of a layer and a number."""
+    number = _fixed(imp, node)
+    if number is None:
+        minus = _affine(imp, node, 1, -1.0, 0.0, ".minus")
+        return imp.add(Add, node, _of_one_shape(imp, node, [imp.source(node), minus]))
+    place, value = number
+    return _affine(imp, node, 0, 1.0, -value) if place else _affine(imp, node, 1, -1.0, value)
+
+
+def multiply(imp: Importer, node: Node) -> str:
+    """Mul: of layers, of an image and its channels' factors, or of a layer and numbers."""
+    place = _constant(imp, node)
+    if place is not None and imp.constants[node.inputs[place]].kept:
+        return _stochastic_depth(imp, node, place)
+    number = _fixed(imp, node)
+    if number:
+        return _affine(imp, node, 1 - number[0], number[1], 0.0)
+    scaled = _channelwise(imp, node, ChannelScale)
+    if scaled:
+        return scaled
+    sources = sorted((imp.source(node, i) for i in (0, 1)),
+                     key=lambda name: (-len(imp.graph.shapes[name]), -imp.graph.shapes[name][0]))
+    sources = _of_one_shape(imp, node, sources, gate=True)
+    if sources[0] == sources[1]:
+        sources[1] = _affine(imp, node, 0, 1.0, 0.0, ".copy")
+    return imp.add(Multiply, node, sources)
+
+
+def _stochastic_depth(imp: Importer, node: Node, place: int) -> str:
+    """A product with random factors of whole samples."""
+    factor = imp.constants[node.inputs[place]]
+    if not factor.drops:
+        return _affine(imp, node, 1 - place, factor.kept, 0.0)
+    usual = factor.kept * (1 - factor.drops)
+    source = imp.source(node, 1 - place)
+    if abs(usual - 1) > 1e-6:
+        source = _affine(imp, node, 1 - place, usual, 0.0, ".factor")
+    return imp.add(Dropout, node, [source], "", rate=factor.drops, unit="sample")
+
+
+def square(imp: Importer, node: Node) -> str:
+    """Pow by 2."""
+    if imp.number(node, 1, 0.0) != 2:
+        raise node.error("only squares are supported; use an activation, or LRN")
+    return multiply(imp, replace(node, inputs=(node.inputs[0],) * 2))
+
+
+def prelu(imp: Importer, node: Node) -> str:
+    """PRelu: a slope for each channel, or one."""
+    (slope,) = imp.weights(node, 1)
+    x, count = imp.sample_shape(node), math.prod(slope.dims)
+    if count not in (1, x[0]):
+        raise node.error(f"has {count} slopes for {x[0]} channels; give it one, or one of each")
+    return imp.add(PReLU, node, (), "", shared=count == 1 < x[0])
+
+
+def elu(imp: Importer, node: Node) -> str:
+    """Elu, Selu."""
+    usual = (1.67326319217681884765625, 1.05070102214813232421875)
+    alpha, scale = usual if node.op == "Selu" else (1.0, 1.0)
+    return imp.add(ELU, node, alpha=node.number("alpha", alpha), scale=node.number("gamma", scale))
+
+
+def divide(imp: Importer, node: Node) -> str:
+    """Div by a number."""
+    scalar = _fixed(imp, node)
+    if scalar is None or scalar[0] == 0:
+        raise node.error("is supported only as a division by a number; multiply layers instead")
+    return _affine(imp, node, 0, 1 / scalar[1], 0.0)
+
+
+def negate(imp: Importer, node: Node) -> str:
+    """Neg."""
+    return _affine(imp, node, 0, -1.0, 0.0)
+
+
+def lrn(imp: Importer, node: Node) -> str:
+    """LRN, the operator (odd sizes) or what PyTorch writes: pad, average, multiply, add, power."""
+    pads = imp.value(node, 1)
+    if pads is None:
+        size = node.integer("size")
+        if size % 2 == 0:
+            raise node.error(
+                f"an even size ({size}) is not supported: its window lies elsewhere here")
+        return imp.add(LRN, node, size=size, alpha=node.number("alpha", 1e-4),
+                       beta=node.number("beta", 0.75), k=node.number("bias", 1.0))
+    size = math.prod(node.integers("kernel_shape"))
+    before = [int(p) for p in pads.ravel()[:len(pads.ravel()) // 2] if p]
+    if before not in ([size // 2], []):
+        raise node.error(f"its window lies elsewhere than LRN's of size {size}")
+    alpha, beta, k = (imp.number(node, i, 1.0) for i in (2, 3, 4))
+    return imp.add(LRN, node, size=size, alpha=alpha, beta=beta, k=k)
+
+
+def _affine_weights(imp: Importer, node: Node) -> bool:
+    """Whether a normalisation has a scale and a shift to train: without, exporters write ones and
+    zeros, literally.
+    """
+    found = [imp.constant(node, 1), imp.constant(node, 2)]
+    neutral = [c is None or (bool(c.remark) and not c.frozen
+                             and bool(np.all(imp.value(node, i) == i % 2)))
+               for i, c in enumerate(found, 1)]
+    if all(neutral):
+        return False
+    if None in found:
+        raise node.error("has a scale without a shift, or the reverse; give it both, or none")
+    imp.weights(node, 1, 2)
+    return True
+
+
+def _normalisation(imp: Importer, node: Node, kind: type[Layer], **options: float) -> str:
+    return imp.add(kind, node, (), "", eps=node.number("epsilon", 1e-5),
+                   affine=_affine_weights(imp, node), **options)
+
+
+def batch_norm(imp: Importer, node: Node) -> str:
+    """BatchNormalization."""
+    # ONNX's momentum weights the old mean, PyTorch's (and ours) the new batch.
+    momentum = round(1 - node.number("momentum", 0.9), 6)
+    return _normalisation(imp, node, BatchNorm, momentum=momentum)
+
+
+def group_norm(imp: Importer, node: Node) -> str:
+    """GroupNormalization; InstanceNormalization is that of groups of one channel."""
+    channels, reshaped = imp.sample_shape(node)[0], imp.value(node, 3)
+    groups = channels if reshaped is None else int(reshaped.ravel()[1])
+    groups = node.integer("num_groups", groups)
+    scale = imp.constant(node, 1)
+    if scale is not None and scale.origins and math.prod(scale.dims) != channels:
+        raise node.error(f"has {math.prod(scale.dims)} scales for {channels} channels; export it "
+                         "with one of each channel (opset 21)")
+    return _normalisation(imp, node, GroupNorm, groups=groups)
+
+
+def layer_norm(imp: Importer, node: Node) -> str | TensorView:
+    """LayerNormalization of whole samples, or of the channels of each pixel where they come last.
+    """
+    scale, apart = imp.constant(node, 1), imp.unread(node)
+    axis = node.integer("axis", -1)
+    whole = imp.graph.shapes[imp.layer(apart.tensor)] if apart else ()
+    if apart and apart.last_axis(whole) and axis in (-1, apart.index.ndim - 1):
+        inner = f"{node.outputs[0]}@"
+        base = replace(node, inputs=(apart.tensor, *node.inputs[1:]))
+        imp.layer_names[inner] = _normalisation(imp, base, ChannelNorm)
+        return TensorView(inner, apart.index, node)
+    x, axis = imp.sample_shape(node), imp.axis(node, axis)
+    if axis != 1 or (scale is not None and image_of(scale.dims) != x):
+        raise node.error(f"only the normalisation of whole samples {shape_text(x)} is supported; "
+                         "use that, or a group normalisation")
+    return _normalisation(imp, node, LayerNorm)

@@ -1,0 +1,320 @@
+"""Import of operators that move values: reshapes, transposed axes, slices, copies.
+
+They are followed, not converted: a view says which value of a layer stands at each place of a
+tensor of the source. A layer is added where an operator reads the view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from hpcpar.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Select,
+    Sigmoid,
+)
+from hpcpar.network.layers.base import shape_text
+from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.operations import BATCH, Node
+from hpcpar.network.read.tensor_view import MOST_PARTS, Index, TensorView
+
+#: From an operator to a view; to a layer, or to a view.
+Following: TypeAlias = "Callable[[Importer, Node], TensorView]"
+Conversion: TypeAlias = Callable[[Importer, Node], "str | TensorView"]
+#: Operators of each value alone: what they do to a view they do to its layer.
+OF_VALUES = frozenset((
+    "Add", "Clip", "Div", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
+    "Mul", "Neg", "Relu", "Sigmoid", "Silu", "Sub", "Sum", "Tanh"))
+
+
+def _moved(move: Callable[[Importer, Node, Index], Index]) -> Following:
+    """Import of an operator that does to the places what NumPy's does to an array."""
+    def convert(imp: Importer, node: Node) -> TensorView:
+        given = imp.view(node)
+        index = move(imp, node, given.index)
+        if index.ndim == 2 < given.index.ndim and imp.made(node.inputs[0]):
+            # features of what a layer gives, in the order of its channels
+            places = np.arange(given.index.size, dtype=np.int32).reshape(given.index.shape)
+            return TensorView(node.inputs[0], move(imp, node, places), node)
+        return TensorView(given.tensor, index, node)
+    return convert
+
+
+def _unchanged_features(imp: Importer, node: Node) -> bool:
+    """Whether an operator reads features whose number of axes the source does not tell."""
+    known = node.inputs[0] in imp.views or imp.operations.shapes.get(node.inputs[0])
+    return not known and len(imp.sample_shape(node)) == 1
+
+
+def _reshape(imp: Importer, node: Node, index: Index) -> Index:
+    value = imp.value(node, 1)
+    given = [] if value is None else [int(v) for v in value.ravel()]
+    same, size = index.shape[1:], index.size
+    target = [same[i] if t == 0 and i < len(same) else t for i, t in enumerate(given[1:])]
+    if -1 in target and given[0] != -1:
+        target[target.index(-1)] = size // max(1, math.prod(t for t in target if t != -1))
+    if math.prod(target) != size or not target or min(target) < 0:
+        shown = shape_text(tuple("N" if t == BATCH else t for t in given))
+        raise node.error(f"a reshape of samples {shape_text(same)} to {shown} is not supported; "
+                         "keep the values of each sample together")
+    return index.reshape(1, *target)
+
+
+def _flatten(imp: Importer, node: Node, index: Index) -> Index:
+    axis = node.integer("axis", 1) % index.ndim
+    if axis != 1:
+        raise node.error(f"axis {axis} is not supported, only 1")
+    return index.reshape(1, -1)
+
+
+def _squeeze(imp: Importer, node: Node, index: Index) -> Index:
+    value = imp.value(node, 1)
+    axes = node.integers("axes") if value is None else value.ravel().tolist()
+    axes = [a % index.ndim for a in axes] or range(1, index.ndim)
+    gone = [a for a in axes if a and index.shape[a] == 1]
+    if value is not None and len(gone) < len(list(axes)):
+        raise node.error(f"samples {shape_text(index.shape[1:])} have axes of more than one value "
+                         "there")
+    return np.squeeze(index, tuple(gone))
+
+
+def _unsqueeze(imp: Importer, node: Node, index: Index) -> Index:
+    value = imp.value(node, 1)
+    axes = node.integers("axes") if value is None else value.ravel().tolist()
+    rank = index.ndim + len(axes)
+    if any(a % rank == 0 for a in axes):
+        raise node.error(f"axes {list(axes)} are not supported, only axes after the samples")
+    return np.expand_dims(index, tuple(a % rank for a in axes))
+
+
+def _transpose(imp: Importer, node: Node, index: Index) -> Index:
+    order = node.integers("perm", range(index.ndim)[::-1])
+    if not order or order[0] != 0 or sorted(order) != list(range(index.ndim)):
+        raise node.error(f"the order {list(order)} of axes is not supported; keep samples first")
+    return index.transpose(order)
+
+
+def _slice(imp: Importer, node: Node, index: Index) -> Index:
+    values = [imp.value(node, i) for i in (1, 2, 3, 4)]
+    starts, stops, axes, steps = ([] if v is None else [int(x) for x in v.ravel()] for v in values)
+    starts, stops = starts or list(node.integers("starts")), stops or list(node.integers("ends"))
+    axes = axes or list(node.integers("axes", range(len(starts))))
+    for start, stop, axis, step in zip(starts, stops, axes, steps or [1] * len(starts),
+                                       strict=True):
+        if axis % index.ndim == 0:
+            if start or stop < 1 << 30:
+                raise node.error("some of the samples alone are not supported; take all")
+            continue
+        index = index[(slice(None),) * (axis % index.ndim) + (slice(start, stop, step),)]
+    return index
+
+
+def _gather(imp: Importer, node: Node, index: Index) -> Index:
+    which, axis = imp.value(node, 1), node.integer("axis", 0) % index.ndim
+    if which is None or axis == 0:
+        raise node.error("some of the samples alone are not supported; take all")
+    return np.take(index, which.astype(np.int64), axis)
+
+
+def _space_to_depth(imp: Importer, node: Node, index: Index) -> Index:
+    size, (n, c, h, w) = node.integer("blocksize"), index.shape
+    blocks = index.reshape(n, c, h // size, size, w // size, size)
+    # PyTorch has the channels before the places in a block
+    order = (0, 1, 3, 5, 2, 4) if node.integer("last", 0) else (0, 3, 5, 1, 2, 4)
+    return blocks.transpose(order).reshape(n, -1, h // size, w // size)
+
+
+def _expand(imp: Importer, node: Node, index: Index) -> Index:
+    value = imp.value(node, 1)
+    sizes = [1] if value is None else [int(v) for v in value.ravel()]
+    return np.broadcast_to(index, np.broadcast_shapes(index.shape, (1, *sizes[1:])))
+
+
+def _tile(imp: Importer, node: Node, index: Index) -> Index:
+    value = imp.value(node, 1)
+    repeats = [1] if value is None else [int(v) for v in value.ravel()]
+    if repeats[0] != 1:
+        raise node.error("repeated samples are not supported")
+    return np.tile(index, repeats)
+
+
+def split(imp: Importer, node: Node) -> TensorView:
+    """Split: every output is a view."""
+    given, axis = imp.view(node), node.integer("axis", 0)
+    value = imp.value(node, 1)
+    sizes = node.integers("split") if value is None else tuple(int(v) for v in value.ravel())
+    extent, count = given.index.shape[axis], len(node.outputs)
+    sizes = sizes or tuple(min(-(-extent // count), extent - i * -(-extent // count))
+                           for i in range(count))
+    parts = np.split(given.index, np.cumsum(sizes)[:-1].tolist(), axis)
+    for output, part in zip(node.outputs, parts, strict=True):
+        imp.views[output] = TensorView(given.tensor, part, node)
+    return imp.views[node.outputs[0]]
+
+
+def stack(imp: Importer, node: Node) -> TensorView:
+    """Tensors of one shape along a new axis: a concatenation, of which each is a part."""
+    parts = [imp.view(node, i) for i in range(len(node.inputs))]
+    axis = node.integer("axis")
+    name = f"{node.outputs[0]}@"
+    size, dims = parts[0].index.size, parts[0].index.shape
+    places = [np.arange(i * size, (i + 1) * size, dtype=np.int32).reshape(dims)
+              for i in range(len(parts))]
+    imp.later[name] = replace(node, op="Concat", attributes={"axis": 1}, outputs=(name,))
+    return TensorView(name, np.stack(places, axis), node)
+
+
+def flat_features(convert: Following) -> Conversion:
+    """Features whose axes the source does not tell stay features."""
+    def other(imp: Importer, node: Node) -> str | TensorView:
+        if _unchanged_features(imp, node) and _keeps_features(imp, node):
+            return imp.source(node)
+        return convert(imp, node)
+    return other
+
+
+def _keeps_features(imp: Importer, node: Node) -> bool:
+    """Whether a reshape, squeeze or unsqueeze gives features, or images of one pixel."""
+    value = imp.value(node, 1) if node.op in ("Reshape", "Unsqueeze") else None
+    if node.op == "Unsqueeze":
+        axes = node.integers("axes") if value is None else value.ravel().tolist()
+        return not any(axis in (0, 1) or axis < -2 for axis in axes)
+    if node.op != "Reshape" or value is None:
+        return True
+    size = math.prod(imp.sample_shape(node))
+    target = [int(v) for v in value.ravel()[1:]]
+    return target[:1] in ([size], [-1], [0]) and all(t in (0, 1, -1) for t in target[1:])
+
+
+def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
+    """The sum over an axis, as of tensors that were stacked: of the parts along it."""
+    value = imp.value(node, 1)
+    axes = node.integers("axes") if value is None else tuple(int(v) for v in value.ravel())
+    given = imp.views.get(node.inputs[0]) or imp.view(node)
+    maker = given.node
+    if maker.op == "Stack" and maker.outputs[0] == node.inputs[0] and axes == (
+            maker.integer("axis"),):
+        if len(maker.inputs) == 1:
+            return imp.source(maker)
+        return imp.operators["Sum"](imp, replace(node, inputs=maker.inputs))
+    if len(axes) != 1 or axes[0] % given.index.ndim == 0 or given.index.shape[axes[0]] > MOST_PARTS:
+        raise node.error(f"the sum over axes {list(axes)} is not supported; use it of tensors that "
+                         "were stacked")
+    axis = axes[0] % given.index.ndim
+    names = [f"{node.outputs[0]}@{i}" for i in range(given.index.shape[axis])]
+    for i, name in enumerate(names):
+        part = np.take(given.index, [i] if node.integer("keepdims", 1) else i, axis)
+        imp.views[name] = TensorView(given.tensor, part, node)
+    return imp.operators["Sum"](imp, replace(node, inputs=tuple(names)))
+
+
+def mean_of_stacked(imp: Importer, node: Node) -> str | None:
+    """The mean of tensors that were stacked along the averaged axis."""
+    view = imp.views.get(node.inputs[0])
+    if view is None:
+        return None
+    maker = view.node
+    if maker.op != "Stack" or maker.outputs[0] != node.inputs[0] or (
+            node.integers("axes") != (maker.integer("axis"),)):
+        return None
+    total = str(reduce_sum(imp, node))
+    scale = 1.0 / len(maker.inputs)
+    return total if scale == 1 else imp.add(Affine, node, [total], ".mean", scale=scale, shift=0.0)
+
+
+def softmax_of_two(imp: Importer, node: Node) -> TensorView | None:
+    """A softmax over an axis of two, as of two branches: the logistic function of differences."""
+    given, axis = imp.view(node), node.integer("axis", -1)
+    if given.index.shape[axis] != 2:
+        return None
+    base = imp.layer(given.tensor)
+    places = np.empty(given.index.size, np.int32)
+    places[given.index.ravel()] = np.flip(given.index, axis).ravel()
+    other, name = f"{node.outputs[0]}@other", f"{node.outputs[0]}@"
+    imp.views[other] = TensorView(given.tensor, places.reshape(1, *imp.graph.shapes[base]), node)
+    minus = imp.add(Affine, node, [imp.layer(other)], ".minus", scale=-1.0, shift=0.0)
+    imp.layer_names[name] = imp.add(Sigmoid, node, [
+        imp.add(Add, node, [base, minus], ".difference")])
+    return TensorView(name, given.index, node)
+
+
+def identity(imp: Importer, node: Node) -> str | TensorView:
+    """The same values."""
+    return imp.views.get(node.inputs[0]) or imp.source(node)
+
+
+reshape, squeeze, unsqueeze, flatten = (flat_features(_moved(move)) for move in (
+    _reshape, _squeeze, _unsqueeze, _flatten))
+transpose, slices, gather, expand, tile, space_to_depth = (_moved(move) for move in (
+    _transpose, _slice, _gather, _expand, _tile, _space_to_depth))
+
+
+# -- operators of each value -----------------------------------------------------------------------
+def of_values(convert: Conversion) -> Conversion:
+    """Import of an operator of each value alone; of a view in an order that no layer gives the same
+    view of what it gives for the layer, with the other tensors in that layer's order.
+    """
+    def other(imp: Importer, node: Node) -> str | TensorView:
+        apart = [v for i in range(len(node.inputs)) if (v := imp.unread(node, i))]
+        if not apart:
+            return convert(imp, node)
+        first = max(apart, key=lambda v: v.index.size)
+        whole = imp.graph.shapes[imp.layer(first.tensor)]
+        last = first.last_axis(whole)
+        if not (last or first.has_all(whole)):
+            raise node.error("reads values in an order that no layer has, more than once or not "
+                             "all; give it all of a tensor")
+        names = tuple(_beside(imp, node, i, first, last) for i in range(len(node.inputs)))
+        made = f"{node.outputs[0]}@"
+        imp.layer_names[made] = str(convert(imp, replace(node, inputs=names, outputs=(made,))))
+        return TensorView(made, first.index, node)
+    return other
+
+
+def _beside(imp: Importer, node: Node, which: int, first: TensorView, last: bool) -> str:
+    """An input of an operator in the order of the layer behind another input's view.
+
+    Parameters
+    ----------
+    last : bool
+        The view has its channels last: a constant has them last, too.
+    """
+    name, inside = node.inputs[which], f"{node.outputs[0]}@{which}"
+    shape, constant = imp.graph.shapes[imp.layer(first.tensor)], imp.constants.get(name)
+    if not name or (constant and (not last or constant.dims[-1:] != shape[:1])):
+        return name
+    if constant:
+        dims, read = (shape[0], *(1,) * imp.dimensions), constant.read
+        imp.constants[inside] = replace(constant, dims=dims, read=lambda: read().reshape(dims))
+        return inside
+    places = np.empty(first.index.size, np.int32)
+    given = imp.view(node, which)
+    places[first.index.ravel()] = np.broadcast_to(given.index, first.index.shape).ravel()
+    imp.views[inside] = TensorView(given.tensor, places.reshape(1, *shape), node)
+    return inside
+
+
+def concat(imp: Importer, node: Node) -> str:
+    """Concat of channels; of one tensor the tensor."""
+    axis = node.integer("axis")
+    if len(node.inputs) == 1:
+        return imp.source(node)
+    if imp.axis(node, axis) != 1:
+        raise node.error(f"axis {axis} is not supported, only channels (1)")
+    sources = [imp.source(node, i) for i in range(len(node.inputs))]
+    if len(set(sources)) == len(sources):
+        return imp.add(Concat, node, sources)
+    # each input may be read once: the copies are chosen from the parts
+    parts = list(dict.fromkeys(sources))
+    joined = parts[0] if len(parts) == 1 else imp.add(Concat, node, parts, ".parts")
+    begin = dict(zip(parts, np.cumsum([0, *(imp.graph.shapes[p][0] for p in parts)]).tolist(),
+                     strict=False))
+    channels = [begin[s] + c for s in sources for c in range(imp.graph.shapes[s][0])]
+    return imp.add(Select, node, [joined], channels=tuple(channels))

@@ -1,0 +1,256 @@
+"""Import of operators with windows over the image: convolutions, pooling, padding, upsampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from hpcpar.network import layers
+from hpcpar.network.builder import Option
+from hpcpar.network.layers import (
+    AdaptiveAvgPool,
+    Expand,
+    GlobalAvgPool,
+    GlobalMaxPool,
+    Linear,
+    Pad,
+    Upsample,
+)
+from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
+from hpcpar.network.read import import_views as views
+from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.operations import Node
+
+_PAD_MODES = {"wrap": "periodic"}
+
+
+class WindowPlaces(NamedTuple):
+    """Windows over the image: their options, and the padding before and after each image axis."""
+
+    kernel: Shape
+    stride: Shape
+    dilation: Shape
+    before: Shape
+    after: Shape
+
+
+def _places(imp: Importer, node: Node, kernel: Shape) -> WindowPlaces:
+    """Windows of a node."""
+    n, auto = len(kernel), node.text("auto_pad", "NOTSET")
+    ones = (1,) * n
+    stride, dilation = node.integers("strides", ones), node.integers("dilations", ones)
+    pads = node.integers("pads", (0,) * 2 * n)
+    before, after = pads[:n], pads[n:]
+    if auto != "NOTSET":
+        before = after = (0,) * n
+    if auto.startswith("SAME"):
+        windows = zip(imp.pixels(node), kernel, stride, dilation, strict=False)
+        totals = [max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
+                  for size, k, s, d in windows]
+        less, more = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+        before, after = (less, more) if auto == "SAME_UPPER" else (more, less)
+    return WindowPlaces(kernel, stride, dilation, before, after)
+
+
+def _layer(node: Node, family: str, dimensions: int) -> type[Layer]:
+    """The class of a family for images of so many axes."""
+    found: type[Layer] | None = getattr(layers, f"{family}{dimensions}d", None)
+    if found is None:
+        raise node.error(f"{dimensions} image axes are not supported")
+    return found
+
+
+def _padded(imp: Importer, node: Node, at: WindowPlaces, value: float = 0.0) -> tuple[str, Shape]:
+    """The input of the windows, with numbers around it if they differ at the two ends, and the
+    padding that is left.
+    """
+    if at.before == at.after:
+        return imp.source(node), at.before
+    return (imp.add(Pad, node, (), ".pad", begin=at.before, end=at.after, value=value),
+            (0,) * len(at.before))
+
+
+def pixelwise(imp: Importer, node: Node, source: str, channels: int, bias: bool) -> str:
+    """A linear layer of each pixel: a convolution of one pixel."""
+    return imp.add(_layer(node, "Conv", imp.dimensions), node, [source], out_channels=channels,
+                   kernel=(1,) * imp.dimensions, bias=bias)
+
+
+def convolution(imp: Importer, node: Node) -> str:
+    """Conv: a convolution, or of features (images of one pixel) a linear layer."""
+    weight, *bias = imp.weights(node, 1, 2)
+    x, groups = imp.sample_shape(node), node.integer("group", 1)
+    n = len(weight.dims) - 2
+    if x[0] != weight.dims[1] * groups:
+        raise node.error(f"has weights for {weight.dims[1] * groups} channels, its input has "
+                         f"{x[0]}; give --input with as many, or leave it out")
+    at = _places(imp, node, weight.dims[2:])
+    if len(x) == 1 and groups == math.prod(at.kernel) == 1 and not any(at.before + at.after):
+        return imp.add(Linear, node, out_features=weight.dims[0], bias=bool(bias))
+    kind = _layer(node, "Conv", n)
+    if len(x) == 1:  # an image of one pixel
+        pixel = f"{node.outputs[0]}@pixel"
+        imp.layer_names[pixel] = imp.add(Expand, node, (), ".pixel", size=(1,) * max(n, 2))
+        node = replace(node, inputs=(pixel, *node.inputs[1:]))
+    source, padding = _padded(imp, node, at)
+    return imp.add(kind, node, [source], out_channels=weight.dims[0], kernel=at.kernel,
+                   stride=at.stride, padding=padding, dilation=at.dilation, groups=groups,
+                   bias=bool(bias))
+
+
+def transposed(imp: Importer, node: Node) -> str:
+    """ConvTranspose, whose weights are [in, out / groups, ...]."""
+    weight, *bias = imp.weights(node, 1, 2)
+    x, groups = imp.sample_shape(node), node.integer("group", 1)
+    n = len(weight.dims) - 2
+    at = _places(imp, node, weight.dims[2:])
+    sized = node.integers("output_shape") or node.text("auto_pad", "NOTSET") != "NOTSET"
+    if at.before != at.after or sized:
+        raise node.error("only padding that is given and the same at both ends is supported")
+    if x[0] != weight.dims[0]:
+        raise node.error(f"has weights for {weight.dims[0]} channels, its input has {x[0]}; give "
+                         "--input with as many, or leave it out")
+    return imp.add(_layer(node, "ConvTranspose", n), node, out_channels=weight.dims[1] * groups,
+                   kernel=at.kernel, stride=at.stride, padding=at.before, dilation=at.dilation,
+                   output_padding=node.integers("output_padding", (0,) * n), groups=groups,
+                   bias=bool(bias))
+
+
+def pool(imp: Importer, node: Node) -> str:
+    """MaxPool, AveragePool; a window of one pixel is left out."""
+    kernel, average = node.integers("kernel_shape"), node.op == "AveragePool"
+    at = _places(imp, node, kernel)
+    if set(at.dilation) != {1}:
+        raise node.error(f"dilations {list(at.dilation)} are not supported in pooling; leave them "
+                         "out")
+    if math.prod(kernel) == 1 == math.prod(at.stride) and not any(at.before + at.after):
+        return imp.source(node)  # adaptive pooling to the size of its input
+    include = bool(node.integer("count_include_pad", 0))
+    if at.before != at.after and average and not include:
+        raise node.error(f"pads {[*at.before, *at.after]} differ at the two ends and do not count; "
+                         "in averages only symmetric padding is supported there, put a padding "
+                         "layer before it")
+    kind = _layer(node, "AvgPool" if average else "MaxPool", len(kernel))
+    source, padding = _padded(imp, node, at, 0.0 if average else -math.inf)
+    options: dict[str, Option] = {"kernel": kernel, "stride": at.stride, "padding": padding,
+                                  "ceil_mode": bool(node.integer("ceil_mode", 0))}
+    if average:
+        options["count_include_pad"] = include
+    return imp.add(kind, node, [source], "", **options)
+
+
+def pool_all(imp: Importer, node: Node) -> str:
+    """The average or the maximum of whole images; features stay as they are."""
+    if node.op.startswith("Reduce"):
+        axes = list(node.integers("axes"))
+        value = None if axes else imp.value(node, 1)
+        axes = axes if value is None else value.tolist()
+        stacked = views.mean_of_stacked(imp, node) if node.op == "ReduceMean" else None
+        if stacked is not None:
+            return stacked
+        whole = set(range(2, imp.dimensions + 2))
+        if {imp.axis(node, a) for a in axes} != whole:
+            what = "mean" if node.op == "ReduceMean" else "maximum"
+            raise node.error(
+                f"the {what} over axes {axes} is not supported, only over all axes of an image")
+    if not imp.is_image(node):
+        return imp.source(node)
+    average = node.op in ("ReduceMean", "GlobalAveragePool")
+    return imp.add(GlobalAvgPool if average else GlobalMaxPool, node)
+
+
+def adaptive(imp: Importer, node: Node) -> str:
+    """Adaptive pooling to an image size that divides the input's."""
+    image, size = imp.pixels(node), node.integers("output_size")
+    average = node.op == "AdaptiveAveragePool"
+    if set(size) == {1}:
+        return pool_all(imp, replace(node, op="GlobalAveragePool" if average else "GlobalMaxPool"))
+    if size == image:
+        return imp.source(node)
+    if not image:
+        return imp.add(Expand, node, size=image_of((0, *size))[1:])  # of one pixel
+    if len(size) != len(image) or any(n % s for n, s in zip(image, size, strict=True)):
+        if average and len(size) == len(image):
+            return imp.add(AdaptiveAvgPool, node, size=size)
+        raise node.error(f"images {shape_text(image)} cannot be cut into {shape_text(size)} equal "
+                         "windows; use a size that divides the image, or averages")
+    kernel = tuple(n // s for n, s in zip(image, size, strict=True))
+    windows = {"kernel_shape": kernel, "strides": kernel}
+    return pool(imp, replace(node, op="AveragePool" if average else "MaxPool", attributes=windows))
+
+
+def pad(imp: Importer, node: Node) -> str | views.TensorView:
+    """Pad: a number, or what the image has elsewhere; negative pads take pixels away."""
+    rank, mode = imp.dimensions + 2, node.text("mode", "constant")
+    value, named = imp.value(node, 1), imp.value(node, 3)
+    pads = node.integers("pads") if value is None else tuple(value.tolist())
+    axes = range(rank) if named is None else [int(a) % rank for a in named.tolist()]
+    ends = dict.fromkeys(range(rank), (0, 0))
+    ends |= dict(zip(axes, zip(pads, pads[len(pads) // 2:], strict=False), strict=False))
+    before, after = (tuple(int(ends[a][i]) for a in range(2, rank)) for i in (0, 1))
+    if not any(any(pair) for pair in ends.values()):
+        return imp.source(node)
+    if any(ends[0]):
+        raise node.error(f"pads {list(pads)} are not supported; keep the samples as they are")
+    options: dict[str, Option] = {"mode": _PAD_MODES.get(mode, mode)}
+    if mode == "constant":
+        options["value"] = imp.number(node, 2, node.number("value", 0.0))
+    cut = tuple((max(-a, 0), max(-b, 0)) for a, b in list(ends.values())[1:])
+    sources: list[str] = []
+    if any(map(any, cut)):  # negative pads take pixels away
+        given = imp.view(node)
+        box = (slice(None), *(slice(a, n - b) for (a, b), n in zip(
+            cut, given.index.shape[1:], strict=True)))
+        given = views.TensorView(given.tensor, given.index[box], node)
+        if max(before + after + ends[1]) <= 0:
+            return given
+        name = f"{node.outputs[0]}@"
+        imp.views[name] = given
+        sources = [imp.layer(name)]
+    return imp.add(Pad, node, sources, "", begin=_positive(before), end=_positive(after),
+                   channels=_positive(ends[1]), **options)
+
+
+def _positive(numbers: Sequence[int]) -> Shape:
+    return tuple(max(n, 0) for n in numbers)
+
+
+def resize(imp: Importer, node: Node) -> str:
+    """Resize, Upsample: nearest or linear."""
+    image = imp.pixels(node)
+    last = 1 if node.op == "Upsample" else 2
+    scales, sizes = imp.value(node, last), imp.value(node, 3)
+    if sizes is not None and sizes.size:
+        image = image or (1,) * imp.dimensions
+        factors = [size / have for size, have in zip(sizes.tolist()[2:], image, strict=False)]
+    else:
+        factors = [] if scales is None else scales.tolist()[2:]
+    mode = node.text("mode", "nearest")
+    where = node.text("coordinate_transformation_mode",
+                      "asymmetric" if node.op == "Upsample" else "half_pixel")
+    nearest = node.text("nearest_mode", "floor" if node.op == "Upsample" else "round_prefer_floor")
+    known = (("nearest", "asymmetric", "floor"), ("nearest", "half_pixel", "round_prefer_floor"))
+    if mode == "linear":
+        fits = where in ("half_pixel", "pytorch_half_pixel", "align_corners")
+    else:
+        fits = (mode, where, nearest) in known
+    extents = tuple(round(n * f) for n, f in zip(image, factors, strict=False))
+    if sizes is not None and sizes.size:
+        extents = tuple(int(n) for n in sizes.tolist()[2:])
+    exact = [n / have for n, have in zip(extents, image, strict=False)] == factors
+    if scales is not None and scales.size and scales.tolist()[:2] != [1, 1]:
+        raise node.error("resizes samples or channels; only image axes can be")
+    if mode == "nearest" and where == "half_pixel":
+        fits = fits and all(f == int(f) for f in factors)
+    if not imp.is_image(node) and fits and len(extents) == imp.dimensions:
+        return imp.add(Expand, node, size=image_of((0, *extents))[1:])  # of one pixel
+    if not fits or not exact or len(extents) != len(image) or min(extents) < 1:
+        raise node.error(
+            f"factors {[round(f, 3) for f in factors]} of mode '{mode}' ({where}, {nearest}) are "
+            "not supported; use nearest or linear interpolation as PyTorch's, to whole extents")
+    scale = tuple(n // have for n, have in zip(extents, image, strict=True))
+    given = {"scale": scale} if list(scale) == factors else {"size": extents}
+    return imp.add(Upsample, node, (), "", mode=mode, align_corners=where == "align_corners",
+                   **given)

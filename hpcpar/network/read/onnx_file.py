@@ -1,0 +1,133 @@
+"""Reading ONNX files into operators, free of the types of package onnx."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from hpcpar.errors import InputError
+from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
+
+if TYPE_CHECKING:
+    from onnx import NodeProto, TensorProto
+
+#: Prefixes of weights that PyTorch's exporters computed.
+FOLDED = "onnx::Conv"
+
+
+def read(path: str) -> Operations:
+    """Read a file.
+
+    Raises
+    ------
+    InputError
+        The package onnx is missing, the file is missing or damaged, or it has several inputs or
+        outputs.
+    """
+    try:
+        onnx = importlib.import_module("onnx")
+        evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
+    except ImportError as err:
+        raise InputError(
+            f"reading '{path}' needs the package onnx: pip install hpcpar[onnx]") from err
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except OSError as err:
+        raise InputError(f"cannot read '{path}': {err.strerror or err}") from err
+    except Exception as err:  # protobuf's exceptions differ by version
+        raise InputError(f"'{path}' is not an ONNX file") from err
+
+    def constant(tensor: TensorProto) -> Constant:
+        def values() -> Array:
+            if tensor.data_location == tensor.EXTERNAL:
+                kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+                return _external(tensor, kind.str, os.path.dirname(os.path.realpath(path)))
+            return np.asarray(onnx.numpy_helper.to_array(tensor))
+        return Constant(tuple(tensor.dims), values, frozenset((tensor.name,)),
+                        _remark(tensor.name, model.producer_name))
+
+    graph, opsets = model.graph, {each.domain: each.version for each in model.opset_import}
+
+    def compute(node: NodeProto, values: Sequence[Array | None]) -> Array:
+        if any(a.HasField("sparse_tensor") or a.t.data_location == a.t.EXTERNAL
+               for a in node.attribute):
+            raise ValueError("its attribute is sparse or in an external file; store it as it is")
+        alone = onnx.helper.make_graph([node], "node", [], [])
+        feeds = dict(zip(node.input, values, strict=True))
+        return np.asarray(evaluator(alone, opsets=opsets).run([node.output[0]], feeds)[0])
+
+    tensors = (*graph.initializer, *graph.input, *graph.output)
+    if not all(isinstance(tensor.name, str) for tensor in tensors):
+        raise InputError(f"'{path}' is damaged: a tensor's name is not text; export it again")
+    constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in constants]
+    for what, values in ("input", inputs), ("output", graph.output):
+        if len(values) != 1:
+            names = ", ".join(value.name for value in values)
+            raise InputError(
+                f"'{path}' has {len(values)} {what}s ({names}); export a network with one")
+    nodes = []
+    made = {"", inputs[0].name, *constants}
+    for i, node in enumerate(_inlined(graph.node)):
+        words = (node.op_type, node.domain, node.name, *node.input, *node.output)
+        if not node.output or not all(isinstance(word, str) for word in words):
+            raise InputError(f"'{path}' is damaged at node {i}: a name is not text, or it has no "
+                             "output; export it again")
+        early = [each for each in node.input if each not in made]
+        if early:
+            raise InputError(f"'{path}': node '{node.name}' ({node.op_type}) reads '{early[0]}', "
+                             "which no node before it makes; export it again, in order")
+        made.update(node.output)
+        attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+        op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        name = node.name or f"{node.op_type.lower()}{i}"
+        folded = any("FuseBatchNorm" in each.value for each in getattr(node, "metadata_props", ()))
+        nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes,
+                          partial(compute, node), folded))
+    dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
+    return Operations(f"'{path}'", tuple(nodes), constants, inputs[0].name, dims,
+                      (graph.output[0].name,))
+
+
+def _external(tensor: TensorProto, kind: str, folder: str) -> Array:
+    """The values of a tensor in a file beside the model's, in its folder or below."""
+    at = {entry.key: entry.value for entry in tensor.external_data}
+    file, count = os.path.realpath(os.path.join(folder, at["location"])), math.prod(tensor.dims)
+    if os.path.commonpath((folder, file)) != folder or not os.path.isfile(file):
+        raise ValueError(f"'{at['location']}' is not a file in the model's folder")
+    offset, little = int(at.get("offset", 0)), np.dtype(kind).newbyteorder("<")
+    if os.path.getsize(file) < offset + count * little.itemsize:
+        raise ValueError(f"'{at['location']}' is shorter than the model says")
+    values = np.fromfile(file, little, count, offset=offset)
+    return cast(Array, values.reshape(tuple(tensor.dims)))
+
+
+def _plain(value: Attribute) -> Attribute:
+    """An attribute; of single precision as the decimal that it stands for."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _remark(name: str, producer: str) -> str:
+    """Why a stored tensor is not what the exported module trained, if its name tells."""
+    if name.startswith(FOLDED):
+        return "was computed at export, from batch normalisation or weight_norm"
+    if producer == "pytorch" and not name.startswith("onnx::") and "." not in name:
+        return "is not a weight or bias of a module: it may be fixed, or computed (weight_norm)"
+    return ""
+
+
+def _inlined(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """All nodes; of PyTorch's conditional squeeze of an axis the squeeze."""
+    for node in nodes:
+        then = [a.g.node for a in node.attribute if a.name == "then_branch"]
+        if then and then[0][-1].op_type == "Squeeze":
+            then[0][-1].output[:] = node.output
+            yield from then[0]
+        else:
+            yield node

@@ -1,0 +1,150 @@
+"""The operators that become layers, by their names in ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from hpcpar.errors import InputError
+from hpcpar.network import layers
+from hpcpar.network.builder import Graph
+from hpcpar.network.graph import Network
+from hpcpar.network.layers.base import Shape
+from hpcpar.network.layers.loss import Loss
+from hpcpar.network.read import import_pointwise as pointwise
+from hpcpar.network.read import import_products as products
+from hpcpar.network.read import import_views as views
+from hpcpar.network.read import import_windows as windows
+from hpcpar.network.read.import_views import Conversion
+from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.operations import Operations, first_three
+from hpcpar.network.read.patterns import merged
+
+OPERATORS: dict[str, Conversion] = {
+    "AdaptiveAveragePool": windows.adaptive,
+    "AdaptiveMaxPool": windows.adaptive,
+    "Add": pointwise.add,
+    "AddScaled": pointwise.add_scaled,
+    "AveragePool": windows.pool,
+    "BatchNormalization": pointwise.batch_norm,
+    "Clip": pointwise.clip,
+    "Concat": views.concat,
+    "Conv": windows.convolution,
+    "ConvTranspose": windows.transposed,
+    "Div": pointwise.divide,
+    "Dropout": pointwise.dropout,
+    "Elu": pointwise.elu,
+    "Expand": views.expand,
+    "Flatten": views.flatten,
+    "Gather": views.gather,
+    "Gelu": pointwise.gelu,
+    "Gemm": products.gemm,
+    "GlobalAveragePool": windows.pool_all,
+    "GlobalMaxPool": windows.pool_all,
+    "GroupNormalization": pointwise.group_norm,
+    "HardSigmoid": pointwise.hard_sigmoid,
+    "HardSwish": pointwise.hard_swish,
+    "Identity": views.identity,
+    "InstanceNormalization": pointwise.group_norm,
+    "LRN": pointwise.lrn,
+    "LayerNormalization": pointwise.layer_norm,
+    "LeakyRelu": pointwise.leaky_relu,
+    "LogSoftmax": products.softmax,
+    "MatMul": products.matmul,
+    "MaxPool": windows.pool,
+    "Mish": pointwise.plain(layers.Mish),
+    "Mul": pointwise.multiply,
+    "Neg": pointwise.negate,
+    "PRelu": pointwise.prelu,
+    "Pad": windows.pad,
+    "Pow": pointwise.square,
+    "ReduceMax": windows.pool_all,
+    "ReduceMean": windows.pool_all,
+    "ReduceSum": views.reduce_sum,
+    "Relu": pointwise.plain(layers.ReLU),
+    "Reshape": views.reshape,
+    "Resize": windows.resize,
+    "Selu": pointwise.elu,
+    "Sigmoid": pointwise.plain(layers.Sigmoid),
+    "Silu": pointwise.plain(layers.SiLU),
+    "Slice": views.slices,
+    "Softmax": products.softmax,
+    "SpaceToDepth": views.space_to_depth,
+    "Split": views.split,
+    "Squeeze": views.squeeze,
+    "Stack": views.stack,
+    "Sub": pointwise.subtract,
+    "Sum": pointwise.add,
+    "Tanh": pointwise.plain(layers.Tanh),
+    "Tile": views.tile,
+    "Transpose": views.transpose,
+    "Unsqueeze": views.unsqueeze,
+    "Upsample": windows.resize,
+}
+OPERATORS |= {name: views.of_values(OPERATORS[name]) for name in views.OF_VALUES}
+
+
+def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
+    """Registers what converts operators of ONNX, by name, to a layer of one's own.
+
+    The function takes the `Importer` and the `Node`, adds layers and returns the last one's name.
+    """
+
+    def register(convert: Conversion) -> Conversion:
+        OPERATORS.update(dict.fromkeys(operators, convert))
+        return convert
+
+    return register
+
+
+def build(operations: Operations, name: str, shape: Shape,
+          loss: type[Loss] = layers.SoftmaxCrossEntropy) -> Network:
+    """The network of operators, with a loss appended.
+
+    Raises
+    ------
+    InputError
+        Operators have no layer, or shapes do not fit.
+    """
+    operations = merged(operations)
+    importer = Importer(operations, Graph(name, shape), OPERATORS, loss)
+    importer.run()
+    ends = []
+    for output in operations.outputs:
+        try:
+            ends.append(importer.layer(output))
+        except KeyError as err:
+            raise InputError(f"{operations.source}: the output '{output}' does not depend on the "
+                             f"input '{operations.input}'") from err
+    if len(ends) > 1 and not loss.outside:
+        raise InputError(f"{operations.source} returns {len(ends)} tensors in training; a "
+                         "network has one output, leave auxiliary ones out (or write the loop "
+                         "yourself: hpcpar.torch takes several)")
+    pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
+    try:
+        importer.graph.keep(ends)
+        notes = (*importer.notes(), *_frozen(importer.graph, loss), *_unused(operations))
+        importer.graph.add(loss, "loss", after=ends, **pixels)
+        return replace(importer.graph.build(), notes=notes, origins=importer.origins)
+    except InputError as err:
+        raise InputError(f"{operations.source}: {err}") from err
+
+
+def _frozen(graph: Graph, loss: type[Loss]) -> Iterator[str]:
+    """A note on layers that keep their first weights, which are random."""
+    frozen = [layer.name for layer in graph.layers if layer.weights == "frozen"]
+    if frozen and not loss.outside:
+        yield (f"the weights of {first_three(frozen)} are frozen: take those of the module "
+               "with hpcpar weights from-torch and hpcpar run --resume --partial")
+
+
+def _unused(operations: Operations) -> Iterator[str]:
+    """A note on parameters of a module that its output does not depend on."""
+    read = {name for node in operations.nodes for name in node.inputs}
+    used = frozenset[str]().union(*(c.origins for name, c in operations.constants.items()
+                                    if name in read))
+    unused = sorted(name for name, c in operations.constants.items()
+                    if c.trained and not c.origins & used)
+    if unused and operations.exact_sharing:
+        yield (f"the output does not depend on the parameters {first_three(unused)}; they are left "
+               "out")

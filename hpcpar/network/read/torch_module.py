@@ -1,0 +1,305 @@
+"""Networks from PyTorch modules, by ``torch.export``."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from hpcpar.errors import InputError, one_line
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
+from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.onnx_ops import build
+from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
+from hpcpar.network.read.torch_ops import (
+    EMPTY,
+    PARTS,
+    RESHAPES,
+    TRANSLATIONS,
+    Call,
+    Tensor,
+    UnknownCall,
+)
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node as FxNode
+    from torch.nn import Module
+
+#: Samples that the module is traced with; layers know nothing of it.
+SAMPLES = 2
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a ``torch.nn.Module``."""
+    return any(cls.__module__ == "torch.nn.modules.module" and cls.__name__ == "Module"
+               for cls in type(value).__mro__)
+
+
+def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntropy) -> Network:
+    """The network of a PyTorch module: layers and options, without the values of the weights.
+
+    Layers are named as the modules, and computed as in training. Any device and type will do.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Takes a batch of images and returns one tensor.
+    shape : tuple of int
+        Sample shape, (C, W), (C, H, W) or (C, D, H, W).
+    loss : type of Loss
+        What training minimises.
+
+    Raises
+    ------
+    InputError
+        PyTorch is missing, cannot trace the module, or the module does what no layer does.
+    """
+    return traced(module, shape, loss).network
+
+
+@dataclass(frozen=True)
+class TracedModule:
+    """A module's network, and what connects both.
+
+    Attributes
+    ----------
+    input : tuple of int
+        Shape of a sample.
+    outputs : tuple of tuple of int
+        Shape of a sample of each of the module's outputs.
+    structure : object
+        How the module returns them: a tree of PyTorch's.
+    """
+
+    network: Network
+    input: Shape
+    outputs: tuple[Shape, ...]
+    structure: object
+
+
+def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
+    """The network of a module with its names; see `from_torch`."""
+    operations, structure = _trace(module, tuple(shape))
+    network = build(operations, type(module).__name__, tuple(shape), loss)
+    outputs = tuple(operations.shapes[output] for output in operations.outputs)
+    return TracedModule(network, tuple(shape), outputs, structure)
+
+
+def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
+    """The operators of a module in training, and how it returns its outputs."""
+    name = type(module).__name__
+    try:
+        torch = importlib.import_module("torch")
+        export = importlib.import_module("torch.export").export
+    except ImportError as err:
+        raise InputError(f"module '{name}' needs PyTorch: pip install hpcpar[torch]") from err
+    modes = [(part, part.training) for part in module.modules()]
+    first = next(iter(module.parameters()), torch.zeros(1))
+    images = torch.zeros(SAMPLES, *shape, dtype=first.dtype, device=first.device)
+    module.train()
+    try:
+        program = export(module, (images,), strict=False)
+    except Exception as err:  # tracing runs the user's code
+        raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
+                         f"({one_line(err)})") from err
+    finally:
+        for part, mode in modes:
+            part.training = mode
+    return _Reader(program, module, name).read(), program.call_spec.out_spec
+
+
+class _Reader:
+    """Translates an exported program."""
+
+    def __init__(self, program: ExportedProgram, module: Module, name: str) -> None:
+        self.program, self.module, self.name = program, module, name
+        self.constants: dict[str, Constant] = {}
+        self.shapes: dict[str, Shape] = {}
+        self.nodes: list[Node] = []
+        #: Name of the tensor that a node's value is now: operators in place change it.
+        self.tensors: dict[FxNode, str] = {}
+        self.input = ""
+        signature = program.graph_signature
+        self._stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers,
+                        **signature.inputs_to_lifted_tensor_constants}
+        same: dict[int, str] = {}
+        self._origins = {fqn: same.setdefault(id(value), fqn)
+                         for fqn, value in module.named_parameters(remove_duplicate=False)}
+
+    def read(self) -> Operations:
+        """All operators."""
+        outputs: list[object] = []
+        for fx in self.program.graph.nodes:
+            if fx.op == "placeholder":
+                self._placeholder(fx)
+            elif fx.op == "output":
+                outputs = list(pytree_leaves(fx.args[0]))
+            else:
+                self._call(fx)
+        names = tuple(self.tensors[cast("FxNode", output)] for output in outputs)
+        return Operations(f"module '{self.name}'", tuple(self.nodes), self.constants, self.input,
+                          (None, *self.shapes[self.input]), names, self.shapes,
+                          exact_sharing=True)
+
+    def _placeholder(self, fx: FxNode) -> None:
+        """The images, or a stored tensor."""
+        fqn = self._stored.get(fx.name)
+        self.tensors[fx] = fqn or fx.name
+        if fqn is None:
+            self.input = fx.name
+            self.shapes[fx.name] = _sample(fx)
+            return
+        stored = self.program.state_dict
+        tensor = stored[fqn] if fqn in stored else self.program.constants[fqn]
+        remark = "has requires_grad=False" if fqn in self._origins else "is a buffer"
+        frozen = not tensor.requires_grad
+        remark = remark if frozen else ""
+        origin = self._origins.get(fqn, fqn)
+        self.constants[fqn] = Constant(tuple(tensor.shape), lambda: tensor.detach().cpu().numpy(),
+                                       frozenset((origin,)), remark, frozen=frozen)
+
+    def _call(self, fx: FxNode) -> None:
+        """One operator."""
+        self.tensors[fx] = fx.name
+        self.shapes[fx.name] = _sample(fx)
+        if fx.target is operator.getitem:
+            self._item(fx)
+            return
+        call, inputs, in_place = self._arguments(fx)
+        if call.name in PARTS:
+            self.tensors[fx] = inputs[0]
+        elif call.name in EMPTY or all(name in self.constants for name in inputs):
+            self.constants[fx.name] = self._computed(fx, call, inputs)
+        else:
+            translate = TRANSLATIONS.get(re.sub(r"[123]d$", "", call.name))
+            try:
+                words = (call.name, inputs, {}) if translate is None else translate(call)
+            except UnknownCall:
+                words = (str(fx.target).removeprefix("aten."), inputs, {})
+            self.constants |= call.literals
+            self._append(fx, *words)
+        if in_place:
+            self._replace(fx)
+
+    def _item(self, fx: FxNode) -> None:
+        """One of the tensors that an operator returns."""
+        source, which = cast("tuple[FxNode, int]", tuple(fx.args))
+        call, _, _ = self._arguments(source)
+        if call.name not in PARTS:
+            self._append(fx, "Identity" if which == 0 else "second output of an operator",
+                         (self.tensors[source],), {})
+            return
+        axis = int(cast(int, call.values.get("dim", 0)))
+        if call.name == "unbind":
+            words = TRANSLATIONS["select"](replace(call, values={
+                **call.values, "index": which, "dim": axis}, result=fx.name))
+        else:
+            extents = [value.shape[axis] for value in source.meta["val"]]
+            start = sum(extents[:which])
+            words = TRANSLATIONS["slice"](replace(call, values={
+                **call.values, "start": start, "end": start + extents[which], "dim": axis,
+                "step": 1}, result=fx.name))
+        self.constants |= call.literals
+        self._append(fx, *words)
+
+    def _arguments(self, fx: FxNode) -> tuple[Call, tuple[str, ...], bool]:
+        """A call in our words, the tensors that it reads, and whether it works in place."""
+        schema = fx.target._schema
+        values = {each.name: each.default_value for each in schema.arguments}
+        values |= dict(zip(values, fx.args, strict=False)) | dict(fx.kwargs)
+        given = {name: self._named(value) for name, value in values.items()}
+        name = schema.name.rpartition("::")[2]
+        inputs = tuple(v for each in given.values()
+                       for v in (each if isinstance(each, list) else [each])
+                       if isinstance(v, Tensor))
+        first = next((v for v in pytree_leaves(list(fx.args)) if v in self.tensors), fx)
+        call = Call(name.removesuffix("_"), fx.name, given, _sample(fx),
+                    _sample(cast("FxNode", first)))
+        return call, inputs, name.endswith("_")
+
+    def _named(self, value: object) -> object:
+        """An argument with names of tensors."""
+        if isinstance(value, list | tuple):
+            return [self._named(each) for each in value]
+        return Tensor(self.tensors[cast("FxNode", value)]) if hasattr(value, "users") else value
+
+    def _append(self, fx: FxNode, op: str, inputs: tuple[str, ...],
+                attributes: Mapping[str, Attribute]) -> None:
+        stack = cast(Mapping[str, tuple[str, object]], fx.meta.get("nn_module_stack", {}))
+        path = list(stack.values())[-1][0] if stack else ""
+        name = fx.name.replace("__", "_").rstrip("_")
+        self.nodes.append(Node(op, f"{path}/{name}" if path else name, inputs, (fx.name,),
+                               attributes))
+
+    def _computed(self, fx: FxNode, call: Call, inputs: tuple[str, ...]) -> Constant:
+        """A tensor computed from constants only: a stored one in another shape, random factors of
+        samples, or one whose value is not known.
+        """
+        first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
+        if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous"):
+            return replace(first, dims=_shape(fx), read=lambda: first.read().reshape(_shape(fx)))
+        if call.name == "bernoulli" and _shape(fx) == (SAMPLES, *(1,) * (len(_shape(fx)) - 1)):
+            return Constant(_shape(fx), _unread, drops=1 - call.number("p"), kept=1.0)
+        if call.name == "div" and first.kept:
+            return replace(first, kept=first.kept / call.number("other"))
+        if call.name == "floor":
+            share = self._share(cast("FxNode", fx.args[0]))
+            if share is not None:
+                return Constant(_shape(fx), _unread, drops=1 - share, kept=1.0)
+        origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
+                                           if name in self.constants))
+        remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
+        return Constant(_shape(fx), _unread, origins, remark, computed=True)
+
+    def _share(self, sum_: FxNode) -> float | None:
+        """The number that is added to uniform random ones of each sample."""
+        numbers = [value for value in sum_.args if isinstance(value, int | float)]
+        others = [value for value in sum_.args if hasattr(value, "target")]
+        uniform = [value for value in others if "rand." in str(cast("FxNode", value).target)]
+        return float(numbers[0]) if len(numbers) == 1 and uniform else None
+
+    def _replace(self, fx: FxNode) -> None:
+        """After an operator in place its argument has the new value."""
+        changed = cast("FxNode", fx.args[0])
+        views = [user for user in changed.users if user is not fx and _is_view(user)]
+        base = cast("FxNode", changed.args[0]) if _is_view(changed) else None
+        if views or (base is not None and len(base.users) > 1):
+            raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
+                             "has another shape elsewhere; use the operator that returns a new one")
+        self.tensors[changed] = fx.name
+
+
+def pytree_leaves(value: object) -> Iterator[object]:
+    """The items of nested lists and tuples, or of a dictionary."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from pytree_leaves(each)
+    else:
+        yield value
+
+
+def _unread() -> Array:
+    raise ValueError("computed in the module")
+
+
+def _is_view(fx: FxNode) -> bool:
+    return str(fx.target).removeprefix("aten.").partition(".")[0] in RESHAPES
+
+
+def _shape(fx: FxNode) -> Shape:
+    """Shape of a node's (first) value."""
+    value = fx.meta.get("val")
+    value = value[0] if isinstance(value, list | tuple) else value
+    return tuple(getattr(value, "shape", ()))
+
+
+def _sample(fx: FxNode) -> Shape:
+    """Shape of a sample."""
+    return _shape(fx)[1:]

@@ -1,0 +1,385 @@
+"""PyTorch's operators (ATen) in the words of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+
+from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.operations import Array, Attribute, Constant
+
+#: Operators that keep all values; only the shape of their result says what they do.
+RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view",
+            "view_as", "reshape_as")
+#: Operators whose tensors have no values yet.
+EMPTY = ("empty", "new_empty", "empty_like")
+#: Operators of several tensors, each a part of the first argument along an axis.
+PARTS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
+_MODES = {"circular": b"wrap", "replicate": b"edge"}
+
+
+class UnknownCall(Exception):
+    """A call that has no translation: of a variant of an operator with other arguments."""
+
+
+class Tensor(str):
+    """Name of a tensor among the arguments of a call."""
+
+
+@dataclass
+class Call:
+    """A call of an operator.
+
+    Attributes
+    ----------
+    values : dict
+        Arguments by name: tensors, numbers, lists.
+    shape, input_shape : tuple of int
+        Of a sample of the result and of the first argument.
+    literals : dict
+        Constants that the operator in ONNX's words has and the call has not; filled in here.
+    """
+
+    name: str
+    result: str
+    values: Mapping[str, object]
+    shape: Shape
+    input_shape: Shape
+    literals: dict[str, Constant] = field(default_factory=dict)
+
+    def tensors(self, *names: str) -> tuple[str, ...]:
+        """Names of tensors; numbers become constants, and what is left out ''."""
+        return tuple(self._tensor(self.values.get(name)) for name in names)
+
+    def _tensor(self, value: object) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, Tensor):
+            return value
+        return self.literal(np.asarray(value))
+
+    def literal(self, value: Array) -> str:
+        """Name of a constant of this value."""
+        name = f"{self.result}.{len(self.literals)}"
+        self.literals[name] = Constant.of(value)
+        return name
+
+    def number(self, name: str) -> float:
+        """A number."""
+        value = self.values.get(name)
+        if not isinstance(value, int | float):
+            raise UnknownCall
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """One integer or several."""
+        value = self.values.get(name)
+        found = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, int) for each in found):
+            raise UnknownCall
+        return tuple(found)
+
+    def each(self, name: str) -> Shape:
+        """An integer for each image axis."""
+        found = self.integers(name)
+        return found * self.dimensions if len(found) == 1 else found
+
+    @property
+    def dimensions(self) -> int:
+        """Number of image axes, by the operator's name."""
+        return int(self.name.rstrip("d")[-1])
+
+
+Words = tuple[str, tuple[str, ...], Mapping[str, Attribute]]
+Translation = Callable[[Call], Words]
+
+
+def _plain(op: str, *names: str, **attributes: Attribute) -> Translation:
+    """An operator of the same tensors."""
+    return lambda call: (op, call.tensors(*names or ("self",)), attributes)
+
+
+def _numbers(op: str, tensor: str = "self", **names: str) -> Translation:
+    """An operator of one tensor whose attributes are numbers of the call."""
+    return lambda call: (op, call.tensors(tensor), {
+        key: call.number(name) for key, name in names.items()
+        if call.values.get(name) is not None})
+
+
+def _windows(call: Call) -> dict[str, Attribute]:
+    return {"strides": call.each("stride"), "pads": call.each("padding") * 2,
+            "dilations": call.each("dilation"), "group": int(call.number("groups"))}
+
+
+def _convolution(call: Call) -> Words:
+    inputs = call.tensors("input", "weight", "bias")
+    if isinstance(call.values["padding"], str):
+        same = call.values["padding"] == "same"
+        windows = _windows(Call(call.name, "", {**call.values, "padding": 0}, (), ()))
+        return "Conv", inputs, windows | {"auto_pad": b"SAME_UPPER" if same else b"VALID"}
+    return "Conv", inputs, _windows(call)
+
+
+def _transposed(call: Call) -> Words:
+    return ("ConvTranspose", call.tensors("input", "weight", "bias"),
+            _windows(call) | {"output_padding": call.each("output_padding")})
+
+
+def _pool(op: str) -> Translation:
+    def translate(call: Call) -> Words:
+        kernel = call.each("kernel_size")
+        attributes: dict[str, Attribute] = {
+            "kernel_shape": kernel, "strides": call.each("stride") or kernel,
+            "pads": call.each("padding") * 2, "ceil_mode": int(call.number("ceil_mode"))}
+        if op == "AveragePool":
+            attributes["count_include_pad"] = int(call.number("count_include_pad"))
+            if call.values.get("divisor_override") is not None:
+                raise UnknownCall
+        else:
+            attributes["dilations"] = call.each("dilation")
+        return op, call.tensors("self"), attributes
+    return translate
+
+
+def _adaptive(op: str) -> Translation:
+    return lambda call: (op, call.tensors("self"), {"output_size": call.shape[1:]})
+
+
+def _over(op: str) -> Translation:
+    """A reduction over axes."""
+    def translate(call: Call) -> Words:
+        rank = len(call.input_shape) + 1
+        return op, call.tensors("self"), {"axes": tuple(a % rank for a in call.integers("dim"))}
+    return translate
+
+
+def _norm(op: str, **attributes: str) -> Translation:
+    def translate(call: Call) -> Words:
+        if not call.values.get("training", True) or not call.values.get("use_input_stats", True):
+            raise UnknownCall  # of running statistics
+        keeps = call.values.get("running_mean") is not None
+        if op in ("BatchNormalization", "InstanceNormalization") and keeps != (op[0] == "B"):
+            raise UnknownCall  # evaluated by other statistics than ours
+        found: dict[str, Attribute] = {k: call.number(name) for k, name in attributes.items()}
+        if "momentum" in found:
+            found["momentum"] = 1 - call.number("momentum")
+        if op == "LayerNormalization":
+            found["axis"] = len(call.shape) + 1 - len(call.integers("normalized_shape"))
+        return op, call.tensors("input", "weight", "bias"), found
+    return translate
+
+
+def _binary(op: str) -> Translation:
+    def translate(call: Call) -> Words:
+        if call.values.get("rounding_mode"):
+            raise UnknownCall
+        if call.values.get("alpha", 1) != 1:
+            alpha = call.number("alpha") * (1 if op == "Add" else -1)
+            return "AddScaled", call.tensors("self", "other"), {"alpha": alpha}
+        return op, call.tensors("self", "other"), {}
+    return translate
+
+
+def _reversed_difference(call: Call) -> Words:
+    op, (first, second), attributes = _binary("Sub")(call)
+    return op, (second, first), attributes
+
+
+def _concat(call: Call) -> Words:
+    rank = len(call.shape) + 1
+    names = cast(Sequence[str], call.values["tensors"])
+    return "Concat", tuple(names), {"axis": int(call.number("dim")) % rank}
+
+
+def _pad(call: Call) -> Words:
+    """Pads are listed from the last axis on, before and after each."""
+    given = list(call.integers("pad"))
+    rank = len(call.input_shape) + 1
+    given += [0] * (2 * rank - len(given))
+    pads = [*given[-2::-2], *given[::-2]]
+    mode = str(call.values.get("mode", "constant"))
+    value = cast(float, call.values.get("value") or 0.0)
+    return ("Pad", (*call.tensors("self"), call.literal(np.array(pads)),
+                    call.literal(np.array(value))), {"mode": _MODES.get(mode, mode.encode())})
+
+
+def _resize(mode: bytes) -> Translation:
+    def translate(call: Call) -> Words:
+        corners = bool(call.values.get("align_corners", False))
+        where = (b"asymmetric" if mode == b"nearest" else
+                 b"align_corners" if corners else b"half_pixel")
+        given = cast(Sequence[float], call.values.get("scale_factors") or [])
+        extents = zip(given, call.input_shape[1:], call.shape[1:], strict=False)
+        for factor, before, after in extents:
+            if before * factor != after and not corners:
+                raise UnknownCall  # it places the pixels by the factor
+        sizes = call.literal(np.array([1, *call.shape]))
+        return ("Resize", (*call.tensors("input" if "input" in call.values else "self"), "", "",
+                           sizes), {
+            "mode": mode, "coordinate_transformation_mode": where, "nearest_mode": b"floor"})
+    return translate
+
+
+def _dropout(unit: bytes) -> Translation:
+    def translate(call: Call) -> Words:
+        tensor = call.tensors("input" if "input" in call.values else "self")
+        rate = call.number("p") if call.values["train"] else 0.0
+        return "Dropout", tensor, {"ratio": rate, "unit": unit}
+    return translate
+
+
+def _permute(call: Call) -> Words:
+    rank = len(call.input_shape) + 1
+    order = tuple(a % rank for a in call.integers("dims"))
+    return "Transpose", call.tensors("self"), {"perm": order}
+
+
+def _transpose(call: Call) -> Words:
+    rank = len(call.input_shape) + 1
+    a, b = (int(call.number(name)) % rank for name in ("dim0", "dim1"))
+    order = [*range(rank)]
+    order[a], order[b] = b, a
+    return "Transpose", call.tensors("self"), {"perm": tuple(order)}
+
+
+def _slice(call: Call) -> Words:
+    values = (call.values.get(name) for name in ("start", "end", "dim", "step"))
+    usual = (0, (1 << 62), 0, 1)
+    return "Slice", (*call.tensors("self"), *(
+        call.literal(np.array([u if v is None else v]))
+        for u, v in zip(usual, values, strict=True))), {}
+
+
+def _select(call: Call) -> Words:
+    index = call.literal(np.array(int(call.number("index"))))
+    return "Gather", (*call.tensors("self"), index), {"axis": int(call.number("dim"))}
+
+
+def _flip(call: Call) -> Words:
+    axes = call.integers("dims")
+    ends = ((-1,) * len(axes), (-(1 << 62),) * len(axes), axes, (-1,) * len(axes))
+    return "Slice", (*call.tensors("self"), *(call.literal(np.array(v)) for v in ends)), {}
+
+
+def _expand(call: Call) -> Words:
+    return "Expand", (*call.tensors("self"), call.literal(np.array([1, *call.shape]))), {}
+
+
+def _repeat(call: Call) -> Words:
+    return "Tile", (*call.tensors("self"), call.literal(np.array(call.integers("repeats")))), {}
+
+
+def _stack(call: Call) -> Words:
+    names = cast(Sequence[str], call.values["tensors"])
+    return "Stack", tuple(names), {"axis": int(call.number("dim")) % (len(call.shape) + 1)}
+
+
+def _unshuffle(call: Call) -> Words:
+    size = int(call.number("downscale_factor"))
+    return "SpaceToDepth", call.tensors("self"), {"blocksize": size, "last": 1}
+
+
+def _sum(call: Call) -> Words:
+    rank = len(call.input_shape) + 1
+    return "ReduceSum", call.tensors("self"), {
+        "axes": tuple(a % rank for a in call.integers("dim")),
+        "keepdims": int(bool(call.values.get("keepdim")))}
+
+
+def _reshape(call: Call) -> Words:
+    target = call.literal(np.array([0, *call.shape]))
+    return "Reshape", (*call.tensors("self"), target), {}
+
+
+def _axis(op: str) -> Translation:
+    return lambda call: (op, call.tensors("self"),
+                         {"axis": int(call.number("dim")) % (len(call.shape) + 1)})
+
+
+#: Operators by their names in ATen, without the underscore of those that work in place.
+TRANSLATIONS: dict[str, Translation] = {
+    "adaptive_avg_pool": _adaptive("AdaptiveAveragePool"),
+    "adaptive_max_pool": _adaptive("AdaptiveMaxPool"),
+    "add": _binary("Add"),
+    "alias": _plain("Identity"),
+    "amax": _over("ReduceMax"),
+    "avg_pool": _pool("AveragePool"),
+    "batch_norm": _norm("BatchNormalization", epsilon="eps", momentum="momentum"),
+    "cat": _concat,
+    "clamp": _numbers("Clip", min="min", max="max"),
+    "clamp_min": _numbers("Clip", min="min"),
+    "clone": _plain("Identity"),
+    "constant_pad_nd": _pad,
+    "contiguous": _plain("Identity"),
+    "conv": _convolution,
+    "conv_transpose": _transposed,
+    "div": _binary("Div"),
+    "dropout": _dropout(b"value"),
+    "elu": lambda call: ("Elu", call.tensors("self"), {
+        "alpha": call.number("alpha"), "gamma": call.number("scale")}),
+    "expand": _expand,
+    "expand_as": _expand,
+    "feature_dropout": _dropout(b"channel"),
+    "flip": _flip,
+    "gelu": lambda call: ("Gelu", call.tensors("self"),
+                          {"approximate": str(call.values["approximate"]).encode()}),
+    "group_norm": _norm("GroupNormalization", epsilon="eps", num_groups="num_groups"),
+    "hardsigmoid": _plain("HardSigmoid", alpha=1 / 6, beta=0.5),
+    "hardswish": _plain("HardSwish"),
+    "hardtanh": _numbers("Clip", min="min_val", max="max_val"),
+    "instance_norm": _norm("InstanceNormalization", epsilon="eps"),
+    "layer_norm": _norm("LayerNormalization", epsilon="eps"),
+    "leaky_relu": _numbers("LeakyRelu", alpha="negative_slope"),
+    "linear": _plain("Gemm", "input", "weight", "bias", transB=1),
+    "log_softmax": _axis("LogSoftmax"),
+    "matmul": _plain("MatMul", "self", "other"),
+    "max_pool": _pool("MaxPool"),
+    "mean": _over("ReduceMean"),
+    "mish": _plain("Mish"),
+    "mul": _plain("Mul", "self", "other"),
+    "neg": _plain("Neg"),
+    "pad": _pad,
+    "permute": _permute,
+    "pixel_unshuffle": _unshuffle,
+    "pow": _plain("Pow", "self", "exponent"),
+    "prelu": _plain("PRelu", "self", "weight"),
+    "relu": _plain("Relu"),
+    "relu6": _plain("Clip", min=0.0, max=6.0),
+    "repeat": _repeat,
+    "rsub": _reversed_difference,
+    "select": _select,
+    "selu": _plain("Selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
+    "sigmoid": _plain("Sigmoid"),
+    "silu": _plain("Silu"),
+    "slice": _slice,
+    "softmax": _axis("Softmax"),
+    "stack": _stack,
+    "sub": _binary("Sub"),
+    "sum": _sum,
+    "tanh": _plain("Tanh"),
+    "to": _plain("Identity"),
+    "transpose": _transpose,
+    "type_as": _plain("Identity"),
+    "upsample_bilinear": _resize(b"linear"),
+    "upsample_linear": _resize(b"linear"),
+    "upsample_nearest": _resize(b"nearest"),
+    "upsample_trilinear": _resize(b"linear"),
+    "zeros_like": lambda call: ("Mul", (*call.tensors("self"), call.literal(np.asarray(0.0))), {}),
+    **dict.fromkeys(RESHAPES, _reshape),
+}
+
+
+def reads_torch(*operators: str) -> Callable[[Translation], Translation]:
+    """Registers what puts operators of PyTorch, by their names in ATen, in the words of ONNX.
+
+    The function takes the `Call`, and returns the operator's name, its tensors and its attributes.
+    """
+
+    def register(translate: Translation) -> Translation:
+        TRANSLATIONS.update(dict.fromkeys(operators, translate))
+        return translate
+
+    return register

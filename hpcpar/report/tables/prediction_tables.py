@@ -1,0 +1,178 @@
+"""Tables of predictions, of their layers and of a schedule."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hpcpar.cost.memory.process import ProcessMemory
+from hpcpar.plan.limits import limits_in_words
+from hpcpar.report.tables import amount, ends, say, seconds, show, show_line
+from hpcpar.report.tables.answer import legend
+from hpcpar.schedule.steps import Comm, Schedule
+from hpcpar.simulation.price_plan import LayerCost, Prediction
+
+#: Columns of predictions that a narrow table leaves out, the first one first.
+_DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "exposed",
+            "epoch", "x best")
+
+
+def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False) -> None:
+    """One line per prediction; * marks the fastest that fits, per number of ranks.
+
+    A note tells where a calibrated table covers only some of the compute times.
+    """
+    fastest: dict[int, Prediction] = {}
+    for p in sorted(predictions, key=lambda p: p.iteration_s):
+        if p.fits:
+            fastest.setdefault(p.ranks, p)
+    staged = any(p.bubble_s > 0 for p in predictions)
+    columns = ("strategy", "", "ranks", "iteration", "90% interval", "x best", "epoch",
+                "compute", "communication", "exposed", *["bubble"] * staged, "sent/rank",
+               "memory", "fits")
+    rows = []
+    for p in predictions:
+        first = fastest.get(p.ranks)
+        rows.append((
+            p.strategy, "*" if first is p and len(predictions) > 1 else "", p.ranks,
+            seconds(p.iteration_s),
+            " - ".join(ends(p.iteration_s, p.trust)),
+            f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
+            seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
+            seconds(p.exposed_communication_s), *[seconds(p.bubble_s)] * staged,
+            amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no",
+        ))
+    mode, precision = predictions[0].batch_norm, predictions[0].precision
+    if precision != "fp32":
+        title += f", {precision}"
+    if mode:
+        title += f", batch normalisation {'over the whole batch' if mode == 'sync' else mode}"
+    show(title, columns, rows, drop=[name for name in _DROPPED if name in columns], wide=wide)
+    starred = "the fastest that fits" + ", on each number of ranks" * (len(fastest) > 1)
+    marked = starred if fastest and len(predictions) > 1 else ""
+    for line in legend([p.strategy for p in predictions], marked):
+        show_line(line)
+    show_line(_process_line([p.process for p in predictions]))
+    covered = [p.measured_compute for p in predictions]
+    if max(covered) > 0.0 and min(covered) < 0.999:
+        say(f"note: the machine's calibrated table covers {min(covered):.0%} to {max(covered):.0%} "
+            "of the compute time of these plans, a roofline gives the rest; measure them all with: "
+            "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
+
+
+def say_limits(predictions: Sequence[Prediction]) -> None:
+    """A warning where the rate is a data sheet's peak; a note on the plan that passes the limits of
+    scaling furthest, with the names of others.
+    """
+    for warning in {p.trust.warning for p in predictions} - {""}:
+        say(warning)
+    passed = sorted((p for p in predictions if p.limits),
+                    key=lambda p: -max(x.idle_ranks / x.ranks for x in p.limits))
+    if passed:
+        p, others = passed[0], [f"{o.strategy} on {o.ranks}" for o in passed[1:]]
+        say(f"note: {p.strategy} on {p.ranks} ranks is beyond its limits: "
+            f"{limits_in_words(p.limits)}"
+            + (f"; beyond theirs, too: {', '.join(others[:4])}" if others else "")
+            + (f" and {len(others) - 4} more" if len(others) > 4 else ""))
+
+
+def show_layers(p: Prediction, wide: bool = False) -> None:
+    """One line per group of neighbouring layers that are cut alike.
+
+    Layers also belong together whose sums are scattered as the layers behind them are cut. Each
+    stage of a pipeline has its own lines, with its first and last rank. Memory is that of the
+    largest rank at the moment of its peak, and adds up to the prediction's.
+    """
+    staged = any(row.first_rank for row in p.layers)
+    rows = []
+    for _, same in itertools.groupby(p.layers, _parts):
+        group = list(same)
+        first, last = group[0], group[-1]
+        rows.append((
+            first.name if first is last else f"{first.name} ... {last.name}",
+            ", ".join(dict.fromkeys(map(_cut, group))),
+            _ranks(first) if staged else first.ranks,
+            seconds(sum(r.compute_s for r in group)),
+            seconds(sum(r.communication_s for r in group)),
+            amount(sum(r.communication_bytes for r in group)),
+            amount(sum(r.memory_bytes for r in group)),
+        ))
+    show(f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}",
+         ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory at peak"),
+         rows, left=2, drop=("sent/rank", "communication", "compute"), wide=wide)
+    show_line("memory at peak: weights, what layers keep, and the blocks and messages alive at the "
+              f"peak of the largest rank; together {amount(p.memory_bytes)}")
+
+
+def _process_line(each: Sequence[ProcessMemory]) -> str:
+    """Memory of a process beside its arrays: the same for all plans, but for the images."""
+    first = each[0]
+    parts = (("interpreter", first.interpreter_bytes), ("MPI", first.mpi_bytes),
+             ("set-up", first.set_up_bytes), ("kernels", first.kernels_bytes))
+    known = ", ".join(f"{name} {amount(size)}" for name, size in parts)
+    return (f"beside these arrays each process holds about {_range([p.total_bytes for p in each])}:"
+            f" {known}, images read ahead {_range([p.read_ahead_bytes for p in each])}")
+
+
+def _range(sizes: Sequence[int]) -> str:
+    """As 4 MB, or 4 MB to 12 MB."""
+    least, most = amount(min(sizes)), amount(max(sizes))
+    return least if least == most else f"{least} to {most}"
+
+
+def _parts(row: LayerCost) -> tuple[object, ...]:
+    """The cut of the output; sums over parts of a reduction (k) are scattered along channels."""
+    cut = row.config | {"c": row.config["c"] * row.config["k"], "k": 1}
+    return cut, row.placement, row.first_rank, row.ranks
+
+
+def _ranks(row: LayerCost) -> str:
+    """As 4-7."""
+    last = row.first_rank + row.ranks - 1
+    return f"{row.first_rank}-{last}" if row.ranks > 1 else str(last)
+
+
+def _cut(row: LayerCost) -> str:
+    """As n=4 c=2 outer; x2 where so many ranks compute the same."""
+    copies = row.ranks // math.prod(row.config.values())
+    words = [f"{axis}={degree}" for axis, degree in row.config.items() if degree > 1]
+    words += [f"x{copies}"] * (copies > 1) + ["outer"] * (row.placement == "outer")
+    return " ".join(words) or "-"
+
+
+#: Fields of a step in the table of a schedule, and their columns.
+_SCHEDULE = {"index": "step", "phase": "phase", "layer": "layer", "kind": "kind", "group": "group",
+             "algorithm": "algorithm", "segments": "segments", "messages": "messages",
+             "sent_bytes": "sent", "needed_by": "needed by", "seconds": "time"}
+
+
+def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, Any]]:
+    """The schedule as plain data, one entry per step."""
+    out: list[dict[str, Any]] = []
+    for step, cost in zip(schedule.steps, prediction.steps, strict=True):
+        row: dict[str, Any] = {"index": step.index, "phase": step.phase.value, "layer": step.layer}
+        if isinstance(step, Comm):
+            row |= {
+                "kind": step.kind.value, "tensor": str(step.tensor),
+                "group": step.group.size if step.group else None,
+                "algorithm": step.algorithm, "segments": step.segments, "messages": cost.messages,
+                "sent_bytes": cost.sent_bytes, "needed_by": step.needed_by,
+            }
+        else:
+            row |= {"kind": step.op.value}
+        out.append(row | {"seconds": cost.seconds})
+    return out
+
+
+def show_schedule(schedule: Schedule, prediction: Prediction, wide: bool = False) -> None:
+    """Every step; messages and bytes are those of the rank that sends most."""
+    rows = []
+    for row in schedule_rows(schedule, prediction):
+        row["seconds"] = seconds(row["seconds"])
+        if "sent_bytes" in row:
+            row["sent_bytes"] = amount(row["sent_bytes"])
+        rows.append(["" if row.get(name) is None else row[name] for name in _SCHEDULE])
+    show(f"schedule of an iteration, {len(rows)} steps", tuple(_SCHEDULE.values()), rows, left=4,
+         drop=("needed by", "segments", "messages", "algorithm", "group"), wide=wide)

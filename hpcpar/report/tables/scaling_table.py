@@ -1,0 +1,63 @@
+"""Tables of an explanation and of a scaling question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcpar.report.tables import seconds, show, show_line
+from hpcpar.report.tables.answer import legend
+from hpcpar.report.tables.memory_note import memory_note
+from hpcpar.search.explain import Explanation
+from hpcpar.search.scaling import Scale
+from hpcpar.simulation.price_plan import Prediction
+
+#: Rows of the what-if table.
+SHOWN = 6
+
+
+def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False) -> None:
+    """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help.
+
+    Where the plan does not fit, that comes first.
+    """
+    if explanation.memory is not None:
+        show_line(memory_note(explanation.memory))
+    show(
+        f"{p.strategy} on {p.ranks} ranks: an iteration of {seconds(p.iteration_s)} is bound by "
+        f"{explanation.bottleneck}",
+        ("category", "limitation or bottleneck", "time", "of it exposed", "share", "because"),
+        [
+            (t.category, t.name, "-" if t.seconds is None else seconds(t.seconds),
+             "-" if t.exposed_s is None else seconds(t.exposed_s),
+             "-" if t.exposed_s is None else f"{t.exposed_s / p.iteration_s:.1%}", t.remark)
+            for t in explanation.terms
+        ],
+        left=2, drop=("of it exposed", "category"), text=("because",), wide=wide,
+    )
+    if explanation.what_ifs:
+        show(
+            "what would help", ("change", "iteration", "times as fast", "fits"),
+            [(c.what, seconds(c.iteration_s), f"{c.gain:.2f}", "yes" if c.fits else "no")
+             for c in explanation.what_ifs[:SHOWN]],
+        )
+    show_line("not in this prediction:")
+    for line in explanation.outside:
+        show_line(f"  {line}")
+
+
+def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float,
+                 wide: bool = False) -> None:
+    """Prints parallel efficiency, time and node-hours over ranks; * marks the choice."""
+    show(
+        f"{epochs:g} epoch{'s' if epochs != 1 else ''}",
+        ("ranks", "", "strategy", "batch", "iteration", "efficiency", "time", "node-hours", "fits"),
+        [
+            (s.ranks, "*" if s is choice else "", s.candidate.strategy, s.batch,
+             seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}", seconds(s.run_s),
+             f"{s.node_hours:.4g}", "yes" if s.candidate.fits else "no")
+            for s in scales
+        ],
+        left=3, drop=("batch", "node-hours"), wide=wide,
+    )
+    for line in legend([s.candidate.strategy for s in scales], "the choice" if choice else ""):
+        show_line(line)

@@ -1,0 +1,133 @@
+"""Predicted timelines as trace events, for https://ui.perfetto.dev or chrome://tracing: a process
+per prediction, a thread per stream.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from hpcpar.cost.timeline.overlap import Span
+from hpcpar.errors import InputError
+from hpcpar.report.recorded_prediction import RecordedPrediction
+from hpcpar.report.traces.trace_events import Event, arrow, in_order, names, ns, span, write
+from hpcpar.simulation.price_plan import Prediction, StepCost
+
+#: The stream of the steps that compute; the others are levels of the machine.
+COMPUTE = "compute"
+Simulated = Prediction | RecordedPrediction
+
+
+class Stream(NamedTuple):
+    """A stage's computing, or its communication on a level of the machine."""
+
+    stage: int
+    name: str
+
+    @property
+    def computes(self) -> bool:
+        return self.name == COMPUTE
+
+
+def by_stream(prediction: Simulated) -> Iterator[tuple[Stream, StepCost, Span]]:
+    """The steps, each with its stream and its time."""
+    for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
+        yield Stream(step.stage, when.stream), step, when
+
+
+def streams(prediction: Simulated) -> dict[Stream, str]:
+    """Streams of a timeline and their titles: stage by stage computing, then the levels of the
+    machine in order of first use.
+    """
+    used = dict.fromkeys(stream for stream, _, _ in by_stream(prediction))
+    out: dict[Stream, str] = {}
+    stages = sorted({stream.stage for stream in used} | {0})
+    for stage in stages:
+        names = [COMPUTE, *(s.name for s in used if s.stage == stage and not s.computes)]
+        prefix = f"stage {stage} " if len(stages) > 1 else ""
+        out |= {Stream(stage, name): prefix + name for name in names}
+    return out
+
+
+def title(prediction: Simulated) -> str:
+    """Network, strategy and ranks."""
+    ranks = f"{prediction.ranks} rank{'s' if prediction.ranks != 1 else ''}"
+    return f"{prediction.network} {prediction.strategy}, {ranks}"
+
+
+def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
+    """Pauses in the computing of a stage, as (start, end) in s."""
+    total_s = prediction.timeline.total_s
+    work = [(when.start_s, when.end_s) for stream, _, when in by_stream(prediction)
+            if stream == (stage, COMPUTE) and ns(when.end_s) > ns(when.start_s)]
+    out, now = [], 0.0
+    for start, end in sorted([*work, (total_s, total_s)]):
+        if start - now > 1e-9 * total_s:  # more than rounding
+            out.append((now, start))
+        now = max(now, end)
+    return out
+
+
+def _steps(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
+    free = dict.fromkeys(tids, 0)
+    for stream, step, when in by_stream(prediction):
+        # of messages that are on their way at once, the later one is shown from the other's end
+        start, end = max(free[stream], ns(when.start_s)), ns(when.end_s)
+        if end > start:
+            free[stream] = end
+            yield span(step.label, step.phase, pid, tids[stream], start, end,
+                       step=step.index, layer=step.layer, phase=step.phase, microbatch=step.part,
+                       sent_bytes=step.sent_bytes, seconds=step.seconds, exposed_s=step.exposed_s)
+
+
+def _arrows(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
+    """From every communication that computing of its stage stands still for, to the computation
+    that resumes.
+    """
+    still = {stream.stage: gaps(prediction, stream.stage) for stream in tids if stream.computes}
+    line = prediction.timeline
+    for (stream, step, when), wait_s in zip(by_stream(prediction), line.waits_s, strict=True):
+        end = ns(when.end_s)
+        if stream.computes or wait_s <= 0 or end <= ns(when.start_s):
+            continue
+        pauses = still[step.stage]
+        at = bisect_left(pauses, when.end_s * (1 - 1e-9), key=lambda pause: pause[1])
+        if at == len(pauses) or when.end_s < pauses[at][0]:
+            continue
+        resume = ns(pauses[at][1])
+        if resume < ns(line.total_s):  # else the end of the iteration waits: no step
+            yield from arrow("waits for", "wait", pid, pid * len(prediction.steps) + step.index,
+                             (tids[stream], end - 1), (tids[Stream(step.stage, COMPUTE)], resume))
+
+
+def events(pid: int, prediction: Simulated, name: str) -> list[Event]:
+    """One timeline as a process: names first, then the steps in order of time, then arrows from
+    communication to what waited for it.
+    """
+    threads = streams(prediction)
+    tids = {stream: tid for tid, stream in enumerate(threads)}
+    out = list(names(pid, name, f"on {prediction.machine}", dict(enumerate(threads.values()))))
+    out += in_order(list(_steps(pid, prediction, tids)))
+    out += _arrows(pid, prediction, tids)
+    return out
+
+
+def trace(predictions: Sequence[Simulated]) -> Iterator[Event]:
+    """The events of all timelines, each a process; steps of no length are left out."""
+    for pid, prediction in enumerate(predictions, 1):
+        yield from events(pid, prediction, title(prediction))
+
+
+def save(predictions: Sequence[Simulated], path: str) -> None:
+    """Writes the timelines atomically into a JSON file.
+
+    Raises
+    ------
+    InputError
+        There is none, a time is not finite, or the file cannot be written.
+    """
+    if not predictions:
+        raise InputError("no timeline to write: every strategy was skipped; "
+                         "choose a larger batch or fewer ranks")
+    write(trace(predictions), path)
