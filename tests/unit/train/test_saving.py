@@ -122,7 +122,7 @@ def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_limit_of_time_leaves_time_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, Interval(), limit_s=30.0)
-    assert case.run(100, per_epoch=1000) == "its limit of time"
+    assert case.run(100, per_epoch=1000) == "its time limit"
     assert case.saved == [case.step] and case.step < 30 - signals.MARGIN_S + 3
 
 
@@ -132,7 +132,7 @@ def test_the_end_of_a_slurm_job_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> N
     request = StopRequest(500.0)
     assert not request.due(1.0)
     case.now += 2.5
-    assert request.due(1.0) and request.reason == "its limit of time"
+    assert request.due(1.0) and request.reason == "its time limit"
 
 
 def test_a_full_disk_ends_the_run_at_the_next_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
