@@ -40,7 +40,7 @@ def test_numpy_files_with_a_damaged_header_are_refused(tmp_path: Path, head: byt
     np.save(labels, np.zeros(2, int))
     content = Path(labels).read_bytes()
     Path(labels).write_bytes(content[:10] + head.ljust(118) + content[128:])
-    with pytest.raises(InputError, match=r"y.npy is not a whole file of numbers") as err:
+    with pytest.raises(InputError, match=r"y.npy is not a complete NumPy file of numbers") as err:
         from_numpy(str(tmp_path / "d.h5"), images, labels)
     assert "\n" not in str(err.value)
 
