@@ -50,5 +50,5 @@ def test_a_plan_file_names_an_outside_optimizer(tmp_path: Path) -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(InputError, match=r"'adam' is in hpcpar\.plan\.optimizers already"):
+    with pytest.raises(InputError, match=r"'adam' is already defined in hpcpar\.plan\.optimizers"):
         Optimizer("adam", (), 1)(lambda u: None)

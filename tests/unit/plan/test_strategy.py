@@ -75,7 +75,7 @@ def test_every_grid_has_all_ranks() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(InputError, match=r"'data' is in hpcpar\.plan\.builtin_strategies already"):
+    with pytest.raises(InputError, match=r"'data' is already defined in hpcpar"):
         Strategy("data", "mine", "mine")(lambda request: {})
     assert STRATEGIES["data"].words == "data parallel"
 
