@@ -31,13 +31,7 @@ def _beside(path: str, kind: str) -> str:
 
 
 def require_own(*paths: str) -> None:
-    """Checks files and folders that hpcpar names itself.
-
-    Raises
-    ------
-    InputError
-        One of them is a symbolic link: writing to it would change its target.
-    """
+    """Refuses symbolic links at names that hpcpar chooses: writing would change their targets."""
     for path in paths:
         if os.path.islink(path):
             raise InputError(f"{path} is a symbolic link, and hpcpar does not follow links at its "
@@ -168,7 +162,7 @@ def write_text(path: str, text: str, what: str) -> None:
 def lock(path: str, what: str) -> Iterator[None]:
     """Keeps other processes from writing `path`, by a lock file beside it.
 
-    The lock ends with its process, even a killed one. File systems without locks give none.
+    The lock ends with its process, even a killed one. File systems without locks ignore it.
 
     Raises
     ------

@@ -152,13 +152,7 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
 
 
 def attributes(item: h5py.Group | h5py.Dataset, where: str, remedy: str) -> dict[str, Any]:
-    """Attributes as plain numbers, strings and lists.
-
-    Raises
-    ------
-    InputError
-        The attributes are damaged.
-    """
+    """Attributes as plain numbers, strings and lists."""
     try:
         return {name: _plain(value) for name, value in item.attrs.items()}
     except (OSError, RuntimeError, ValueError) as err:
@@ -256,13 +250,7 @@ class _Sink(io.FileIO):
 
 @contextmanager
 def replacing(path: str, what: str) -> Iterator[h5py.File]:
-    """A new HDF5 file that atomically replaces `path` on success and is deleted on failure.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
+    """A new HDF5 file that atomically replaces `path` on success and is deleted on failure."""
     with atomic_path(path, what) as temporary, _Sink(temporary, "w+") as sink:
         try:
             with h5py.File(sink, "w") as f:

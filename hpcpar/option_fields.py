@@ -97,13 +97,7 @@ class OptionGroup:
         _check_together(given, type(self))
 
     def check_given(self, names: Collection[str]) -> None:
-        """Checks the combination of options on a command line, default values included.
-
-        Raises
-        ------
-        InputError
-            Two options exclude each other, or one lacks an option that it needs.
-        """
+        """Checks that options on a command line, even with default values, fit each other."""
         _check_together({f.name: f for f in options_of(type(self)) if f.name in names}, type(self))
 
 

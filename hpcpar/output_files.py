@@ -40,13 +40,7 @@ class OutputKind:
         return path
 
     def check(self, path: str) -> None:
-        """Checks that an existing file looks like this kind, so that it may be replaced.
-
-        Raises
-        ------
-        InputError
-            The file looks like another kind.
-        """
+        """Checks that an existing file looks like this kind, so that it may be replaced."""
         if os.path.isfile(path):
             with open(path, "rb") as f:
                 head = f.read(_HEAD_BYTES)
@@ -54,13 +48,7 @@ class OutputKind:
                 raise self._foreign(path)
 
     def check_content(self, path: str) -> None:
-        """Checks the content of an HDF5 file; one rank of a job suffices.
-
-        Raises
-        ------
-        InputError
-            The file has another kind or is damaged.
-        """
+        """Checks the content of an HDF5 file; one rank of a job suffices."""
         from hpcpar.hdf5 import check, open_hdf5
 
         if self.holds is None or not holds_something(path):
@@ -90,13 +78,7 @@ DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 
 def check_outputs(options: OptionGroup) -> None:
-    """Checks that a command's outputs are distinct files and replace only files of their kind.
-
-    Raises
-    ------
-    InputError
-        Two options name one file, or an output would replace a file of another kind.
-    """
+    """Checks that a command's outputs are distinct files and replace only files of their kind."""
     for (one, path, kind), (other, other_path, other_kind) in combinations(_files(options), 2):
         same_target = kind and other_kind and (
             os.path.realpath(path) == os.path.realpath(other_path))
@@ -114,7 +96,7 @@ def holds_something(path: str) -> bool:
 
 
 def _files(options: OptionGroup) -> Iterator[tuple[str, str, OutputKind | None]]:
-    """Option name, path, and kind of each output; other options' texts, with no kind, may be paths.
+    """Option name, path and kind of each output; also other texts, which may be paths, with None.
     """
     for f in options_of(type(options)):
         value, check = getattr(options, f.name), f.metadata["option"].check

@@ -46,13 +46,7 @@ class BoxReader:
             self.resident = self._read(np.arange(samples))
 
     def of(self, chosen: NDArray[np.int64], epoch: int) -> NDArray[Any]:
-        """Boxes of the chosen samples [n, ...]; they are the same in every epoch.
-
-        Raises
-        ------
-        InputError
-            The file is damaged.
-        """
+        """Boxes of the chosen samples [n, ...]; they are the same in every epoch."""
         return self._read(chosen) if self.resident is None else self.resident[chosen]
 
     def _read(self, chosen: NDArray[np.int64]) -> NDArray[Any]:

@@ -143,13 +143,7 @@ class DataAttributes(msgspec.Struct):
 
 
 def read_attributes(f: h5py.File, path: str) -> DataAttributes:
-    """The attributes of a data file.
-
-    Raises
-    ------
-    InputError
-        An attribute has another type.
-    """
+    """The attributes of a data file."""
     where = f"data file {path}"
     return convert(attributes(f, where, REMEDY), DataAttributes, where, REMEDY)
 

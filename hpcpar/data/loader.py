@@ -221,11 +221,6 @@ class Loader:
     def batch(self, epoch: int, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """The rank's stored images [n, c, ...], and its labels [n, ...] or targets
         [n, outputs, ...].
-
-        Raises
-        ------
-        InputError
-            The file is damaged.
         """
         if not 0 <= index < self.batches_per_epoch:
             raise IndexError(f"batch {index} of an epoch of {self.batches_per_epoch}")

@@ -85,13 +85,7 @@ def _whole_numbers(stored: Any, decoded: Any) -> Any:
 
 
 class _Stack:
-    """Variables of one source as an array [N, channels, *image axes], read some samples at a time.
-
-    Raises
-    ------
-    InputError
-        The variables' dimensions differ.
-    """
+    """Variables of one source as an array [N, channels, *image], read some samples at a time."""
 
     def __init__(self, variables: Sequence[Any], source: str, order: Sequence[str],
                  channels: str) -> None:

@@ -89,8 +89,7 @@ def from_dict(data: object, where: str = "machine") -> Machine:
 
 
 def current_format(data: Mapping[str, object], where: str) -> dict[str, object]:
-    """A machine file's table with plain numbers for quantities, and fields of the current version.
-    """
+    """A machine file's table with plain numbers for quantities and the current version's fields."""
     table = {name: value for name, value in data.items() if name not in _REMOVED}
     device, quality, levels = table.get("device"), table.get("quality", {}), table.get("levels")
     if isinstance(device, str):

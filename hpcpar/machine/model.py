@@ -162,8 +162,8 @@ class Factors:
         Names of the level that the groups cross, the collective and the algorithm
         (`hpcpar.schedule.steps`); ``direct`` for halos and redistributions.
     bytes : tuple of float
-        Increasing sizes of the whole buffer; for direct messages, of the busiest rank's sent or
-        received bytes.
+        Increasing sizes of the whole buffer; for direct messages, bytes that the busiest rank sends
+        or receives.
     factors : tuple of float
         Ratio at each size; interpolated in the logarithm of the size, constant beyond the ends.
     """
@@ -253,13 +253,7 @@ class Machine:
                     "inside out, and only the last with ranks = 0")
 
     def loaded(self, shares: Mapping[str, float]) -> Machine:
-        """The machine with other jobs' shares of bandwidth, by level.
-
-        Raises
-        ------
-        InputError
-            A level is unknown.
-        """
+        """The machine with other jobs' shares of bandwidth, by level."""
         names = [level.name for level in self.levels]
         for name in shares:
             if name not in names:
@@ -340,8 +334,7 @@ class Machine:
         return self.level_index_for(ranks, ranks) == 0
 
     def inner_ranks(self, index: int) -> int:
-        """Ranks per unit of the next inner level, which share the `Level.links` of level `index`.
-        """
+        """Ranks per unit of the next inner level; they share the `Level.links` of level `index`."""
         return self.levels[index - 1].ranks if index > 0 else 1
 
     def level_between(self, a: int, b: int) -> Level:

@@ -65,7 +65,7 @@ def without_units(data: Mapping[str, object], names: Mapping[str, tuple[str, str
     for name in data.keys() & names.keys():
         field, kind = names[name]
         if field in data:
-            raise InputError(f"{where}: '{name}' and '{field}' are the same; leave one of them out")
+            raise InputError(f"{where}: '{name}' and '{field}' mean the same; leave one out")
         value = quantity(data[name], kind, f"{where}: '{name}'")
         if kind == "size":
             value = int(value)
@@ -74,13 +74,7 @@ def without_units(data: Mapping[str, object], names: Mapping[str, tuple[str, str
 
 
 def device(data: Mapping[str, object], where: str) -> dict[str, object]:
-    """A device's table with plain fields, including its ``[rates]``.
-
-    Raises
-    ------
-    InputError
-        As in `without_units`.
-    """
+    """A device's table with plain fields, including its ``[rates]``."""
     plain = without_units(data, DEVICE, where)
     if isinstance(rates := plain.get("rates"), Mapping):
         plain["rates"] = {name: quantity(rate, "flops", f"{where}: rate of '{name}'")

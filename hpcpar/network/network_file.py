@@ -32,13 +32,7 @@ class NetworkFile:
 
 
 def save(network: Network, path: str) -> None:
-    """Writes the network file atomically.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
+    """Writes the network file atomically."""
     data = {"hpcpar_network": 1, "network": NetworkSpec.of(network).to_json()}
     write_text(path, json.dumps(data, indent=1) + "\n", "network file")
 

@@ -65,11 +65,6 @@ def load_modules(names: Iterable[str]) -> None:
     ----------
     names : iterable of str
         Names of modules, or paths of their files.
-
-    Raises
-    ------
-    InputError
-        A module cannot be imported.
     """
     for name in names:
         with _first_on_path(_folder(name)):

@@ -56,13 +56,7 @@ class NetworkSpec:
 
     @classmethod
     def of(cls, network: Network) -> NetworkSpec:
-        """The spec of a network.
-
-        Raises
-        ------
-        InputError
-            A layer's class has no kind.
-        """
+        """The spec of a network."""
         named = cls(network.name, network.image_shape, network.classes)
         with suppress(InputError):  # a built-in name, but images with other axes
             if named.build() == network:

@@ -6,7 +6,7 @@ the pooling between two layers. |W_i| counts weights and biases, which are sent 
 logarithm is ceil(log2 P). Costs are alpha in seconds per message and beta in seconds per item (the
 item size is part of beta). All times are in seconds per iteration.
 
-The functions return the published equations. The package's schedules deviate in three places:
+The functions evaluate the equations as published. The package's schedules deviate in three places:
 
 * A grouped convolution needs only the channels of its group, so that a two-tower network moves less
   than Eq 3 and Eq 8 count.

@@ -165,11 +165,6 @@ def table3_pipeline(layers: Sequence[Table3Layer], run: TrainingRun, stages: Seq
         Number of layers of each stage, in order.
     segments : int
         S, the number of micro-batches.
-
-    Raises
-    ------
-    ValueError
-        The stages do not cover all layers.
     """
     if sum(stages) != len(layers) or min(stages) < 1:
         raise ValueError(

@@ -1,6 +1,4 @@
-"""Limits of scaling (ParaDL, Table 3, last column): most ranks of a strategy, layers cut into more
-parts than they have items, and the largest batch.
-"""
+"""Limits of scaling (ParaDL, Table 3, last column), layers that exceed them, and largest batch."""
 
 from __future__ import annotations
 
@@ -21,13 +19,7 @@ MOST_VALUES = 1 << 46
 
 
 def require_batch(network: Network, batch: int) -> None:
-    """Checks that a mini-batch is not absurdly large.
-
-    Raises
-    ------
-    InputError
-        Some layer would have more than `MOST_VALUES` values.
-    """
+    """Refuses absurdly large mini-batches: each layer may have at most `MOST_VALUES` values."""
     if batch * network.largest > MOST_VALUES:
         raise InputError(f"a batch of {batch:,} samples makes {batch * network.largest:.1e} "
                          f"values in one layer of '{network.name}', more than {MOST_VALUES:.1e}; "

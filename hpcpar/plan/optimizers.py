@@ -82,8 +82,7 @@ class Optimizer:
 
     @property
     def values(self) -> int:
-        """Values moved per weight: reads of weight, gradient and state, writes of weight and state.
-        """
+        """Values moved per weight: reads weight, gradient and state; writes weight and state."""
         return 3 + 2 * len(self.state)
 
 

@@ -34,9 +34,7 @@ VERSION = 1
 
 
 class Overlap(str, Enum):
-    """Communication that may overlap compute: none, gradient allreduces, or also halos and
-    activation gradients.
-    """
+    """Overlapped communication: none, weight gradients, or also halos and activation gradients."""
 
     NONE = "none"
     GRADIENT = "gradient"
@@ -262,13 +260,7 @@ def from_json(data: object, where: str) -> Plan:
 
 
 def save(plan: Plan, path: str) -> None:
-    """Writes the plan file atomically.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
+    """Writes the plan file atomically."""
     write_text(path, json.dumps(to_json(plan), indent=1) + "\n", "plan file")
 
 

@@ -23,13 +23,6 @@ from hpcpar.plan.strategy_request import Configs, StrategyRequest
 GATHERS = ("lazy", "eager")
 
 
-def gather_named(name: str) -> str:
-    """The name, checked to be one of `GATHERS`."""
-    if name not in GATHERS:
-        raise unknown("gather", name, GATHERS)
-    return name
-
-
 def placement_of(strategy: str) -> tuple[str, str]:
     """Splits ``strategy/placement``; the default placement is ``inner``."""
     name, _, placement = strategy.partition("/")
@@ -39,13 +32,7 @@ def placement_of(strategy: str) -> tuple[str, str]:
 
 
 def entry_of(strategy: str) -> Strategy:
-    """The entry of a strategy, named with or without its numbers.
-
-    Raises
-    ------
-    InputError
-        The name is unknown.
-    """
+    """The entry of a strategy, named with or without its numbers."""
     name = strategy.partition("/")[0].partition(":")[0]
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
@@ -67,8 +54,10 @@ def parse(strategy: str) -> tuple[str, Grid]:
 def fill(network: Network, name: str, ranks: int, grid: tuple[int, ...] = (),
          gather: str = "lazy", placement: str = "inner") -> Configs:
     """The configuration of every layer under the strategy with this name and grid."""
+    if gather not in GATHERS:
+        raise unknown("gather", gather, GATHERS)
     return entry_of(name).fill(
-        StrategyRequest(network, ranks, grid or (ranks, 1), gather_named(gather), placement))
+        StrategyRequest(network, ranks, grid or (ranks, 1), gather, placement))
 
 
 def configurations(network: Network, strategy: str, ranks: int, gather: str = "lazy") -> Configs:

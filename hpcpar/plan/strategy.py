@@ -137,13 +137,7 @@ class Strategy:
         return f"{self.name}:{'x'.join(map(str, grid))}" if grid else self.name
 
     def grid_in(self, strategy: str) -> Grid:
-        """The numbers in a strategy's text without a placement.
-
-        Raises
-        ------
-        InputError
-            The text does not have the strategy's form.
-        """
+        """The numbers in a strategy's text without a placement."""
         pattern = re.escape(self.form).replace(r"\[", "(?:").replace(r"\]", ")?")
         match = re.fullmatch(re.sub(_NUMBER, r"([1-9]\\d*)", pattern), strategy)
         if match is not None:

@@ -89,13 +89,7 @@ def built_in(name: str, shape: Shape | None = None, classes: int | None = None) 
 
 
 def defaults(name: str) -> tuple[Shape, int]:
-    """Default sample shape and number of classes of a network.
-
-    Raises
-    ------
-    InputError
-        As in `network`.
-    """
+    """Default sample shape and number of classes of a network."""
     if name in NETWORKS:
         return NETWORKS[name][1:]
     net = network(name)

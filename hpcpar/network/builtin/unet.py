@@ -1,6 +1,4 @@
-"""U-Nets: a class for each pixel of an image (Ronneberger et al. 2015) or volume (Cicek et al.
-2016).
-"""
+"""U-Nets classify each pixel of images (Ronneberger et al. 2015) or volumes (Cicek et al. 2016)."""
 
 from __future__ import annotations
 

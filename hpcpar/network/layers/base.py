@@ -139,8 +139,7 @@ class Layer:
         return False
 
     def inset(self, x: Shape) -> Shape:
-        """Offset of the input inside the output, along a sample's axes; () if the output does not
-        contain the input.
+        """Offset of the input inside the output of a sample; () if the output does not contain it.
         """
         return ()
 

@@ -269,8 +269,7 @@ def lrn(imp: Importer, node: Node) -> str:
 
 
 def _affine_weights(imp: Importer, node: Node) -> bool:
-    """Whether a normalization trains a scale and a shift; if not, exporters write ones and zeros.
-    """
+    """Whether a normalization trains scale and shift; if not, exporters write ones and zeros."""
     scale_and_shift = [imp.constant(node, 1), imp.constant(node, 2)]
     neutral = [c is None or (bool(c.remark) and not c.frozen
                              and bool(np.all(imp.value(node, i) == i % 2)))
@@ -308,8 +307,7 @@ def group_norm(imp: Importer, node: Node) -> str:
 
 
 def layer_norm(imp: Importer, node: Node) -> str | TensorView:
-    """LayerNormalization of whole samples, or of each pixel's channels if the channels come last.
-    """
+    """LayerNormalization of whole samples, or of each pixel's channels if channels come last."""
     scale, apart = imp.constant(node, 1), imp.unread(node)
     axis = node.integer("axis", -1)
     whole = imp.graph.shapes[imp.layer(apart.tensor)] if apart else ()

@@ -88,13 +88,7 @@ class Importer:
         self._trained: dict[str, Literal["frozen", "otherwise"]] = {}
 
     def run(self) -> None:
-        """Convert all nodes.
-
-        Raises
-        ------
-        InputError
-            Some nodes have no layer; one line names them all.
-        """
+        """Convert all nodes; one error names all nodes without a layer."""
         errors = []
         for node in self.operations.nodes:
             try:
@@ -345,10 +339,10 @@ class Importer:
             otherwise = self.operations.exact_sharing and bool(constant.origins)
             if constant.remark and otherwise:
                 self._trained[node.outputs[0]] = "otherwise"
-                self.remark(node, f"a weight {constant.remark}: the layer can be planned, but not "
-                                  "run")
+                self.remark(node, f"a tensor used as weights {constant.remark}: the layer can be "
+                                  "planned, but not run")
             elif constant.remark:
-                self.remark(node, f"a weight {constant.remark}; hpcpar trains it")
+                self.remark(node, f"a tensor used as weights {constant.remark}; hpcpar trains it")
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
         if dimensions > 1 or self.operations.exact_sharing:

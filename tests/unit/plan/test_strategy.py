@@ -128,7 +128,7 @@ def test_a_strategy_says_that_layers_lie_on_some_ranks(halves: None) -> None:
         return assign(request.layers, all_ranks) | assign(request.layers[:4], one)
 
     Strategy("some", "some", "some", grids=several)(first_rank)
-    with pytest.raises(InputError, match="puts layer 'input' on 1 of 4 ranks; register it with st"):
+    with pytest.raises(InputError, match="puts layer 'input' on 1 of 4 ranks; register the strat"):
         configurations(LENET, "some", 4)
     Strategy("some", "some", "some", grids=several, staged=True)(first_rank)
     assert "some" in {c.strategy for c in hpcpar.plan("lenet5", 4, 64).candidates}
