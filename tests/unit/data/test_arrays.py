@@ -197,7 +197,7 @@ def test_what_is_not_one_hot_is_refused_by_that_word(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"y.npy holds 3 whole numbers .* not one-hot"):
             made(tmp_path, labels=labels)
     path = made(tmp_path, labels=np.eye(3)[LABELS])  # floating point: targets
-    with pytest.raises(InputError, match="one-hot labels are whole numbers there"):
+    with pytest.raises(InputError, match="takes one-hot labels as whole numbers"):
         Loader(path, ((0, N), (0, 2), (0, 6), (0, 5)), (0, N), N)
 
 
@@ -220,7 +220,7 @@ def test_labels_that_start_at_1_are_noticed(tmp_path: Path, labels: Any) -> None
 
 @pytest.mark.parametrize(("labels", "ignored", "classes", "message"), [
     (np.where(MASKS == 2, 255, MASKS), None, None, "up to 1, and 255: .* --ignore 255, or keep"),
-    (np.where(MASKS == 2, 7, MASKS), None, 3, "labels from 0 to 7; .* count with --ignore"),
+    (np.where(MASKS == 2, 7, MASKS), None, 3, "labels from 0 to 7; .* ignore with --ignore"),
     (np.where(LABELS == 2, -1, LABELS), None, None,
      "labels from -1 to 1, but the first class is 0; leave -1 out .* with --ignore -1"),
     (LABELS * 0, 0, None, "every label is the ignored one"),

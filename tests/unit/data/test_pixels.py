@@ -90,7 +90,7 @@ def test_labels_of_pixels_are_checked(tmp_path: Path) -> None:
     synthetic(path, (1, 4, 4), 3, 4)
     with pytest.raises(InputError, match="make other data with: hpcpar data synthetic --pixels"):
         Loader(path, whole(2, 1, 4, 4), whole(2, 4, 4), 2)
-    with pytest.raises(InputError, match="at most one for each channel"):
+    with pytest.raises(InputError, match="at most one per channel"):
         synthetic(path, (1, 4, 4), 3, 4, targets=2, pixels=True)
 
 
