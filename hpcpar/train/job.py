@@ -263,7 +263,7 @@ class Job(MeasuredRun):
         """Find the first layer in which the trouble shows, on any rank, and stop."""
         names = [layer.name for layer in self.network.layers]
         mine = self.detector.first()
-        where = int(self.world.least(names.index(mine) if mine else len(names)))
+        where = int(self.world.min(names.index(mine) if mine else len(names)))
         name = names[where] if where < len(names) else self.network.layers[-1].name
         remedy = "look at the data and the weights"
         if self.executor.training is not None:
