@@ -27,7 +27,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.reservoir import MOST_ITERATIONS, Reservoir
+from hpcpar.runtime.reservoir import MAX_ITERATIONS, Reservoir
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
@@ -62,12 +62,12 @@ class JobMeasurements:
     """
 
     def __init__(self, steps: int) -> None:
-        self.iterations: Reservoir[tuple[float, float]] = Reservoir(MOST_ITERATIONS)
-        self.epochs: Reservoir[EpochEnd] = Reservoir(MOST_ITERATIONS)
+        self.iterations: Reservoir[tuple[float, float]] = Reservoir(MAX_ITERATIONS)
+        self.epochs: Reservoir[EpochEnd] = Reservoir(MAX_ITERATIONS)
         self.messages, self.sent_bytes = np.zeros((2, steps), np.int64)
         self.samples = 0
         #: Seconds outside of the schedule, until the next iteration.
-        self.outside: Reservoir[float] = Reservoir(MOST_ITERATIONS)
+        self.outside: Reservoir[float] = Reservoir(MAX_ITERATIONS)
 
     @property
     def losses(self) -> list[float]:

@@ -11,7 +11,8 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(Add)
 class AddOp(Operator):
-    """Sum of the inputs; y may be the first input's memory, and each gradient that of dy."""
+    """Sum of the inputs. y may share the first input's memory, and input gradients may share dy's.
+    """
 
     def _forward(self) -> None:
         first, second, *others = self.blocks.xs
@@ -27,7 +28,9 @@ class AddOp(Operator):
 
 @operator(Multiply)
 class MultiplyOp(Operator):
-    """Product of two inputs; of an image and its gate, this block's part of the gate's gradient."""
+    """Product of two inputs of equal shape, or of an image and its channels' gate. The gate's
+    gradient is a partial sum over this block's pixels.
+    """
 
     def _forward(self) -> None:
         self.backend.multiply(self.x, self._like_image(self.blocks.xs[1]), self.y)
@@ -49,8 +52,8 @@ class MultiplyOp(Operator):
 
 @operator(Concat)
 class ConcatOp(Operator):
-    """The inputs' channels that this rank owns, one input after the other; parts may be the inputs'
-    memory already.
+    """The inputs' channels that this rank owns, input after input. Inputs that already share y's
+    memory need no copy.
     """
 
     def __init__(self, ctx: Context) -> None:
