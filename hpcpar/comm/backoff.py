@@ -17,16 +17,8 @@ SLEEP_FRACTION = 1 / 50
 
 
 def pause(polls: int, idle_s: float, yields: int = YIELDS) -> bool:
-    """Yield the core, or sleep, after a fruitless poll; return True if the rank slept.
-
-    Parameters
-    ----------
-    polls : int
-        Fruitless polls so far.
-    idle_s : float
-        Time without any progress (s).
-    yields : int
-        Polls before the first sleep.
+    """Yield the core after each of the first `yields` fruitless polls, later sleep; return True if
+    the rank slept. `idle_s` is the time without any progress.
     """
     if polls < yields:
         os.sched_yield()

@@ -11,10 +11,7 @@ from hpcpar.errors import InputError, on_all_ranks
 def _sharing(world: World, card: str) -> list[tuple[str, list[int]]]:
     """The GPUs that several ranks share, each with its ranks. Every rank must call this.
 
-    Parameters
-    ----------
-    card : str
-        Name of this rank's GPU on its node; empty if it has none.
+    `card` is the name of this rank's GPU on its node; empty if it has none.
     """
     ranks: dict[tuple[str, str], list[int]] = {}
     for rank, (node, name) in enumerate(world.comm.allgather((world.boot_id, card))):
@@ -30,14 +27,8 @@ def shared(world: World, card: str) -> list[str]:
 
 
 def differences(world: World, versions: Mapping[str, str]) -> list[str]:
-    """A line for each property in which the ranks' devices differ. Every rank must call this.
-
-    Replicas on different devices may round differently.
-
-    Parameters
-    ----------
-    versions : mapping
-        This rank's hardware, software and precision (`Backend.versions`).
+    """A line for each property (`Backend.versions`) in which the ranks' devices differ. Every rank
+    must call this.
     """
     ranks = world.comm.allgather(dict(versions))
     lines = []

@@ -1,5 +1,4 @@
-"""Offsets of all ranks' clocks from rank 0's, by ping-pong; the fastest exchange is the most exact.
-"""
+"""Offsets of all clocks from rank 0's, by ping-pong; the fastest exchange counts."""
 
 from __future__ import annotations
 
@@ -22,12 +21,7 @@ _TAG = (1 << 15) - 1
 
 def read(world: World,
          clock: Callable[[], float] = time.perf_counter) -> NDArray[np.float64] | None:
-    """Compare all clocks with rank 0's now. Every rank must call this.
-
-    Parameters
-    ----------
-    clock : callable
-        This rank's clock (s).
+    """Compare all clocks (s) with rank 0's now. Every rank must call this.
 
     Returns
     -------

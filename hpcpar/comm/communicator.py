@@ -95,9 +95,7 @@ class Communicator:
 
     @property
     def library_collectives(self) -> bool:
-        """False where the library's collectives crash: Open MPI's nonblocking collectives on device
-        memory (Open MPI issues 9845 and 12045).
-        """
+        """False where Open MPI's collectives crash on device memory (issues 9845, 12045)."""
         direct = self.transport is Transport.DIRECT
         return not (direct and self.world.library.startswith("Open MPI"))
 
@@ -113,9 +111,7 @@ class Communicator:
                        self.backend, self._on_device(step))
 
     def _on_device(self, step: Comm) -> bool:
-        """True where a step's messages lie in device memory. The host waits for the loss, so NCCL
-        does not move it.
-        """
+        """True where messages lie in device memory; the host waits for the loss."""
         if self.transport is Transport.NCCL:
             return step.phase is not Phase.LOSS
         return self.transport is Transport.DIRECT
@@ -181,10 +177,7 @@ class Communicator:
     def _until(self, done: Callable[[], bool], stuck: Callable[[], None], visible: bool) -> None:
         """Poll until `done`; call `stuck` after a long time without any progress.
 
-        Parameters
-        ----------
-        visible : bool
-            Progress is visible before the end, so polls may become rare while there is none.
+        If progress is `visible` before the end, polls may become rare while there is none.
         """
         polls, seen, since, idle_s = 0, (-1, -1), 0.0, 0.0
         while True:

@@ -15,10 +15,7 @@ from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, pack, peak
 def place(backend: Backend, buffers: Sequence[Buffers], moments: Sequence[int]) -> tuple[int, int]:
     """Allocate the buffers' memory; return its bytes, and the most bytes in flight at once.
 
-    Parameters
-    ----------
-    moments : sequence of int
-        For each buffer, a bit for every moment at which it is in flight.
+    For each buffer, `moments` has a bit for every moment at which it is in flight.
     """
     total = flying = 0
     for device in (False, True):

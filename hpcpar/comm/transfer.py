@@ -45,14 +45,8 @@ class Transfer(ABC):
 
 @dataclass(frozen=True)
 class BoundRound:
-    """A round of a step on this rank.
-
-    Attributes
-    ----------
-    receives, sends : list
-        (array, rank) of every message.
-    sums : list
-        (landing buffer, target) of every message that is added.
+    """A round of a step on this rank: (array, rank) of every message, and (landing buffer, target)
+    of every message that is added.
     """
 
     receives: list[tuple[Any, int]]

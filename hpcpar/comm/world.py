@@ -145,9 +145,7 @@ class World:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Inside this context, an error on one rank ends the whole job within seconds, with a
-        message that names the rank and the reason.
-        """
+        """Inside this context, an error on one rank ends the whole job within seconds."""
         try:
             yield
         except BaseException as err:
@@ -171,9 +169,7 @@ class World:
 
 
 def separate_worlds(size: int, library: str) -> str | None:
-    """An error and its remedy if the launcher started several processes but MPI sees a separate
-    world in each; else None.
-    """
+    """The error if MPI sees the launcher's processes as separate worlds; else None."""
     name = next((v for v in _SIZE_VARIABLES if whole_number(v) is not None), "SLURM_NTASKS")
     # a batch script's own processes see the size of its allocation
     if size != 1 or name == "SLURM_NTASKS" or (whole_number(name) or 0) <= 1:

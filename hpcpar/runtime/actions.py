@@ -173,11 +173,8 @@ class Actions:
         self._finish(layer)
         current.ops[layer].backward_weight()
         self._unfinished[layer] = current
-        if not self._synchronised(layer):
+        if not sums_known(self.plan, self.network.by_name[layer]):
             self._finish(layer)
-
-    def _synchronised(self, layer: str) -> bool:
-        return sums_known(self.plan, self.network.by_name[layer])
 
     def _finish(self, layer: str) -> None:
         """Complete a layer's weight gradient. In the first micro-batch, the last of several tied
@@ -186,7 +183,7 @@ class Actions:
         current = self._unfinished.pop(layer, None)
         if current is None:
             return
-        if self._synchronised(layer):
+        if sums_known(self.plan, self.network.by_name[layer]):
             current.ops[layer].finish_weight()
         owner = self.network.by_name[layer].weights_of or layer
         total, local = self.parameters.get(owner), self.passes.op_parameters.get(layer)

@@ -38,14 +38,8 @@ _TAGS = 1 << 14
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory of this rank's blocks and messages.
-
-    Attributes
-    ----------
-    alive_bytes, flying_bytes : int
-        The most bytes of blocks alive, and of messages in flight, at once.
-    blocks_bytes, messages_bytes : int
-        The bytes allocated for them.
+    """Memory of this rank: the most bytes of blocks alive and of messages in flight at once, and
+    the bytes allocated for blocks and messages.
     """
 
     alive_bytes: int
@@ -240,9 +234,7 @@ class Executor:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all arrays of this rank: weights with gradients and optimiser state, blocks,
-        arrays that operators keep, and messages.
-        """
+        """Bytes of all arrays: weights and their state, blocks, kept arrays, messages."""
         parameters = self.parameters.values()
         arrays = [a for p in parameters for a in (p.flat, p.grad, *p.state, p.buffers)]
         arrays += [p.grad for p in self._passes.op_parameters.values() if p not in parameters]
@@ -280,7 +272,7 @@ class Executor:
         labels : numpy.ndarray
             [batch, ...] the part `truth_box` of the ground truth of every sample in the mini-batch.
         step : int
-            Number of the iteration; dropout masks depend on it.
+            The iteration; dropout masks depend on it.
         counted : (int, float), optional
             Samples of the batch, and how many of them count in its loss, where some labels do not
             count (`Loader.counted`).
@@ -305,9 +297,7 @@ class Executor:
         return self.run(self.evaluation, images, labels, counted)
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """`Actions.counts` [3, classes], summed over all ranks since the last call. Every rank must
-        call this.
-        """
+        """`Actions.counts` since the last call, over all ranks. Every rank must call this."""
         counts = self._actions.counts
         if counts is None:
             return None
@@ -325,12 +315,7 @@ class Executor:
                     first: int = 0, end: int = sys.maxsize) -> None:
         """Run steps `first` to `end` of a program whose loss the caller computes.
 
-        Parameters
-        ----------
-        images : array
-            As in `iterate`; None where the steps do not begin with the first.
-        step : int
-            Number of the iteration.
+        Images are as in `iterate`; None if `first` is not 0.
         """
         if images is not None:
             self._images = images

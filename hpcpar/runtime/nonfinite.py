@@ -1,6 +1,4 @@
-"""Finds the layer whose values stop being finite, in the iteration in which it happens: later
-iterations overwrite weights and memory.
-"""
+"""Finds the layer whose values stop being finite, in the iteration in which it happens."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Copies layers' outputs and gradients while a program runs, before other arrays reuse their
-memory.
-"""
+"""Copies outputs and gradients while a program runs, before their memory is reused."""
 
 from __future__ import annotations
 
@@ -16,13 +14,7 @@ from hpcpar.schedule.steps import Comm, Op, Phase, Role, Step
 
 class Watch:
     """Copies each output and gradient of a program once it is complete, in the last micro-batch or
-    FC pass.
-
-    Attributes
-    ----------
-    outputs, gradients : dict
-        Host copies of the part of each layer's output, and of its gradient, that this rank owns, by
-        the layer's name.
+    FC pass: `outputs` and `gradients` are host copies of the parts that this rank owns, by layer.
     """
 
     def __init__(self, executor: Executor, program: Program | None) -> None:
@@ -63,16 +55,13 @@ class Watch:
         return next((s.index for s in self._steps if s.index >= written), self._end)
 
     def _written(self, step: Step) -> int:
-        """The step before which `step` has written its layer's output; 0 if it does not write it.
-        """
+        """The step before which `step` has written its layer's output; 0 if it never does."""
         if not isinstance(step, Comm):
             return step.index + 1
         return self.program.steps.until[step.index] if step.tensor.role is Role.OUTPUT else 0
 
     def _gradient_step(self, layer: str) -> int:
-        """The step before which the output's gradient is complete: the first step that reads it, or
-        -1 if none does.
-        """
+        """The first step that reads the output's complete gradient; -1 if none does."""
         part = self.executor.last_part(layer).part
         for s in self._steps:
             if s.phase is not Phase.BACKWARD or s.layer != layer or s.part != part:

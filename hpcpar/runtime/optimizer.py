@@ -78,8 +78,7 @@ class SGD(OptionGroup, section="training"):
         return k ** exponent, k ** (1 - exponent)
 
     def rate_at(self, step: int, steps: int, epoch_steps: int) -> float:
-        """The learning rate of iteration `step` of `steps`; an epoch has `epoch_steps` iterations.
-        """
+        """The learning rate of iteration `step` of `steps`."""
         warmup = min(WARMUP, epoch_steps // 4) if self.warmup is None else self.warmup
         if step < warmup:
             return self.rate * (step + 1) / warmup
@@ -108,9 +107,7 @@ class Rule:
 
     def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None,
                of_a_pass: bool = False) -> None:
-        """Apply the gradient to the weights that this rank updates, after `count` earlier updates;
-        `tick` lets other gradients travel meanwhile.
-        """
+        """Apply gradients after `count` earlier updates; `tick` lets others travel."""
         factors = self.of_a_pass if of_a_pass else (1.0, 1.0)
         rate, decay = self.rate * factors[0], self.decay * factors[1]
         whole = (p.updated(p.flat), p.updated(p.grad), *p.state)

@@ -1,6 +1,4 @@
-"""A layer's weights on a rank: its output channels' weights and biases share one flat buffer, for
-one allreduce and one update.
-"""
+"""A layer's weights on a rank: one flat buffer, for one allreduce and one update."""
 
 from __future__ import annotations
 
@@ -151,9 +149,7 @@ def initial_deviation(network: Network, layer: Layer) -> float:
 
 def initial_rows(network: Network, layer: Layer, seed: int, start: int, stop: int,
                  dtype: str) -> NDArray[Any]:
-    """Initial weights of rows [start, stop) of a layer. Each row has its own random stream, so all
-    plans start from the same weights.
-    """
+    """Initial rows [start, stop); each has its own random stream, so all plans agree."""
     row = layer.weight_shape(network.input_shape(layer))[1:]
     deviation, scale = initial_deviation(network, layer), initial_scale(network, layer)
     position = network.layers.index(layer)

@@ -116,9 +116,7 @@ class Passes:
         return list(self._ops.values())
 
     def _bound(self, planned: PassPlan, arena: Arena) -> Pass:
-        """A pass with its arrays and operators. Passes in which a layer uses the same buffers share
-        the layer's operator.
-        """
+        """Create a pass's arrays; passes that share a layer's buffers share its operator."""
         blocks = {name: b.map(arena.array) for name, b in planned.blocks.items()}
         bound = Pass(planned, blocks, sums=self.backend.zeros((2,), np.float64))
         layers = [layer for layer in self.network.layers if layer.name in blocks and layer.inputs]

@@ -19,7 +19,7 @@ from hpcpar.schedule.steps import Phase
 
 
 class _Span(Enum):
-    """What a program does between two marks."""
+    """The activity of a program between two marks."""
 
     WORK = "work"
     WAIT = "wait"
@@ -81,12 +81,9 @@ class Program:
         self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*steps.mine, *waits, n})]
 
     def run(self, first: int = 0, end: int = sys.maxsize) -> None:
-        """Run every step once, in order, and wait for all of their work.
+        """Run steps `first` to `end` once, in order, and wait for all of their work.
 
-        Parameters
-        ----------
-        first, end : int
-            Run only steps `first` to `end`. `first` is 0 or the previous call's `end`.
+        `first` is 0 or the previous call's `end`.
         """
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
         mark = communicator.backend.mark

@@ -20,8 +20,7 @@ def max_kept(steps: int, ranks: int) -> int:
 
 
 def stride(numbers: Sequence[int], limit: int) -> int:
-    """The smallest power of two s so that at most `limit` of the numbers are in every s-th group.
-    """
+    """The smallest power of two s: every s-th group has at most `limit` of the numbers."""
     out = 1
     while sum(n // GROUP % out == 0 for n in numbers) > limit:
         out *= 2

@@ -34,8 +34,7 @@ class Stamps:
             max_kept(steps, world.size))
 
     def add(self, number: int, program: Program, begin_s: float) -> None:
-        """Keep the step times of an iteration that began at `begin_s`, if the reservoir takes it.
-        """
+        """Keep the step times of an iteration that began at `begin_s`, if taken."""
         if self.kept.takes(number):
             t = program.times()
             times = (t.seconds, t.started_s - begin_s, t.ended_s - begin_s, t.waited_s)
@@ -50,9 +49,7 @@ class Stamps:
         return {"begin_s": begin_s} | {name: times[:, i] for i, name in enumerate(STEP_TIMES)}
 
     def clocks(self) -> NDArray[np.float64] | None:
-        """On rank 0, [ranks, 2, 3] readings of all clocks at the beginning and now
-        (`clock_sync.read`). Every rank must call this.
-        """
+        """On rank 0, clock readings [ranks, 2, 3], first and now. Every rank must call this."""
         last = clock_sync.read(self._world)
         return None if self._first is None or last is None else np.stack(
             [self._first, last], axis=1)

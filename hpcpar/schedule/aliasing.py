@@ -17,8 +17,6 @@ def in_place(layer: Layer, producer: Layer) -> bool:
 
 
 def begins_sum(network: Network, producer: Layer, consumer: Layer, which: int) -> bool:
-    """True where input `which` of `consumer` is the first reader of the producer's output to
-    compute its gradient.
-    """
+    """True if the backward pass computes this input's gradient first among all readers'."""
     return consumer.name == network.consumers[producer.name][-1] and consumer.inputs.index(
         producer.name) == which

@@ -25,9 +25,7 @@ class Pending:
 
 
 def sums_known(plan: Plan, layer: Layer) -> bool:
-    """True where the summed moments already give every rank the gradient: synchronised batch
-    normalisation.
-    """
+    """True where summed moments already give the gradient: synchronised batch norm."""
     return layer.statistics == "batch" and plan.batch_norm == "sync"
 
 

@@ -144,9 +144,7 @@ class Builder(Emitter):
         return self.move(phase, layer.name, tensor, pattern, parts, whole, key)
 
     def loss(self) -> Move | None:
-        """Sum the loss over all ranks, unless the caller computes it; ranks without a part of the
-        loss add zeros.
-        """
+        """Sum the loss over all ranks, unless the caller computes it."""
         if self.network.loss.outside:
             return None
         everyone = Config(n=self.plan.ranks)

@@ -27,21 +27,11 @@ from hpcpar.schedule.steps import Op, Phase, Role, TensorRef
 
 
 class Emitter:
-    """Appends steps in order; `wait` says which step needs a movement.
-
-    Parameters
-    ----------
-    choose : callable
-        Picks algorithm and segments of every collective.
-
-    Attributes
-    ----------
-    part : int
-        Index of the current pass through the fully connected layers.
-    """
+    """Appends steps in order; `wait` says which step needs a movement."""
 
     def __init__(self, network: Network, plan: Plan, choose: Chooser) -> None:
         self.network, self.plan, self.choose = network, plan, choose
+        #: Index of the current pass through the fully connected layers.
         self.part = 0
         self.edges = Edges(network, plan)
         self.out = Outline(plan, self.edges)

@@ -1,5 +1,4 @@
-"""An exchange: the data that one rank packs, sends, receives and unpacks in a communication step.
-"""
+"""An exchange: one rank's pack, messages and unpack in a communication step."""
 
 from __future__ import annotations
 

@@ -9,15 +9,7 @@ from hpcpar.plan.layout import Layout
 
 
 def interior(owned: Layout, needed: Layout, out: Box, rank: int) -> Box:
-    """The largest box of `rank`'s outputs whose windows stay inside the input that the rank owns.
-
-    Parameters
-    ----------
-    owned, needed : Layout
-        Boxes of the layer's input.
-    out : Box
-        The rank's box of the layer's output (same axis order).
-    """
+    """The largest part of `rank`'s output box `out` that reads only input that the rank owns."""
     box = []
     for outputs, inputs, axis in zip(out, owned.box(rank), needed.axes, strict=True):
         slides = isinstance(axis.relation, Sliding) and needed.degree(axis) > 1

@@ -61,9 +61,7 @@ def moments_pattern(network: Network, plan: Plan, layer: Layer) -> AnyPattern:
 
 
 def _separate_groups(network: Network, layer: Layer) -> int:
-    """Groups that may lie on different ranks; 1 where a group's end would split an indivisible
-    unit of channels (`granules`).
-    """
+    """Groups that may lie on different ranks; 1 if a group would split a granule."""
     channels = network.shapes[layer.name][0]
     groups = layer.statistics_groups(channels)
     return groups if channels // groups % network.granules[layer.name] == 0 else 1

@@ -39,14 +39,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Quote:
-    """The price of a collective, computed when its algorithm was chosen.
-
-    Attributes
-    ----------
-    model : object
-        The network model that computed it.
-    seconds : dict
-        Seconds in every case, by kind.
+    """A collective's price by a network `model`, computed when its algorithm was chosen: seconds in
+    every case, by kind.
     """
 
     model: object

@@ -249,9 +249,7 @@ def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
 
 
 def partial_axes(needed: Layout) -> tuple[MeshAxis, ...]:
-    """Coordinates over which a needed box's gradients are partial sums, because ranks that differ
-    in them need the same box.
-    """
+    """Coordinates over which gradients are partial sums: their ranks need the same box."""
     mesh_axes = needed.config.mesh_axes
     sums = (summed_over(axis, mesh_axes[name]) for name, axis in may_sum(needed.axes))
     return tuple(mesh_axis for mesh_axis in sums if mesh_axis.size > 1)

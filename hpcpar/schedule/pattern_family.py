@@ -136,13 +136,7 @@ def cut_parts(layout: Layout, axis: Axis) -> Ints:
 
 @dataclass(frozen=True)
 class _Relations:
-    """The relation of an axis in every case of a family; see `pattern.AxisRelation`.
-
-    Attributes
-    ----------
-    index : ndarray
-        Index into `distinct`, per case.
-    """
+    """The relation of an axis in every case of a family: ``distinct[index]``."""
 
     distinct: list[AxisRelation]
     index: IntArray

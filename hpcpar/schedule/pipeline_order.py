@@ -19,9 +19,7 @@ from hpcpar.schedule.steps import Phase
 
 
 def firsts(network: Network, plan: Plan) -> list[int]:
-    """The first rank of each stage, in order; a single one where the plan is not a pipeline of
-    stages on separate ranks.
-    """
+    """The first rank of each stage, in order; a single one if the plan is not a pipeline."""
     if any(np.ndim(c.first) for c in plan.configs.values()):
         raise InputError(
             "stages of several pipelines cannot be priced together; price one plan at a time")
@@ -52,9 +50,7 @@ class Cell:
 
 
 def in_flight(order: PipelineOrder, stages: int, stage: int, parts: int) -> int:
-    """The most micro-batches whose activations a stage keeps: all (GPipe), or one per stage from
-    this one to the last (1F1B).
-    """
+    """The most micro-batches that a stage keeps: all (GPipe), or one per stage left (1F1B)."""
     return parts if order is PipelineOrder.GPIPE else min(parts, stages - stage)
 
 

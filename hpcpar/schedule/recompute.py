@@ -23,15 +23,7 @@ _IMAGES = -1
 
 @dataclass(frozen=True)
 class Recompute:
-    """The layers that the backward pass recomputes.
-
-    Attributes
-    ----------
-    segment : dict
-        Each layer's segment number, in the network's order.
-    layers : frozenset of str
-        The recomputed layers.
-    """
+    """Each layer's segment number, in network order, and the layers that are recomputed."""
 
     segment: dict[str, int]
     layers: frozenset[str]

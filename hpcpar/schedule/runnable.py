@@ -44,12 +44,7 @@ def require_own_training(network: Network) -> None:
 
 
 def require(network: Network, plan: Plan, training: bool = True) -> None:
-    """Check that the executor can run a plan.
-
-    Parameters
-    ----------
-    training : bool
-        False for the forward pass alone.
+    """Check that the executor can run a plan, with `training` or only its forward pass.
 
     Raises
     ------

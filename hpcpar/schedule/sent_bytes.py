@@ -77,9 +77,7 @@ def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
 
 @lru_cache(maxsize=10_000)
 def _overlaps(held: Axis, wanted: Axis, parts: int) -> Counts:
-    """Overlaps of each held part with wanted parts: [with all or with its own, pieces or indices,
-    parts].
-    """
+    """Overlaps of held parts: [with all or own wanted part, pieces or indices, parts]."""
     (h0, h1), (w0, w1) = all_intervals(held, parts), all_intervals(wanted, parts)
     out = np.zeros((2, 2, parts), np.int64)
     for turn in (TURNS * held.extent).ravel():
@@ -91,9 +89,7 @@ def _overlaps(held: Axis, wanted: Axis, parts: int) -> Counts:
 
 
 def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
-    """Counts from all pairs of ranks with one replica index: a rank sends each overlap of its box
-    with another rank's.
-    """
+    """Counts from all pairs of ranks with one replica index."""
     rank = np.arange(ranks)
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     held, wanted = boxes(step.source, rank), boxes(step.destination, rank)
@@ -117,9 +113,7 @@ def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
 
 # -- collectives -----------------------------------------------------------------------------------
 def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
-    """Groups with equal block sizes send the same messages, so each distinct collective counts
-    once.
-    """
+    """Counts once per distinct collective: groups with equal block sizes send the same."""
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     for collective, members in collectives(step, group, ranks):
         messages[members], items[members] = _of_members(step.algorithm, collective)

@@ -59,7 +59,7 @@ class Op(str, Enum):
 
 
 class Role(str, Enum):
-    """What a tensor is to its layer."""
+    """The role of a tensor in its layer."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -70,14 +70,8 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor of a layer, or its gradient.
-
-    Attributes
-    ----------
-    layer : str
-        Empty for the loss, which belongs to the whole network.
-    input : int
-        Index among the layer's inputs.
+    """A tensor of a layer, or its gradient. The loss has an empty `layer`; `input` is an index
+    among the layer's inputs.
     """
 
     layer: str

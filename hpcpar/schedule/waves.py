@@ -24,12 +24,8 @@ from hpcpar.schedule.steps import Comm, Group, Kind
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """The sender and receiver of each message, sorted by receiver: [messages] ranks.
-
-    Attributes
-    ----------
-    turn : ndarray
-        Position of the message in its sender's round.
+    """The sender and receiver of each message, [messages] ranks, sorted by receiver; `turn` is a
+    message's position in its sender's round.
     """
 
     senders: IntArray
@@ -39,12 +35,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Wave:
-    """Messages that travel together: [messages] items, 0 where nothing is sent.
-
-    Attributes
-    ----------
-    adds : ndarray
-        True where the receiver adds the items instead of copying them.
+    """Messages that travel together: [messages] items (0 where nothing is sent), and whether the
+    receiver adds them instead of copying.
     """
 
     pairs: Pairs
@@ -75,8 +67,7 @@ KEPT_MEMBERS = 1024
 
 
 def waves(step: Comm, ranks: int) -> Iterator[Wave]:
-    """The waves of a step among `ranks` ranks, in order; none for a collective that the MPI library
-    does.
+    """The waves of a step among `ranks` ranks, in order; none if the MPI library does the step.
 
     Raises
     ------
@@ -177,9 +168,7 @@ class _Messages:
 
 
 def _matched(name: str, messages: _Messages) -> Iterator[tuple[int, Wave]]:
-    """Pair sends with receives, in order between each two ranks, and number the waves; messages of
-    one wave do not wait for each other.
-    """
+    """Pair sends with receives, in order between each two ranks, and number the waves."""
     sends, receives = messages.sends, messages.receives
     sends = sends[np.lexsort(sends[:, [3, 2, 0, 1]].T)]
     receives = receives[np.lexsort(receives[:, [3, 2, 1, 0]].T)]

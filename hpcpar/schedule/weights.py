@@ -28,9 +28,7 @@ def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
 
 
 def gradient(b: Emitter, layers: Sequence[Layer]) -> Move | None:
-    """Sum a layer's weight gradient, or a bucket of several layers' gradients, over the ranks that
-    hold partial sums.
-    """
+    """Sum a layer's or a bucket's weight gradient over the ranks with partial sums."""
     layer = layers[-1]
     if len(layers) > 1:
         items = sum(other.parameters(b.network.input_shape(other)) for other in layers)

@@ -18,8 +18,7 @@ _Call = tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec]
 
 @operator(Conv)
 class ConvOp(Operator):
-    """A convolution of images or volumes; partial sums where the rank has only some input channels.
-    """
+    """A convolution; partial sums where the rank has only some input channels (k)."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -82,9 +81,7 @@ _Group = tuple[slice, slice, ConvSpec]
 
 @operator(ConvTranspose)
 class ConvTransposeOp(ConvOp):
-    """A transposed convolution. It uses the kernels of the convolution from its outputs to its
-    inputs, one group at a time.
-    """
+    """A transposed convolution: a convolution's kernels from outputs to inputs, by group."""
 
     def _groups(self, spec: ConvSpec) -> Iterator[_Group]:
         for s in spec.segments:

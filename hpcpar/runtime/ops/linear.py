@@ -9,9 +9,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(Linear)
 class LinearOp(Operator):
-    """Y = X W^T + b for this rank's samples and output features; a partial sum where the rank has
-    only some input features (k).
-    """
+    """Y = X W^T + b; a partial sum where the rank has only some input features (k)."""
 
     def _forward(self) -> None:
         p = self.parameters

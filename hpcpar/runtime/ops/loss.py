@@ -1,5 +1,4 @@
-"""Losses on a block: this rank's share of the loss, and the gradient that starts the backward pass.
-"""
+"""Losses on a block: this rank's share of the loss, and the gradient."""
 
 from __future__ import annotations
 
@@ -52,12 +51,8 @@ class LossOp(Operator):
         return math.prod(self.ctx.input_shape[1:])
 
     def _loss(self, x: Array, scale: float, dx: Array) -> None:
-        """Compute `ctx.sums` before scaling, and the gradient times `scale`.
-
-        Parameters
-        ----------
-        x, dx : array
-            [rows, own outputs], with a row for each sample or pixel.
+        """Compute `ctx.sums` before scaling, and the gradient times `scale`; x and dx are [rows,
+        own outputs] with a row for each sample or pixel.
         """
         raise NotImplementedError
 
@@ -114,9 +109,7 @@ class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
         self.moments = ctx.backend.zeros(shape(ctx.moments), np.float64)
 
     def statistics(self) -> None:
-        """Compute `moments` of each sample and class: sums of p t and of p + t, with probability p
-        and one-hot label t.
-        """
+        """Compute `moments`: sums of p t and p + t, with probability p and label t."""
         self.moments[...] = 0
         if not self.empty:
             for sums, (p, t) in zip(self.moments, self._samples(), strict=True):
@@ -124,9 +117,7 @@ class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
                 sums[:, 1] = p.sum(axis=0, dtype=np.float64) + t.sum(axis=0)
 
     def _samples(self) -> Iterator[tuple[Array, Array]]:
-        """For each sample, (p, t) [own pixels, classes]: the softmax, 0 at pixels that do not
-        count, and the one-hot labels.
-        """
+        """(p, t) [own pixels, classes] per sample: softmax (0 if ignored), one-hot labels."""
         xp = self.backend.xp
         for i, labels in enumerate(self.ctx.labels):
             rows, flat = self._rows(self.x[i:i + 1]), labels.reshape(-1)

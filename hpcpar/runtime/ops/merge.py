@@ -11,8 +11,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(Add)
 class AddOp(Operator):
-    """Sum of the inputs. y may share the first input's memory, and input gradients may share dy's.
-    """
+    """Sum of the inputs; y may share the first input's memory, and dx may share dy's."""
 
     def _forward(self) -> None:
         first, second, *others = self.blocks.xs
@@ -52,9 +51,7 @@ class MultiplyOp(Operator):
 
 @operator(Concat)
 class ConcatOp(Operator):
-    """The inputs' channels that this rank owns, input after input. Inputs that already share y's
-    memory need no copy.
-    """
+    """The inputs' channels that this rank owns; those already in y's memory stay there."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

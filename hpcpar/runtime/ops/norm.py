@@ -15,8 +15,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(LRN)
 class LRNOp(Operator):
-    """Local response normalisation; `offset` is the first owned channel's index in the needed ones.
-    """
+    """Local response normalisation; `offset` is the first owned channel among the needed."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -99,9 +98,7 @@ class BatchNormOp(NormalisationOp):
                                            self.y)
 
     def backward_weight(self) -> None:
-        """Compute `moments_gradient` of this rank's block; with local statistics, also the
-        gradients of weight and bias.
-        """
+        """Compute `moments_gradient`; with local statistics, also the weight gradient."""
         if self.empty:
             self.moments_gradient[...] = 0
         else:
@@ -116,9 +113,7 @@ class BatchNormOp(NormalisationOp):
                                         self.moments_gradient * w[:, None], self.count, self.dx)
 
     def finish_weight(self) -> None:
-        """With synchronised statistics, write the gradients of weight and bias from the summed
-        `moments_gradient`.
-        """
+        """With synchronised statistics, take the gradient from the summed moments."""
         if not self.ctx.local_statistics:
             self._write()
 

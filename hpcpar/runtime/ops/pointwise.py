@@ -58,9 +58,7 @@ class DropoutOp(Operator):
 
 
 def mask_key(seed: int, step: int, position: int) -> int:
-    """A 64-bit key from the run's seed, the iteration and the layer's position, each multiplied by
-    a large odd number to spread the keys.
-    """
+    """A 64-bit key for one layer's mask in one iteration; large odd factors spread keys."""
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + (position + 1)
             * 0x94D049BB133111EB) % 2**64
 

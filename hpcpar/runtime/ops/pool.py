@@ -89,9 +89,7 @@ class GlobalMaxPoolOp(Operator):
 
 
 def _scale(window: Window, out: Interval, extent: int, count_pad: bool) -> np.ndarray:
-    """1 / (number of indices that count) for every output along one axis. Indices beyond the padded
-    image never count.
-    """
+    """1 / (indices that count) per output along one axis; only the padded image counts."""
     start = np.arange(*out) * window.stride - window.padding
     stop = np.minimum(start + window.kernel, extent + window.padding)
     if not count_pad:

@@ -68,8 +68,7 @@ def _rounds(picked: Places) -> list[Places]:
 
 @operator(Expand)
 class ExpandOp(Operator):
-    """Copies of a feature at every pixel. Where the image is cut, input gradients are partial sums.
-    """
+    """Copies of a feature at every pixel; where the image is cut, dx is a partial sum."""
 
     def _forward(self) -> None:
         self.y[...] = self.x.reshape(self.x.shape + (1,) * (self.y.ndim - 2))

@@ -16,8 +16,7 @@ from hpcpar.schedule.interior import strips
 
 
 class ResampledOp(Operator):
-    """Weighted sums along one image axis after another; the backward pass transposes the weights.
-    """
+    """Weighted sums along one image axis after another; backward transposes the weights."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -92,9 +91,7 @@ class PadOp(Operator):
 
 
 def _repeats(image: Box, own: Box) -> Iterator[tuple[Box, Box]]:
-    """(border, source) along the axes that are not cut. The borders of an axis also repeat the
-    borders of the axes before it.
-    """
+    """(border, source) along uncut axes; later axes also repeat the borders of earlier ones."""
     for axis, ((first, last), (start, stop)) in enumerate(zip(image, own, strict=True)):
         for lo, hi, turn in ((start, first, last - first), (last, stop, first - last)):
             if hi > lo:

@@ -117,9 +117,7 @@ class GroupNormOp(NormalisationOp):
 
 @operator(LayerNorm)
 class LayerNormOp(GroupNormOp):
-    """Layer normalisation: group normalisation with a single group and no weights, followed by
-    weights in the shape of a sample.
-    """
+    """Layer normalisation: one unweighted group, then weights in the shape of a sample."""
 
     def _weights(self) -> tuple[Array, Array]:
         return self._plain()

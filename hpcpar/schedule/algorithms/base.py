@@ -39,12 +39,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Round:
-    """Messages that travel together. A member's rounds start and complete in order.
+    """Messages that travel together; a member's rounds start and complete in order.
 
-    Attributes
-    ----------
-    reduce : bool
-        Received items are added to the wire buffer instead of replacing it.
+    With `reduce`, received items are added to the wire buffer instead of replacing it.
     """
 
     sends: tuple[Message, ...]
@@ -169,9 +166,7 @@ class Algorithm:
         raise NotImplementedError
 
     def wire_order(self, p: int, me: int, inner: int) -> list[int]:
-        """The order of the members' blocks in member `me`'s wire of an allgather or reduce-scatter:
-        its own block first, then around the group.
-        """
+        """The order of blocks in member `me`'s wire: its own first, then around the group."""
         return [(me + j) % p for j in range(p)]
 
     def in_flight(self, kind: Kind, segments: int) -> int:
@@ -186,17 +181,8 @@ class Algorithm:
                ) -> Iterator[tuple[IntArray, bool]] | None:
         """The rounds of many groups at once, if each member only sends to the next one; else None.
 
-        Parameters
-        ----------
-        sizes : ndarray
-            [groups, p] items of the members' blocks.
-
-        Yields
-        ------
-        items : ndarray
-            [groups, p] items by sender.
-        adds : bool
-            The receiver adds them.
+        `sizes` [groups, p] are the items of the members' blocks. Each round gives the items by
+        sender, [groups, p], and whether the receiver adds them.
         """
         return None
 
@@ -233,12 +219,8 @@ class Algorithm:
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
         """Upper bound: no member has more received items waiting to be added at once.
 
-        Arguments may be arrays, as in `busiest`.
-
-        Parameters
-        ----------
-        n, block : int
-            Items of the whole buffer, and of the largest block.
+        `n` and `block` are the items of the whole buffer and of the largest block. Arguments may be
+        arrays, as in `busiest`.
         """
         def case(p: int, items: int) -> int:
             one = Collective.of(kind, int(p), int(items))

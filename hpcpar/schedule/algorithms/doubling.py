@@ -70,9 +70,7 @@ class Doubling(Algorithm):
 
 
 def _exchanges(p: int, me: int, n: int) -> list[Round]:
-    """floor(log2 p) exchanges; members beyond a power of two first fold into a neighbour and unfold
-    at the end.
-    """
+    """floor(log2 p) exchanges; members beyond a power of two fold into a neighbour."""
     power = 1 << (p.bit_length() - 1)
     extra = p - power
     if me < 2 * extra and me % 2 == 0:

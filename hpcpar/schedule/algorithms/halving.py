@@ -160,9 +160,9 @@ class _HalvingStage:
 
     Attributes
     ----------
-    size, stride, digit : int
+    size, stride, digit
         Members of the stage, their distance in the group, and this member's index among them.
-    own, base, width : int
+    own, base, width
         Index of the member's own part, the block where the parts begin, and blocks per part.
     """
 
@@ -200,8 +200,7 @@ def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_HalvingStage]:
 
 
 def _gathered(me: int, stages: list[_HalvingStage], at: Sequence[int]) -> list[Round]:
-    """The rounds of an allgather: farthest stage first, each with exchanges at doubling distances.
-    """
+    """Rounds of an allgather: farthest stage first, exchanges at doubling distances."""
     return [Round(stage.messages(me, -distance, 0, count, at),
                   stage.messages(me, distance, distance, count, at))
             for stage in reversed(stages) for distance, count in _doublings(stage.size)]
@@ -228,8 +227,7 @@ def _gathering_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
 
 
 def _wraps_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
-    """Latency of the second messages of rounds that wrap around the end of an allreduce's buffer.
-    """
+    """Latency of second messages, which wrap around the end of an allreduce's buffer."""
     return _wraps(p) * route.far.latency_s(n_bytes / p)
 
 

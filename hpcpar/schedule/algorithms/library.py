@@ -14,12 +14,7 @@ from hpcpar.schedule.steps import Kind
 
 class Library(Algorithm):
     """The library hides its messages: a collective counts as one, with the member's own
-    contribution.
-
-    Parameters
-    ----------
-    known : tuple of Algorithm
-        The library is priced as the fastest of these.
+    contribution, and is priced as the fastest of the `known` algorithms.
     """
 
     name = "mpi"

@@ -146,9 +146,7 @@ def _shifts(kind: Kind, sizes: IntArray, segments: int) -> Iterator[tuple[IntArr
 
 
 def _chain(collective: Collective, me: int) -> list[Round]:
-    """Rounds in which the pieces arrive one by one from the previous member and move on to the
-    next.
-    """
+    """Rounds of a chain: each piece arrives from one neighbour and moves on to the other."""
     p, n, segments = collective.p, collective.sizes[0], collective.segments
     at = (me - collective.root) % p
     before, after = ((collective.root + at + way) % p for way in (-1, 1))
@@ -159,8 +157,7 @@ def _chain(collective: Collective, me: int) -> list[Round]:
 
 
 def adjoint(rounds: list[Round]) -> list[Round]:
-    """The rounds in reverse order: sends become receives, receives become sends, and receivers add.
-    """
+    """The rounds reversed: sends become receives, receives become sends, receivers add."""
     return [Round(r.recvs, r.sends, True) for r in reversed(rounds)]
 
 

@@ -24,20 +24,11 @@ from hpcpar.schedule.steps import Comm, Schedule
 
 @dataclass(frozen=True)
 class Places:
-    """Where buffers lie in one array.
-
-    Attributes
-    ----------
-    first : dict
-        The first item of each buffer.
-    items : int
-        Size of the array.
-    shared : frozenset of Buffer
-        Buffers that must be zero but share memory with others, so each life begins with a clear.
-    """
+    """The first item of each buffer in one array, and the array's size."""
 
     first: dict[Buffer, int]
     items: int
+    #: Buffers that must be zero but share memory with others, so each life begins with a clear.
     shared: frozenset[Buffer]
 
 
@@ -114,8 +105,6 @@ def plan_memory(network: Network, plan: Plan, rank: int, schedules: Sequence[Sch
         The schedules that the rank runs, one after the other, in the same memory.
     training : bool
         False leaves out gradients.
-    edges : Edges, optional
-        The plan's edges, if the caller already has them.
     """
     buffers = PlannedBuffers()
     edges = Edges(network, plan) if edges is None else edges

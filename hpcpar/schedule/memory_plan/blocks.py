@@ -102,18 +102,9 @@ class Slots:
 
 
 class BlockPlanner:
-    """Lays out the blocks of one rank for a pass of samples through some layers.
+    """Lays out the blocks of one rank for a pass of samples through `layers`, in network order.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        In the network's order. An input from any other layer has its own buffer.
-    edges : mapping
-        The edges into each layer, by its name.
-    samples : int
-        Samples of the pass, over all ranks.
-    training : bool
-        False leaves out gradients.
+    `edges` has the edges into each layer; an input from any other layer has its own buffer.
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int, layers: Sequence[Layer],
@@ -152,8 +143,7 @@ class BlockPlanner:
 
     # -- outputs -----------------------------------------------------------------------------------
     def _output(self, layer: Layer) -> None:
-        """Place the layer's output, unless a consumer has placed it already, and its partial sums.
-        """
+        """Place the layer's output, unless a consumer has done so, and its partial sums."""
         blocks, config = self.blocks[layer.name], self.plan.configs[layer.name]
         if layer is self._last:
             return
@@ -230,9 +220,7 @@ class BlockPlanner:
 
     # -- backward ----------------------------------------------------------------------------------
     def _input_gradient(self, e: Edge, need: Box, own: Box) -> View:
-        """Place the gradient of the consumer's input and, if it is the only reader, the gradient of
-        the producer's output.
-        """
+        """Place the input's gradient and, for an only reader, the producer's dout."""
         before, kind = self.blocks.get(e.producer.name), e.adjoint_kind
         if before is None:
             return self._edge_gradient(e, "x", need)
@@ -271,9 +259,7 @@ class BlockPlanner:
         return None
 
     def _summand(self, e: Edge, before: Blocks[View], need: Box, own: Box) -> View:
-        """Place the gradient from one of several readers: the first writes the sum, and the others
-        are added to it.
-        """
+        """Place one of several readers' gradients: the first starts the sum, others add."""
         kind, blocks = e.adjoint_kind, self.blocks[e.consumer.name]
         stays = kind in (None, Kind.ALLREDUCE)
         if e.producer.name in self._summed:

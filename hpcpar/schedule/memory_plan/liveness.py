@@ -22,13 +22,7 @@ class _At:
 
 def add_lives(program: int, steps: RankSteps, plan: Plan, tensors: StepTensors,
               images: dict[int, Buffer | None]) -> None:
-    """Add the lives that buffers have in a program.
-
-    Parameters
-    ----------
-    images : dict
-        The buffer of each micro-batch's images.
-    """
+    """Add the buffers' lives in a program; `images` are the buffers of micro-batches' images."""
     # every micro-batch computes all values itself; FC passes read values from before the switch
     by_part = plan.fc_passes == 1
     touches_of: dict[tuple[Buffer | None, int], list[_At]] = defaultdict(list)

@@ -23,15 +23,15 @@ def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
 
     Parameters
     ----------
-    sizes : sequence of int
     alive : sequence of int
         For each array, a bit for every moment at which it is alive.
 
     Returns
     -------
     places : list of int
+        The arrays' addresses.
     total : int
-        Size of the piece.
+        Size of the piece of memory.
     """
     used = [i for i, size in enumerate(sizes) if size and alive[i]]
     born = {i: alive[i] & -alive[i] for i in used}

@@ -1,6 +1,4 @@
-"""A plan's passes on one rank: micro-batches, or the mini-batch followed by the passes of the fully
-connected layers (OWT's schemes b and c).
-"""
+"""A plan's passes on one rank: micro-batches, or the mini-batch and then OWT's FC passes."""
 
 from __future__ import annotations
 
@@ -25,16 +23,10 @@ EdgesOf = dict[str, tuple[Edge, ...]]
 
 @dataclass(frozen=True)
 class PassSamples:
-    """The samples of a pass, as positions in the mini-batch.
+    """The samples of a pass, over all ranks, as positions in the mini-batch.
 
-    Attributes
-    ----------
-    count : int
-        Samples of the pass, over all ranks.
-    first : int
-        Position of the first sample.
-    run, stride : int
-        A run of `run` consecutive samples begins every `stride` positions.
+    The first of the `count` samples is at position `first`; then a run of `run` consecutive samples
+    begins every `stride` positions.
     """
 
     count: int
@@ -49,16 +41,9 @@ class PassSamples:
 
 @dataclass(frozen=True)
 class PassPlan:
-    """One pass of samples through layers of the network, on one rank.
+    """One pass (a micro-batch or FC pass, `part`) through layers of the network, on one rank.
 
-    Attributes
-    ----------
-    part : int
-        Number of the micro-batch or FC pass.
-    edges : dict
-        Edges into each layer, by its name.
-    blocks : dict
-        Each layer's blocks, by its name.
+    `edges` has the edges into each layer, and `blocks` each layer's blocks, by its name.
     """
 
     part: int
@@ -69,12 +54,8 @@ class PassPlan:
 
 
 class MicrobatchSlots(Slots):
-    """A stage has one slot per micro-batch in flight; activation gradients share one slot.
-
-    Parameters
-    ----------
-    flying : dict
-        Micro-batches in flight at each layer, by its name.
+    """A stage has one slot per micro-batch in flight (`flying`, by layer); activation gradients
+    share one slot.
     """
 
     def __init__(self, flying: dict[str, int], loss: str, part: int) -> None:
@@ -117,12 +98,8 @@ def micro_batches_in_flight(network: Network, plan: Plan) -> dict[str, int]:
 
 
 class PassPlans:
-    """All passes of a plan on one rank.
-
-    Attributes
-    ----------
-    all : list of PassPlan
-        The micro-batches; or the mini-batch's pass up to the switch, then the FC passes.
+    """All passes of a plan on one rank: `all` has the micro-batches, or the mini-batch's pass up to
+    the switch and then the FC passes.
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges,

@@ -16,12 +16,10 @@ Overwrites = Callable[[Comm, int], bool]
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps that a rank takes part in.
+    """The steps that a rank takes part in: `mine` has their indices, in order.
 
     Attributes
     ----------
-    mine : tuple of int
-        Their indices, in order.
     until : dict
         For each communication step, the step before which this rank must finish it.
     loads : dict
@@ -38,8 +36,8 @@ class RankSteps:
 def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
                overwrites: Overwrites) -> RankSteps:
     """A rank's part of a schedule."""
-    mine = tuple(s.index for s in schedule.steps if _takes_part(plan, s, rank))
-    steps = [schedule.steps[i] for i in mine]
+    steps = [s for s in schedule.steps
+             if (s.concerns(rank) if isinstance(s, Comm) else lives(plan, s.layer, rank))]
     loss = network.layers[-1].name
     writes = _Writes(
         _by_part([s for s in steps if s.phase is Phase.FORWARD]),
@@ -51,11 +49,8 @@ def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
             only_sends = s.between and not s.destination.holds(rank)
             until[s.index] = writes.after(s, overwrites, len(schedule.steps)) if only_sends \
                 else s.needed_by
+    mine = tuple(s.index for s in steps)
     return RankSteps(schedule, mine, until, _loads(network, plan, steps))
-
-
-def _takes_part(plan: Plan, step: Step, rank: int) -> bool:
-    return step.concerns(rank) if isinstance(step, Comm) else lives(plan, step.layer, rank)
 
 
 def lives(plan: Plan, layer: str, rank: int) -> bool:

@@ -68,8 +68,7 @@ class View:
     changes: tuple[Crop | Shape, ...] = ()
 
     def crop(self, part: Box, of: Box) -> View:
-        """The view of box `part`, if this view is box `of`. An empty `part` may lie outside `of`.
-        """
+        """The view of box `part`, if this is box `of`; an empty `part` may lie outside."""
         if not items(part):
             return View(None, shape(part))
         if part == of:

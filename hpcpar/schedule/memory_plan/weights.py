@@ -11,15 +11,10 @@ from hpcpar.schedule.steps import Schedule
 
 @dataclass(frozen=True)
 class WeightRole:
-    """A rank's role in the update of a layer's weights.
+    """A rank's role in the update of a layer's weights: whether ranks sum their gradient
+    (`reduced`), and whether this rank updates.
 
-    Attributes
-    ----------
-    reduced : bool
-        The gradient is summed over several ranks.
-    updates : bool
-        False where a parameter server or the caller updates, and for weights that are frozen or
-        not trained.
+    A rank does not update if a parameter server or the caller does, or without training.
     """
 
     reduced: bool
