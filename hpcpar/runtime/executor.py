@@ -256,7 +256,7 @@ class Executor:
 
     # -- running -----------------------------------------------------------------------------------
     def normalise_by(self, mean: NDArray[np.generic], scale: NDArray[np.generic]) -> None:
-        """From now on, feed the network (images - mean) * scale; both are [c, 1, 1(, 1)]."""
+        """From now on, feed the network (images - mean) * scale; both are [c, 1, ...]."""
         self._mean, self._scale = self.backend.upload(mean), self.backend.upload(scale)
 
     def iterate(self, images: Array, labels: NDArray[np.generic], step: int,

@@ -107,7 +107,7 @@ class Rule:
 
     def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None,
                of_a_pass: bool = False) -> None:
-        """Apply gradients after `count` earlier updates; `tick` lets others travel."""
+        """Apply a gradient after `count` earlier updates; `tick` lets other gradients travel."""
         factors = self.of_a_pass if of_a_pass else (1.0, 1.0)
         rate, decay = self.rate * factors[0], self.decay * factors[1]
         whole = (p.updated(p.flat), p.updated(p.grad), *p.state)

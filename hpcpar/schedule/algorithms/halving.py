@@ -60,7 +60,7 @@ class Halving(Algorithm):
         return gather if collective.kind is Kind.ALLGATHER else adjoint(gather)
 
     def wire_order(self, p: int, me: int, inner: int) -> list[int]:
-        """In each stage, from this member around the stage."""
+        """Within each stage, this member's block first, then around the stage."""
         order, stride = [0], 1
         for size in radices(p, inner):
             digit = me // stride % size

@@ -195,8 +195,7 @@ class BlockPlanner:
             if reuse is not None and need == own:
                 before.out = reuse
                 return before.out
-            # an elementwise layer's block cannot also be the producer's block if it is only a part
-            # of that
+            # an elementwise layer's block may be only a part of the producer's block
             before.out = self._edge_value(e, "out", own)
             return before.out.crop(need, own)
         if e.kind is Kind.HALO and reuse is None and not contains(need, own):
@@ -220,7 +219,7 @@ class BlockPlanner:
 
     # -- backward ----------------------------------------------------------------------------------
     def _input_gradient(self, e: Edge, need: Box, own: Box) -> View:
-        """Place the input's gradient and, for an only reader, the producer's dout."""
+        """Place the input's gradient and, for a single reader, the output's gradient."""
         before, kind = self.blocks.get(e.producer.name), e.adjoint_kind
         if before is None:
             return self._edge_gradient(e, "x", need)
@@ -259,7 +258,7 @@ class BlockPlanner:
         return None
 
     def _summand(self, e: Edge, before: Blocks[View], need: Box, own: Box) -> View:
-        """Place one of several readers' gradients: the first starts the sum, others add."""
+        """Place one of several readers' gradients: the first starts the sum, others add to it."""
         kind, blocks = e.adjoint_kind, self.blocks[e.consumer.name]
         stays = kind in (None, Kind.ALLREDUCE)
         if e.producer.name in self._summed:

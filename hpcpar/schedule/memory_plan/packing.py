@@ -15,7 +15,7 @@ _TRIES, _PAIRS = 200, 3_000_000
 
 
 def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
-    """Place each array at the lowest address that the arrays placed before it leave free.
+    """Place each array at the lowest address where it overlaps no earlier array alive with it.
 
     Try several orders (by size, by birth, by length of life), then variants of the best order that
     place its topmost arrays first. Stop when the total equals the peak, the sum of the arrays alive
