@@ -175,7 +175,7 @@ class StrategyRunner:
             self.world.barrier()
             begin = time.perf_counter()
             executor.iterate(images, truth, step, RATE, MOMENTUM, DECAY)
-            times.append(self.world.most(time.perf_counter() - begin))
+            times.append(self.world.max(time.perf_counter() - begin))
         return statistics.median(times[1:])
 
 

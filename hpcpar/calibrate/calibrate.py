@@ -131,7 +131,7 @@ class Calibration:
     @property
     def elapsed_s(self) -> float:
         """The longest of all ranks."""
-        return self.world.most(time.perf_counter() - self.begin)
+        return self.world.max(time.perf_counter() - self.begin)
 
     def visits(self, plans: Sequence[Plan], links: bool = True) -> Iterator[int]:
         """Measures; yields the number of every visited plan after its visit.
@@ -145,7 +145,7 @@ class Calibration:
         first, self._plans = self._plans, self._plans + len(plans)
         links_s = ROUNDS * sum(timer.sample_s for timer in timers)
         machine = self._machine()
-        expected_s = self.world.most(links_s + sum(self.expected_s(p, machine) for p in plans))
+        expected_s = self.world.max(links_s + sum(self.expected_s(p, machine) for p in plans))
         self._tell(f"{ROUNDS} rounds of {len(timers)} measurements, {len(plans)} plans: "
                    f"about {expected_s:.0f} s ({links_s:.0f} s for the links and rates)")
         for i in range(ROUNDS):

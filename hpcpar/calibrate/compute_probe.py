@@ -47,7 +47,7 @@ def compute_samples(
     world.barrier()
     begin = time.perf_counter()
     iterate()
-    once_s = world.most(time.perf_counter() - begin)
+    once_s = world.max(time.perf_counter() - begin)
     steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / once_s)), len(schedule.steps)))
     computing = list(program.actions)
     world.barrier()

@@ -50,7 +50,7 @@ class Timer:
         #: A first estimate (s).
         self.once_s = self._each_s = self._sample(1)
         if before is not None:
-            self._each_s = world.most(time.perf_counter() - begin)
+            self._each_s = world.max(time.perf_counter() - begin)
         if lasts_s is None:
             usual_s = _SAMPLE_S if before is None else _AFTER_S
             self._count = int(min(_MOST, max(1, usual_s / max(self._each_s, 1e-7))))
@@ -90,7 +90,7 @@ class Timer:
                 action()
                 marks.append(mark())
         begin_s, end_s = self._backend.times_s(marks).reshape(-1, 2).T
-        return self._world.most(float((end_s - begin_s).sum()) / count)
+        return self._world.max(float((end_s - begin_s).sum()) / count)
 
     @property
     def seconds(self) -> float:

@@ -130,7 +130,7 @@ class Engine:
     @property
     def halves(self) -> bool:
         """True where every forward step is before every backward step."""
-        return self.training.turn is not None
+        return self.training.forward_end is not None
 
     def evaluate(self, images: NDArray[Any]) -> list[NDArray[Any]]:
         """This rank's part of the outputs, in evaluation."""
@@ -144,7 +144,7 @@ class Engine:
 
     def forward(self, images: NDArray[Any]) -> list[NDArray[Any]]:
         """This rank's part of the outputs, in training; `backward` may follow."""
-        turn = self.training.turn
+        turn = self.training.forward_end
         if turn is None:
             raise InputError(
                 "the plan's micro-batches go back before others go forward (order 1f1b): call "
@@ -156,7 +156,7 @@ class Engine:
 
     def backward(self, gradients: Sequence[NDArray[Any]]) -> None:
         """The gradients of all weights from those of the outputs of the last `forward`."""
-        turn = self.training.turn
+        turn = self.training.forward_end
         assert turn is not None
         ends = np.cumsum([len(rows) for rows in self.rows]).tolist()
         self._given = {part: [g[end - len(rows):end] for g in gradients]
@@ -192,8 +192,8 @@ class Engine:
     def _leave(self) -> None:
         """End an iteration that had no backward pass."""
         if self.under_way:
-            assert self.training.turn is not None
-            self.training.abandon(self.training.turn)
+            assert self.training.forward_end is not None
+            self.training.abandon(self.training.forward_end)
             self.under_way = False
 
     def _check(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from hpcpar.comm.world import World
 from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
-from hpcpar.runtime.reservoir import MOST_ITERATIONS
+from hpcpar.runtime.reservoir import MAX_ITERATIONS
 from hpcpar.train import record_file, run_record
 from hpcpar.train.job import Job, MeasuredRun
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
@@ -87,7 +87,7 @@ class Recorder:
             return found
         assert isinstance(job, Job)
         epoch = job.start // job.loader.batches_per_epoch
-        return run_record.join(self._before, found, job.start, epoch, MOST_ITERATIONS)
+        return run_record.join(self._before, found, job.start, epoch, MAX_ITERATIONS)
 
     def saved(self, path: str) -> Callable[[], None] | None:
         """Collects the record; returns what writes it on rank 0."""

@@ -27,7 +27,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.reservoir import MOST_ITERATIONS, Reservoir
+from hpcpar.runtime.reservoir import MAX_ITERATIONS, Reservoir
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
@@ -62,12 +62,12 @@ class JobMeasurements:
     """
 
     def __init__(self, steps: int) -> None:
-        self.iterations: Reservoir[tuple[float, float]] = Reservoir(MOST_ITERATIONS)
-        self.epochs: Reservoir[EpochEnd] = Reservoir(MOST_ITERATIONS)
+        self.iterations: Reservoir[tuple[float, float]] = Reservoir(MAX_ITERATIONS)
+        self.epochs: Reservoir[EpochEnd] = Reservoir(MAX_ITERATIONS)
         self.messages, self.sent_bytes = np.zeros((2, steps), np.int64)
         self.samples = 0
         #: Seconds outside of the schedule, until the next iteration.
-        self.outside: Reservoir[float] = Reservoir(MOST_ITERATIONS)
+        self.outside: Reservoir[float] = Reservoir(MAX_ITERATIONS)
 
     @property
     def losses(self) -> list[float]:
@@ -263,7 +263,7 @@ class Job(MeasuredRun):
         """Find the first layer in which the trouble shows, on any rank, and stop."""
         names = [layer.name for layer in self.network.layers]
         mine = self.detector.first()
-        where = int(self.world.least(names.index(mine) if mine else len(names)))
+        where = int(self.world.min(names.index(mine) if mine else len(names)))
         name = names[where] if where < len(names) else self.network.layers[-1].name
         remedy = "look at the data and the weights"
         if self.executor.training is not None:

@@ -70,7 +70,7 @@ from numpy.typing import NDArray
 from hpcpar.errors import InputError
 from hpcpar.files import write_bytes
 from hpcpar.hdf5 import array, attributes, check, open_hdf5
-from hpcpar.runtime.reservoir import most_kept
+from hpcpar.runtime.reservoir import max_kept
 from hpcpar.schema import Count, Extent, convert, decode_json
 from hpcpar.train.run_record import ARRAYS, OPTIONAL, RankInfo, RunRecord, StepInfo, faults
 
@@ -210,7 +210,7 @@ def read(path: str) -> RunRecord:
         values = msgspec.structs.asdict(known) | msgspec.structs.asdict(
             convert(documents, _Documents, where, _AGAIN))
         steps, ranks = _entries(f, "steps", StepInfo, where), _entries(f, "ranks", RankInfo, where)
-        times = most_kept(len(steps), len(ranks)) * len(steps) * len(ranks)
+        times = max_kept(len(steps), len(ranks)) * len(steps) * len(ranks)
         values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN,
                                int(kind[1]) * times if axes in _PACKED else 0)
                    for name, (kind, axes) in (ARRAYS | OPTIONAL).items()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.runtime.reservoir import TOGETHER, stride
+from hpcpar.runtime.reservoir import GROUP, stride
 from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.schema import Bytes, Count
 
@@ -239,7 +239,7 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) ->
     if before.test_loss is None:
         before = replace(before, test_loss=np.full(epochs.shape, np.nan))
     earlier = numbers < step
-    earlier &= numbers // TOGETHER % stride(numbers[earlier].tolist(), most) == 0
+    earlier &= numbers // GROUP % stride(numbers[earlier].tolist(), most) == 0
     whole = epochs < epoch
     by_iteration: dict[str, Any] = {
         name: np.concatenate([getattr(before, name)[..., earlier], getattr(now, name)], axis=-1)

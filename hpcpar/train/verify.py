@@ -253,7 +253,7 @@ class Verification:
                 now[i, QUANTITIES.index(quantity)] = value
         now[-1, 0] = abs(loss - expected) / max(abs(expected), TINY)
         now[np.isnan(now)] = np.inf
-        return self.world.most_of_each(now)
+        return self.world.max_of_each(now)
 
     def _blocks(self, layer: Layer) -> Iterator[tuple[str, float]]:
         """Output and its gradient of the last micro-batch or FC pass."""

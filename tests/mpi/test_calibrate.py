@@ -232,5 +232,5 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                 action = steps.whole(steps.direct(kind, source, destination))
                 steps.communicator.trace.clear()
                 action()
-                assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(
+                assert ranks.max(sum(steps.communicator.trace.sent_bytes.values())) == int(
                     found.items) * 4

@@ -80,7 +80,7 @@ class Alone:
     def barrier(self) -> None:
         pass
 
-    def most(self, value: float) -> float:
+    def max(self, value: float) -> float:
         return value
 
 
