@@ -230,12 +230,12 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     options
         See `hpcpar.cost.price_family.price_steps`.
     """
-    costs = price_alone(network, plan, machine, **options)
+    costs = plan_costs(network, plan, machine, **options)
     return detailed(network, plan, machine, costs, samples=samples, **options)
 
 
-def price_alone(network: Network, plan: Plan, machine: Machine,
-                **options: Unpack[PriceOptions]) -> Costs:
+def plan_costs(network: Network, plan: Plan, machine: Machine,
+               **options: Unpack[PriceOptions]) -> Costs:
     """The costs of a single plan, from a simulation of all ranks.
 
     Plans on more than `EXACT_RANKS` ranks, and the paper's accounting, use closed forms.
