@@ -294,7 +294,7 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
     if task.opens_buckets:
         sizes, seconds = fastest_sizes(task.network, plan, task.machine, costs,
                                        **task.price_options)
-        # the memory of the costs has the layers' messages in flight, not those of buckets
+        # the memory in `costs` contains the layers' messages, not the larger buckets
         spare_bytes = sum(gradient_bytes(task.network, plan, layer)
                           for layer in task.network.weighted)
     sizes, seconds = np.broadcast_to(sizes, cases), np.broadcast_to(seconds, cases)

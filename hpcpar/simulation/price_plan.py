@@ -97,7 +97,7 @@ class Prediction:
     epoch_s : float or None
         Time of `samples` / `batch` iterations; None without samples.
     compute_s, communication_s : float
-        Plain sums over the steps; in a pipeline, over those of the stage that computes longest.
+        Plain sums over the steps; in a pipeline, only of the stage that computes longest.
     exposed_communication_s : float
         Communication of the same stage that no computation hides.
     bubble_s : float

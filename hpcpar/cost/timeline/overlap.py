@@ -6,8 +6,8 @@ communication starts when its sender's program reaches it and the level's links 
 overlaps with later steps, until a step needs it or the iteration ends.
 
 If the program itself has to drive the messages, only a fraction of a communication overlaps. If it
-polls for messages now and then, this fraction progresses more slowly during computation. Of a
-message between two stages, each program drives half of the fraction that is not hidden.
+polls for messages now and then, this fraction progresses more slowly during computation. Two stages
+share the work of driving a message between them.
 """
 
 from __future__ import annotations
