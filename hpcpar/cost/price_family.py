@@ -30,7 +30,6 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.freeze import Entry, listed
 from hpcpar.schedule.lower import outlines
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
-from hpcpar.schedule.steps import PASSES, Phase
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -275,8 +274,3 @@ class _StageSums:
         """Measured fraction of the compute time."""
         computes = np.greater(self.compute_s, 0)
         return np.where(computes, self.measured_s / np.where(computes, self.compute_s, 1.0), 0.0)
-
-
-def repeats(plan: Plan, phase: Phase) -> int:
-    """Number of times that a step of this phase runs in an iteration."""
-    return plan.microbatches if phase in PASSES else 1

@@ -22,14 +22,8 @@ MOST_RANKS = 1024
 class RankTraffic:
     """Traffic of the busiest sender, which may differ between layers and steps.
 
-    Attributes
-    ----------
-    n_bytes : int
-        Bytes sent in an iteration.
-    of_layer : dict
-        Layer -> bytes sent in an iteration.
-    of_step : list of (int, int)
-        Messages and bytes of each entry; zeros for computation.
+    It has the bytes of an iteration (`n_bytes`), the bytes by layer, and messages and bytes by
+    entry (zeros for computation).
     """
 
     n_bytes: int

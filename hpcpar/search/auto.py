@@ -53,11 +53,7 @@ def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[st
 def expand(pattern: str, ranks: int) -> list[str]:
     """The strategies that match a pattern: ``grid:*`` matches all grids of `ranks` ranks.
 
-    Parameters
-    ----------
-    pattern : str
-        A strategy; ``*`` may replace its grid, or its second grid, as in ``domain:2x4+*``. A
-        placement may follow.
+    ``*`` may also replace a second grid, as in ``domain:2x4+*``, and a placement may follow.
 
     Raises
     ------
@@ -115,13 +111,6 @@ def accepted(candidates: list[Candidate]) -> list[Candidate]:
     return runnable
 
 
-def layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine,
-              **options: Any) -> tuple[Candidate, SearchResult]:
-    """The layer-wise plan, and the optimum of the plain sum where it started."""
-    plan = plan_layerwise(task(network, spec, ranks, batch, machine, **options))
-    return plan.candidate, plan.result
-
-
 def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: int,
                        machine: Machine, known: list[Candidate] | None = None,
                        **options: Any) -> tuple[Candidate, SearchResult]:
@@ -165,8 +154,8 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     Returns
     -------
     list of Candidate
-        The choice comes first. The list omits candidates that cannot run. It also omits strategies
-        that cut the mini-batch into more parts than samples, unless all do.
+        The choice comes first. The list omits candidates that cannot run, and strategies that cut
+        the mini-batch into more parts than samples, unless all do.
 
     Raises
     ------
@@ -181,7 +170,7 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     named = priced(problem, [name for name in names if name not in pipelines])
     layered = []
     if layers and ranks > 1 and trains:
-        layered.append(layerwise(network, spec, ranks, batch, machine, **options)[0])
+        layered.append(plan_layerwise(problem).candidate)
     if trains:
         pipelines = _undecided(problem, pipelines, [*named, *layered])
     named += priced(problem, pipelines)

@@ -80,15 +80,8 @@ def times(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The time of an iteration for each division into buckets, and the end of its last sum.
 
-    Parameters
-    ----------
-    ends : ndarray
-        [layers, divisions] True where a layer of `layers_in_buckets` is the last of its bucket.
-
-    Returns
-    -------
-    ndarray, ndarray
-        Seconds, [divisions, plans of the family].
+    `ends`, [layers, divisions], is true where a layer of `layers_in_buckets` is the last of its
+    bucket. The results, in seconds, are [divisions, plans of the family].
     """
     layers = layers_in_buckets(network, plan)
     items = [item_of(machine, entry, price)

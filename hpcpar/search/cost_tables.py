@@ -17,7 +17,6 @@ from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.network.algorithm_choice import cheapest_price
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.price_family import repeats
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -30,7 +29,7 @@ from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.steps import Phase, TensorRef
+from hpcpar.schedule.steps import PASSES, Phase, TensorRef
 from hpcpar.search.tables import Link, Table, Unit
 
 
@@ -65,9 +64,6 @@ class TableMaker:
     def _builder(self, configs: dict[str, Config]) -> Builder:
         return Builder(self.network, replace(self.plan, configs=configs), self.choose)
 
-    def _pricer(self, b: Builder) -> StepPricer:
-        return StepPricer(self.network, b.plan, self.machine, self.network_model, b.edges)
-
     # -- units -------------------------------------------------------------------------------------
     def _of_unit(self, unit: Unit) -> Table:
         configs = _configs(unit, None)
@@ -76,8 +72,8 @@ class TableMaker:
             b = self._builder(configs)
             for layer in unit.layers:
                 b.node(layer, self.plan.samples_of_a_pass)
-            self._units[key] = self._table(b, b.steps, (len(unit.space),),
-                                           self._unit_memory(unit, b))
+            memory = self._unit_memory(unit, b)
+            self._units[key] = self._table(b, b.steps, (len(unit.space),), memory)
         return self._units[key]
 
     def _traits(self, layer: Layer) -> tuple[Hashable, ...]:
@@ -129,13 +125,13 @@ class TableMaker:
     def _table(self, b: Builder, steps: Sequence[Task | Move], shape: tuple[int, ...],
                memory: Memory) -> Table:
         """Sum the time and the buffers of steps."""
-        pricer = self._pricer(b)
+        pricer = StepPricer(self.network, b.plan, self.machine, self.network_model, b.edges)
         seconds, hideable = np.zeros(shape), np.zeros(shape)
         measured: Flags = np.bool_(bool(self.machine.compute))
         buffers: dict[TensorRef, Numbers] = {}
         for step in steps:
             price = pricer.price(step)
-            seconds += repeats(self.plan, step.phase) * price.seconds
+            seconds += (self.plan.microbatches if step.phase in PASSES else 1) * price.seconds
             if isinstance(step, Move):
                 buffers.setdefault(step.tensor, wire_bytes(step, price.through_bytes))
                 if step.phase is Phase.GRADIENT:

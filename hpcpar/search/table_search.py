@@ -228,12 +228,12 @@ class Search:
         tables, chosen = with_hidden(self.tables, hidden), self.chosen
         bound, places = minimise(tables)
         exact = tables.price(places) <= bound * (1 + 1e-9)
-        if tables.memory(places) > limit:
-            alive = self._alive_bytes(chosen, places) if limit_bytes is None else 0
-            if limit_bytes is not None:
-                tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
-                bound, places, exact = fastest_within(tables, limit, self._smallest)
-            elif alive > limit:
+        if tables.memory(places) > limit and limit_bytes is not None:
+            tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
+            bound, places, exact = fastest_within(tables, limit, self._smallest)
+        elif tables.memory(places) > limit:
+            alive = self.memory_bytes(self._plan(chosen, places))
+            if alive > limit:
                 # arrays that are not alive at once share memory, so the sum of all arrays may
                 # exceed the limit by about this factor
                 factor = tables.memory(places) / alive
@@ -251,13 +251,9 @@ class Search:
         for part in RELAXED:
             _, places, _ = fastest_within(tables, device + part * (sum_bytes - device),
                                           self._smallest)
-            if self._fits(self._result(self._allowed, places, 0.0, False, 0.0).plan):
+            if self._fits(self._plan(self._allowed, places)):
                 break
         return places
-
-    def _alive_bytes(self, chosen: list[Rows], places: list[int]) -> int:
-        """Memory of the largest rank under a choice."""
-        return self.memory_bytes(self._result(chosen, places, 0.0, False, 0.0).plan)
 
     def memory_bytes(self, plan: Plan) -> int:
         """Memory of the largest rank under a plan."""
@@ -298,11 +294,9 @@ class Search:
     def _result(self, chosen: list[Rows], places: list[int], bound: float, exact: bool,
                 search_s: float) -> SearchResult:
         tables = self.tables if chosen is self.chosen else self._all_tables
-        configs = configured(self.units,
-                             (rows[place] for rows, place in zip(chosen, places, strict=True)))
         objective = tables.price(places)
         return SearchResult(
-            plan=replace(self.plan, configs=configs),
+            plan=self._plan(chosen, places),
             objective_s=objective,
             bytes=tables.memory(places),
             exact=exact,
@@ -314,6 +308,10 @@ class Search:
             table_s=self.table_s,
             search_s=search_s,
         )
+
+    def _plan(self, chosen: list[Rows], places: list[int]) -> Plan:
+        rows = (rows[place] for rows, place in zip(chosen, places, strict=True))
+        return replace(self.plan, configs=configured(self.units, rows))
 
 
 def with_hidden(tables: Tables, fraction: float) -> Tables:

@@ -103,10 +103,8 @@ def fair_rates(unshared: FloatArray, weight: FloatArray, flow: IntArray, link: I
 
     Parameters
     ----------
-    unshared : ndarray
-        [flows] rate of a flow that shares no link.
-    weight : ndarray
-        [flows] number of flows that it counts as.
+    unshared, weight : ndarray
+        [flows] rate of a flow that shares no link, and number of flows that it counts as.
     flow, link : ndarray
         [crossings] indices of a flow and of a link that it crosses.
     capacity : ndarray

@@ -90,23 +90,12 @@ class LayerCost:
 class Prediction:
     """The price of a plan on a machine.
 
+    `hpcpar.cost.price_family.Sums` explains the sums, `iteration_s` to `communication_bytes`.
+
     Attributes
     ----------
-    iteration_s : float
-        Time of an iteration on the slowest rank, overlap included.
     epoch_s : float or None
         Time of `samples` / `batch` iterations; None without samples.
-    compute_s, communication_s : float
-        Plain sums over the steps; in a pipeline, only of the stage that computes longest.
-    exposed_communication_s : float
-        Communication of the same stage that no computation hides.
-    bubble_s : float
-        Time in which this stage waits for other stages.
-    measured_compute : float
-        Fraction of `compute_s`, 0 to 1, that comes from the machine's calibrated table. A roofline
-        gives the rest.
-    communication_bytes : int
-        Bytes that the busiest sender sends in an iteration.
     io_s : float
         Time in which a rank reads its samples of an iteration.
     memory : Memory

@@ -90,9 +90,9 @@ def _gathered(model: ParallelModule, optimizer: Optimizer, names: Mapping[str, s
     executor, world = model.engine.executor, model.engine.world
     places = {what: model.tensor_places[name] for what, name in names.items()}
     layer = next(iter(places.values())).layer
-    parts = []
-    for like, what in zip(_split(executor.parameters[layer.name]), ("weight", "bias"),
-                          strict=False):
+    parts, p = [], executor.parameters[layer.name]
+    arrays = [array for array in p.split(p.flat) if array is not None]
+    for like, what in zip(arrays, ("weight", "bias"), strict=False):
         kept = optimizer.state.get(model.get_parameter(names[what]), {}) if what in names else {}
         value = kept.get(key)
         parts.append(np.zeros(like.size, like.dtype) if value is None
@@ -100,10 +100,6 @@ def _gathered(model: ParallelModule, optimizer: Optimizer, names: Mapping[str, s
     wholes = dict(global_tensors.of_layer(executor, world, layer, np.concatenate(parts)))
     return {names[what]: _on_all(model, wholes.get(f"{layer.name}/{what}"), place)
             for what, place in places.items()}
-
-
-def _split(parameters: Any) -> list[Any]:
-    return [part for part in parameters.split(parameters.flat) if part is not None]
 
 
 def _on_all(model: ParallelModule, gathered: Any, place: TensorPlace) -> Tensor:

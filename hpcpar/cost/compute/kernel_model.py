@@ -132,14 +132,8 @@ def fitted() -> KernelModel:
 class Product:
     """A pass of a convolution or linear layer as `count` products of m x k and k x n matrices.
 
-    Attributes
-    ----------
-    flops, bytes : float
-        Flops and bytes of the whole pass.
-    winograd, large : bool
-        True where Winograd's algorithm, or Fourier transforms, suit the convolution.
-    strided, volume : bool
-        True for a convolution with a stride, and in three dimensions.
+    Flops and bytes count the whole pass. The flags mark convolutions that suit Winograd's algorithm
+    (`winograd`) or Fourier transforms (`large`), with a stride, and in three dimensions (`volume`).
     """
 
     m: Numbers

@@ -71,19 +71,12 @@ def kinds(device: Device, works: Iterable[Work], table: Mapping[str, float]) -> 
             if expected > 0}
 
 
-def compute_s(machine: Machine, work: Work) -> Floats:
-    """Seconds of a compute step on one rank.
-
-    The table measures whole operations; a step that computes a part takes its fraction.
-    """
-    return timed(machine, work)[0]
-
-
 def timed(machine: Machine, work: Work,
           ranks: int = 1) -> tuple[Floats, np.bool_ | NDArray[np.bool_]]:
     """Seconds of a compute step on one of `ranks`, and whether the machine's table gives them.
 
-    The table also covers numbers of samples near a measured one.
+    The table measures whole operations; a step that computes a part takes its fraction. The table
+    also covers numbers of samples near a measured one.
     """
     if not machine.compute:
         return roofline_s(machine, work, ranks), np.False_

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -28,11 +29,6 @@ from hpcpar.schedule.steps import Compute, Op
 
 Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
-
-
-def largest(layout: Layout) -> Shape:
-    """The shape of the largest box."""
-    return layout.largest
 
 
 @dataclass(frozen=True)
@@ -116,16 +112,9 @@ def _variant(network: Network, layer: Layer, x: Shape) -> Names:
 
 @dataclass(frozen=True)
 class _Local:
-    """Sizes of a layer's largest boxes.
+    """Sizes of a layer's largest boxes: of all inputs (x), the output (y) and the weights.
 
-    Attributes
-    ----------
-    x, y : tuple of int
-        Shapes of the needed box of the first input, and of the computed box of the output.
-    n_x, n_y, n_weights : int
-        Items of all inputs together, of the output, and of the weights.
-    flops : float
-        Flops of the forward pass.
+    `x` is the shape of the first input alone; `flops` counts the forward pass.
     """
 
     x: Shape
@@ -148,7 +137,7 @@ class Workload:
     """
 
     def __init__(self, network: Network, plan: Plan, edges: Edges | None = None,
-                 shape_of: Callable[[Layout], Shape] = largest) -> None:
+                 shape_of: Callable[[Layout], Shape] = attrgetter("largest")) -> None:
         self.network, self.plan, self.shape_of = network, plan, shape_of
         self.edges = Edges(network, plan) if edges is None else edges
         self._known: dict[Hashable, _Local] = {}

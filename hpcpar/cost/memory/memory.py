@@ -56,18 +56,10 @@ class Memory:
 
     @property
     def total_bytes(self) -> Ints:
-        constant = self.weights_bytes + self.optimizer_bytes + self.kept_bytes
-        return constant + self.activations_bytes + self.gradients_bytes + self.wire_bytes
+        return sum(vars(self).values())
 
     def __add__(self, other: Memory) -> Memory:
-        return Memory(
-            self.weights_bytes + other.weights_bytes,
-            self.optimizer_bytes + other.optimizer_bytes,
-            self.activations_bytes + other.activations_bytes,
-            self.gradients_bytes + other.gradients_bytes,
-            self.kept_bytes + other.kept_bytes,
-            self.wire_bytes + other.wire_bytes,
-        )
+        return Memory(**{use: size + getattr(other, use) for use, size in vars(self).items()})
 
     def flying(self, microbatches: int) -> Memory:
         """The memory with several micro-batches in flight; they share gradients and messages."""

@@ -38,14 +38,7 @@ BATCHES = 5
 class ProcessMemory:
     """Host memory of a rank's process, besides the executor's arrays.
 
-    Attributes
-    ----------
-    set_up_bytes : int
-        Random generators and the open data file.
-    kernels_bytes : int
-        Work arrays of the kernels.
-    read_ahead_bytes : int
-        Batches of images that are read ahead, in the plan's number format (stored bytes need less).
+    `read_ahead_bytes` counts images in the plan's number format; stored bytes need less.
     """
 
     interpreter_bytes: int

@@ -70,12 +70,8 @@ class Span(Generic[Seconds]):
 class StageTime(Generic[Seconds]):
     """Time that a stage's program does not compute in an iteration.
 
-    Attributes
-    ----------
-    exposed_s : dict
-        Index of a communication -> its time that no computation hides.
-    bubble_s : float
-        Time in which the stage waits for the programs of other stages.
+    `exposed_s` maps the index of a communication to its exposed time. `bubble_s` is the time in
+    which the stage waits for the programs of other stages.
     """
 
     exposed_s: dict[int, Seconds]
@@ -92,19 +88,12 @@ class Timeline(Generic[Seconds]):
         One per step.
     waits_s : tuple of float
         Exposed communication of each step, over all stages.
-    total_s : float
-        Time of the iteration.
     """
 
     spans: tuple[Span[Seconds], ...]
     waits_s: tuple[Seconds, ...]
     total_s: Seconds
     stages: tuple[StageTime[Seconds], ...] = ()
-
-    @property
-    def exposed_s(self) -> Floats:
-        """Exposed communication of all stages (s)."""
-        return sum(self.waits_s)
 
 
 class _Stage:
@@ -218,8 +207,6 @@ def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1,
         The steps, in the order of the schedule.
     hidden : float
         Fraction of a communication that computation can hide; the program drives the rest.
-    levels : int
-        Number of levels of the machine.
     rate : float
         Progress rate of the hidden fraction while the program computes, relative to its rate while
         the program waits; above 0, up to 1. Messages between stages keep their full rate.
