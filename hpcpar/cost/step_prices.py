@@ -49,14 +49,8 @@ class StepPrice:
 class StepPricer:
     """Prices the steps of a plan, or of a family of plans, on a machine.
 
-    Steps with equal layers, shapes and configurations are priced once.
-
-    Parameters
-    ----------
-    edges : Edges
-        The edges behind the plan's steps.
-    paper : bool
-        Price communication by the formulas of Gholami et al. instead of as it runs.
+    Steps with equal layers, shapes and configurations are priced once. With `paper`, communication
+    is priced by the formulas of Gholami et al. instead of as it runs.
     """
 
     def __init__(self, network: Network, plan: Plan, machine: Machine, network_model: NetworkModel,
@@ -74,7 +68,7 @@ class StepPricer:
     def _movement(self, step: Move) -> StepPrice:
         key = (step.key, step.phase, step.root, step.layer if self.paper else "")
         if key not in self._known:
-            sent = traffic(step, self.machine, self.network_model, self.plan.ranks)
+            sent = traffic(step, self.network_model, self.plan.ranks)
             seconds = sent.seconds
             if self.paper:
                 seconds = paper_comm_s(step, self.network_model, self.network, self.plan)

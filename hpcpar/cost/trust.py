@@ -104,8 +104,6 @@ class Trust:
         sheet; ``guess``: any other rate.
     source : str
         The basis in words.
-    ratios : (float, float)
-        The interval.
     runs : ResidualClass or None
         The published runs behind the interval; None if a calibration measured everything.
     warning : str

@@ -54,8 +54,6 @@ class Explanation:
         iteration.
     what_ifs : tuple of WhatIf
         Changes, the most helpful first.
-    memory : MemoryAdvice or None
-        The cheapest way to make the plan fit; None if it fits.
     outside : tuple of str
         Effects that the prediction does not contain.
     """

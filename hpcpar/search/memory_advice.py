@@ -14,12 +14,10 @@ from hpcpar.search.layerwise import least_memory
 
 @dataclass(frozen=True)
 class MemoryAdvice:
-    """A plan that does not fit, and the cheapest remedy.
+    """A chosen plan that does not fit, and the cheapest remedy.
 
     Attributes
     ----------
-    chosen : Candidate
-        The plan that does not fit.
     remedy : Candidate or None
         The same strategy with micro-batches or recomputation, or another strategy; None if no plan
         fits.

@@ -77,16 +77,8 @@ def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
                deadline_s: float | None = None, node_hours: float | None = None) -> Scale | None:
     """The best number of ranks that meets all conditions; None if none meets them.
 
-    If the deadline is the only condition, the cheapest is best; otherwise the fastest.
-
-    Parameters
-    ----------
-    efficiency : float, optional
-        Least parallel efficiency.
-    deadline_s : float, optional
-        Longest training time.
-    node_hours : float, optional
-        Largest cost of the training.
+    The conditions are a least parallel efficiency, a longest training time, and a largest cost. If
+    the deadline is the only condition, the cheapest is best; otherwise the fastest.
     """
     def meets(s: Scale) -> bool:
         return (s.candidate.fits

@@ -62,8 +62,6 @@ class SearchResult:
         Lower bound of an iteration, over all plans of the space and with any overlap; 0 if unknown.
     configurations, kept : int
         Configurations of all layers in the space, and number of them with tables.
-    table_s, search_s : float
-        Time to make the tables, and to search them.
     """
 
     plan: Plan

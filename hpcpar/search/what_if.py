@@ -18,15 +18,7 @@ from hpcpar.simulation.price_plan import price
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A change that makes an iteration shorter.
-
-    Attributes
-    ----------
-    what : str
-        The change, in words.
-    gain : float
-        Speedup: time before divided by time after.
-    """
+    """A change that makes an iteration shorter; `what` describes it, and `gain` is the speedup."""
 
     what: str
     iteration_s: float

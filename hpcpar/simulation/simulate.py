@@ -87,12 +87,7 @@ def require_size(ranks: int) -> None:
 
 
 class Simulator:
-    """Simulates a plan on all ranks.
-
-    Parameters
-    ----------
-    costs : PricedSteps, optional
-        The closed-form prices of the steps, if the caller has them.
+    """Simulates a plan on all ranks; `costs` are its closed-form prices, if the caller has them.
 
     Raises
     ------

@@ -15,7 +15,7 @@ def require_priced(machine: Machine, precision: str) -> None:
     Raises
     ------
     InputError
-        It names the figure that the machine lacks.
+        The machine lacks a figure for this format.
     """
     formats, device = PRECISIONS[precision], machine.device
     if not formats.rates:

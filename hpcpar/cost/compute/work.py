@@ -182,7 +182,7 @@ class Workload:
                     family="update")
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
-        """Adding two gradients of a layer's output reads two values and writes one."""
+        """The sum of two gradients of a layer's output: two values read, one written."""
         plan, config = self.plan, self.plan.configs[layer.name]
         layout = owned(self.network, layer, config, batch)
         n_y, shape = self._items(layout), self.shape_of(layout)

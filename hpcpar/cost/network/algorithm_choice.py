@@ -81,13 +81,7 @@ def cheapest(
 
 def chooser(machine: Machine, collectives: str,
             network_model: NetworkModel | None = None) -> Chooser:
-    """A function that chooses the algorithm and the number of segments of a collective step.
-
-    Parameters
-    ----------
-    network_model : NetworkModel, optional
-        The model of `machine`, if the caller has one.
-    """
+    """A function that chooses the algorithm and the number of segments of a collective step."""
     model = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Move) -> tuple[Names, Ints]:
@@ -113,10 +107,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
                    collectives: str) -> Chooser:
     """A chooser for steps that are priced but never run: it quotes a time without an algorithm.
 
-    Parameters
-    ----------
-    network_model, chosen_on : NetworkModel
-        `chosen_on` decides which algorithm is cheapest, and `network_model` prices it.
+    `chosen_on` decides which algorithm is cheapest, and `network_model` prices it.
     """
     add_s_per_byte = network_model.machine.add_s_per_byte
 

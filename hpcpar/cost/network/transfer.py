@@ -11,7 +11,6 @@ from hpcpar.cost.network.algorithm_choice import collective_bytes
 from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
-from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
 from hpcpar.plan.config import ONE, Floats, Ints, Numbers
@@ -44,7 +43,7 @@ class Traffic:
     level: Ints
 
 
-def traffic(step: Move, machine: Machine, network_model: NetworkModel, ranks: int) -> Traffic:
+def traffic(step: Move, network_model: NetworkModel, ranks: int) -> Traffic:
     """The price of a movement as it runs, in a job of `ranks` ranks."""
     seconds: Floats = 0.0
     messages: Ints = 0
@@ -61,7 +60,7 @@ def traffic(step: Move, machine: Machine, network_model: NetworkModel, ranks: in
             level = np.where(is_kind, price.level, level)
             through_items = np.where(is_kind, price.through_items, through_items)
         else:
-            price = _collective(kind, step, machine, network_model, way)
+            price = _collective(kind, step, way)
         seconds = np.where(is_kind, price.seconds, seconds)
         messages = np.where(is_kind, price.messages, messages)
         items = np.where(is_kind, price.items, items)
@@ -78,14 +77,15 @@ class CollectivePrice:
     items: Ints = 0
 
 
-def _collective(kind: Kind, step: Move, machine: Machine, network_model: NetworkModel,
-                way: Route) -> CollectivePrice:
+def _collective(kind: Kind, step: Move, way: Route) -> CollectivePrice:
     """The price of a collective, with the algorithm chosen for each plan of the family."""
-    n = collective_bytes(step)
-    quote = step.quote if step.quote is not None and step.quote.model is network_model else None
+    n, add_s_per_byte = collective_bytes(step), way.network_model.machine.add_s_per_byte
+    quote = step.quote
+    if quote is not None and quote.model is not way.network_model:
+        quote = None
     if step.algorithm is CHEAPEST:
         assert quote is not None
-        return CollectivePrice(copied(kind, quote.seconds[kind], n, machine, way))
+        return CollectivePrice(copied(kind, quote.seconds[kind], n, way))
     out = CollectivePrice(0.0)
     for algorithm in np.unique(step.algorithm).tolist():
         if kind not in ALGORITHMS[algorithm].kinds:
@@ -94,13 +94,12 @@ def _collective(kind: Kind, step: Move, machine: Machine, network_model: Network
         if quote is not None:
             cost = quote.seconds[kind]
         else:
-            cost = ALGORITHMS[algorithm].priced_s(kind, n, step.segments, way,
-                                                  machine.add_s_per_byte)
+            cost = ALGORITHMS[algorithm].priced_s(kind, n, step.segments, way, add_s_per_byte)
         messages, items = _sent(kind, algorithm, step, way.p)
         out = CollectivePrice(np.where(chosen, cost, out.seconds),
                               np.where(chosen, messages, out.messages),
                               np.where(chosen, items, out.items))
-    return CollectivePrice(copied(kind, out.seconds, n, machine, way), out.messages, out.items)
+    return CollectivePrice(copied(kind, out.seconds, n, way), out.messages, out.items)
 
 
 def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
@@ -127,14 +126,14 @@ def _least_items(parts: Layout, whole: Layout) -> Ints:
     return least
 
 
-def copied(kind: Kind, seconds: Floats, n: Numbers, machine: Machine, way: Route) -> Floats:
+def copied(kind: Kind, seconds: Floats, n: Numbers, way: Route) -> Floats:
     """Seconds of a collective, including the copies of an allgather or reduce-scatter.
 
     They copy the whole box between tensor and message buffer, and the rank's own block once more.
     """
     if kind not in (Kind.ALLGATHER, Kind.REDUCE_SCATTER):
         return seconds
-    return seconds + machine.copy_s_per_byte * (n + n / way.p)
+    return seconds + way.network_model.machine.copy_s_per_byte * (n + n / way.p)
 
 
 def _even_items(layout: Layout) -> Floats:

@@ -27,12 +27,7 @@ REPRESENTATIVES = 8
 class Volumes:
     """Items and messages that the busiest ranks of a redistribution send and receive.
 
-    Attributes
-    ----------
-    sent, received : float
-        Items.
-    span : int
-        Size of the aligned blocks of ranks that no message leaves.
+    `span` is the size of the aligned blocks of ranks that no message leaves.
     """
 
     sent: Numbers
@@ -93,7 +88,7 @@ def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Numbers, kep
     Parameters
     ----------
     times : float
-        Number of ranks that exchange each part of the other layout.
+        Number of ranks that request, or provide, each part of the other layout.
     kept : int
         Items that a rank has in both layouts.
     keeps : bool

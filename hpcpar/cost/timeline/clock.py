@@ -10,7 +10,7 @@ from hpcpar.plan.config import Floats
 
 
 def later(a: Floats, b: Floats) -> Floats:
-    """The later of two times, in every case."""
+    """The later of two times, for each plan."""
     return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
 
 
