@@ -19,7 +19,7 @@ from hpcpar.search.edge_elimination import (
     Floats,
     Nodes,
     largest_table,
-    neighbours,
+    neighbors,
     solve,
     total,
 )
@@ -128,7 +128,7 @@ def _nodes_to_fix(sizes: list[int], edges: Edges, times_fixed: NDArray[np.float6
     It prefers nodes that were fixed least often, and among them those with the most neighbors.
     """
     fixed: list[int] = []
-    adjacent = neighbours(len(sizes), edges)
+    adjacent = neighbors(len(sizes), edges)
     while adjacent:
         cost, node = min((sizes[node] * math.prod(sizes[o] for o in others), node)
                          for node, others in adjacent.items())
@@ -143,7 +143,7 @@ def _nodes_to_fix(sizes: list[int], edges: Edges, times_fixed: NDArray[np.float6
     # without the fixed nodes the order of elimination changes, and tables may be larger
     free = _pairs_without(edges, fixed)
     while largest_table(sizes, free) > FIXED:
-        adjacent = neighbours(len(sizes), free)
+        adjacent = neighbors(len(sizes), free)
         fixed.append(max(adjacent, key=lambda n: len(adjacent[n])))
         free = _pairs_without(edges, fixed)
     return fixed

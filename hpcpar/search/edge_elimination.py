@@ -69,7 +69,7 @@ def count_eliminations(size: int, pairs: list[tuple[int, int]]) -> Eliminations:
     return Eliminations(nodes, edges, len(alive))
 
 
-def neighbours(size: int, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+def neighbors(size: int, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
     """Node -> nodes that share an edge with it."""
     adjacent: dict[int, set[int]] = {node: set() for node in range(size)}
     for a, b in pairs:
@@ -80,7 +80,7 @@ def neighbours(size: int, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int
 
 def largest_table(sizes: list[int], pairs: Iterable[tuple[int, int]]) -> int:
     """Entries of the largest table in an elimination, the cheapest node first."""
-    adjacent = neighbours(len(sizes), pairs)
+    adjacent = neighbors(len(sizes), pairs)
 
     def entries(node: int) -> int:
         return sizes[node] * math.prod(sizes[other] for other in adjacent[node])
@@ -213,7 +213,7 @@ class _Elimination:
         )
         if key not in self._minima:
             aligned = [self._aligned(f, axes) for f in factors]
-            table = _minimise_first_axis(aligned, own.table, [self.sizes[o] for o in others])
+            table = _minimize_first_axis(aligned, own.table, [self.sizes[o] for o in others])
             self._minima[key] = table, next(self._numbers)
         return self._minima[key]
 
@@ -225,7 +225,7 @@ class _Elimination:
         return table.reshape([self.sizes[n] if n in factor.nodes else 1 for n in axes])
 
 
-def _minimise_first_axis(tables: Sequence[Floats], own: Floats, sizes: list[int]) -> Floats:
+def _minimize_first_axis(tables: Sequence[Floats], own: Floats, sizes: list[int]) -> Floats:
     """Minimum over the first axis of the sum of broadcast tables, in blocks of the second axis.
 
     `own`, [first axis], is added to every entry; `sizes` has the sizes of the other axes.

@@ -52,7 +52,7 @@ def _first_that_fits(candidates: Iterable[Candidate]) -> Candidate | None:
 
 
 def with_variations(candidates: list[Candidate]) -> list[Candidate]:
-    """The sorted candidates, with variations that fit of faster ones that do not, sorted again."""
+    """The candidates in order, with fitting variations of faster ones that do not fit."""
     first = candidates[0]
     faster = [c for c in candidates if not (first.fits and c.speed >= first.speed) and not c.fits]
     variations = [made_to_fit(c) for c in sorted(faster, key=lambda c: c.speed)[:FASTEST]]

@@ -23,7 +23,7 @@ BISECTIONS = 24
 QUADRUPLINGS = 60
 
 
-def minimise(tables: Tables, seconds_weight: float = 1.0,
+def minimize(tables: Tables, seconds_weight: float = 1.0,
              bytes_weight: float = 0.0) -> tuple[float, list[int]]:
     """Minimize a weighted sum of seconds and bytes.
 
@@ -73,20 +73,20 @@ def fastest_within(tables: Tables, limit: float,
     best, best_s = smallest, tables.price(smallest)
     unit_price = best_s / max(1.0, tables.memory(smallest))
     # a negligible price prefers a plan that fits among equally fast ones
-    value, places = minimise(tables, 1.0, 1e-10 * unit_price)
+    value, places = minimize(tables, 1.0, 1e-10 * unit_price)
     bound = value - 1e-10 * unit_price * limit
     if tables.memory(places) <= limit:
         return bound, places, True
     low, high = 0.0, unit_price
     for _ in range(QUADRUPLINGS):
-        value, places = minimise(tables, 1.0, high)
+        value, places = minimize(tables, 1.0, high)
         bound = max(bound, value - high * limit)
         if tables.memory(places) <= limit:
             break
         low, high = high, 4 * high
     for _ in range(BISECTIONS):
         price = (low + high) / 2
-        value, places = minimise(tables, 1.0, price)
+        value, places = minimize(tables, 1.0, price)
         bound = max(bound, value - price * limit)
         if best_s <= bound * (1 + 1e-9):
             break

@@ -23,7 +23,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation
 from hpcpar.search.cost_tables import TableMaker
 from hpcpar.search.edge_elimination import Eliminations, count_eliminations
-from hpcpar.search.memory_limit import fastest_within, minimise
+from hpcpar.search.memory_limit import fastest_within, minimize
 from hpcpar.search.space import Spaces
 from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, units
 from hpcpar.simulation.price_plan import memory_of_ranks
@@ -134,7 +134,7 @@ class Search:
         keep = [np.zeros(len(u.space), bool) for u in self.units]
         for hidden in HIDDEN:
             tables = with_hidden(first, hidden)
-            upper = tables.price(minimise(tables)[1])
+            upper = tables.price(minimize(tables)[1])
             seconds = [(table.seconds - hidden * table.hideable)[rows]
                        for rows, table in zip(allowed, self.nodes, strict=True)]
             slack = upper * (1 + 1e-12) - sum(float(s.min()) for s in seconds)
@@ -224,7 +224,7 @@ class Search:
         begin = time.perf_counter()
         limit = self.machine.device.memory_bytes if limit_bytes is None else limit_bytes
         tables, chosen = with_hidden(self.tables, hidden), self.chosen
-        bound, places = minimise(tables)
+        bound, places = minimize(tables)
         exact = tables.price(places) <= bound * (1 + 1e-9)
         if tables.memory(places) > limit and limit_bytes is not None:
             tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
@@ -282,7 +282,7 @@ class Search:
     @cached_property
     def _smallest(self) -> list[int]:
         """The choice with the smallest sum of all arrays."""
-        return minimise(self._all_tables, seconds_weight=0.0, bytes_weight=1.0)[1]
+        return minimize(self._all_tables, seconds_weight=0.0, bytes_weight=1.0)[1]
 
     def smallest(self) -> SearchResult:
         """The plan with the smallest sum of all arrays."""

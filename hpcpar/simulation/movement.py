@@ -210,7 +210,7 @@ class Movement:
             sent_bytes, received_bytes = np.zeros((2, self.ranks))
             np.add.at(sent_bytes, pairs.senders, n_bytes)
             np.add.at(received_bytes, pairs.receivers, n_bytes)
-            # a rank sends one message after another, and so receives them
+            # a rank sends (and receives) its messages one after another
             presence = n_bytes / np.maximum(sent_bytes[pairs.senders],
                                             received_bytes[pairs.receivers])
         return _Route(level, senders, receivers, disjoint,

@@ -14,8 +14,8 @@ from hpcpar.torch.model import ParallelModule
 class BatchSampler(Sampler[list[int]]):
     """Selects this rank's samples of every batch, as a ``DataLoader``'s ``batch_sampler``.
 
-    The batches over all ranks do not depend on the plan. A sample occurs at most once in an epoch;
-    shuffling leaves out different samples in each epoch if they do not fill the last batch.
+    The batches over all ranks do not depend on the plan, and no sample occurs twice in an epoch. An
+    epoch leaves out samples that do not fill a batch; with `shuffle`, different ones each time.
 
     Parameters
     ----------

@@ -174,6 +174,6 @@ def _only_sends(step: Move) -> bool:
 
 
 def _largest(a: Memory, b: Memory) -> Memory:
-    """The larger of two memories, use by use."""
+    """The larger of two memories, for each use."""
     other = asdict(b)
     return Memory(**{use: np.maximum(value, other[use]) for use, value in asdict(a).items()})

@@ -51,7 +51,7 @@ class RankMemory:
         return sum(self.layers.values(), NOTHING)
 
     def grown(self, before: RankMemory, times: int) -> RankMemory:
-        """Extrapolated: plus `times` the difference from `before`."""
+        """The memory, extrapolated by `times` the difference from `before`."""
         layers = {}
         for name, memory in self.layers.items():
             old = asdict(before.layers[name])

@@ -22,8 +22,8 @@ Integers = NDArray[np.int64]
 _ALL = 4096
 #: On more ranks the messages of each rank are not counted; see `prediction.rank_memories`.
 EXACT_RANKS = 256
-#: Number of layers, summed over candidates, that limits the candidates, and fewest candidates. If
-#: there are more, ranks with boxes of equal sizes count as one.
+#: Limit of the layers of all candidates together, and fewest candidates. If this excludes ranks,
+#: those with boxes of equal sizes count as one.
 _LAYERS, _FEWEST = 1500, 3
 
 

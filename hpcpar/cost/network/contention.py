@@ -163,7 +163,7 @@ class Messages(NamedTuple):
                 ) -> NDArray[np.float64]:
         """Seconds of each message, for each size of buffer: [messages, sizes].
 
-        A rank sends its messages one after another, and so receives them.
+        A rank sends (and receives) its messages one after another.
         """
         seconds = np.stack([self.links.message_s(n * self.share) + n * self.added * add_s_per_byte
                             for n in n_bytes.tolist()], axis=1)
