@@ -166,7 +166,7 @@ def test_redundancy() -> None:
     parts hold more.
     """
     whole = terms("lenet5", "data", 1, 64, "local")[1]
-    assert "hold 1 times what one copy" in term(whole, "memory redundancy").remark
+    assert "hold 1 times the size of one copy" in term(whole, "memory redundancy").remark
     assert term(whole, "computation redundancy").seconds == 0.0
     chosen, found = terms("lenet5", "filter", 4, 64, "local")
     expected = sum(
