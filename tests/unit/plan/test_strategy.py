@@ -20,7 +20,7 @@ from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 from hpcpar.report.tables import answer
 from hpcpar.search import auto
-from hpcpar.search.candidates import alone, priced
+from hpcpar.search.candidates import price_strategy, priced
 from tests import outside
 from tests.limits import LIMIT_S
 
@@ -117,7 +117,7 @@ def test_an_outside_strategy_has_its_price_in_a_family(halves: None) -> None:
     candidates = hpcpar.plan("lenet5", 4, 64).candidates
     wanted = candidates[0].task
     names = ["data", "halves:2x2", "grid:2x2"]
-    for family, single in zip(priced(wanted, names), map(partial(alone, wanted), names),
+    for family, single in zip(priced(wanted, names), map(partial(price_strategy, wanted), names),
                               strict=True):
         assert family.exact().iteration_s == pytest.approx(single.iteration_s, rel=0.01)
 
