@@ -150,7 +150,7 @@ def test_ranks_that_differ_and_steps_of_another_version_are_refused() -> None:
         refine(MACHINE, "m.toml", [mixed])
     other = record()
     other.steps.pop()
-    with pytest.raises(InputError, match="its steps are not those"):
+    with pytest.raises(InputError, match="this hpcpar makes other steps"):
         refine(MACHINE, "m.toml", [other])
 
 
