@@ -188,7 +188,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     steps = links.Steps(Communicator(ranks, NumpyBackend()))
     level = links.LevelProbe(steps, config, "n", "node", 0, 1,
                              lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
-    plain = replace(files.load("local"), levels=(level.found().level,))
+    plain = replace(files.load("local"), levels=(level.fit().level,))
     way = route(NetworkModel(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
                 [config.mesh_axes["n"]], ranks.size)
     for (kind, algorithm), timers in level.collectives.items():
@@ -229,7 +229,7 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
                 assert network_model.machine.levels[int(found.level)].name == name
                 # what it is said to send is what is sent
-                action = steps.whole(steps.direct(kind, source, destination))
+                action = steps.blocking(steps.direct(kind, source, destination))
                 steps.communicator.trace.clear()
                 action()
                 assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(
