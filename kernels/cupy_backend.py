@@ -1,12 +1,11 @@
-"""The GPU backend: CuPy (cuBLAS, elementwise operations), and CUDA C for the rest."""
+"""The GPU backend: CuPy for cuBLAS and some elementwise operations, CUDA C for the rest."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import cupy as cp
@@ -17,49 +16,40 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
+from hpcpar.kernels.cupy_device import select_device, set_matmul_math
 from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
+from hpcpar.kernels.cupy_streams import CupyStreams
 from hpcpar.kernels.device_group import DeviceGroup
-from hpcpar.kernels.interface import (
-    ACTIVATIONS,
-    Array,
-    Backend,
-    ConvSpec,
-    Mark,
-    MathMode,
-    PoolSpec,
-    Tick,
-    address,
-)
+from hpcpar.kernels.geometry import ConvSpec, PoolSpec
+from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick, address
 
-#: cuDNN's workspace takes at most this part of the card's memory: with less, VGG-16's convolutions
-#: lack their fast engines.
-_WORKSPACE_PART = 32
+#: The limit of cuDNN's workspace is the card's memory divided by this. With less, the fast engines
+#: for VGG-16's convolutions are not available.
+_WORKSPACE_DIVISOR = 32
 
 
-class CupyBackend(Backend):
+class CupyBackend(CupyStreams, Backend):
     """Compute kernels on one GPU.
 
     Parameters
     ----------
     scratch_bytes
-        Limit of the memory for the im2col matrices of a convolution.
+        Memory limit for the im2col matrices of a convolution.
     local_rank
-        Rank of this process on its node: it selects the GPU.
+        Rank of this process on its node, which selects the GPU.
     math
-        Precision of products of float32 numbers, in convolutions and matrix products.
+        Precision of float32 products.
 
     Attributes
     ----------
     convolutions
-        ``cudnn`` and its version, or ``im2col`` where nvidia-cudnn-frontend or cuDNN is not
-        installed.
+        ``cudnn`` and its version, or ``im2col`` if nvidia-cudnn-frontend or cuDNN is missing.
 
     Raises
     ------
     InputError
-        No usable GPU.
+        No GPU is usable.
     """
 
     name = "gpu"
@@ -69,10 +59,9 @@ class CupyBackend(Backend):
         self.device = select_device(local_rank)
         self.card = cp.cuda.Device(self.device).pci_bus_id
         free_bytes, total_bytes = map(int, cp.cuda.runtime.memGetInfo())
-        workspace_bytes = total_bytes // _WORKSPACE_PART
+        workspace_bytes = total_bytes // _WORKSPACE_DIVISOR
         self.memory_bytes = max(0, free_bytes - scratch_bytes - workspace_bytes)
-        use_compute_stream()
-        self._communication = cp.cuda.Stream(non_blocking=True)
+        super().__init__()
         self._uploads = cp.cuda.Stream(non_blocking=True)
         self.math = math
         set_matmul_math(math)
@@ -82,8 +71,7 @@ class CupyBackend(Backend):
 
             cudnn.backend_version()
         except (ImportError, RuntimeError):
-            # The module is missing, or the library behind it.
-            return
+            return  # the module or the library is missing
         self._use_cudnn(cudnn, workspace_bytes, math)
 
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
@@ -94,7 +82,7 @@ class CupyBackend(Backend):
         self.convolutions = "im2col"
 
     def _use_cudnn(self, cudnn: Any, workspace_limit_bytes: int, math: MathMode) -> None:
-        """Convolve by the library, and by im2col what it does not support."""
+        """Use cuDNN for convolutions, and im2col where cuDNN has no engine."""
         try:
             self._conv = CudnnConv(cudnn, cp, self._im2col, math, workspace_limit_bytes)
         except RuntimeError as err:
@@ -117,23 +105,23 @@ class CupyBackend(Backend):
 
     @property
     def unsupported_convolutions(self) -> list[ConvProblem]:
-        """Convolutions so far that im2col computes because cuDNN has no engine for them."""
+        """Convolutions that im2col computes because cuDNN has no engine for them."""
         return self._conv.unsupported if isinstance(self._conv, CudnnConv) else []
 
     @property
     def cautions(self) -> list[str]:
         if self.convolutions == "im2col":
-            return ["cuDNN is not installed: convolutions are slower, by im2col; install it with: "
-                    "pip install 'hpcpar[gpu]'"]
+            return ["cuDNN is not installed, so convolutions use the slower im2col; install it "
+                    "with: pip install 'hpcpar[gpu]'"]
         count = len(self.unsupported_convolutions)
-        return [f"{count} shapes of convolutions are slower, by im2col: cuDNN has no engine for "
-                "them"] * (count > 0)
+        return [f"{count} convolution shapes use the slower im2col, because cuDNN has no engine "
+                "for them"] if count else []
 
     # -- arrays ------------------------------------------------------------------------------------
     def upload(self, host: Array) -> Array:
         if isinstance(host, cp.ndarray):
             return host
-        # another thread has another current device and stream
+        # The calling thread may have another current device and stream.
         with cp.cuda.Device(self.device), self._uploads:
             device = cp.asarray(host)
             self._uploads.synchronize()
@@ -172,30 +160,6 @@ class CupyBackend(Backend):
     def enqueue_to_device(self, host: np.ndarray, out: Array) -> None:
         if host.size:
             out.data.copy_from_host_async(address(host), host.nbytes)
-
-    # -- order of work -----------------------------------------------------------------------------
-    def communication_stream(self) -> AbstractContextManager[Any]:
-        return self._communication
-
-    def mark(self) -> Mark:
-        event = cp.cuda.Event()
-        event.record()
-        return event
-
-    def follow(self, mark: Mark) -> None:
-        cp.cuda.get_current_stream().wait_event(mark)
-
-    def reached(self, mark: Mark) -> bool:
-        return bool(mark.done)
-
-    def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
-        now = self.mark()
-        now.synchronize()
-        now_s = time.perf_counter()
-        return np.array([now_s - cp.cuda.get_elapsed_time(mark, now) / 1e3 for mark in marks])
-
-    def synchronize(self) -> None:
-        cp.cuda.runtime.deviceSynchronize()
 
     # -- messages between devices ------------------------------------------------------------------
     def require_groups(self) -> None:
@@ -286,19 +250,15 @@ class CupyBackend(Backend):
                          dx: Array) -> None:
         cupy_pool.avgpool_backward(self._launch, dy, spec, scales, dx)
 
-    def global_avgpool_forward(self, x: Array, out: Array) -> None:
-        cupy_pool.global_avgpool_forward(x, out)
-
-    def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
-        cupy_pool.global_avgpool_backward(dy, dx)
-
-    def global_maxpool_forward(self, x: Array, out: Array, argmax: Array) -> None:
-        any_array.global_maxpool_forward(x, out, argmax)
+    global_avgpool_forward = staticmethod(cupy_pool.global_avgpool_forward)
+    global_avgpool_backward = staticmethod(cupy_pool.global_avgpool_backward)
+    weighted_sums = staticmethod(any_array.weighted_sums)
+    global_maxpool_forward = staticmethod(any_array.global_maxpool_forward)
 
     def global_maxpool_backward(self, dy: Array, argmax: Array, dx: Array) -> None:
         any_array.global_maxpool_backward(cp, dy, argmax, dx)
 
-    # -- batch normalisation -----------------------------------------------------------------------
+    # -- batch normalization -----------------------------------------------------------------------
     def channel_moments(self, x: Array, out: Array) -> None:
         cupy_batchnorm.channel_moments(self._launch, x, out)
 
@@ -322,7 +282,7 @@ class CupyBackend(Backend):
                            sums: Array, count: int, dx: Array) -> None:
         cupy_batchnorm.batchnorm_backward(self._launch, x, dy, mean, inv_std, w, sums, count, dx)
 
-    # -- local response normalisation and elementwise ----------------------------------------------
+    # -- local response normalization and elementwise ----------------------------------------------
     def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
                     out: Array, scale: Array) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
@@ -351,7 +311,7 @@ class CupyBackend(Backend):
             return
         global_strides = tuple(math.prod(extent[axis + 1 :]) for axis in range(len(extent)))
         if tuple(out.shape) != tuple(shape):
-            # `out` is the flattened block: the same elements in row-major order.
+            # `out` is the flattened block, with the same elements in row-major order.
             if out.flags.c_contiguous:
                 self.dropout_mask(key, start, shape, extent, rate, out.reshape(shape))
             else:
@@ -374,8 +334,7 @@ class CupyBackend(Backend):
     def multiply(self, a: Array, b: Array, out: Array) -> None:
         cp.multiply(a, b, out=out)
 
-    def image_products(self, a: Array, b: Array, out: Array) -> None:
-        any_array.image_products(a, b, out)
+    image_products = staticmethod(any_array.image_products)
 
     def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array,
                               sums: Array) -> None:
@@ -404,11 +363,11 @@ class CupyBackend(Backend):
                      (*corrected, beta1, beta2, eps, decay))
 
     def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
-        """Launch a kernel of an activation or an update on arrays of one shape."""
+        """Launch a kernel for an activation or an update; all arrays have the same shape."""
         if arrays[0].size == 0:
             return
         shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))
-        args = (*arrays, *shape, *(step for each in steps for step in each), *map(float, numbers))
+        args = (*arrays, *shape, *itertools.chain(*steps), *map(float, numbers))
         self._launch(kernel, arrays[0].dtype, arrays[0].size, args)
 
     def all_finite(self, x: Array) -> bool:

@@ -1,4 +1,4 @@
-"""Batch normalisation on a GPU."""
+"""Batch normalization on a GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hpcpar.kernels.cupy_launch import Launcher, contiguous, merge_dims, strides
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.interface import Array
 
-#: Number of thread blocks of a kernel, given enough items: a few per multiprocessor of a large GPU.
+#: Number of thread blocks of a large kernel: a few per multiprocessor of a large GPU.
 _BLOCKS = 1024
 
 
 @functools.lru_cache(maxsize=4096)
 def _parts(shape: tuple[int, ...]) -> int:
-    """Number of shares, one per thread block, that a channel's items are divided into."""
+    """Number of shares of a channel's items, one per thread block."""
     items = math.prod(shape)
     if items == 0:
         return 0
@@ -30,15 +30,15 @@ def _parts(shape: tuple[int, ...]) -> int:
 @functools.lru_cache(maxsize=4096)
 def _geometry(shape: tuple[int, ...], *all_strides: tuple[int, ...]) -> tuple[
         tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Strides of images, channels and pixels of each array, and the extents that go with them."""
-    extents, steps = merge_dims(shape[2:], *(own[2:] for own in all_strides))
-    return (tuple((*own[:2], *step[2:]) for own, step in zip(all_strides, steps, strict=True)),
+    """Strides of each array over images, channels and merged pixels, and the extents."""
+    extents, steps = merge_dims(shape[2:], *(s[2:] for s in all_strides))
+    return (tuple((*s[:2], *step[2:]) for s, step in zip(all_strides, steps, strict=True)),
             (*shape[:2], *extents[2:]))
 
 
 def _for_shares(launch: Launcher, kernel: str, arrays: tuple[Array, ...],
                 more: tuple[Any, ...]) -> None:
-    """Launch a kernel on the shares of every channel of arrays of one shape."""
+    """Launch a kernel on the shares of every channel; all arrays have the same shape."""
     shape = arrays[0].shape
     steps, extents = _geometry(shape, *map(strides, arrays))
     views = (item for array, step in zip(arrays, steps, strict=True) for item in (array, *step))
@@ -49,7 +49,7 @@ def _for_shares(launch: Launcher, kernel: str, arrays: tuple[Array, ...],
 
 def _sum(launch: Launcher, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
          out: Array) -> None:
-    """Sums [C, 2] over samples and image, deterministic: partial sums, then their sum in order."""
+    """Deterministic sums [C, 2] over samples and pixels: partial sums, then their sum in order."""
     sums = cp.empty((arrays[0].shape[1], _parts(arrays[0].shape), 2), np.float64)
     _for_shares(launch, kernel, arrays, (*more, sums))
     sums.sum(axis=1, out=out)
@@ -69,7 +69,7 @@ def channel_moments_backward(launch: Launcher, x: Array, dy: Array, mean: Array,
 def batchnorm_statistics(launch: Launcher, moments: Array, count: int, eps: float, mean: Array,
                          inv_std: Array, running: Array | None, momentum: float) -> None:
     """See `Backend.batchnorm_statistics`."""
-    # A kernel accepts no None: without running statistics it gets an array that it ignores.
+    # Kernels do not accept None: without running statistics, this one gets an array to ignore.
     target = cp.empty((2, 1), np.float64) if running is None else running
     args = (*view(moments), mean, inv_std, *view(target), int(running is not None), len(mean),
             float(count), float(eps), float(momentum))

@@ -17,11 +17,11 @@ def softmax_cross_entropy(launch: Launcher, x: Array, labels: Array, scale: floa
     if x.size == 0:
         sums.fill(0)
         return
-    each = cp.empty((2, samples), np.float64)
-    args = (*view(x), contiguous(labels, np.int64), *view(dx), each[0], each[1], samples, classes,
+    by_sample = cp.empty((2, samples), np.float64)
+    args = (*view(x), contiguous(labels, np.int64), *view(dx), *by_sample, samples, classes,
             float(scale))
     launch("softmax_cross_entropy", x.dtype, samples * THREADS, args)
-    sums[...] = each.sum(axis=1)
+    sums[...] = by_sample.sum(axis=1)
 
 
 def logistic_cross_entropy(launch: Launcher, x: Array, labels: Array, first_class: int,
@@ -31,11 +31,11 @@ def logistic_cross_entropy(launch: Launcher, x: Array, labels: Array, first_clas
     if x.size == 0:
         sums.fill(0)
         return
-    each = cp.empty(samples, np.float64)
-    args = (*view(x), contiguous(labels, np.int64), *view(dx), each, samples, classes, first_class,
-            float(scale))
+    by_sample = cp.empty(samples, np.float64)
+    args = (*view(x), contiguous(labels, np.int64), *view(dx), by_sample, samples, classes,
+            first_class, float(scale))
     launch("logistic_cross_entropy", x.dtype, samples * THREADS, args)
-    sums[0] = each.sum()
+    sums[0] = by_sample.sum()
 
 
 def mean_squared_error(launch: Launcher, x: Array, targets: Array, scale: float, dx: Array,
@@ -45,8 +45,8 @@ def mean_squared_error(launch: Launcher, x: Array, targets: Array, scale: float,
     if x.size == 0:
         sums.fill(0)
         return
-    each = cp.empty(samples, np.float64)
-    args = (*view(x), *view(cp.asarray(targets, x.dtype)), *view(dx), each, samples, outputs,
+    by_sample = cp.empty(samples, np.float64)
+    args = (*view(x), *view(cp.asarray(targets, x.dtype)), *view(dx), by_sample, samples, outputs,
             float(scale))
     launch("mean_squared_error", x.dtype, samples * THREADS, args)
-    sums[0] = each.sum()
+    sums[0] = by_sample.sum()

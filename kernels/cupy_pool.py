@@ -1,4 +1,4 @@
-"""Pooling on a GPU: kernels for volumes; an image is a volume of one plane."""
+"""Pooling on a GPU, by kernels for volumes. An image is a volume with one plane."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import cupy as cp
 
 from hpcpar.kernels.cupy_launch import Launcher, contiguous, three, view, volume
-from hpcpar.kernels.interface import Array, PoolSpec
+from hpcpar.kernels.geometry import PoolSpec
+from hpcpar.kernels.interface import Array
 
 
 def _geometry(x: Array, out: Array, spec: PoolSpec) -> tuple[int, ...]:
@@ -24,7 +25,7 @@ def _views(*arrays: Array) -> tuple[Any, ...]:
 
 
 def _factors(scales: Sequence[Array], dtype: Any) -> tuple[Array, ...]:
-    """Factors per output along each of the three axes of a volume."""
+    """One factor per output along each axis of a volume."""
     factors = tuple(contiguous(scale, dtype) for scale in scales)
     return factors if len(factors) == 3 else (cp.ones(1, dtype), *factors)
 

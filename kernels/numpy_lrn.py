@@ -1,4 +1,4 @@
-"""Local response normalisation across channels."""
+"""Local response normalization across channels."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _row_blocks(x: Array) -> list[slice]:
 
 
 def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Array:
-    """`length` channels, of which channel c is a[c - lead], or zero outside a."""
+    """`length` channels; channel c is a[c - lead], or zero outside a."""
     result = scratch.get(name, (length, *a.shape[1:]), a.dtype)
     first, last = min(max(0, lead), length), max(0, min(length, a.shape[0] + lead))
     result[:first] = 0
@@ -74,9 +74,9 @@ def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Ar
 def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
     """sums[c] = a[c] + ... + a[c + size - 1] for `count` channels.
 
-    Sums over 1, 2, 4, ... channels are computed by doubling, and those in the binary digits of
-    `size` are added. This takes log2(size) passes. Without the subtractions of a running sum there
-    is no cancellation.
+    The loop doubles the number of summands, 1, 2, 4, ..., and adds the sums that make up the binary
+    representation of `size`, which takes log2(size) passes. A running sum would need subtractions,
+    which cancel digits.
     """
     sums = scratch.get("sums", (count, *a.shape[1:]), a.dtype)
     start, power, empty = 0, 1, True

@@ -1,4 +1,4 @@
-"""Weight updates of arrays that stay in the cache between NumPy calls (see `Backend.blocks`)."""
+"""Weight updates on cache-sized blocks from `Backend.blocks`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def adam_update(scratch: Scratch, w: Array, grad: Array, first: Array, second: A
     gradient *= 1 - beta2
     second *= beta2
     second += gradient
-    # The buffer of the gradient is reused for the divisor.
+    # The divisor overwrites the gradient.
     np.sqrt(second, out=gradient)
     gradient *= 1 / math.sqrt(1 - beta2**step)
     gradient += eps

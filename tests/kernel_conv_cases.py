@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcpar.kernels.interface import Backend, ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import Backend
 from tests.kernel_support import (
     DTYPES,
     FEW,

@@ -1,4 +1,4 @@
-"""Tests of LRN and batch normalisation that every backend must pass (see kernel_cases)."""
+"""Tests of LRN and batch normalization that every backend must pass (see kernel_cases)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.kernels.interface import Backend
 from tests.kernel_support import DTYPES, blank, check, fetch, place, random, torch_module
 
 
-# -- local response normalisation ------------------------------------------------------------------
+# -- local response normalization ------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_lrn_backward_of_no_outputs(backend: Backend) -> None:
     check(dx, np.zeros(dx.shape))
 
 
-# -- batch normalisation ---------------------------------------------------------------------------
+# -- batch normalization ---------------------------------------------------------------------------
 SHAPES = [(4, 3), (5, 3, 4, 6), (2, 4, 3, 2, 5), (1, 2, 9, 7), (40, 5, 1, 1)]
 EPS, MOMENTUM = 1e-3, 0.2
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcpar.kernels.interface import Array, Backend, PoolSpec
+from hpcpar.kernels.geometry import PoolSpec
+from hpcpar.kernels.interface import Array, Backend
 from tests.kernel_support import (
     DTYPES,
     FEW,

@@ -22,7 +22,7 @@ from hpcpar.runtime import parameters
 from hpcpar.runtime.ops.pointwise import mask_key
 from hpcpar.schedule.pipeline_order import switch
 
-#: Function (layer, samples of the pass) -> blocks with their own normalisation statistics (see
+#: Function (layer, samples of the pass) -> blocks with their own normalization statistics (see
 #: `reference_layers.Block`).
 Blocks = Callable[[Layer, int], list[tuple[slice, ...]]]
 
@@ -51,10 +51,10 @@ class Reference:
         a part.
     fc_passes : sequence of arrays of int, optional
         Sample numbers of each turn of the layers from `hpcpar.schedule.outline.switch` on (one
-        weird trick, variable batch size): they minimise the mean over a turn's samples and are
+        weird trick, variable batch size): they minimize the mean over a turn's samples and are
         updated after it; the layers before get the gradient of the mean over all.
     blocks : callable, optional
-        Parts of the image and the pass that are normalised on their own; a pass as a whole by
+        Parts of the image and the pass that are normalized on their own; a pass as a whole by
         default.
 
     Attributes
@@ -65,7 +65,7 @@ class Reference:
     weight_gradients : dict of list of ndarray
         Of weight and bias by layer name; of the last turn in layers that take fc_passes.
     running : dict of ndarray
-        [blocks, 2, C] running mean and variance of batch normalisations.
+        [blocks, 2, C] running mean and variance of batch normalizations.
     weights : dict of list of tensor
     """
 
@@ -269,7 +269,7 @@ class Reference:
         self._torch[name].step()
 
     def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:
-        """Loss without dropout, by running statistics (of synchronised normalisation); `outputs`
+        """Loss without dropout, by running statistics (of synchronized normalization); `outputs`
         are those of this pass.
         """
         with self.torch.no_grad():

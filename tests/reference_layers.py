@@ -45,7 +45,7 @@ from hpcpar.network.layers import (
 
 f = torch.nn.functional
 
-#: A part of a batch with its own normalisation statistics: slices of (samples, rows, ...), without
+#: A part of a batch with its own normalization statistics: slices of (samples, rows, ...), without
 #: channels.
 Block = tuple[slice, ...]
 
@@ -63,7 +63,7 @@ def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
 
 
 def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
-    """Output of a layer without training-specific behaviour; `weights` are (weight, bias)."""
+    """Output of a layer without training-specific behavior; `weights` are (weight, bias)."""
     x = xs[0]
     if hasattr(layer, "torch"):  # a layer from outside the package brings its own
         return layer.torch(x, *weights)
@@ -204,7 +204,7 @@ def dice_sum(scores: Any, labels: Any) -> Any:
 
 def normalise(x: Any, gamma: Any, beta: Any, eps: float,
               blocks: list[Block]) -> tuple[Any, list[Any]]:
-    """Batch normalisation of each block by its own statistics.
+    """Batch normalization of each block by its own statistics.
 
     Returns
     -------

@@ -5,10 +5,10 @@ output channel i, so a rank reads only the rows of the channels that it owns (`r
 
 ====================================  =============================================================
 ``params/<layer>/weight``             [out, in, kh, kw] (convolution), [out, in] (linear), [out]
-                                      (normalisation) or a sample's shape (layer normalisation)
-``params/<layer>/bias``               [out], or a sample's shape (layer normalisation); absent
+                                      (normalisation) or a sample's shape (layer normalization)
+``params/<layer>/bias``               [out], or a sample's shape (layer normalization); absent
                                       without bias
-``params/<layer>/running_mean``,      [out], of batch normalisation
+``params/<layer>/running_mean``,      [out], of batch normalization
 ``running_variance``
 ``optimizer/<layer>/weight``,         state of the optimizer, in the same shapes, named as in
 ``bias``, ``weight_second``, ...      `hpcpar.plan.optimizers.Optimizer.state`
@@ -46,7 +46,7 @@ _PARTIAL = "use another one, or resume without these tensors with --partial"
 
 #: Groups of tensors.
 GROUPS = ("params", "optimizer")
-#: Running statistics of batch normalisation.
+#: Running statistics of batch normalization.
 RUNNING = ("running_mean", "running_variance")
 #: Approximate size of a chunk.
 _CHUNK_BYTES = 4 << 20

@@ -27,7 +27,8 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     joined_segments,
     read_extent,
 )
-from hpcpar.kernels.interface import ConvSpec, MathMode, Segment, address  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.interface import MathMode, address  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from tests.cuda_support import NumpyAsCupy, make  # noqa: E402
 from tests.cuda_support import check as check_view  # noqa: E402
@@ -326,12 +327,13 @@ def test_math_modes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_backend_says_what_convolves(library: ModuleType,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from hpcpar.kernels import cupy_backend
+    from hpcpar.kernels import cupy_backend, cupy_streams
 
-    monkeypatch.setattr(cupy_backend, "cp", OneStream())
+    for module in (cupy_backend, cupy_streams):
+        monkeypatch.setattr(module, "cp", OneStream())
     monkeypatch.setattr(cupy_backend, "select_device", lambda local_rank: 0)
     monkeypatch.setattr(cupy_backend, "set_matmul_math", lambda math: None)
-    monkeypatch.setattr(cupy_backend, "use_compute_stream", lambda: None)
+    monkeypatch.setattr(cupy_streams, "use_compute_stream", lambda: None)
     # The module cannot be imported.
     monkeypatch.setitem(sys.modules, "cudnn", None)
     without = cupy_backend.CupyBackend()

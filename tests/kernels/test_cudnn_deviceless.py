@@ -23,7 +23,8 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     ConvProblem,
     build_engine,
 )
-from hpcpar.kernels.interface import ConvSpec, MathMode, Segment  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.interface import MathMode  # noqa: E402
 from hpcpar.network.builtin import built_in  # noqa: E402
 from hpcpar.network.layers import Conv  # noqa: E402
 from tests.cudnn_support import REFUSED  # noqa: E402
