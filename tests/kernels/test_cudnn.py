@@ -34,7 +34,7 @@ from tests.cuda_support import NumpyAsCupy, make  # noqa: E402
 from tests.cuda_support import check as check_view  # noqa: E402
 from tests.cudnn_support import ACCEPTED, REFUSED  # noqa: E402
 from tests.kernel_conv_cases import ConvCase, conv_cases, plain_conv  # noqa: E402
-from tests.kernel_support import FEW, blank, check, place, random  # noqa: E402
+from tests.kernel_support import FIFTY_EXAMPLES, blank, check, place, random  # noqa: E402
 
 NUMPY = NumpyBackend()
 LIMIT_BYTES = 2**20
@@ -128,7 +128,7 @@ def compare(conv: CudnnConv, case: ConvCase) -> None:
 
 
 @given(case=conv_cases())
-@FEW
+@FIFTY_EXAMPLES
 def test_every_geometry(library: ModuleType, case: ConvCase) -> None:
     conv = convolution(library)
     compare(conv, case)
@@ -136,7 +136,7 @@ def test_every_geometry(library: ModuleType, case: ConvCase) -> None:
 
 
 @given(case=conv_cases(depthwise=True))
-@FEW
+@FIFTY_EXAMPLES
 def test_depthwise(library: ModuleType, case: ConvCase) -> None:
     compare(convolution(library), case)
 
