@@ -1,7 +1,7 @@
 """Compute kernels behind one interface: NumPy on CPUs, CuPy and CUDA C on GPUs.
 
-The package is installed as ``hpcpar.kernels``. It imports CuPy or PyTorch only if `backend` needs
-it.
+The package is installed as ``hpcpar.kernels``. A function with the name of a `Backend` method
+implements it. Only `backend` imports CuPy and PyTorch.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from hpcpar.kernels.interface import Array
 
 
 def weighted_sums(x: Array, axes: Sequence[tuple[Array, Array] | None], out: Array) -> None:
-    """See `Backend.weighted_sums`."""
     for axis, taps in enumerate(axes, 2):
         if taps is not None:
             shape = (-1, *(1,) * (x.ndim - 1 - axis))
@@ -25,7 +24,6 @@ def weighted_sums(x: Array, axes: Sequence[tuple[Array, Array] | None], out: Arr
 
 # The kernels below process one image at a time to bound their temporary arrays.
 def global_maxpool_forward(x: Array, out: Array, argmax: Array) -> None:
-    """See `Backend.global_maxpool_forward`."""
     if x.size == 0:
         return
     for image, maximum, index in zip(x, out, argmax, strict=True):
@@ -43,6 +41,5 @@ def global_maxpool_backward(xp: Any, dy: Array, argmax: Array, dx: Array) -> Non
 
 
 def image_products(a: Array, b: Array, out: Array) -> None:
-    """See `Backend.image_products`."""
     for left, right, sums in zip(a, b, out, strict=True):
         sums[...] = (left * right).sum(axis=tuple(range(1, left.ndim)))

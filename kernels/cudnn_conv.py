@@ -208,8 +208,7 @@ class CudnnConv:
         return launches
 
     def _aligned(self, view: Array, is_input: bool) -> Array:
-        """The view if it is aligned; otherwise a new array, with a copy of the view if `is_input`.
-        """
+        """The view if it is aligned, otherwise a new array; an input is copied to it."""
         if address(view) % ALIGNMENT_BYTES == 0:
             return view
         return view.copy() if is_input else self._xp.empty(view.shape, view.dtype)

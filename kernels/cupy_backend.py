@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import cupy as cp
@@ -17,11 +17,11 @@ from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device, set_matmul_math
-from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
+from hpcpar.kernels.cupy_launch import Launcher, Launching, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.cupy_streams import CupyStreams
 from hpcpar.kernels.device_group import DeviceGroup
-from hpcpar.kernels.geometry import ConvSpec, PoolSpec
+from hpcpar.kernels.geometry import ConvSpec
 from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick, address
 
 #: The limit of cuDNN's workspace is the card's memory divided by this. With less, the fast engines
@@ -29,7 +29,7 @@ from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick
 _WORKSPACE_DIVISOR = 32
 
 
-class CupyBackend(CupyStreams, Backend):
+class CupyBackend(Launching, CupyStreams, Backend):
     """Compute kernels on one GPU.
 
     Parameters
@@ -76,7 +76,7 @@ class CupyBackend(CupyStreams, Backend):
 
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
         self.xp: Any = cp
-        self._launch = launch
+        self.launch = launch
         self._im2col = CupyConv(launch, scratch_bytes)
         self._conv: CupyConv | CudnnConv = self._im2col
         self.convolutions = "im2col"
@@ -170,31 +170,25 @@ class CupyBackend(CupyStreams, Backend):
 
     # -- moving boxes ------------------------------------------------------------------------------
     def pack(self, box: Array, flat: Array) -> None:
-        if box.size == 0:
-            return
-        if not self._launch.supports(box.dtype):
+        if not self._move("pack", box, box, flat):
             flat.reshape(box.shape)[...] = box
-            return
-        shape, (steps,) = merge_dims(box.shape, strides(box))
-        self._launch("pack", box.dtype, box.size, (box, *shape, *steps, flat))
 
     def unpack(self, flat: Array, box: Array) -> None:
-        if box.size == 0:
-            return
-        if not self._launch.supports(box.dtype):
+        if not self._move("unpack", box, flat, box):
             box[...] = flat.reshape(box.shape)
-            return
-        shape, (steps,) = merge_dims(box.shape, strides(box))
-        self._launch("unpack", box.dtype, box.size, (flat, *shape, *steps, box))
 
     def unpack_add(self, flat: Array, box: Array) -> None:
-        if box.size == 0:
-            return
-        if not self._launch.supports(box.dtype):
+        if not self._move("unpack_add", box, flat, box):
             cp.add(box, flat.reshape(box.shape), out=box)
-            return
-        shape, (steps,) = merge_dims(box.shape, strides(box))
-        self._launch("unpack_add", box.dtype, box.size, (flat, *shape, *steps, box))
+
+    def _move(self, kernel: str, box: Array, source: Array, target: Array) -> bool:
+        """Launch a kernel between a box and a flat buffer; False if its type has no kernels."""
+        if not self.launch.supports(box.dtype):
+            return False
+        if box.size:
+            shape, (steps,) = merge_dims(box.shape, strides(box))
+            self.launch(kernel, box.dtype, box.size, (source, *shape, *steps, target))
+        return True
 
     def copy(self, x: Array, out: Array) -> None:
         out[...] = x
@@ -236,20 +230,10 @@ class CupyBackend(CupyStreams, Backend):
         dy.sum(axis=(0, *range(2, dy.ndim)), out=out)
 
     # -- pooling -----------------------------------------------------------------------------------
-    def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-        cupy_pool.maxpool_forward(self._launch, x, spec, out, argmax)
-
-    def maxpool_backward(self, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
-        cupy_pool.maxpool_backward(self._launch, dy, argmax, spec, dx)
-
-    def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array],
-                        out: Array) -> None:
-        cupy_pool.avgpool_forward(self._launch, x, spec, scales, out)
-
-    def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array],
-                         dx: Array) -> None:
-        cupy_pool.avgpool_backward(self._launch, dy, spec, scales, dx)
-
+    maxpool_forward = cupy_pool.maxpool_forward
+    maxpool_backward = cupy_pool.maxpool_backward
+    avgpool_forward = cupy_pool.avgpool_forward
+    avgpool_backward = cupy_pool.avgpool_backward
     global_avgpool_forward = staticmethod(cupy_pool.global_avgpool_forward)
     global_avgpool_backward = staticmethod(cupy_pool.global_avgpool_backward)
     weighted_sums = staticmethod(any_array.weighted_sums)
@@ -259,28 +243,12 @@ class CupyBackend(CupyStreams, Backend):
         any_array.global_maxpool_backward(cp, dy, argmax, dx)
 
     # -- batch normalization -----------------------------------------------------------------------
-    def channel_moments(self, x: Array, out: Array) -> None:
-        cupy_batchnorm.channel_moments(self._launch, x, out)
-
-    def batchnorm_statistics(self, moments: Array, count: int, eps: float, mean: Array,
-                             inv_std: Array, running: Array | None, momentum: float) -> None:
-        cupy_batchnorm.batchnorm_statistics(self._launch, moments, count, eps, mean, inv_std,
-                                            running, momentum)
-
-    def batchnorm_running(self, running: Array, eps: float, mean: Array, inv_std: Array) -> None:
-        cupy_batchnorm.batchnorm_running(self._launch, running, eps, mean, inv_std)
-
-    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
-                          out: Array) -> None:
-        cupy_batchnorm.batchnorm_forward(self._launch, x, mean, inv_std, w, b, out)
-
-    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
-                                 out: Array) -> None:
-        cupy_batchnorm.channel_moments_backward(self._launch, x, dy, mean, inv_std, out)
-
-    def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
-                           sums: Array, count: int, dx: Array) -> None:
-        cupy_batchnorm.batchnorm_backward(self._launch, x, dy, mean, inv_std, w, sums, count, dx)
+    channel_moments = cupy_batchnorm.channel_moments
+    batchnorm_statistics = cupy_batchnorm.batchnorm_statistics
+    batchnorm_running = cupy_batchnorm.batchnorm_running
+    batchnorm_forward = cupy_batchnorm.batchnorm_forward
+    channel_moments_backward = cupy_batchnorm.channel_moments_backward
+    batchnorm_backward = cupy_batchnorm.batchnorm_backward
 
     # -- local response normalization and elementwise ----------------------------------------------
     def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
@@ -288,14 +256,14 @@ class CupyBackend(CupyStreams, Backend):
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
         args = (*(item for a in (x, out, scale) for item in view(volume(a))), *geometry,
                 float(alpha), float(beta), float(k))
-        self._launch("lrn_forward", x.dtype, out.size, args)
+        self.launch("lrn_forward", x.dtype, out.size, args)
 
     def lrn_backward(self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
                      alpha: float, beta: float, dx: Array) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
         args = (*(item for a in (x, out, scale, dy, dx) for item in view(volume(a))), *geometry,
                 float(alpha), float(beta))
-        self._launch("lrn_backward", x.dtype, dx.size, args)
+        self.launch("lrn_backward", x.dtype, dx.size, args)
 
     def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
                            out: Array) -> None:
@@ -323,7 +291,7 @@ class CupyBackend(CupyStreams, Backend):
         keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
         box, (out_steps, steps) = merge_dims(tuple(shape), strides(out), global_strides)
         args = (out, *box, *out_steps, *steps, first, np.uint64(key), float(rate), keep)
-        self._launch("dropout_mask", out.dtype, out.size, args)
+        self.launch("dropout_mask", out.dtype, out.size, args)
 
     def add(self, a: Array, b: Array, out: Array) -> None:
         cp.add(a, b, out=out)
@@ -336,17 +304,9 @@ class CupyBackend(CupyStreams, Backend):
 
     image_products = staticmethod(any_array.image_products)
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array,
-                              sums: Array) -> None:
-        cupy_loss.softmax_cross_entropy(self._launch, x, labels, scale, dx, sums)
-
-    def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float,
-                               dx: Array, sums: Array) -> None:
-        cupy_loss.logistic_cross_entropy(self._launch, x, labels, first_class, scale, dx, sums)
-
-    def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array,
-                           sums: Array) -> None:
-        cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx, sums)
+    softmax_cross_entropy = cupy_loss.softmax_cross_entropy
+    logistic_cross_entropy = cupy_loss.logistic_cross_entropy
+    mean_squared_error = cupy_loss.mean_squared_error
 
     # -- update ------------------------------------------------------------------------------------
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
@@ -368,7 +328,7 @@ class CupyBackend(CupyStreams, Backend):
             return
         shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))
         args = (*arrays, *shape, *itertools.chain(*steps), *map(float, numbers))
-        self._launch(kernel, arrays[0].dtype, arrays[0].size, args)
+        self.launch(kernel, arrays[0].dtype, arrays[0].size, args)
 
     def all_finite(self, x: Array) -> bool:
         return x.size == 0 or bool(cp.isfinite(x).all())

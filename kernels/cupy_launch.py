@@ -100,9 +100,7 @@ def merge_dims(
 
 
 class Launcher:
-    """Launches kernels on the current GPU. Each source file is compiled once per type, on first
-    use.
-    """
+    """Launches kernels on the current GPU; compiles each source once per type, on first use."""
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, np.dtype], Any] = {}
@@ -144,3 +142,9 @@ class Launcher:
         blocks = min(math.ceil(items / cupy_sources.THREADS), _MAX_BLOCKS)
         function = self._function(name, np.dtype(dtype))
         function((blocks, min(rows, _MAX_BLOCKS)), (cupy_sources.THREADS,), args)
+
+
+class Launching:
+    """A backend with a launcher."""
+
+    launch: Launcher

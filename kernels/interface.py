@@ -370,9 +370,7 @@ class Backend(Streams, ABC):
 
     # -- update ------------------------------------------------------------------------------------
     def blocks(self, arrays: tuple[Array, ...], tick: Tick | None) -> Iterable[tuple[Array, ...]]:
-        """Matching views of arrays with equal shapes. An update processes them one after the other;
-        between them, the iterator calls `tick`.
-        """
+        """Matching views of equally shaped arrays for an update, with ticks between the views."""
         return [arrays]
 
     @abstractmethod

@@ -110,7 +110,6 @@ _BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
 
 
 def activation_forward(function: str, numbers: tuple[float, float], x: Array, out: Array) -> None:
-    """See `Backend.activation_forward`."""
     compute, (a, b) = _FORWARD[function], numbers
     for block, y in flat_blocks(x, out):
         compute(block, a, b, y)
@@ -118,7 +117,6 @@ def activation_forward(function: str, numbers: tuple[float, float], x: Array, ou
 
 def activation_backward(function: str, numbers: tuple[float, float], kept: Array, dy: Array,
                         dx: Array) -> None:
-    """See `Backend.activation_backward`."""
     compute, (a, b) = _BACKWARD[function], numbers
     for block, g, d in flat_blocks(kept, dy, dx):
         compute(block, a, b, g, d)

@@ -52,7 +52,6 @@ def _dots(a: Array, b: Array) -> Array:
 
 
 def channel_moments(scratch: Scratch, x: Array, out: Array) -> None:
-    """See `Backend.channel_moments`."""
     out[...] = 0
     for block in _blocks(x):
         wide = _wide("wide", x[block], scratch)
@@ -62,7 +61,6 @@ def channel_moments(scratch: Scratch, x: Array, out: Array) -> None:
 
 def channel_moments_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array,
                              out: Array) -> None:
-    """See `Backend.channel_moments_backward`."""
     out[...] = 0
     for block in _blocks(x):
         gradient = _wide("wide", dy[block], scratch)
@@ -74,7 +72,6 @@ def channel_moments_backward(scratch: Scratch, x: Array, dy: Array, mean: Array,
 
 def batchnorm_statistics(moments: Array, count: int, eps: float, mean: Array, inv_std: Array,
                          running: Array | None, momentum: float) -> None:
-    """See `Backend.batchnorm_statistics`."""
     np.divide(moments[:, 0], count, out=mean)
     # Rounding errors could make the variance of a constant channel negative.
     variance = np.maximum(moments[:, 1] / count - mean * mean, 0)
@@ -85,14 +82,12 @@ def batchnorm_statistics(moments: Array, count: int, eps: float, mean: Array, in
 
 
 def batchnorm_running(running: Array, eps: float, mean: Array, inv_std: Array) -> None:
-    """See `Backend.batchnorm_running`."""
     mean[...] = running[0]
     np.divide(1, np.sqrt(running[1].astype(np.float64) + eps), out=inv_std)
 
 
 def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                       out: Array) -> None:
-    """See `Backend.batchnorm_forward`."""
     factor = inv_std * w
     factor, addend = (_column(a, x) for a in (factor, b - mean * factor))
     for block in _blocks(x):
@@ -102,7 +97,6 @@ def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
 
 def batchnorm_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
-    """See `Backend.batchnorm_backward`."""
     # dx = dy_factor * dy + x_factor * x + addend; the coefficients are rounded from float64.
     dy_factor = inv_std * w
     x_factor = -inv_std * inv_std * sums[:, 1] / count

@@ -21,9 +21,7 @@ TILE = 64
 
 
 def gather(x: Array, window: Correlation, reads: BlockReads, scratch: Scratch) -> list[Array]:
-    """The columns [pixels, kh * kw * C] of a block of images x, one matrix per kernel offset along
-    the depth.
-    """
+    """The columns [pixels, kh * kw * C] of a block x, one matrix per kernel offset in depth."""
     padded = scratch.get("padded", reads.padded, x.dtype)
     if not reads.covered:
         padded[...] = 0

@@ -90,7 +90,6 @@ def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int,
 
 def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec: ConvSpec,
                  out: Array, tick: Tick | None = None) -> None:
-    """See `Backend.conv_forward`."""
     if numpy_depthwise.is_depthwise(x, w, out, spec):
         numpy_depthwise.conv_forward(scratch, x, w, bias, spec, out, tick)
         return
@@ -102,7 +101,6 @@ def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec:
 
 def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                        tick: Tick | None = None) -> None:
-    """See `Backend.conv_backward_data`."""
     if numpy_depthwise.is_depthwise(dx, w, dy, spec):
         numpy_depthwise.conv_backward_data(scratch, dy, w, spec, dx, tick)
         return
@@ -124,7 +122,6 @@ def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx
 
 def conv_backward_weight(scratch: Scratch, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                          dbias: Array | None, tick: Tick | None = None) -> None:
-    """See `Backend.conv_backward_weight`."""
     if numpy_depthwise.is_depthwise(x, dw, dy, spec):
         numpy_depthwise.conv_backward_weight(scratch, x, dy, spec, dw, dbias, tick)
         return

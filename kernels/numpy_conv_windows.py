@@ -37,8 +37,7 @@ class Correlation:
         return (outputs - 1) * self.stride[axis] + self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def row_items(self, width: int, channels: int) -> int:
-        """Scratch items per row of outputs, for the columns or, at large strides, the padded image.
-        """
+        """Scratch items per row of outputs: columns or, at large strides, the padded image."""
         taps = max(self.kernel[1] * self.kernel[2], self.stride[1] * self.stride[2])
         return max(1, width * channels * taps * self.stride[0])
 
@@ -198,8 +197,7 @@ def _reads(window: Correlation, x: Ints, inputs: slice, outputs: slice, images: 
 
 def _overlap(window: Correlation, axis: int, first: int, padded: int,
              inputs: int) -> tuple[slice, slice]:
-    """The part of a padded extent within the inputs, as slices of the padded extent and the inputs.
-    """
+    """The part of a padded extent within the inputs, as slices of both."""
     start = first * window.stride[axis] - window.before[axis]
     low = min(max(0, -start), padded)
     high = max(low, min(padded, inputs - start))

@@ -56,7 +56,6 @@ def _blocks(x: Array, out: Array, w: Array, spec: ConvSpec, scratch: Scratch, ti
 
 def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec: ConvSpec,
                  out: Array, tick: Tick | None) -> None:
-    """See `Backend.conv_forward`."""
     taps = _taps(w.shape[2:], out.shape[2:], spec)
     for image, y, weights, padded, inner, c in _blocks(x, out, w, spec, scratch, tick):
         inner[...] = image
@@ -68,7 +67,6 @@ def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec:
 
 def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                        tick: Tick | None) -> None:
-    """See `Backend.conv_backward_data`."""
     taps = _taps(w.shape[2:], dy.shape[2:], spec)
     for image, y, weights, padded, inner, _ in _blocks(dx, dy, w, spec, scratch, tick):
         term = scratch.get("term", y.shape, y.dtype)
@@ -79,7 +77,6 @@ def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx
 
 def conv_backward_weight(scratch: Scratch, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                          dbias: Array | None, tick: Tick | None) -> None:
-    """See `Backend.conv_backward_weight`."""
     taps = _taps(dw.shape[2:], dy.shape[2:], spec)
     image_axes = tuple(range(1, dy.ndim - 1))
     dw[...] = 0

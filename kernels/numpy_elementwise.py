@@ -21,7 +21,6 @@ def masked(keep: Array, x: Array, out: Array) -> None:
 
 def dropout_mask(scratch: Scratch, key: int, start: tuple[int, ...], shape: tuple[int, ...],
                  extent: tuple[int, ...], rate: float, out: Array) -> None:
-    """See `Backend.dropout_mask`."""
     if out.size == 0:
         return
     # `out` may be the flattened block, with the same elements in row-major order.
@@ -71,5 +70,4 @@ def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, 
 
 
 def all_finite(x: Array) -> bool:
-    """See `Backend.all_finite`."""
     return all(bool(np.isfinite(part).all()) for (part,) in flat_blocks(x))

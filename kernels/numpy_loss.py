@@ -8,7 +8,6 @@ from hpcpar.kernels.interface import Array
 
 
 def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array, sums: Array) -> None:
-    """See `Backend.softmax_cross_entropy`."""
     sums[:] = 0
     if x.size == 0:
         return
@@ -27,7 +26,6 @@ def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array, sums
 
 def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float, dx: Array,
                            sums: Array) -> None:
-    """See `Backend.logistic_cross_entropy`."""
     sums[0] = 0
     if x.size == 0:
         return
@@ -47,7 +45,6 @@ def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: flo
 
 
 def mean_squared_error(x: Array, targets: Array, scale: float, dx: Array, sums: Array) -> None:
-    """See `Backend.mean_squared_error`."""
     difference = np.subtract(x, targets)
     difference[np.isnan(targets)] = 0
     np.multiply(difference, 2 * scale, out=dx)

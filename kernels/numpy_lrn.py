@@ -12,7 +12,6 @@ from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
 
 def lrn_forward(scratch: Scratch, x: Array, offset: int, size: int, alpha: float, beta: float,
                 k: float, out: Array, scale: Array) -> None:
-    """See `Backend.lrn_forward`."""
     channels = out.shape[1]
     for image in range(x.shape[0] if out.size else 0):
         for r in _row_blocks(x):
@@ -30,7 +29,6 @@ def lrn_forward(scratch: Scratch, x: Array, offset: int, size: int, alpha: float
 
 def lrn_backward(scratch: Scratch, x: Array, out: Array, scale: Array, dy: Array, offset: int,
                  size: int, alpha: float, beta: float, dx: Array) -> None:
-    """See `Backend.lrn_backward`."""
     channels, owned = x.shape[1], out.shape[1]
     if out.size == 0:
         dx[...] = 0

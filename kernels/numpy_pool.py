@@ -19,7 +19,6 @@ from hpcpar.kernels.numpy_pool_windows import pool_blocks, scatter_index
 
 
 def maxpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-    """See `Backend.maxpool_forward`."""
     # Single bytes are fast to compare and merge; large windows need two bytes per offset.
     code_type = np.int8 if math.prod(spec.kernel) <= 127 else np.int16
     if x.size == 0:
@@ -100,7 +99,6 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
 
 def avgpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, scales: Sequence[Array],
                     out: Array) -> None:
-    """See `Backend.avgpool_forward`."""
     if x.size == 0:
         out[...] = 0
     for n, c, _, block in pool_blocks(x.shape, out.shape, spec).each():
@@ -121,7 +119,6 @@ def avgpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, scales: Sequence
 
 def avgpool_backward(scratch: Scratch, dy: Array, spec: PoolSpec, scales: Sequence[Array],
                      dx: Array) -> None:
-    """See `Backend.avgpool_backward`."""
     dx[...] = 0
     for n, c, _, block in pool_blocks(dx.shape, dy.shape, spec).each():
         first, *others = _factors(scales, block.rows)
@@ -148,13 +145,11 @@ def _factors(scales: Sequence[Array], rows: slice) -> list[Array]:
 
 
 def global_avgpool_forward(x: Array, out: Array) -> None:
-    """See `Backend.global_avgpool_forward`."""
     np.sum(x, axis=tuple(range(2, x.ndim)), out=out)
     out *= 1 / max(1, math.prod(x.shape[2:]))
 
 
 def global_avgpool_backward(dy: Array, dx: Array) -> None:
-    """See `Backend.global_avgpool_backward`."""
     share = 1 / max(1, math.prod(dx.shape[2:]))
     gradient = np.broadcast_to(dy.reshape(dy.shape + (1,) * (dx.ndim - 2)), dx.shape)
     for target, source in flat_blocks(dx, gradient):

@@ -23,8 +23,7 @@ class Streams(ABC):
 
     @abstractmethod
     def communication_stream(self) -> AbstractContextManager[Any]:
-        """A context in which work goes to the communication stream instead of the compute stream.
-        """
+        """A context in which the communication stream is the current stream."""
 
     @abstractmethod
     def mark(self) -> Mark:

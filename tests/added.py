@@ -25,8 +25,7 @@ class Star(Algorithm):
 
 
 class Pairwise(Algorithm):
-    """Every member sends its buffer to all others in one round: the lowest latency for 3 members.
-    """
+    """Every member sends its buffer to all others in one round: the lowest latency for three."""
 
     name = "pairwise"
     kinds = (Kind.ALLREDUCE,)

@@ -51,8 +51,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Exclude modules and tests from garbage collections: PyTorch and thousands of tests are a
-    large heap that is never freed.
-    """
+    """Exclude modules and tests, a large heap that is never freed, from garbage collections."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -65,9 +65,7 @@ def library(code: str, real: str) -> ctypes.CDLL:
 
 def launch(kernels: ctypes.CDLL, name: str, grid: tuple[int, ...], block: tuple[int, ...],
            args: tuple[Any, ...]) -> None:
-    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double, NumPy
-    scalars as they are.
-    """
+    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double."""
     values: list[Any] = []
     for arg in args:
         if isinstance(arg, np.ndarray):

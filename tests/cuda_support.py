@@ -63,9 +63,7 @@ class NumpyAsCupy:
 
 @pytest.fixture(scope="module")
 def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
-    """`CupyBackend` with NumPy arrays and kernels on the CPU; convolutions have scratch memory for
-    about two images.
-    """
+    """`CupyBackend` on the CPU; convolutions have scratch memory for about two images."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from hpcpar.kernels import (
         cupy_backend,
@@ -98,9 +96,7 @@ SENTINEL = 77
 
 
 def make(shape: tuple[int, ...], dtype: Any, rng: np.random.Generator | None = None) -> np.ndarray:
-    """A view with uneven strides inside a larger array that is filled with SENTINEL. The view gets
-    random values if `rng` is given.
-    """
+    """A view with uneven strides inside a larger array of SENTINEL; random numbers with `rng`."""
     steps = [1 + axis % 2 for axis in range(len(shape))]
     base = np.full([step * extent + 2 for step, extent in zip(steps, shape, strict=True)], SENTINEL,
                    dtype)
@@ -125,9 +121,7 @@ def check(view: np.ndarray, expected: np.ndarray, exact: bool = False) -> None:
 
 
 def make_row(values: np.ndarray, offset: int) -> np.ndarray:
-    """A contiguous copy of a row, `offset` elements after a multiple of 16 bytes, inside a larger
-    array that is filled with SENTINEL.
-    """
+    """A copy of a row inside an array of SENTINEL, `offset` elements beyond 16-byte alignment."""
     base = np.full(len(values) + 10, SENTINEL, values.dtype)
     first = 2 + -base[2:].ctypes.data % 16 // base.itemsize + offset
     row = base[first : first + len(values)]

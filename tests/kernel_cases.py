@@ -66,9 +66,7 @@ TORCH_ACTIVATIONS: dict[str, tuple[tuple[float, float], Callable[[Any], Any]]] =
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize("case", TORCH_ACTIVATIONS)
 def test_activations(backend: Backend, case: str, style: int, dtype: Any) -> None:
-    """Values and gradients equal PyTorch's, also at kinks, for large numbers and in place; NaN
-    stays.
-    """
+    """Values and gradients equal PyTorch's, also at kinks, for large numbers and in place."""
     torch, (numbers, function), name = torch_module(), TORCH_ACTIVATIONS[case], case.split()[0]
     assert name in ACTIVATIONS
     host, gradient = 3 * random(0, (3, 4, 5), dtype), random(1, (3, 4, 5), dtype)

@@ -28,9 +28,7 @@ from tests.kernel_support import DTYPES, blank, check, fetch, place, random, tor
 )
 def test_lrn_against_torch(backend: Backend, channels: int, size: int, beta: float,
                            cuts: tuple[int, ...], style: int, dtype: Any) -> None:
-    """Blocks of channels with halos give the result of the whole tensor, and their gradients add
-    up.
-    """
+    """Blocks of channels with halos give the result and the gradients of the whole tensor."""
     torch = torch_module()
     shape, alpha, k = (2, channels, 4, 3), 0.7, 1.5
     x, dy = random(0, shape, dtype), random(1, shape, dtype)
@@ -148,8 +146,7 @@ def test_batchnorm_far_from_zero(backend: Backend) -> None:
 
 
 def test_batchnorm_of_one_item_and_of_a_constant(backend: Backend) -> None:
-    """Neither a division by zero nor the root of a negative variance (from rounding) occurs.
-    """
+    """Neither a division by zero nor the root of a negative variance (from rounding) occurs."""
     x = np.full((1, 3), 0.1, np.float32)
     moments, (mean, inv_std) = (blank(backend, (3, 2), np.float64),
                                 (blank(backend, (3,), np.float64) for _ in range(2)))

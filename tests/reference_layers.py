@@ -228,8 +228,7 @@ def normalise(x: Any, gamma: Any, beta: Any, eps: float,
 
 
 def scaled(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta per channel; gamma and beta may be numbers.
-    """
+    """(x - mean) / sqrt(variance + eps) * gamma + beta per channel; the last two may be numbers."""
     shape = (1, -1, *(1,) * (x.ndim - 2))
     factor = gamma / torch.sqrt(variance + eps)
     addend = torch.as_tensor(beta, dtype=x.dtype)

@@ -247,14 +247,3 @@ def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
         "outliers": sum(outliers(seconds) for seconds in by_key.values()),
         "samples": sum(len(seconds) for seconds in by_key.values()),
     }
-
-
-def calibrate(
-    world: World, backend: Backend, plans: Sequence[Plan], name: str,
-    report: Callable[[str], None], transport: Transport = Transport.STAGED,
-) -> Machine:
-    """Measures this job's levels, device rates, and the compute steps of `plans`.
-
-    All ranks get the same machine.
-    """
-    return Calibration(world, backend, name, report, transport).measure(plans)

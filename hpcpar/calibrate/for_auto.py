@@ -29,37 +29,25 @@ Search = Callable[[Machine], list[Candidate]]
 
 
 class Contender(NamedTuple):
-    """A plan that may be the fastest.
-
-    Attributes
-    ----------
-    estimated_s : dict
-        Estimated time per iteration (s) of each unmeasured piece of work, by its key.
-    """
+    """A plan that may be the fastest."""
 
     candidate: Candidate
+    #: Estimated time per iteration (s) of each unmeasured piece of work, by its key.
     estimated_s: dict[str, float]
 
 
 @dataclass(frozen=True)
 class AutoChoice:
-    """The final choice of the search.
-
-    Attributes
-    ----------
-    searches : int
-        Number of searches.
-    measured, shapes : int
-        Measured pieces of work, and all pieces of work, of the plans near the fastest.
-    stands : bool
-        False if time ran out before all contenders were measured.
-    """
+    """The final choice of the search."""
 
     strategy: str
     iteration_s: float
+    #: Number of searches.
     searches: int
+    #: Measured pieces of work, and all pieces of work, of the plans near the fastest.
     measured: int
     shapes: int
+    #: False if time ran out before all contenders were measured.
     stands: bool
 
 
@@ -72,9 +60,7 @@ class Contest:
         self._shapes: set[str] = set()
 
     def contenders(self, machine: Machine) -> list[Contender]:
-        """Plans with unmeasured work that are the fastest, or would be if their estimates were too
-        long by `TOO_LONG`.
-        """
+        """Plans with unmeasured work that are, or with times `TOO_LONG` would be, the fastest."""
         self._searches += 1
         candidates = self._search(replace(machine, trusts_estimates=True))
         candidates = [c for c in candidates if c.fits == candidates[0].fits]
@@ -142,8 +128,9 @@ def unmeasured(contenders: Sequence[Contender], measured: Contender) -> list[Con
 
 def calibrate_for_auto(calibration: Calibration, search: Search,
                        budget_s: float) -> tuple[Machine, AutoChoice]:
-    """Measures links and rates, then the compute steps of the best plans until the choice is stable
-    or the time is up. All ranks get the same result.
+    """Alternates searches and measurements until the choice is stable or the time is up.
+
+    All ranks get the same result.
     """
     world, contest = calibration.world, Contest(search)
     deque(calibration.visits([]), maxlen=0)

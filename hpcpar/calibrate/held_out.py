@@ -45,9 +45,7 @@ def of_compute(visits_of_plans: Iterable[Sequence[Samples]]) -> Ratios | None:
 
 def of_estimates(device: Device, works: Iterable[Work],
                  table: Mapping[str, float]) -> Ratios | None:
-    """Estimated compute steps: each piece of work in the table, predicted by its roofline time and
-    the factor of the other pieces of its kind.
-    """
+    """Estimated compute steps: each is predicted by its roofline and the others of its kind."""
     kinds: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for work in works:
         roofline_s = float(plain_roofline_s(device, work))
@@ -64,8 +62,6 @@ def of_estimates(device: Device, works: Iterable[Work],
 
 
 def of_timers(samples_of_timers: Iterable[Sequence[float]]) -> Ratios | None:
-    """Communication: the median of a timer's later samples, predicted by the median of its earlier
-    samples.
-    """
+    """Communication: the median of each timer's later samples, predicted by its earlier samples."""
     halves = [(s[: len(s) // 2], s[len(s) // 2:]) for s in samples_of_timers if len(s) > 1]
     return interval([float(np.median(later) / np.median(earlier)) for earlier, later in halves])

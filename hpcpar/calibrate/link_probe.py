@@ -115,8 +115,7 @@ class Steps:
 
 
 def computing(backend: Backend) -> Callable[[], None]:
-    """Compute to run before a message, as in an iteration: it evicts the message from the caches.
-    """
+    """Compute before a message, as in an iteration: it evicts the message from the caches."""
     a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
     x, y = (backend.zeros((CACHE_BYTES // ITEM,), "float32") for _ in range(2))
 
@@ -260,8 +259,7 @@ class Hiding:
         product = one.action
 
         def pair(ratio: float) -> tuple[Timer, Timer]:
-            """Timers of compute that takes `ratio` times the allreduce's time: alone, and with it.
-            """
+            """Timers of compute that takes `ratio` allreduces: alone, and with the allreduce."""
             count = max(1, round(ratio * self._comm.seconds / one.seconds))
 
             def compute() -> None:

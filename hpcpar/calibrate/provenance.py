@@ -57,8 +57,7 @@ class Origin:
                 for name, mine, theirs in self._differences(versions)]
 
     def _differences(self, versions: Mapping[str, str]) -> list[tuple[str, str, str]]:
-        """Differing entries: name, value here, value in `versions`. Unknown entries do not differ.
-        """
+        """Entries that both know and that differ: name, value here, value in `versions`."""
         return [(name, mine, versions[name]) for name, mine in self.versions.items()
                 if versions.get(name, mine) != mine]
 

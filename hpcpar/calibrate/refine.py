@@ -1,6 +1,4 @@
-"""Refines a machine by records of runs: their compute times update its table, and their
-communication times scale its levels.
-"""
+"""Refines a machine by records of runs: compute times update its table, messages its levels."""
 
 from __future__ import annotations
 

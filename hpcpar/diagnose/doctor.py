@@ -196,12 +196,10 @@ def _devices(job: JobEnvironment, gpu: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("GPU sharing", WARNING,
                       f"{per_node} ranks of a node share {len(devices)} GPU(s)",
                       "start one rank per GPU")
-    if gpu["direct"]:
-        yield Finding("GPU buffers", OK, "MPI accepts device buffers: try run --transport direct")
-    else:
-        why = gpu["fault"] or "wrong values came back"
-        yield Finding("GPU buffers", OK, f"MPI does not accept device buffers ({why}): messages "
-                                         "are staged through host memory (--transport staged)")
+    why = gpu["fault"] or "wrong values came back"
+    yield Finding("GPU buffers", OK, "MPI accepts device buffers: try run --transport direct"
+                  if gpu["direct"] else f"MPI does not accept device buffers ({why}): messages are "
+                                        "staged through host memory (--transport staged)")
 
 
 def _files(job: JobEnvironment) -> Iterator[Finding]:
@@ -211,12 +209,10 @@ def _files(job: JobEnvironment) -> Iterator[Finding]:
     blind = next((r.host for r in job.ranks if not r.sees), None)
     locked = next((r for r in job.ranks if r.locks), None)
     if "not writable" in first.folder:
-        yield Finding("folder", WARNING, f"working directory: {first.folder}",
-                      "use a writable folder")
+        yield Finding("folder", WARNING, f"working directory: {first.folder}", "use a writable one")
     elif blind is not None:
         yield Finding("folder", PROBLEM,
-                      f"{blind} does not see the working directory of {first.host} "
-                      f"({first.folder})",
+                      f"{blind} does not see {first.host}'s working directory ({first.folder})",
                       "use a file system that all nodes share, or copy plan and data to the same "
                       "path on every node")
     elif locked is not None:

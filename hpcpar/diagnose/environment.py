@@ -45,9 +45,8 @@ class RankEnvironment:
     locks: str
     #: Whether rank 0's files are visible in the working directory.
     sees: bool
-    #: How the environment forces old BLAS kernels, or empty.
+    #: How the environment forces old BLAS kernels (or empty), and running processes on the node.
     kernels: str = ""
-    #: Number of processes that run on the node.
     running: int = 0
     #: All cores of the node, including those that the rank must not use.
     node_cores: int = 1
@@ -64,9 +63,8 @@ class JobEnvironment:
     #: MPI library, and version of mpi4py; empty without MPI.
     mpi: str
     mpi4py: str
-    #: Why there is no MPI, or empty.
+    #: Why there is no MPI, and why processes see separate worlds; or empty.
     no_mpi: str
-    #: Why the processes of one job see separate worlds, or empty.
     separate: str
     #: The program that started the ranks, and their number.
     launcher: str
@@ -130,13 +128,12 @@ def free_bytes() -> int:
     for limit, used in (("memory.max", "memory.current"),
                         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
         try:
-            limit_bytes, used_bytes = (
-                Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").strip()
-                for name in (limit, used))
+            limit, used = (Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").strip()
+                           for name in (limit, used))
         except OSError:
             continue
-        if limit_bytes.isdigit():
-            free = min(free, max(0, int(limit_bytes) - int(used_bytes)))
+        if limit.isdigit():
+            free = min(free, max(0, int(limit) - int(used)))
     return free
 
 

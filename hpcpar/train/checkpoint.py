@@ -57,55 +57,34 @@ Tensors = Iterable[tuple[str, ArrayLike]]
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """Progress and setup of a training run.
+    """Progress and setup of a training run."""
 
-    Attributes
-    ----------
-    step : int
-        Iterations done.
-    epoch, batch_in_epoch : int
-        Epoch and batch of the next iteration.
-    shape : tuple of int
-        Shape of an image.
-    optimizer : str
-        Optimizer of the plan; empty if unknown.
-    """
-
+    #: Iterations done.
     step: Count
+    #: Epoch and batch of the next iteration.
     epoch: Count
     batch_in_epoch: Count
     seed: int
     network: str
+    #: Shape of an image.
     shape: tuple[Extent, ...]
     classes: Extent
+    #: Empty if unknown.
     optimizer: str = ""
 
 
 @dataclass(frozen=True)
 class CheckedCheckpoint:
-    """A checkpoint that matches a network.
+    """A checkpoint that matches a network."""
 
-    Attributes
-    ----------
-    state : CheckpointState or None
-        None if it is damaged.
-    faults : dict of str
-        Errors for missing or damaged groups, by name: ``state``, ``params/<layer>`` or
-        ``optimizer/<layer>``.
-    """
-
+    #: None if it is damaged.
     state: CheckpointState | None
+    #: Errors by missing or damaged group: ``state``, ``params/<layer>`` or ``optimizer/<layer>``.
     faults: dict[str, str]
 
 
 def image(params: Tensors, velocities: Tensors, state: CheckpointState) -> memoryview:
-    """The bytes of a checkpoint.
-
-    Parameters
-    ----------
-    params, velocities : Tensors
-        Iterated once, so that the caller can gather one tensor at a time.
-    """
+    """The bytes of a checkpoint. A generator of tensors can gather one tensor at a time."""
     out = io.BytesIO()
     # File formats from 1.10 on also protect the metadata with checksums.
     with h5py.File(out, "w", libver=("v110", "v110")) as f:
@@ -126,8 +105,6 @@ def write(path: str, content: memoryview, keep: int = 1) -> None:
 
     Parameters
     ----------
-    content : memoryview
-        Result of `image`.
     keep : int
         Number of checkpoints to keep. `path` is the newest; older ones are next to it, named
         ``weights.step500.h5``.

@@ -37,15 +37,14 @@ class ClassCounts:
 
     @property
     def dice(self) -> list[float | None]:
-        """2 * both / (labels + predictions) per class; None for a class with no pixels in either.
-        """
+        """2 * both / (labels + predictions) per class; None for a class without pixels."""
         labels, predictions, both = self.pixels.tolist()
         return [2 * b / (t + p) if t + p else None
                 for t, p, b in zip(labels, predictions, both, strict=True)]
 
     @property
     def iou(self) -> list[float | None]:
-        """Intersection over union per class; None for a class with no pixels in either."""
+        """Intersection over union per class; None for a class without pixels."""
         return [None if d is None else d / (2 - d) for d in self.dice]
 
     @property

@@ -23,37 +23,21 @@ from hpcpar.train.saving import Saver
 
 @dataclass(frozen=True)
 class InferenceProgress:
-    """State of an inference after a batch.
+    """State of an inference after a batch, with the means over all batches so far."""
 
-    Attributes
-    ----------
-    done, passes : int
-        Batches done, and all batches.
-    loss : float
-        Mean so far.
-    accuracy : float or None
-        Mean so far; None if the network does not classify.
-    pixels : ClassCounts or None
-        Counts after the last batch, if each pixel has a class.
-    """
-
+    #: Batches done, and all batches.
     done: int
     passes: int
     loss: float
+    #: None if the network does not classify.
     accuracy: float | None
     pass_s: float
+    #: Counts after the last batch, if each pixel has a class.
     pixels: ClassCounts | None = None
 
 
 class Inference(Job):
-    """One rank of an inference over the held-out part of a data file; over all samples if the file
-    has none.
-
-    Raises
-    ------
-    InputError
-        As `Job`.
-    """
+    """One rank of an inference over the held-out part of a data file, or over all samples."""
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
                  options: JobOptions) -> None:

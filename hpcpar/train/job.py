@@ -240,9 +240,7 @@ class Job(MeasuredRun):
         return errors
 
     def _load(self, missing: Collection[str]) -> None:
-        """Restores this rank's rows. A layer whose weights are missing keeps its initial weights
-        and optimizer state.
-        """
+        """Restores this rank's rows. A layer without weights in the file stays as it is."""
         for layer, p in self.executor.parameters.items():
             groups = [g for g in checkpoint.GROUPS if f"{g}/{layer}" not in missing]
             if "params" in groups:

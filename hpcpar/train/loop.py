@@ -25,21 +25,7 @@ from hpcpar.train.saving import Collect, Saver
 
 @dataclass
 class Progress:
-    """State of the loop after an iteration, the same on every rank.
-
-    Attributes
-    ----------
-    train_accuracy, test_accuracy : float or None
-        Fractions of correct predictions; None if the network does not classify.
-    test_loss : float or None
-        Mean over the held-out part; None without one.
-    train_pixels, test_pixels : ClassCounts or None
-        Counts over the epoch and over the held-out part, if each pixel has a class.
-    rate : float
-        Learning rate of the iteration.
-    pixel_classes : int
-        Number of classes if accuracies are fractions of pixels; otherwise 0.
-    """
+    """State of the loop after an iteration, the same on every rank."""
 
     epoch: int
     epochs: int
@@ -47,24 +33,23 @@ class Progress:
     steps: int
     loss: float
     iteration_s: float
+    #: Fractions of correct predictions; None if the network does not classify.
     train_accuracy: float | None = None
     test_accuracy: float | None = None
+    #: Mean over the held-out part; None without one.
     test_loss: float | None = None
+    #: Counts over the epoch and over the held-out part, if each pixel has a class.
     train_pixels: ClassCounts | None = None
     test_pixels: ClassCounts | None = None
+    #: Learning rate.
     rate: float = 0.0
+    #: Number of classes if accuracies are fractions of pixels; otherwise 0.
     pixel_classes: int = 0
     epoch_done: bool = False
 
 
 class Training(Job):
-    """One rank of a training run, with open data, bound schedules, and new or restored weights.
-
-    Raises
-    ------
-    InputError
-        As `Job`.
-    """
+    """One rank of a training run, with open data, bound schedules, and new or restored weights."""
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
                  options: JobOptions) -> None:
@@ -83,16 +68,9 @@ class Training(Job):
 
     def run(self, report: Callable[[Progress], None], stop: StopRequest | None = None,
             record: Collect | None = None) -> str:
-        """Trains to the end, or until any rank receives a request to stop.
+        """Trains to the end, or until any rank receives a request to `stop`.
 
-        Parameters
-        ----------
-        report : callable
-            Called after every iteration.
-        stop : StopRequest, optional
-            Requests to this rank.
-        record : callable, optional
-            Collects the record of the run so far (see `Saver`).
+        Calls `report` after every iteration. `record` collects the record so far (see `Saver`).
 
         Returns
         -------

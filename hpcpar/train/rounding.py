@@ -105,9 +105,7 @@ def tolerances(serial: WatchedRun, perturbed: PerturbedRun) -> NDArray[np.float6
 
 
 def difference(pairs: list[tuple[np.ndarray, np.ndarray]], whole: list[np.ndarray]) -> float:
-    """Euclidean norm of the differences between (actual, expected) pieces of tensors, over the norm
-    of the whole tensors.
-    """
+    """Norm of the differences between (actual, expected) pieces, over the norm of the tensors."""
     if any(actual.shape != expected.shape for actual, expected in pairs):
         return float("inf")
     return _norm([actual - expected for actual, expected in pairs]) / max(_norm(whole), TINY)

@@ -32,21 +32,15 @@ SIMULATED = "simulated"
 
 @dataclass(frozen=True)
 class StepInfo:
-    """A step of the schedule.
-
-    Attributes
-    ----------
-    kind : str
-        ``compute`` or ``comm``.
-    op : str
-        The operation, or the kind of communication.
-    """
+    """A step of the schedule."""
 
     index: Count
+    #: ``compute`` or ``comm``.
     kind: str
     phase: str
     layer: str
     label: str
+    #: The operation, or the kind of communication.
     op: str
     algorithm: str = ""
 
@@ -68,24 +62,7 @@ def _empty() -> NDArray[Any]:
 
 @dataclass
 class RunRecord:
-    """The record of a run; `hpcpar.train.record_file` lists shapes and units.
-
-    Attributes
-    ----------
-    warmup : int
-        Number of first iterations that comparisons leave out.
-    samples : int
-        Training samples in the data file; 0 if unknown.
-    node_ranks, node_cores : int
-        Ranks and cores of the node with the most ranks per core; 0 if unknown.
-    done : int
-        Iterations that the training has done; 0 if unknown.
-    missing : int
-        Iterations without a record: a killed run did them between its last record and the
-        checkpoint from which it resumed.
-    path : str
-        File that the record was read from.
-    """
+    """The record of a run; `hpcpar.train.record_file` lists shapes and units."""
 
     plan: dict[str, Any]
     steps: list[StepInfo]
@@ -115,12 +92,19 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     started: str = ""
     command: str = ""
+    #: Number of first iterations that comparisons leave out.
     warmup: int = 0
+    #: Training samples in the data file; 0 if unknown.
     samples: int = 0
+    #: Ranks and cores of the node with the most ranks per core; 0 if unknown.
     node_ranks: int = 0
     node_cores: int = 0
+    #: Iterations that the training has done; 0 if unknown.
     done: int = 0
+    #: Iterations without a record: a killed run did them between its last record and the checkpoint
+    #: from which it resumed.
     missing: int = 0
+    #: File that the record was read from.
     path: str = ""
 
     @property

@@ -151,7 +151,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size,
                      machine=files.load("local"))
     said: list[str] = []
-    machine = calibrate.calibrate(ranks, NumpyBackend(), [plan], "m", said.append)
+    machine = calibrate.Calibration(ranks, NumpyBackend(), "m", said.append).measure([plan])
     assert any("about" in line for line in said) and sum("round" in line for line in said) >= 3
     names = [(name, holds) for name, holds, size in (("node", local if nodes > 1 else 0, local),
                                                      ("network", 0, nodes)) if size > 1]
