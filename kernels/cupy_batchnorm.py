@@ -44,7 +44,7 @@ def _for_shares(gpu: Launching, kernel: str, arrays: tuple[Array, ...],
     views = (item for array, step in zip(arrays, steps, strict=True) for item in (array, *step))
     parts = _parts(shape)
     gpu.launch(kernel, arrays[0].dtype, parts * THREADS, (*views, *more, *extents, parts),
-           rows=shape[1])
+               rows=shape[1])
 
 
 def _sum(gpu: Launching, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
@@ -76,7 +76,7 @@ def batchnorm_statistics(gpu: Launching, moments: Array, count: int, eps: float,
 def batchnorm_running(gpu: Launching, running: Array, eps: float, mean: Array,
                       inv_std: Array) -> None:
     gpu.launch("batchnorm_running", running.dtype, len(mean),
-           (*view(running), mean, inv_std, len(mean), float(eps)))
+               (*view(running), mean, inv_std, len(mean), float(eps)))
 
 
 def batchnorm_forward(gpu: Launching, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,

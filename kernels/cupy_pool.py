@@ -32,24 +32,24 @@ def _factors(scales: Sequence[Array], dtype: Any) -> tuple[Array, ...]:
 
 def maxpool_forward(gpu: Launching, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
     gpu.launch("maxpool_forward", x.dtype, out.size,
-           (*_views(x, out, argmax), *_geometry(x, out, spec)))
+               (*_views(x, out, argmax), *_geometry(x, out, spec)))
 
 
 def maxpool_backward(gpu: Launching, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
     gpu.launch("maxpool_backward", dx.dtype, dx.size,
-           (*_views(dy, argmax, dx), *_geometry(dx, dy, spec)))
+               (*_views(dy, argmax, dx), *_geometry(dx, dy, spec)))
 
 
 def avgpool_forward(gpu: Launching, x: Array, spec: PoolSpec, scales: Sequence[Array],
                     out: Array) -> None:
     gpu.launch("avgpool_forward", x.dtype, out.size,
-           (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
+               (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
 
 
 def avgpool_backward(gpu: Launching, dy: Array, spec: PoolSpec, scales: Sequence[Array],
                      dx: Array) -> None:
     gpu.launch("avgpool_backward", dx.dtype, dx.size,
-           (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
+               (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
 
 
 def global_avgpool_forward(x: Array, out: Array) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-#: Largest short message; short messages have a latency of their own.
+#: Largest short message; short messages have a separate latency.
 SMALL_BYTES = 4096
 #: The ranks of a unit share links if simultaneous flows are slower than a single one by this
 #: factor.

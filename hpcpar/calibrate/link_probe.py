@@ -32,7 +32,7 @@ MAX_RING_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
 BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
 #: Bytes of long buffers, and the time limit (s) of each. A buffer is measured if the estimate from
-#: the longest ring messages is below the limit; only GPUs reach the longest.
+#: the longest ring messages is below the limit; only GPUs are fast enough for the longest.
 LONG_BUFFERS_S = {16 << 20: 0.1, 64 << 20: 0.01, 256 << 20: 0.01}
 #: Range of bytes of a gradient to hide. They double until its allreduce takes this time (s).
 LONG_BYTES, LONG_S = (8 << 20, 256 << 20), 1e-3
@@ -91,19 +91,19 @@ class Steps:
         destination = cut if kind is Kind.REDUCE_SCATTER else whole
         zeros = self.communicator.backend.zeros
         buffer = zeros((items,), "float32")
-        held, wanted = (buffer[slice(*layout.box(self.rank)[0])]
-                        for layout in (source, destination))
+        before, after = (buffer[slice(*layout.box(self.rank)[0])]
+                         for layout in (source, destination))
         if kind is Kind.REDUCE_SCATTER:
-            wanted = zeros(wanted.shape, "float32")
+            after = zeros(after.shape, "float32")
         step = self._step(kind, source, destination, Group((mesh_axis,)), algorithm)
-        return self.communicator.bind(step, held, wanted)
+        return self.communicator.bind(step, before, after)
 
     def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer:
         """Direct messages from rank to rank, between new buffers."""
-        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
-                        for layout in (source, destination))
+        before, after = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
+                         for layout in (source, destination))
         step = self._step(kind, source, destination, None, "direct")
-        return self.communicator.bind(step, held, wanted)
+        return self.communicator.bind(step, before, after)
 
     def _step(self, kind: Kind, source: Layout, destination: Layout, group: Group | None,
               algorithm: str) -> Comm:
@@ -162,7 +162,7 @@ class LevelProbe:
                                       self.p * piece, only))
 
         self.messages = [ring(piece) for piece in self.pieces]
-        self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
+        self.single = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
         s_per_byte = self.messages[-1].once_s / (self.p * self.pieces[-1])
         long = [n for n, limit_s in LONG_BUFFERS_S.items() if n * s_per_byte <= limit_s]
         self.buffers = (*BUFFERS, *long)
@@ -177,7 +177,7 @@ class LevelProbe:
 
     @property
     def timers(self) -> list[Timer]:
-        return [*self.messages, *self.alone,
+        return [*self.messages, *self.single,
                 *(timer for timers in self.collectives.values() for timer in timers)]
 
     def fit(self) -> MeasuredLevel:
@@ -187,9 +187,9 @@ class LevelProbe:
         alpha, beta, small = fitted
         low, high = bootstrap(rounds, lambda t: alpha_beta_fit.hockney(self.pieces, t)).tolist()
         links, flow = 0.0, beta
-        if self.alone:
-            alone_s = np.median(self._messages_s(self.alone), axis=0)
-            flow = alpha_beta_fit.hockney(self.pieces, alone_s)[1]
+        if self.single:
+            single_s = np.median(self._messages_s(self.single), axis=0)
+            flow = alpha_beta_fit.hockney(self.pieces, single_s)[1]
             links = alpha_beta_fit.links(self.inside, flow, beta)
         quality = {
             "level": self.name, "ranks": self.p,
