@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import RunError
-from hpcpar.kernels.interface import Array, Backend, Mark, address
+from hpcpar.kernels.interface import Array, Backend, address
+from hpcpar.kernels.streams import Mark
 from hpcpar.plan.boxes import items, shape
 from hpcpar.schedule.exchange import Exchange, Piece
 from hpcpar.schedule.steps import Comm, Kind

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
-from hpcpar.kernels.interface import Array, Mark
+from hpcpar.kernels.interface import Array
+from hpcpar.kernels.streams import Mark
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 from hpcpar.schedule.steps import Phase
 

@@ -75,7 +75,7 @@ def test_a_loss_over_pixels(gpu_communicator: Communicator) -> None:
 @pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
 @pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
 def test_updates_by_array_operations(optimizer: str, gpu_communicator: Communicator) -> None:
-    with outside.known():
+    with outside.registered():
         plan = replace(plan_of("lenet5", "data", "full"), optimizer=optimizer,
                        synchronisation="sharded")
         check("lenet5", plan, "ring", gpu_communicator, f"{optimizer} on a GPU", steps=2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hpcpar.kernels.interface import Array, ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Conv, ConvTranspose
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.runtime.ops.base import Context, Operator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array, PoolSpec
+from hpcpar.kernels.geometry import PoolSpec
+from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool, Pool
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Interval, shape

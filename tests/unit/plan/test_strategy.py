@@ -30,7 +30,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "strategies.
 
 @pytest.fixture
 def halves() -> Iterator[None]:
-    with outside.known():
+    with outside.registered():
         yield
 
 
@@ -63,7 +63,7 @@ def test_other_numbers_are_refused(written: str) -> None:
 
 def test_every_grid_has_all_ranks() -> None:
     assert grid_sizes(4, 3) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
-    with outside.known():
+    with outside.registered():
         @Strategy("cubes:AxBxC", "cubes", "cubes")
         def cubes(request: StrategyRequest) -> Configs:
             return assign(request.layers, request.config(n=request.ranks))
