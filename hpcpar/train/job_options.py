@@ -36,36 +36,37 @@ def interval(value: str | Interval) -> Interval:
 class LengthOptions(OptionGroup, section="training"):
     """The length of the whole training, resumed parts included."""
 
-    epochs: int = option(1, positive, "length of the training", "N")
+    epochs: int = option(1, positive, "length of the training in epochs", "N")
     steps: int = option(
-        0, natural, "length in iterations, instead of --epochs (default: --epochs)", "N")
+        0, natural, "length of the training in iterations (default: --epochs)", "N")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavingOptions(OptionGroup, section="job"):
     """When a training saves its state, and stops."""
 
-    checkpoint: str = option("", CHECKPOINT, "write weights and state here (HDF5)", "FILE.h5")
+    checkpoint: str = option("", CHECKPOINT, "write weights and optimizer state here (HDF5)",
+                             "FILE.h5")
     every: Interval = option(
-        Interval(), interval, "how often: 500steps, 10min, 90s, 2h (default: after every epoch)",
+        Interval(), interval, "interval: 500steps, 10min, 90s, 2h (default: every epoch)",
         "N steps|N min", names=("--checkpoint-every",), needs="checkpoint")
     keep: int = option(
-        1, positive, "checkpoints that stay: the older ones beside the newest, as "
-        "NAME.step500.h5", "N", needs="checkpoint")
+        1, positive, "number of checkpoints to keep; older ones are named NAME.step500.h5", "N",
+        needs="checkpoint")
     time_limit: float | None = option(
-        None, duration_s, "stop in time: 90s, 30min, 2h (default: when the Slurm job ends)",
-        "N min")
+        None, duration_s, "save and stop before this time is over: 90s, 30min, 2h (default: the "
+        "Slurm job's limit)", "N min")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(SavingOptions, SGD, LengthOptions, GpuOptions, AugmentOptions, section="job"):
     """The options of a job."""
 
-    data: str = required(path, "HDF5 dataset, from: hpcpar data", "FILE.h5",
+    data: str = required(path, "data file from hpcpar data (HDF5)", "FILE.h5",
                          section="network and data")
-    seed: int = option(0, checks.seed, "fixes initial weights, shuffling and dropout", "N",
+    seed: int = option(0, checks.seed, "seed of initial weights, shuffling and dropout", "N",
                        section="training")
     resume: str = option(
-        "", path, "go on from this checkpoint, made under any plan; continue the record of --out",
+        "", path, "resume from this checkpoint of any plan, and continue the record of --out",
         "CHECKPOINT")
-    partial: bool = flag("resume from what is left of a damaged checkpoint", needs="resume")
+    partial: bool = flag("resume from the intact part of a damaged checkpoint", needs="resume")

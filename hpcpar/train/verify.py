@@ -54,16 +54,16 @@ def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
 class VerifyOptions(AugmentOptions, section="training"):
     """Options of a verification."""
 
-    data: str = option("", path, "HDF5 dataset, from: hpcpar data (default: random numbers)",
+    data: str = option("", path, "data file from hpcpar data (default: random samples)",
                        "FILE.h5", section="network and data")
-    steps: int = option(3, positive, "iterations", "N")
+    steps: int = option(3, positive, "number of iterations", "N")
     tolerance: float | None = option(
-        None, magnitude, "largest relative difference that passes (default: of each tensor what "
-        "follows from a serial run with numbers that are off in their last digits)", "SHARE")
+        None, magnitude, "largest relative difference that passes (default: for each tensor, from "
+        "a serial run perturbed in its last digits)", "SHARE")
     rate: float = option(
-        0.001, magnitude, "learning rate: small, lest training blows up what rounding leaves",
+        0.001, magnitude, "learning rate; a small one keeps training from amplifying rounding",
         "RATE")
-    seed: int = option(0, checks.seed, "fixes initial weights, data and dropout", "N")
+    seed: int = option(0, checks.seed, "seed of initial weights, data and dropout", "N")
 
 
 @dataclass(frozen=True)
