@@ -281,7 +281,8 @@ def _machine(given: MachineLike, device: str) -> Machine:
     machine = machine_of(given)
     if (machine.kind, device) in (("gpu", "cpu"), ("cpu", "gpu")):
         raise InputError(f"ranks of machine {machine.name} compute on {machine.kind}s, but "
-                         f"--device is {device}: give --device {machine.kind}, or another --machine")
+                         f"--device is {device}: give --device {machine.kind} or another "
+                         "--machine")
     return machine
 
 
