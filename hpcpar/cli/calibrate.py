@@ -42,13 +42,7 @@ AUTO = "auto"
 @dataclass(frozen=True, kw_only=True)
 class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, StartOptions,
                        section="plan"):
-    """The options of the command.
-
-    Raises
-    ------
-    InputError
-        Two options conflict.
-    """
+    """The options of the command."""
 
     example = "hpcpar calibrate -n 2 --network lenet5 --batch 64 -o machine.toml"
     out: str = required(

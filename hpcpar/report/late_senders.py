@@ -26,12 +26,7 @@ from hpcpar.train.run_record import RunRecord
 
 
 def between_stages(run: RecordWithSchedule, stages: Sequence[int], index: int) -> bool:
-    """True for a movement between stages, and for the sum of the loss over stages.
-
-    Parameters
-    ----------
-    stages : sequence of int
-        First rank of each pipeline stage.
+    """True for a movement between stages (given by their first ranks), and for the sum of the loss.
     """
     step = run.schedule.steps[index]
     if not isinstance(step, Comm) or len(stages) == 1:
@@ -98,12 +93,8 @@ class Clocked:
 def clocked(record: RunRecord, first: int = 0) -> Clocked:
     """Puts the ranks' times on rank 0's clock.
 
-    If the network is missing, all ranks that have a step count as its partners.
-
-    Parameters
-    ----------
-    first : int
-        First iteration to include.
+    It includes iterations from `first` on. If the network is missing, all ranks that have a step
+    count as its partners.
 
     Raises
     ------

@@ -48,13 +48,7 @@ class PredictionHead(msgspec.Struct):
 
 
 def recorded_prediction(record: RunRecord) -> RecordedPrediction:
-    """Reads the prediction in a record.
-
-    Raises
-    ------
-    InputError
-        The prediction lacks a field, or has an impossible value.
-    """
+    """Reads and checks the prediction in a record."""
     where, remedy = f"the prediction in run record {record.path}", "run again with this hpcpar"
     head = convert(record.prediction, PredictionHead, where, remedy)
 

@@ -175,17 +175,8 @@ def _terms(axes: Any, row: Row) -> None:
 
 
 def plot(rows: Sequence[Row], path: str | None = None) -> Any:
-    """Draws and returns the figure, with the layers of the first four runs.
-
-    Parameters
-    ----------
-    path : str, optional
-        File to write; its suffix selects the format.
-
-    Raises
-    ------
-    InputError
-        No matplotlib, an unknown suffix, or the file cannot be written.
+    """Draws and returns the figure, with the layers of the first four runs; the suffix of `path`
+    selects the format.
     """
     plt = pyplot()
     shown = rows[:_RUNS]

@@ -156,13 +156,6 @@ def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction],
     data : mapping
         Number of ranks -> data parallelism, the reference of the speedups above the best bar (in
         parentheses: of communication).
-    path : str, optional
-        File to write; its suffix selects PNG, PDF or SVG.
-
-    Raises
-    ------
-    InputError
-        matplotlib is missing, or the file cannot be written.
     """
     if not predictions:
         raise InputError("nothing to plot: every strategy was skipped; choose fewer sample parts "

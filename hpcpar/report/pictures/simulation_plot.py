@@ -13,13 +13,7 @@ _PARTS = (("compute", "#0072B2"), ("communication", "#E69F00"), ("waiting", "#DD
 
 
 def plot(report: SimulationReport, path: str | None = None) -> Any:
-    """Draws one panel of iterations and one of ranks; returns the figure.
-
-    Raises
-    ------
-    InputError
-        No matplotlib, an unknown suffix, or the file cannot be written.
-    """
+    """Draws one panel of iterations and one of ranks; returns the figure."""
     plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
     times_ms = 1e3 * report.played.iteration_s

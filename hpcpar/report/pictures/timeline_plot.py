@@ -65,19 +65,7 @@ def _legend(figure: Any, plt: Any, phases: set[str]) -> None:
 
 
 def timelines(predictions: Sequence[Prediction], path: str | None = None) -> Any:
-    """Draws one panel per prediction on a shared time axis; returns the figure.
-
-    Parameters
-    ----------
-    predictions : sequence of Prediction
-        From top to bottom.
-    path : str, optional
-        File to write; its suffix selects PNG, PDF or SVG.
-
-    Raises
-    ------
-    InputError
-        Nothing to draw, no matplotlib, an unknown suffix, or the file cannot be written.
+    """Draws one panel per prediction on a shared time axis, from top to bottom; returns the figure.
     """
     if not predictions:
         raise InputError(

@@ -98,14 +98,9 @@ def most_off(layers: Mapping[str, Split], count: int) -> dict[str, Split]:
 
 
 def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False) -> None:
-    """Prints all tables: the runs, then the phases, layers and terms of each.
+    """Prints a table of the runs, then tables of the phases, layers and terms of each.
 
-    Parameters
-    ----------
-    everything : bool
-        Show all layers, terms and steps.
-    wide : bool
-        Show all columns, even on a narrow terminal.
+    `everything` shows all layers, terms and steps; `wide` shows all columns.
     """
     show_line(of_comparison(rows, mean_accuracy(rows)))
     _show_runs(rows, wide)

@@ -25,13 +25,7 @@ _COMPUTES, _SENDS, _RECEIVES = 4, 5, 6
 
 
 def encoded(rank: int, program: Iterable[ProgramPart]) -> Iterator[bytes]:
-    """The trace of a rank, message by message.
-
-    Raises
-    ------
-    InputError
-        The package protobuf is missing.
-    """
+    """The trace of a rank, message by message."""
     metadata, node = message_classes()
     yield _delimited(metadata(version="0.0.4"))
     done_s = 0.0

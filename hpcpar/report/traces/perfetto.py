@@ -118,13 +118,7 @@ def trace(predictions: Sequence[Simulated]) -> Iterator[Event]:
 
 
 def save(predictions: Sequence[Simulated], path: str) -> None:
-    """Writes the timelines atomically into a JSON file.
-
-    Raises
-    ------
-    InputError
-        No timeline is given, a time is not finite, or the file cannot be written.
-    """
+    """Writes the timelines atomically into a JSON file."""
     if not predictions:
         raise InputError("no timeline to write: every strategy was skipped; "
                          "choose a larger batch or fewer ranks")
