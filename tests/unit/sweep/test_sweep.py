@@ -171,7 +171,7 @@ def test_failed_cases_say_why_and_run_again_only_on_request(
 ) -> None:
     launcher.fails = {"data-p2-b64": "the loss is nan", "filter-p2-b64": "no room"}
     status, document = sweep()
-    assert status == 1 and "2 of 4 cases failed (data-p2-b64, filter-p2-b64); --retry" in sweep.said  # type: ignore[attr-defined]
+    assert status == 1 and "2 of 4 cases failed (data-p2-b64, filter-p2-b64); add --retry" in sweep.said  # type: ignore[attr-defined]
     assert "data-p2-b64  failed: exit status 3: the loss is nan" in sweep.said  # type: ignore[attr-defined]
     assert states(document)["data-p1-b64"] == "done"
     launcher.fails.clear()
@@ -242,10 +242,10 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(("--strategies", ","), "names none"), (("--strategies", "dota"), "did you mean 'data'"),
+    [(("--strategies", ","), "--strategies is empty"), (("--strategies", "dota"), "did you mean 'data'"),
      (("--launcher", "slrum"), "did you mean 'slurm'"),
      (("--overlap", "al"), "argument --overlap: unknown value 'al'"),
-     (("--input", "1x9x9"), "holds images 1x8x8, the network takes 1x9x9"),
+     (("--input", "1x9x9"), "holds images 1x8x8, but the network takes 1x9x9"),
      (("--time", "soon"), "00:30:00"), (("--data", "none.h5"), "none.h5")],
 )
 def test_wrong_options_are_named(sweep: Sweep, options: tuple[str, str], said: str) -> None:
