@@ -71,7 +71,8 @@ def test_the_run_goes_on_with_fewer_ranks_from_the_checkpoint(
     assert second[-4:] == ["--plan", "c.p3.plan.json", "--resume", "c.h5"]
     assert all("--elastic" not in call and "-n 4 --" not in call for call in calls)
     assert all(call.count("--steps 9") == call.count("--plan") == 1 for call in calls)
-    assert "rank 0 on here was killed by SIGKILL: continuing with 3 ranks" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "rank 0 on here was killed by SIGKILL: continuing with 3 ranks" in shown
 
 
 def test_a_launcher_that_fails_has_lost_a_rank(run: Any) -> None:

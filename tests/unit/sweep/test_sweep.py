@@ -171,7 +171,8 @@ def test_failed_cases_say_why_and_run_again_only_on_request(
 ) -> None:
     launcher.fails = {"data-p2-b64": "the loss is nan", "filter-p2-b64": "no room"}
     status, document = sweep()
-    assert status == 1 and "2 of 4 cases failed (data-p2-b64, filter-p2-b64); add --retry" in sweep.said  # type: ignore[attr-defined]
+    failed = "2 of 4 cases failed (data-p2-b64, filter-p2-b64); add --retry"
+    assert status == 1 and failed in sweep.said  # type: ignore[attr-defined]
     assert "data-p2-b64  failed: exit status 3: the loss is nan" in sweep.said  # type: ignore[attr-defined]
     assert states(document)["data-p1-b64"] == "done"
     launcher.fails.clear()
@@ -242,7 +243,8 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(("--strategies", ","), "--strategies is empty"), (("--strategies", "dota"), "did you mean 'data'"),
+    [(("--strategies", ","), "--strategies is empty"),
+     (("--strategies", "dota"), "did you mean 'data'"),
      (("--launcher", "slrum"), "did you mean 'slurm'"),
      (("--overlap", "al"), "argument --overlap: unknown value 'al'"),
      (("--input", "1x9x9"), "holds images 1x8x8, but the network takes 1x9x9"),
