@@ -172,7 +172,7 @@ def test_micro_batches_by_step(order: str, batch: tuple[Tensor, Tensor]) -> None
     torch.optim.SGD(module.parameters(), 0.1).step()
     state = model.state_dict()
     assert all(close(state[name], value) for name, value in module.state_dict().items())
-    if order == "1f1b" and model.engine.training.turn is None:
+    if order == "1f1b" and model.engine.training.forward_end is None:
         with pytest.raises(InputError, match=r"call model.step\(images, labels, loss\)"):
             model(images)
 
