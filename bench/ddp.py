@@ -172,13 +172,18 @@ def measure(name: str, args: argparse.Namespace, folder: str) -> tuple[list[str]
     return [name, str(batch), *cells], ratios
 
 
+def several(text: str) -> list[str]:
+    """Words that commas separate."""
+    return text.split(",")
+
+
 def main() -> int:
     """Prints the table; returns 1 where the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    several = {"type": lambda text: text.split(",")}
-    parser.add_argument("--networks", default=[*BATCHES], help="some, split by commas", **several)
-    parser.add_argument("--strategies", default=["data", "auto"], **several)
-    parser.add_argument("--kernels", default=["numpy"], help="numpy, torch, or both", **several)
+    parser.add_argument("--networks", type=several, default=[*BATCHES],
+                        help="names, separated by commas")
+    parser.add_argument("--strategies", default=["data", "auto"], type=several)
+    parser.add_argument("--kernels", default=["numpy"], help="numpy, torch, or both", type=several)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10, help="iterations of a job")

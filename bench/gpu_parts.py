@@ -117,9 +117,11 @@ def kernels(session: Session) -> None:
     """Convolutions against PyTorch on the same card."""
     from bench import gpu_kernels
     from hpcpar.kernels import backend
+    from hpcpar.kernels.cupy_backend import CupyBackend
 
     for math in ("fp32", "tf32"):
         gpu = backend("gpu", math)
+        assert isinstance(gpu, CupyBackend)
         session.facts["convolutions"] = gpu.convolutions
         for name, batch in session.cases:
             session.rows += gpu_kernels.compare(gpu, name, batch, session.repeats, math)

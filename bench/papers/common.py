@@ -187,9 +187,9 @@ def listed(values: Mapping[str, float], form: str = ".3g", unit: str = "") -> st
     return ", ".join(f"{name} {value:{form}}{unit}" for name, value in values.items())
 
 
-def span(values: Iterable[float], form: str = ".3g", unit: str = "x") -> str:
+def span(values: Iterable[Value], form: str = ".3g", unit: str = "x") -> str:
     """Least and most of some numbers, as in: 1.1 to 1.6x."""
-    numbers = sorted(values)
+    numbers = sorted(float(value) for value in values if value is not None)
     return f"{numbers[0]:{form}} to {numbers[-1]:{form}}{unit}"
 
 

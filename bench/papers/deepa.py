@@ -34,6 +34,7 @@ from bench.papers.layerwise import (
     variants,
     volume,
 )
+from hpcpar.plan.plan import Overlap
 
 K80, P100 = "k80x16", "p100x4x4"
 CLASSES_22K = 21_841
@@ -88,7 +89,7 @@ def claims_of_overlap(names: Sequence[str]) -> list[Claim]:
         also: dict[str, Value] = {}
         for title, plans in ((OURS, (SEARCHED,)), ("published plan, sharded", variants(name))):
             none, full = (min(predict(K80, name, s, 16, "sharded", overlap).iteration_s
-                              for s in plans) for overlap in ("none", "full"))
+                              for s in plans) for overlap in (Overlap.NONE, Overlap.FULL))
             also[title] = 100 * (none / full - 1)
         ours = also.pop(OURS)
         out.append(Claim(f"Fig 7, {TITLES[name]}", "10 to 30%", ours, "%", also=also,

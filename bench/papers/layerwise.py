@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -26,7 +26,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
 from hpcpar.papers import optcnn
 from hpcpar.plan.config import Config
-from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, Synchronisation
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs, sections
 from hpcpar.search import auto
@@ -139,7 +139,8 @@ def machine(preset: str, name: str) -> Machine:
 
 
 def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
-            overlap: str = "full", classes: int = 1000, batch: int | None = None) -> Prediction:
+            overlap: Overlap = Overlap.FULL, classes: int = 1000,
+            batch: int | None = None) -> Prediction:
     """The priced schedule with local batch normalisation, by default with 32 images per GPU."""
     return _predict(preset, name, strategy, ranks, synchronisation, overlap, classes,
                     batch or IMAGES * ranks)
@@ -147,9 +148,10 @@ def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: 
 
 @cache
 def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
-             overlap: str, classes: int, batch: int) -> Prediction:
+             overlap: Overlap, classes: int, batch: int) -> Prediction:
     on, net, named = machine(preset, name), network(name, classes), spec(name, classes)
-    options = {"overlap": overlap, "synchronisation": synchronisation, "batch_norm": "local"}
+    options: dict[str, Any] = {"overlap": overlap, "batch_norm": "local",
+                            "synchronisation": Synchronisation(synchronisation)}
     if synchronisation == "server":
         options["collectives"] = "mpi"  # the server talks to every GPU, without a tree
     if strategy == SEARCHED:
@@ -162,7 +164,7 @@ def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation:
 
 # -- the papers' counting --------------------------------------------------------------------------
 def _degrees(config: Config) -> optcnn.Configuration:
-    return optcnn.Configuration(config.n, config.c, config.h, config.w, config.d)
+    return optcnn.Configuration(*(int(getattr(config, axis)) for axis in "nchwd"))
 
 
 @cache
@@ -272,9 +274,11 @@ Step = Callable[[str, str, str, int], float]
 #: Ways of counting: parameters on one server a layer, spread over the GPUs that hold them, and the
 #: papers' own model with gradients hidden.
 WAYS: dict[str, Step] = {
-    "one server": lambda *case: predict(*case, "server").iteration_s,
-    "sharded": lambda *case: predict(*case, "sharded").iteration_s,
-    "Eq 1": lambda *case: eq1(*case).overlapped_s,
+    "one server": lambda preset, name, strategy, ranks: predict(
+        preset, name, strategy, ranks, "server").iteration_s,
+    "sharded": lambda preset, name, strategy, ranks: predict(
+        preset, name, strategy, ranks, "sharded").iteration_s,
+    "Eq 1": lambda preset, name, strategy, ranks: eq1(preset, name, strategy, ranks).overlapped_s,
 }
 
 

@@ -91,8 +91,9 @@ def of_layer_s(name: str, layer: str, configs: Configs, ranks: int) -> float:
 def claims_of_layers() -> list[Claim]:
     """Figures 1 to 3: single layers."""
     vgg, inception = network("vgg16"), network("inception_v3")
+    whole = (Config(n=4), Config(c=4), Config(h=4), Config(w=4))
     by_ms = {f"{axis} = 4": 1e3 * of_layer_s("vgg16", "conv4_1", mixed(
-        vgg, Config(**{axis: 4}), [Config(n=4)] * 3), 4) for axis in "nchw"}
+        vgg, config, [Config(n=4)] * 3), 4) for axis, config in zip("nchw", whole, strict=True)}
     less = (volume("vgg16", "data", 2, only=("fc6",)).total_bytes
             / volume("vgg16", "model", 2, only=("fc6",)).total_bytes)
     weights_mib = 4 * math.prod(vgg.by_name["fc6"].weight_shape(

@@ -19,7 +19,7 @@ from hpcpar.network.layers import Shape
 from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
-from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.stages import stages
 from hpcpar.search import auto
 from hpcpar.simulation.price_plan import Prediction, price
@@ -110,7 +110,7 @@ def schedule(model: Model, strategy: str, ranks: int, batch: int,
         ranks,
         batch,
         gather="eager",
-        overlap="none",
+        overlap=Overlap.NONE,
         batch_norm="local",
         machine=machine,
         microbatches=SEGMENTS if strategy == "pipeline" else 1,

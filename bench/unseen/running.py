@@ -181,8 +181,8 @@ class Bench:
                   str(here / f"job{name}.json"))
         for strategy, turn in zip(todo, _turns(network, job, load, date), strict=True):
             out = self._known(group, strategy)
-            plan = todo[strategy].strategy if strategy == "auto" else ""
-            self._keep(group, replace(out, note="", plan=plan, turns=[*out.turns, turn]))
+            chosen = todo[strategy].strategy if strategy == "auto" else ""
+            self._keep(group, replace(out, note="", plan=chosen, turns=[*out.turns, turn]))
 
     @staticmethod
     def _result(group: Group, strategy: str, **more: Any) -> Result:
@@ -265,13 +265,13 @@ def _turn(
     wire_ratio: float | None, load: float, date: str
 ) -> Turn:
     """A run beside both predictions."""
-    found = [price(network, plan, machine, samples=run.samples).to_json(steps=True)
-             for machine in (unseen, known)]
-    row, known_row = (compare_one(replace(run, prediction=prediction)) for prediction in found)
+    found = [price(network, plan, machine, samples=run.samples) for machine in (unseen, known)]
+    row, known_row = (compare_one(replace(run, prediction=prediction.to_json(steps=True)))
+                      for prediction in found)
     return Turn(
         row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s
         or 0.0,
-        float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared,
+        found[0].measured_compute, _causes(row), _causes(known_row), row.compared,
         wire_ratio, load, date, row.node.shared, row.inside, known_row.inside,
         Simulator(network, plan, unseen).play().mean_s,
     )
