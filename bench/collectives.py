@@ -4,8 +4,8 @@
 
 It starts one MPI job and one gloo job per number of ranks. Every round measures all contestants in
 turn (A B C A B C ...), so that noise disturbs all of them alike. The slowest rank of a round
-counts; a cell is the median of the rounds. Idle processes sleep. Sizes are those of the whole
-float32 buffer (reduced or gathered).
+counts; a cell is the median of the rounds. Idle processes sleep. A size is the
+size of the whole float32 buffer (reduced or gathered).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Iterations beside those of PyTorch's DistributedDataParallel, on the same cores.
+"""Iterations beside PyTorch's DistributedDataParallel, on the same cores.
 
 Run: ``python bench/ddp.py`` (half an hour; ``--networks alexnet`` for one of them; needs PyTorch).
 The machine is calibrated for each network, which gets two plans: ``data`` and ``auto``. Jobs of
@@ -32,7 +32,7 @@ from hpcpar.report.tables import seconds, show  # noqa: E402
 
 #: Network -> images of a batch.
 BATCHES = {"alexnet": 32, "vgg16": 8, "resnet50": 16}
-#: Wanted throughput of ``auto`` over that of DistributedDataParallel.
+#: Wanted throughput of ``auto``, as a multiple of DistributedDataParallel's.
 GOAL = 1.5
 RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
 

@@ -6,8 +6,8 @@ Hosts are joined by shaped links of each rate (Mbit/s) on this machine; root onl
 `calibrate` measures the links with a rank on each of `--calibrated` hosts (default: all); ranks
 then `run --device emulate`: their messages are real, their computing is slept, so that many hosts
 fit few cores, and hides whatever the network does. The cores limit what all hosts send together:
-two drove 16 links of 100 Mbit/s at two thirds of that. What was measured in `--folder` is not
-measured again. The exit status is 1 where the simulated times of a network's strategies are over 5%
+two drove 16 links of 100 Mbit/s at two thirds of that. Results in `--folder` are not measured
+again. The exit status is 1 where the simulated times of a network's strategies are over 5%
 off in the mean.
 """
 

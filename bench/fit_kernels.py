@@ -3,7 +3,7 @@
 Usage: python -m bench.fit_kernels [--leave device|network] [--write]
 
 It reads ``bench/gallery/*.csv``: kernels of DeepBench, and training runs on one device. Runs in
-TF32 and mixed precision fit the numbers of tensor cores, once those of float32 are known.
+TF32 and mixed precision fit the numbers of tensor cores, once float32's numbers are known.
 ``--leave`` fits again without each device (network) in turn and predicts it; ``--write`` writes
 ``hpcpar/cost/compute/kernel_model.toml``. It needs SciPy and takes a minute (``--leave``: five).
 ``--leave`` writes its figures to ``bench/gallery/left_out.csv``, which the gallery's page shows.
@@ -291,7 +291,7 @@ def fit(samples: Sequence[Sample]) -> KernelModel:
 
 def fit_tensor(samples: Sequence[Sample], base: KernelModel) -> tuple[KernelModel, float]:
     """The numbers of tensor cores, and time of fused element-wise kernels, by `fit`'s rules; the
-    numbers of float32 stay those of `base`.
+    numbers of float32 come from `base`.
     """
     table, like = Table(samples), START.tensor
     first = np.append(packed(like), math.log(FUSED))
@@ -310,7 +310,7 @@ def fit_tensor(samples: Sequence[Sample], base: KernelModel) -> tuple[KernelMode
 
 
 def fit_all(samples: Sequence[Sample]) -> tuple[KernelModel, float]:
-    """The numbers of float32, then those of tensor cores, and the time of fused kernels."""
+    """The numbers of float32, then of tensor cores, and the time of fused kernels."""
     base = fit([s for s in samples if s.precision == "fp32"])
     return fit_tensor([s for s in samples if s.precision != "fp32"], base)
 

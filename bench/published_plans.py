@@ -67,7 +67,7 @@ def degrees(space: Space) -> list[optcnn.Configuration]:
 def papers_costs(found: Search) -> Tables:
     """The papers' tables: tC of the priced schedule; tS and tX in closed form.
 
-    The rate is that of the innermost level.
+    The rate belongs to the innermost level.
     """
     net, machine, batch = found.network, found.machine, found.plan.batch
     rate = 1 / machine.levels[0].beta_s_per_byte

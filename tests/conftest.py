@@ -1,5 +1,5 @@
-"""What all tests share: no site defaults, the cases that this run draws, and how often Python looks
-for garbage in cycles.
+"""Setup for all tests: no site defaults, the cases that this run draws, and how often Python
+collects garbage.
 """
 
 from __future__ import annotations

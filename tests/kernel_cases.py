@@ -1,5 +1,5 @@
-"""Tests of the kernel interface that every backend must pass: these, and those of convolutions,
-pooling and normalisation.
+"""Tests of the kernel interface that every backend must pass, convolutions, pooling and
+normalisation included.
 
 A test module defines a fixture ``backend`` (module scope) and does ``from tests.kernel_cases import
 *``. References are PyTorch in float64 on the CPU; tests that need none

@@ -27,7 +27,7 @@ from tests.kernel_support import (
 
 @dataclass(frozen=True)
 class ConvCase:
-    """A block of a convolution; `styles` are those of x, out, dy and dx (see `place`)."""
+    """A block of a convolution, with the `styles` of x, out, dy and dx (see `place`)."""
 
     spec: ConvSpec
     x: tuple[int, ...]

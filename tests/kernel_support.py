@@ -47,7 +47,7 @@ def fetch(a: Array) -> np.ndarray:
 
 
 def loss_sums(backend: Backend, kernel: str, *args: Any) -> list[float]:
-    """What a loss kernel writes to `sums`: [loss, correct predictions]."""
+    """The `sums` that a loss kernel writes: [loss, correct predictions]."""
     sums = backend.zeros((2,), np.float64)
     getattr(backend, kernel)(*args, sums)
     loss, correct = fetch(sums)

@@ -8,9 +8,9 @@ import os
 SLOWNESS = max(1.0, float(os.environ.get("HPCPAR_TEST_SLOWNESS", "1")))
 #: A command or a test that takes longer (s) is stuck, not slow.
 LIMIT_S = 300 * SLOWNESS
-#: What ends "at once" ends in less (s), on a busy machine too.
+#: A command that ends "at once" takes less time than this (s), on a busy machine too.
 SOON_S = 20 * SLOWNESS
-#: A run draws one of so many parts of the combinations.
+#: A run draws one part of this many of the combinations.
 THIRDS = 3
 #: The seed of the part; None for every case.
 DRAWN = int(os.environ["HPCPAR_TEST_SEED"]) if os.environ.get("HPCPAR_TEST_SEED") else None

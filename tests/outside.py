@@ -25,7 +25,7 @@ def known() -> Iterator[None]:
 
 
 def register() -> None:
-    """What a module of a user does when it is imported."""
+    """Register both, as a user's module does on import."""
     @Strategy("halves:AxB", "samples, then channels", "the first half of the layers by samples, "
               "the second by A channel parts times B sample parts", grids=mixed)
     def halves(request: StrategyRequest) -> Configs:

@@ -56,7 +56,7 @@ PHASES = ("forward", "loss", "backward", "gradient", "update")
 PHASE = ("compute_s", "communication_s", "exposed_communication_s")
 #: Numbers of a layer; their sums, each layer weighted by its position, tell layers apart.
 LAYER_SUMS = ("compute_s", "communication_s", "communication_bytes", "memory_bytes")
-#: What a layer-wise search tells of itself, its times left out.
+#: Figures of a layer-wise search that are recorded: all but its times.
 SEARCH = (
     "objective_s",
     "bound_s",
@@ -74,7 +74,7 @@ SHOWN_RUNS = 3
 
 
 def record(command: Command) -> dict[str, dict[str, Any]]:
-    """Run a command; returns what is recorded of every case.
+    """Run a command; returns the record of every case.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def record(command: Command) -> dict[str, dict[str, Any]]:
 
 
 def summary(document: dict[str, Any]) -> dict[str, Any]:
-    """What is recorded of one prediction in a ``--json`` document."""
+    """The record of one prediction in a ``--json`` document."""
     out: dict[str, Any] = {"strategy": document["strategy"]}
     out["cost"] = {name: document[name] for name in QUANTITIES}
     out |= {name: document[name] for name in RARE if document[name]}

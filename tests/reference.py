@@ -43,16 +43,17 @@ class Reference:
     Parameters
     ----------
     seed : int
-        Of initial weights and dropout.
+        Seed of initial weights and dropout.
     optimizer : str
         A name of `hpcpar.plan.optimizers.OPTIMIZERS`.
     microbatches : int
-        Parts of the batch that pass one after the other before the update; statistics are those of
-        a part.
+        Parts of the batch that pass one after the other before the update; each part has its own
+        statistics.
     fc_passes : sequence of arrays of int, optional
-        Sample numbers of each turn of the layers from `hpcpar.schedule.outline.switch` on (one
-        weird trick, variable batch size): they minimise the mean over a turn's samples and are
-        updated after it; the layers before get the gradient of the mean over all.
+        Sample numbers of each pass of the layers from `hpcpar.schedule.pipeline_order.switch` on
+        (one weird trick, variable batch size): these layers minimise the mean over the samples
+        of a pass and are updated after it; the layers before them get the gradient of the mean
+        over all samples.
     blocks : callable, optional
         Parts of the image and the pass that are normalised on their own; a pass as a whole by
         default.
@@ -115,7 +116,7 @@ class Reference:
         return mask.reshape(shape[:axes] + (1,) * (len(shape) - axes))
 
     def _forward(self, layers: Iterable[Layer], have: dict[str, Any], number: int) -> None:
-        """Compute the outputs of `layers` from those of earlier layers.
+        """Compute the outputs of `layers` from the outputs of earlier layers.
 
         `number` is the number of the pass, or -1 in evaluation.
         """
@@ -270,7 +271,7 @@ class Reference:
 
     def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:
         """Loss without dropout, by running statistics (of synchronised normalisation); `outputs`
-        are those of this pass.
+        belong to this pass.
         """
         with self.torch.no_grad():
             have = self._input(images)

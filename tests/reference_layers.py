@@ -165,7 +165,7 @@ def average(layer: AvgPool3d, x: Any) -> Any:
     out, sides, ceiling = layer.output_shape(tuple(x.shape[1:]))[1:], [], []
     for n, size, k, s, p in zip(out, x.shape[2:], layer.kernel, layer.stride, layer.padding,
                                 strict=True):
-        # the partial window of ceil mode, which is no padding
+        # the partial window of ceil mode, which does not count as padding
         beyond = max(0, (n - 1) * s + k - size - 2 * p)
         sides, ceiling = [p, p, *sides], [0, beyond, *ceiling]
 

@@ -7,7 +7,7 @@ from hpcpar.plan.strategy import STRATEGIES
 
 
 def named(ranks: int) -> list[str]:
-    """Every strategy that `auto` tries on so many ranks; no configuration occurs twice."""
+    """Every strategy that `auto` tries on this number of ranks; no configuration occurs twice."""
     return [entry.on(grid) for entry in STRATEGIES.values() for grid in entry.grids(ranks)]
 
 
@@ -17,5 +17,5 @@ def one_pass(ranks: int) -> list[str]:
 
 
 def whole_sums(ranks: int) -> list[str]:
-    """Those of them that cut no sum over input channels."""
+    """One-pass strategies that cut no sum over input channels."""
     return [s for s in one_pass(ranks) if s != "channel"]

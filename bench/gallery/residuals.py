@@ -4,8 +4,8 @@ Usage: python -m bench.gallery.residuals
 
 It fits the model again without each device, then without each network, predicts the counted rows
 that were left out, and writes ``residuals.csv``: the logarithms of predicted over measured times.
-Two further columns have the same rows priced by one rate for all layers: that of the papers'
-presets, in float32 alone, and the data sheet's peak. Of MI25 and KNL, which have no runs, it
+Two further columns have the same rows priced by one rate for all layers: the rate of the papers'
+presets, in float32 alone, and the data sheet's peak. MI25 and KNL have no runs: for them it
 predicts DeepBench's convolutions. It needs SciPy and takes a quarter of an hour on two cores.
 """
 
@@ -49,7 +49,7 @@ def family(device: str) -> str:
 
 
 def key(row: Row | Sample, by: str) -> str:
-    """What is left out for this row."""
+    """The device or network that is left out for this row."""
     if by == "device":
         return family(row.device)
     return row.graph_name if isinstance(row, Row) else row.network

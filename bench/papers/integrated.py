@@ -29,7 +29,7 @@ from hpcpar.papers.gholami_choice import choose
 SAMPLES = 1_200_000
 BATCH = 2048
 RANKS = (8, 32, 128, 512)
-#: Images per rank in weak scaling: those of P = 512 in strong scaling, as the text has no sizes.
+#: Images per rank in weak scaling, as for P = 512 in strong scaling; the text has no sizes.
 WEAK_IMAGES = 4
 #: Scaling beyond the batch: B, and numbers of ranks P; P / B ranks share an image.
 SMALL_BATCH, MANY_RANKS = 512, (512, 1024, 2048, 4096)

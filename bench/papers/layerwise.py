@@ -1,7 +1,7 @@
 """Networks, configurations and cost accounting shared by the benches of OptCNN and DeePa.
 
-Both papers come from one group and use the same system and networks. Configurations on 16 GPUs are
-those of DeePa's Figures 9 to 11, on 4 GPUs those of OptCNN's Table 5 and DeePa's Figure 15. Other
+Both papers come from one group and use the same system and networks. Configurations on 16 GPUs
+come from DeePa's Figures 9 to 11, on 4 GPUs from OptCNN's Table 5 and DeePa's Figure 15. Other
 numbers of GPUs follow the same pattern. Only the drawings show which parts of Inception-v3 run on
 half of the GPUs; here these are modules E1 and E2 with their input concatenation and all later
 layers.
@@ -251,7 +251,7 @@ class Eq1:
 @cache
 def eq1(preset: str, name: str, strategy: str, ranks: int) -> Eq1:
     """Eq 1 with the preset's links: a flow at the rate of the level between its two GPUs, gradients
-    at that of the level they cross.
+    at the rate of the level that they cross.
     """
     net, configs, on = network(name), configurations(name, strategy, ranks), machine(preset, name)
     update_s = 0.0

@@ -4,7 +4,7 @@
 
 AlexNet, VGG-16 and Inception-v3, 32 images a GPU, preset `p100x4x4`: data, model (every layer by
 channels) and OWT parallelism, the published layer-wise configurations, and the plan that this
-project's layer-wise search finds. The figures are drawings; the numbers are those of the text.
+project's layer-wise search finds. The figures are drawings; the numbers come from the text.
 Steps are priced with one parameter server a layer, and with parameters spread over all GPUs that
 hold them (sharded), both with overlap. Eq 1 is the paper's own model, in which a transfer moves its
 flows one after the other, here with gradients hidden as far as computing lasts.
@@ -47,7 +47,7 @@ PRESET = "p100x4x4"
 RANKS = (1, 2, 4, 8, 16)
 OTHERS = ("data", "model", "owt")
 OURS, EQ_1 = "searched, one server", "published plan, Eq 1"
-#: What channel parallelism moves in Fig 2, by DeePa's drawing of it.
+#: MiB that channel parallelism moves in Fig 2, by DeePa's drawing of it.
 DRAWN_MIB = 32
 #: Section 6.1: speedup of 16 GPUs over one, layer-wise and of the best other strategy; the gain in
 #: throughput ("up to").

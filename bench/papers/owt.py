@@ -4,8 +4,8 @@
 
 The one-tower AlexNet, 128 images a GPU, preset `k20x8`, whose rate is fitted to the one-GPU row.
 Table 1 uses scheme (b). `owt-b` updates the fully connected layers after every pass: batch size
-(128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. What a pass needs travels
-beside computing, as section 4 has it.
+(128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. The inputs of a pass
+travel beside computing, as section 4 has it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from tests.strategies import named
 #: Network -> image, batch. A network's smallest layers still have pixels for four ranks.
 SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3, 64, 64), 8),
          "resnet50": ((3, 64, 64), 16)}
-#: Of AlexNet's own layer sizes, on links that are slow for them: what one weird trick is about.
+#: Strategies for AlexNet's own layer sizes on links that are slow for them: the case of one weird
+#: trick.
 WIRE = ("data", "owt", "auto")
 #: Links of the shaped networks (Mbit/s).
 FAST, SLOW = 1000, 100
@@ -43,7 +44,7 @@ class Place:
         return f"{self.mbit} Mbit/s" if self.mbit else "memory"
 
     def rough(self) -> Machine:
-        """What a first estimate of times takes it for."""
+        """The machine that a first estimate of times assumes."""
         machine = files.load("local")
         return replace(machine,
                        levels=(Level("network", 0, 1e-4, 8e-6 / self.mbit),
@@ -126,7 +127,7 @@ def accuracy(predicted_s: float, measured_s: float) -> float:
 
 @dataclass
 class Result:
-    """What became of a case; `note` says why it was not run.
+    """The result of a case; `note` says why it was not run.
 
     Attributes
     ----------
@@ -156,8 +157,8 @@ class Result:
 
     @property
     def predicted_s(self) -> float:
-        """A job's prediction belongs to its measurement, as both are of the same minutes: the
-        median of what one is of the other counts.
+        """A job's prediction belongs to its measurement, from the same minutes: the median of
+        their ratios counts.
         """
         return self.measured_s * self.median(lambda turn: turn.predicted_s / turn.measured_s)
 
@@ -220,8 +221,8 @@ def groups(options: argparse.Namespace) -> list[Group]:
     out = [group(Place(), name, p) for p in ranks
            for name in chosen] if options.network != "shaped" else []
     if options.network != "memory":
-        # more ranks, or faster links between so many, are bound by the cores; on slow links only
-        # what has few weights
+        # more ranks, or faster links between this many, are bound by the cores; on slow links only
+        # networks with few weights
         places = [(Place(FAST if p <= 4 else SLOW), p) for p in ranks if p > 1]
         out += [group(place, name, p) for place, p in places for name in chosen if name == "lenet5"
                 or place.mbit == FAST]

@@ -53,7 +53,7 @@ def percent(value: float | None) -> str:
 
 
 def report(found: Sequence[Result]) -> str:
-    """All tables; those of cases whose ranks share cores apart."""
+    """All tables; cases whose ranks share cores have tables of their own."""
     done = [r for r in found if r.turns]
     parts = []
     for title, shared in (("A core for each rank", False), ("Ranks share cores", True)):

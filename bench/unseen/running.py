@@ -41,7 +41,7 @@ SEEN = (0.5, 2.0)
 #: In every round a case runs for about so long (s), a part of it after each visit of one of its
 #: plans, within limits of iterations.
 SLICE_S, FEWEST, MOST = 0.8, 2, 50
-#: Part of the memory for plans that those of one job may take.
+#: Part of the memory for plans that the plans of one job may take.
 ROOM = 0.4
 #: Iterations of an epoch: what a rank does at an epoch's end delays the next iteration.
 EPOCH = 16
@@ -80,7 +80,7 @@ class Bench:
         return self.jobs if known.note and not known.note.startswith("failed") else len(known.turns)
 
     def _known(self, group: Group, strategy: str) -> Result:
-        """What became of a case so far."""
+        """The result of a case so far."""
         return self.results.get(group.id(strategy)) or self._result(group, strategy)
 
     def _keep(self, group: Group, result: Result) -> None:
@@ -237,7 +237,7 @@ def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[
 
 
 def _keys(network: Network, found: Iterable[Plan]) -> set[str]:
-    """What a machine's table has of plans' compute steps."""
+    """Keys of plans' compute steps that a machine's table has."""
     return {key for plan in found for key in WorkIndex(network, plan,
                                                        schedule_for(network, plan)).keys}
 

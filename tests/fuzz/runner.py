@@ -49,7 +49,7 @@ class Pyplot:
     missing = False
 
     def __call__(self) -> Any:
-        """The module, or what is said where it is not installed."""
+        """The module, or the error that users get where it is not installed."""
         if self.missing:
             raise InputError("plots need matplotlib")
         return pyplot()

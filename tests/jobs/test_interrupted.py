@@ -145,7 +145,7 @@ def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
                   tmp_path / "run.h5", *WORDS)
     np.testing.assert_allclose(summary(rest)["losses"],
                                curve(hpcpar, plan, digits, done + 10)[done:], rtol=1e-9)
-    # that record is of another plan
+    # the moved record belongs to another plan
     assert record_file.read(str(tmp_path / "run.1.h5")).iterations == left.iterations
 
 

@@ -46,7 +46,7 @@ def test_several_ranks_learn_as_one_does(name: str, shape: str, options: tuple[s
 
 def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
                                                       tmp_path: Path) -> None:
-    """Almost all pixels are of one class: an accuracy of 97% would mean nothing."""
+    """Almost all pixels belong to one class: an accuracy of 97% would mean nothing."""
     images = np.random.default_rng(0).integers(0, 255, (12, 1, 17, 16), np.uint8)
     labels = np.ones((12, 17, 16), np.int64)
     labels[:, :2, :4] = 0
@@ -111,7 +111,7 @@ def test_a_loss_over_pixels_is_verified(hpcpar: Run, plan: Make) -> None:
 
 
 def test_dice_is_trained_watched_and_gone_on_with(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
-    """The table and the record of a training in two parts, on a cut image, are those of one."""
+    """A training in two parts, on a cut image, leaves the same table and record as one run."""
     data, table, out = (tmp_path / name for name in ("data.h5", "run.csv", "run.h5"))
     made = hpcpar(1, "data", "synthetic", data, "--input", "1x17x16", "--classes", 3, "--pixels",
                   "--samples", 16, "--test-samples", 5)

@@ -49,7 +49,7 @@ def test_nothing_to_refine(words: tuple[str, ...], message: str, hpcpar: Run) ->
 
 
 def test_calibrate_for_auto(hpcpar: Run, tmp_path: Path) -> None:
-    """What it says it chose is what `plan` takes, and all that this computes was measured."""
+    """`plan` takes the reported choice, and every compute step of it was measured."""
     machine = tmp_path / "m.toml"
     network = ("--network", "lenet5", "--input", "1x8x8", "--batch", 16)
     done = hpcpar(2, "calibrate", "--for", "auto", *network, "--budget", "2min", "-o", machine)

@@ -95,7 +95,7 @@ def test_no_number_of_seconds(mpiexec: str, plan: Make, digits: Path) -> None:
 
 
 def test_verify_starts_its_ranks(hpcpar: Run, plan: Make) -> None:
-    """Without a launcher; the exit status is that of the ranks."""
+    """Without a launcher; the ranks' exit status is passed on."""
     given = plan(2, "data")
     done = hpcpar(0, "verify", "-n", 2, "--plan", given, "--steps", 1)
     assert done.returncode == 0, done.stderr

@@ -243,7 +243,7 @@ def test_float64_is_not_for_cudnn(library: ModuleType, built: list[Any]) -> None
 
 
 def test_a_second_call_reads_the_memory_again(library: ModuleType, built: list[Any]) -> None:
-    """What a call launches is kept; the numbers are not."""
+    """A call keeps its launches, but not the numbers in its arrays."""
     conv, case = convolution(library), plain_conv(2, 4, 3, 9, 3)
     x, w = np.ones(case.x, np.float32), np.ones(case.w, np.float32)
     out = np.empty(case.out, np.float32)

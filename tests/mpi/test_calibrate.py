@@ -1,4 +1,4 @@
-"""Calibration on the ranks of the job: what is measured, and that nothing runs away while it is."""
+"""Calibration on the ranks of the job: its measurements, and that no value runs away meanwhile."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World,
 
 
 def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
-    """Of every array of the blocks and of the gradients: the smallest size but for zero, and the
-    largest.
-    """
+    """The smallest nonzero and the largest magnitude in each array of blocks and gradients."""
     out: dict[Any, tuple[float, float]] = {}
     arrays: dict[Any, Any] = {("gradient", name): p.grad for name, p in executor.parameters.items()}
     arrays |= {("state", name, i): s for name, p in executor.parameters.items()
@@ -141,8 +139,8 @@ def test_search_and_measurement_in_turn_are_the_same_on_every_rank(ranks: World,
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.MonkeyPatch,
                              brief: None) -> None:
-    """On one node, and on two by the hosts' names: levels, what is known of them, and the plan's
-    steps; the same on every rank.
+    """On one node, and on two by the hosts' names: every rank has the same levels, with the same
+    figures, and the same plan.
     """
     if ranks.size % nodes or ranks.size > 6:
         pytest.skip("unequal nodes" if ranks.size % nodes else "many ranks share few cores")
@@ -173,7 +171,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
 
 
 class Told:
-    """A timer that says what it is told."""
+    """A timer that always returns the given time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self.once_s = seconds
@@ -199,7 +197,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
 
 
 def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
-    """Of the ranks of one node, and between nodes of two."""
+    """Among the ranks of one node, and between two nodes."""
     if ranks.size == 1:
         pytest.skip("one rank has no links")
     rng = np.random.default_rng(ranks.size)
@@ -228,7 +226,7 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                          else redistribution)(step, network_model, ranks.size)
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
                 assert network_model.machine.levels[int(found.level)].name == name
-                # what it is said to send is what is sent
+                # the bytes on the wire are the stated bytes
                 action = steps.whole(steps.direct(kind, source, destination))
                 steps.communicator.trace.clear()
                 action()

@@ -48,7 +48,7 @@ class Case:
         return self.values[rank]
 
     def expected(self, rank: int) -> np.ndarray:
-        """What NumPy says."""
+        """The result by NumPy."""
         s = self.step
         assert s.group is not None
         members = s.group.members(rank)
@@ -133,7 +133,7 @@ def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)
 def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
                                                  communicator: Communicator) -> None:
-    """The message names the rank, the step, and what is wrong."""
+    """The message names the rank, the step, and the fault."""
     made = case(kind, GROUPS[-1] if P == 1 else Group((MeshAxis(1, P),)), "even", 0, index=5)
     held, wanted = made.source_box(ranks.rank), np.zeros_like(made.expected(ranks.rank))
     if kind is Kind.ALLREDUCE:

@@ -175,7 +175,7 @@ class Check:
                 self._scores(scores, what)
 
     def _scores(self, expected: np.ndarray, what: str) -> None:
-        """What goes into the loss, of the last part that passed."""
+        """The loss layer's input in the last part that passed."""
         network, plan = self.given.network, self.plan
         name = network.layers[-1].inputs[0]
         here = self.executor.part(name, max(plan.microbatches, plan.fc_passes) - 1)

@@ -145,8 +145,8 @@ def directions(network: Network, dense: bool, rng: np.random.Generator) -> list[
 
 
 def fault(slopes: Slopes, here: float, tried: list[Direction]) -> str:
-    """What is wrong with the gradient's component along the first of some directions that has no
-    kink; empty where nothing is.
+    """The error of the gradient's component along the first direction without a kink; empty if it
+    is right.
     """
     components, length = slopes.along(tried)
     for component, direction in zip(components, tried, strict=True):
@@ -185,7 +185,7 @@ def test_gradients(name: str, communicator: Communicator) -> None:
         truth = local(executor.truth_box, whole_box(network.truth_shape))
         slopes = Slopes(executor, images[(executor.image_rows, *pixels)],
                         targets[(slice(None), *truth)])
-        # the gradient is that of the last loss: of the weights as they are, not as they were moved
+        # the gradient belongs to the last loss: of the weights as they are, not as they were moved
         faults = [fault(slopes, slopes.loss(), directions(network, dense, rng)) for dense in KINDS]
         assert not any(
             faults), f"{name} cut along {axis}: {'; '.join(filter(None, faults))}\n{plan.configs}"

@@ -43,7 +43,7 @@ def data() -> list[tuple[Tensor, int]]:
 
 
 class Task(pl.LightningModule):
-    """What a user writes."""
+    """A module as a user writes it."""
 
     def __init__(self, plan: str, whole: bool = True) -> None:
         super().__init__()

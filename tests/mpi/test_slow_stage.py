@@ -57,7 +57,7 @@ def late(action: Callable[[], Any]) -> Callable[[], None]:
 
 
 def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) -> list[float]:
-    """Of an evaluation, two training steps and another evaluation."""
+    """Losses of an evaluation, two training steps and another evaluation."""
     executor = Executor(net, plan, lower(net, plan, CHOOSERS["ring"]), communicator, backend("cpu"),
                         1,
                         lower(net, plan, CHOOSERS["ring"], training=False))

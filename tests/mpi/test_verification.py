@@ -47,7 +47,7 @@ def verification(ranks: World, name: str, strategy: str, precision: str,
 
 
 def silent(step: int, result: Result) -> None:
-    """Nobody is told."""
+    """A listener that ignores all messages."""
 
 
 @pytest.mark.parametrize(("name", "strategy", "precision", "options"), [

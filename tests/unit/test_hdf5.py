@@ -20,7 +20,7 @@ CALL = ("thing", "make it again")
 
 
 def fault(path: Path, **options: bool) -> str:
-    """What `check` says of a file; empty where it lets it pass."""
+    """The message of `check` about a file; empty where the file passes."""
     try:
         hdf5.check([str(path)], *CALL, **options)
     except InputError as err:

@@ -1,4 +1,4 @@
-"""What is known of a layer stands in its class: few places elsewhere ask which class it is."""
+"""A layer's class holds all knowledge of it: few places elsewhere ask which class it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed is what is in the checkout."""
+"""An installed package has all files of the checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas in the documentation are those of the types that read the files."""
+"""The JSON Schemas in the documentation match the types that read the files."""
 
 from __future__ import annotations
 

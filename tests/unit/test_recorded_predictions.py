@@ -1,4 +1,4 @@
-"""What is predicted equals what was recorded: every quantity and every layer's configuration."""
+"""Predictions equal the record: every quantity and every layer's configuration."""
 
 from __future__ import annotations
 

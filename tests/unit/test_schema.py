@@ -1,4 +1,4 @@
-"""Data against types: every fault is one line with the place, what is expected, and the remedy."""
+"""Data against types: every fault is one line with place, expected value, and remedy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is said of cases that no calibration has seen: accuracies over jobs, and how strategies are
-ranked.
+"""Reports on cases that no calibration has seen: accuracies over jobs, and the ranking of
+strategies.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hpcpar.machine import files
 
 
 def case(*times: tuple[float, float]) -> Result:
-    """Of each job the predicted and the measured time."""
+    """A case with the predicted and the measured time of each job."""
     turns = [Turn(measured, predicted, predicted, 1.0, {}, {}, 8, None, 0.0, "")
              for predicted, measured in times]
     return Result("memory", "lenet5", (1, 28, 28), 64, 2, "data", turns=turns)
 
 
 def test_medians_over_jobs_and_each_alone() -> None:
-    """What a job predicts is set beside what it measures, however fast the machine was then."""
+    """A job's prediction is set beside its own measurement, however fast the machine was then."""
     result = case((9.0, 10.0), (12.0, 16.0), (11.0, 10.0))
     assert result.accuracy == pytest.approx(0.9)  # 9 beside 10
     assert result.single == pytest.approx([0.9, 0.75, 0.9])
@@ -42,8 +42,8 @@ def test_pairs_that_take_the_same_time_have_no_order() -> None:
 
 
 def test_what_jobs_measured_ranks_each_other() -> None:
-    """Of three pairs two jobs agree on two, the third job with the first on none and with the
-    second on one.
+    """Two jobs agree on two of three pairs; the third job agrees with the first on none and with
+    the second on one.
     """
     jobs = [case((1.0, 1.0), (1.0, 1.0), (1.0, 3.0)), case((1.0, 2.0), (1.0, 3.0), (1.0, 2.0)),
             case((1.0, 3.0), (1.0, 2.0), (1.0, 1.0))]

@@ -1,4 +1,4 @@
-"""Environment variables of any content, and standard files that are closed, are no traceback."""
+"""Environment variables of any content, and closed standard files, never give a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of samples: fits, intervals, outliers, links that are shared."""
+"""From samples to figures: fits, intervals, outliers, links that are shared."""
 
 from __future__ import annotations
 

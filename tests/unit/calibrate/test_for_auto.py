@@ -50,7 +50,7 @@ class FirstRank:
 
 
 class Told:
-    """A measurer that is told the times; measuring a plan takes a second."""
+    """A measurer that returns given times; measuring a plan takes a second."""
 
     def __init__(self, truth: Truth) -> None:
         self.world: Any = FirstRank()
@@ -76,7 +76,7 @@ class Told:
 
 
 def as_calibration(told: Told) -> Any:
-    """What is measured, in place of a `hpcpar.calibrate.calibrate.Calibration`."""
+    """The measured times, in place of a `hpcpar.calibrate.calibrate.Calibration`."""
     return told
 
 

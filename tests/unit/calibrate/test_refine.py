@@ -99,7 +99,7 @@ def test_interior_and_boundary_are_one_measurement() -> None:
 
 
 def test_micro_batches_and_stages() -> None:
-    """Of micro-batches of 2, 2, 2 and 3 samples the last counts; layers live on one rank each."""
+    """The last micro-batch of 2, 2, 2 and 3 samples counts; each layer lives on one rank."""
     r = record("pipeline", microbatches=4)
     found = refine(MACHINE, "m.toml", [r]).machine
     assert {key.split(" x=")[1].split("x")[0] for key in found.compute if "forward" in key} == {"3"}

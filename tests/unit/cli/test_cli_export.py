@@ -74,7 +74,7 @@ def read_goal(path: Path, _: int) -> Ranks:
 
 
 def messages_of(content: bytes) -> Iterator[bytes]:
-    """What follows each varint."""
+    """The fields behind each varint."""
     at = 0
     while at < len(content):
         size = shift = 0
@@ -258,7 +258,7 @@ def test_no_stage_waits_for_what_it_has_sent_to_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["data", "filter", "grid-fc:2x2"])
 def test_played_with_latencies_only_it_is_the_simulation(strategy: str, collectives: str,
                                                          tmp_path: Path) -> None:
-    """What overlaps has links of its own here, so that it takes no longer than simulated."""
+    """Overlapping messages have links of their own here, so they take no longer than simulated."""
     preset = files.load(MACHINE)
     level = replace(preset.levels[0], alpha_s=1e-4, beta_s_per_byte=1e-30)
     machine = replace(preset, levels=(level, *preset.levels[1:]), add_s_per_byte=0.0,

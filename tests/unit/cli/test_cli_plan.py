@@ -28,7 +28,7 @@ def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 
 
 def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What people see: results on stdout, then notes on stderr."""
+    """The visible output: results on stdout, then notes on stderr."""
     assert main(argv) == 0
     out = capsys.readouterr()
     return out.out + out.err

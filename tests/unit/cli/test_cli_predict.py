@@ -25,7 +25,7 @@ def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 
 
 def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What people see: results on stdout, then notes on stderr."""
+    """The visible output: results on stdout, then notes on stderr."""
     assert main(["predict", *argv]) == 0
     out = capsys.readouterr()
     return out.out + out.err
@@ -347,7 +347,7 @@ def test_numbers_that_mean_nothing(option: str, value: str,
 
 
 def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
-    """Status 2, and one line that says what is wrong."""
+    """Status 2, and one line that names the fault."""
     assert main(["predict", *argv]) == 2
     out = capsys.readouterr()
     assert out.out == ""

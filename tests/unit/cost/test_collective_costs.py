@@ -54,8 +54,8 @@ def blocks_of(n: int, p: int) -> tuple[int, ...]:
 @pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("p", range(1, 18))
 def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
-    """Of the member that sends most: a ring's always, the others' for even blocks; halving's
-    uneven ones to an item a round.
+    """The busiest member sends the stated bytes: in a ring always, in other algorithms for even
+    blocks; with uneven blocks, halving is off by at most an item a round.
     """
     for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
         for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
@@ -141,7 +141,7 @@ def test_choices() -> None:
     expected = collective_s(Kind.ALLREDUCE, "doubling", 16, 1, level, 1e-10)
     assert (name, segments, seconds) == ("doubling", 1, expected)
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 1e-9, either)
-    assert (name, segments) == ("ring", 2)  # enough where adding is no slower than the links
+    assert (name, segments) == ("ring", 2)  # enough, because adding is as fast as the links
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 3e-9, either)
     assert (name, segments) == ("ring", 4)
     assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 10**9, s, level, 3e-9)

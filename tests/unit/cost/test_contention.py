@@ -188,7 +188,7 @@ def test_placement_decides_what_leaves_the_node() -> None:
 
 @pytest.mark.parametrize("placement", ["inner", "outer"])
 def test_routes_of_both_placements(placement: str) -> None:
-    """Groups of 4 within aligned blocks of 4 are in a node, those of stride 4 cross it with 4
+    """Groups of 4 within aligned blocks of 4 stay in a node; groups of stride 4 leave it with 4
     flows.
     """
     config = Config(n=4, c=4, placement=placement)
@@ -220,7 +220,7 @@ def test_halos_between_nodes_cross_their_links() -> None:
 @pytest.mark.parametrize(("strategy", "each"),
                          [("pipeline:8x1", 1), ("pipeline:4x2", 2), ("pipeline:2x4", 4)])
 def test_hops_between_stages_cross_what_lies_between_them(strategy: str, each: int) -> None:
-    """From the ranks of one stage to those of the next, which is the next node where the stage
+    """From the ranks of one stage to the ranks of the next, which is the next node where the stage
     begins with one.
     """
     plan = make_plan(LENET, strategy, 8, 64, network=NETWORK, machine=ABCI,

@@ -74,7 +74,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
 
     A ring's bytes are exact for any blocks (messages count empty ones as well); Bruck sends some
     blocks more often than others: a block more or less for each of its rounds, at most.
-    Redistributions of what is gathered late: see below.
+    Redistributions before a lazy gather: see below.
     """
     gather = "eager" if batch == 24 else "lazy"
     for strategy in one_pass(ranks):
@@ -103,7 +103,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
 def test_priced_bytes_of_redistributions(ranks: int) -> None:
-    """Of even samples, gathered late."""
+    """Redistributions of even samples, gathered lazily."""
     for strategy in one_pass(ranks):
         for step, cost in priced_steps(strategy, ranks, 24):
             if step.kind is Kind.REDISTRIBUTE:
@@ -140,9 +140,9 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     """Even sizes, a random configuration for every layer: collectives and halos equal the walked
     exchanges.
 
-    So do redistributions of what every rank holds a part of its own of; windows beside them count
-    within a fifth. Of several copies each destination asks one: counted as if evenly, while the
-    busiest may be asked by three times as many.
+    So do redistributions where every rank holds a part of its own; windows beside them count
+    within a fifth. Each destination asks one of several copies: priced as if evenly, although the
+    busiest copy may serve three times the mean.
     """
     network = even()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -188,7 +188,7 @@ def works(plan: Plan) -> list[tuple[Compute, Work]]:
 
 @pytest.mark.parametrize("strategy", ["data", "grid:2x3", "spatial", "domain:6x1", "owt"])
 def test_work_keys(strategy: str) -> None:
-    """A calibrated time is of the whole operation: its key is the same whatever the overlap, and
+    """A calibrated time covers the whole operation: its key is the same whatever the overlap, and
     interior and boundary share it.
     """
     network = SMALL.build()

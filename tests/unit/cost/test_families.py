@@ -42,7 +42,7 @@ MIDDLE: list[Grids] = [[(4, 4), (8, 2)]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is priced on what, and how."""
+    """The machine and the options of a price."""
 
     machine: Machine
     placement: str = "inner"

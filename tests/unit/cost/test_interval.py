@@ -1,4 +1,4 @@
-"""The interval of an iteration from those of its parts."""
+"""The interval of an iteration from its parts' intervals."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def works(plan: Plan) -> dict[str, Work]:
 
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial", "channel"])
 def test_keys_of_other_batches_are_of_the_same_lines(strategy: str) -> None:
-    """What a batch changes in a key is the number of samples, of each of its works."""
+    """Keys of two batches differ in the number of samples only, in each of their works."""
     few, many = works(plan_of(strategy, 8)), works(plan_of(strategy, 24))
     assert len(few) == len(many)
     for a, b in zip(few, many, strict=True):
@@ -133,9 +133,7 @@ def test_kinds_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_the_middle_iterations_count() -> None:
-    """Of iterations that are interrupted now and then, those that are not; of such as always are,
-    the mean.
-    """
+    """Iterations without interruptions count; where all are interrupted, their mean counts."""
     rows = list(works(plan_of("data", 16)).values())[:2]
     rare = np.full((12, 2), 1.0)
     rare[[3, 8], [0, 1]] = 50.0

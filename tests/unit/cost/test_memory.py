@@ -157,7 +157,7 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
 @pytest.mark.parametrize("gather", ["lazy", "eager"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
-    """Every rank of even cuts holds what is predicted, and of each kind."""
+    """Every rank of even cuts holds the predicted bytes of each kind."""
     for strategy in one_pass(ranks):
         for spec in (LENET, ALEXNET):
             if spec is ALEXNET and strategy.partition(":")[0] in ("spatial", "domain", "ds"):
@@ -165,7 +165,7 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
             predicted, real = both(spec, strategy, ranks, 8, gather=gather)
             assert predicted == {use: max(r[use] for r in real)
                                  for use in predicted}, (spec.name, strategy)
-            # what is alive at once is laid out nearly without gaps
+            # arrays that are alive together are laid out nearly without gaps
             total = sum(predicted.values())
             assert total <= max(sum(r.values()) for r in real) <= 1.03 * total, (spec, strategy)
 
@@ -175,7 +175,7 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
 def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
-    """All are those of the rank that needs most."""
+    """All bytes belong to the rank that needs most."""
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
         largest = max(real, key=lambda r: sum(r[use] for use in predicted))
@@ -325,7 +325,7 @@ def test_random_plans_take_what_is_predicted() -> None:
 
 
 def test_recomputing_takes_less() -> None:
-    """Of a residual network with few weights and many samples, less than half."""
+    """A residual network with few weights and many samples needs less than half."""
     network = SMALL["resnet"][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     held = []
@@ -402,7 +402,7 @@ def test_micro_batches_in_flight_keep_their_activations() -> None:
 
 @pytest.mark.parametrize("seed", [*range(24), 26, 50])
 def test_every_plan_needs_what_lies_between_the_bounds(seed: int) -> None:
-    """On networks and plans of all kinds, with every option that changes what is held."""
+    """Networks and plans of all kinds, with every option that changes memory."""
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(1, 9))
     network, batch = random_network(seed)

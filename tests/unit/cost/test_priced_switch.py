@@ -48,8 +48,8 @@ def switch(scheme: str, workers: int, phase: str) -> list[StepCost]:
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
 def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> None:
-    """All schemes move the same bytes in all, in so many fc_passes; of a broadcast only one rank
-    sends.
+    """All schemes move the same total bytes, over their number of passes; only one rank sends in a
+    broadcast.
     """
     steps = switch(scheme, workers, "forward")
     senders = 1 if scheme == "b" else workers

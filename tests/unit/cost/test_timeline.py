@@ -49,8 +49,8 @@ def test_a_level_does_one_thing_at_a_time() -> None:
 
 
 def test_levels_work_side_by_side() -> None:
-    """What crosses a node's links does not wait for what crosses the rack's, but for what crosses
-    the same.
+    """Messages on a node's links do not wait for messages on the rack's links, only for those on
+    the same links.
     """
     line = timeline([comm(2.0, 4, 0), comm(3.0, 4, 1), compute(1.0), comm(2.0, 4, 0)], levels=2)
     assert [s.start_s for s in line.spans] == [0.0, 0.0, 0.0, 2.0]
@@ -135,7 +135,7 @@ def test_what_the_program_drives_itself_is_not_hidden() -> None:
 
 
 def test_communication_that_goes_on_slowly_beside_computing() -> None:
-    """At half the rate 5 s of computing hide 2.5 s of 6; what is left takes as long as ever."""
+    """At half the rate, 5 s of computing hide 2.5 s of 6; the rest takes its full time."""
     steps = [compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)]
     line = timeline(steps, rate=0.5)
     assert (line.total_s, line.exposed_s) == (10.5, 3.5)

@@ -1,4 +1,4 @@
-"""What a prediction rests on, its 90% interval, and rates that are a data sheet's peak."""
+"""The sources of a prediction, its 90% interval, and rates that are a data sheet's peak."""
 
 from __future__ import annotations
 

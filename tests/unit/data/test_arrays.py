@@ -270,7 +270,7 @@ def test_other_peoples_ignored_label_is_read(tmp_path: Path) -> None:
 
 
 def test_cropped_pixels_alone_count(tmp_path: Path) -> None:
-    """Of ranks that see other parts of the same crops, all count the same."""
+    """Ranks that see different parts of the same crops count the same labels."""
     masks = np.where(RNG.random(MASKS.shape) < 0.5, 255, MASKS)
     path = made(tmp_path, labels=masks, options=ArrayOptions(ignore=255, test_fraction=0.0))
     options: dict[str, Any] = {"shape": (2, 4, 3), "augment": [Augmentation.CROP], "seed": 2}

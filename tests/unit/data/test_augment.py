@@ -79,7 +79,7 @@ def test_crops_and_flips_are_drawn_anew_in_every_epoch(path: str,
        augment=st.sampled_from([(CROP,), (CROP, FLIP), (FLIP, CROP)]))
 def test_parts_make_the_crop(path: str, h: int, w: int, n: int, c: int, epoch: int, seed: int,
                              shuffle: bool, augment: tuple[Augmentation, ...]) -> None:
-    """Of uneven parts too, and in another order of the samples."""
+    """Uneven parts too, and in another order of the samples."""
     batch = 5
     with Loader(path, whole(batch), (0, batch), batch, "float64", seed, shuffle, shape=SHAPE,
                 augment=augment) as one:

@@ -188,7 +188,7 @@ def test_netpbm_of_8_bits_is_read(folder: Path, tmp_path: Path, content: bytes) 
 
 @pytest.mark.parametrize("suffix", ["jfif", "jpe", "tga", "pbm", "avif", "JPG", "ppm", "heic"])
 def test_kinds_of_files_are_read_or_counted(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """What Pillow reads is an image; what it does not, as HEIC, counts as left out."""
+    """A file that Pillow reads is an image; one that it cannot read, such as HEIC, is left out."""
     if suffix == "avif":
         from PIL import features
         if not features.check("avif"):

@@ -36,7 +36,7 @@ def test_xarray_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module", params=["nc", "zarr"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A real file with packed, transposed and labelled variables, and what is in it."""
+    """A real file with packed, transposed and labelled variables, and its content."""
     xarray = pytest.importorskip("xarray", reason="NetCDF and Zarr need the extra 'xarray'")
     pytest.importorskip("h5netcdf" if request.param == "nc" else "zarr",
                         reason="NetCDF and Zarr need the extra 'xarray'")
@@ -145,7 +145,7 @@ def test_what_does_not_fit(tmp_path: Path, source: Any, images: str, labels: str
 
 
 def test_numbers_with_an_offset_are_targets(tmp_path: Path, source: Any) -> None:
-    """They are stored as 100 to 102, which are no classes."""
+    """They are stored as 100 to 102, which are not class numbers."""
     found = made(tmp_path, source[0], "ct", "shifted")
     assert np.array_equal(found["targets"][:, 0], source[1]["shifted"].values)
 

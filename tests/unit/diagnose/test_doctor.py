@@ -127,7 +127,7 @@ def test_filesystem_of_a_path() -> None:
 
 
 def test_a_child_that_dies_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """What it printed before counts."""
+    """The lines printed before its end count."""
     from hpcpar.diagnose import gpu_probe
 
     python = tmp_path / "python"

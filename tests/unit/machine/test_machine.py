@@ -63,7 +63,7 @@ def test_ranks_that_share_cores_are_told(tmp_path: Path) -> None:
 
 
 def test_fields_of_earlier_versions_are_ignored() -> None:
-    """Harmless ones without a word; but times in processor time are told."""
+    """Harmless ones silently; times in processor time with a warning."""
     old = {"late": [[1e-3, 2e-4]], "relay": [[0.0, 1e-4]]}
     assert files.from_dict(good() | old | {"device": good()["device"] | {"at_once": 0.0}}) == (
         files.from_dict(good()))

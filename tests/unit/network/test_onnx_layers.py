@@ -160,7 +160,7 @@ def test_normalisations_without_weights(tmp_path: Path) -> None:
 
 
 def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) -> None:
-    """Only ones and zeros between two reshapes are what is left of a group normalisation."""
+    """Only ones and zeros between two reshapes make a group normalisation."""
     nodes: Spec = [("Reshape", ("x", "to"), "a"),
                    ("InstanceNormalization", ("a", "scale", "shift"), "b"),
                    ("Reshape", ("b", "back"), "h")]

@@ -1,4 +1,4 @@
-"""What an ONNX file cannot be read as is refused by name, all at once; what differs is noted."""
+"""Unsupported operators of an ONNX file are refused by name, all at once; differences are noted."""
 
 from __future__ import annotations
 

@@ -178,8 +178,7 @@ def test_ranks_touching_around_the_ends(parts: int, extent: int, data: st.DataOb
 @FIXED
 @given(CONFIGS)
 def test_digits_number_the_ranks(config: Config) -> None:
-    """Every rank has coordinates of its own; replicas and channels are those of neighbouring ranks.
-    """
+    """Every rank has coordinates of its own; neighboring ranks share replicas and channels."""
     at = [tuple(config.coordinate(a, r) for a in ("n", "h", "w", "c", "replicas"))
           for r in range(config.ranks)]
     assert at == list(itertools.product(*(range(getattr(config, a))

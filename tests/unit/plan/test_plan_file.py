@@ -1,4 +1,4 @@
-"""Plan files: what is wrong in them is named on one line, and reading them runs nothing."""
+"""Plan files: their faults are named on one line, and reading them runs no code."""
 
 from __future__ import annotations
 

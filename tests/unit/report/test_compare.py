@@ -99,8 +99,8 @@ def test_steps_add_up_to_the_iteration_of_the_rank_that_computes() -> None:
     np.testing.assert_allclose(times, TRUE + np.array([0.05, 0, 0, 0, 0]), rtol=1e-5)
 
 
-#: Of a pipeline: conv1 on ranks 0 and 1, fc on rank 2, each for two micro-batches, and what moves
-#: between them.
+#: Steps of a pipeline: conv1 on ranks 0 and 1, fc on rank 2, each for two micro-batches, and the
+#: messages between them.
 STAGED = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
           StepInfo(1, "compute", "forward", "conv1", "conv1.forward", "forward"),
           StepInfo(2, "comm", "forward", "fc", "fc.forward.redistribute", "redistribute", "direct"),

@@ -1,5 +1,4 @@
-"""Which term of a prediction is off, waiting told from communicating, and the bubble of a pipeline.
-"""
+"""Which term of a prediction is off, waiting apart from communicating, and a pipeline's bubble."""
 
 from __future__ import annotations
 
@@ -95,7 +94,7 @@ def test_a_run_as_predicted_is_accurate(name: str) -> None:
     """Played with the predicted times, every part is predicted: the bubble too."""
     plan = PLANS[name]
     row = compare_one(play(plan, predicted(plan)).record)
-    # what is in flight at the same time shares no link here
+    # messages in flight at the same time share no link here
     assert row.iteration.accuracy is not None and row.iteration.accuracy > 0.85
     if row.stages > 1:
         bubble = row.phases[BUBBLE]["waiting"]

@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the trace reads of a prediction."""
+    """The fields of a prediction that the trace reads."""
 
     network: str
     strategy: str

@@ -46,7 +46,7 @@ def moments_box(layer: SampleNorm, own: Box, channels: int) -> Box:
 
 
 def exchanged(ops: Sequence[Operator], name: str, step: str, groups: int) -> None:
-    """Do a step on every block and add up its sums over those of the same samples and groups."""
+    """Do a step on every block and add up its sums over blocks of the same samples and groups."""
     total = np.zeros((5, groups, 2))
     places = [tuple(slice(*i) for i in op.ctx.moments) for op in ops]
     for op, place in zip(ops, places, strict=True):

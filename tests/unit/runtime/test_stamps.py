@@ -1,5 +1,5 @@
-"""What a rank keeps of when its steps began: all of a short run, runs of neighbouring iterations of
-a long one.
+"""Start times of steps that a rank keeps: all of a short run, runs of neighboring iterations of a
+long one.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def test_arrays_before_the_first_iteration() -> None:
 
 @pytest.mark.parametrize("iterations", [41, 100, 1000, 4567])
 def test_bounded_of_a_long_run(iterations: int) -> None:
-    """However long, at most so many, spread over the whole run, in groups of neighbours; a larger
-    reservoir has all that a smaller one has.
+    """However long the run, at most the given number, spread over all of it, in groups of
+    neighbors; a larger reservoir has everything that a smaller one has.
     """
     most = max(reservoir.FEWEST, 40)
     kept = stamped(iterations, reservoir.KEPT_TIMES // most).kept

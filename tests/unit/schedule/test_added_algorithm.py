@@ -114,7 +114,7 @@ def test_commands_load_its_module_before_their_options(tmp_path: Path) -> None:
 
 def test_a_name_is_taken_once(star: None) -> None:
     class Other(Star):
-        """Of this module."""
+        """The algorithm of this module."""
 
     with pytest.raises(InputError, match=r"algorithm 'star' is in tests\.added already"):
         collective_algorithm(Other)
@@ -124,7 +124,7 @@ def test_a_name_is_taken_once(star: None) -> None:
 
 
 def test_rings_elsewhere(star: None) -> None:
-    """Collectives that it does not do are those of the cost model."""
+    """The cost model chooses the algorithm of all other collectives."""
     plan = make_plan(SPEC, "grid:2x2", 4, 8, machine=P100, collectives="star")
     found = {c.kind.value: c.algorithm for c in schedule_for(SPEC.build(), plan).comms if c.group}
     assert found["allreduce"] == "star" and len(set(found.values())) > 1

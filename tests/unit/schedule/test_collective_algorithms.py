@@ -2,8 +2,8 @@
 allows.
 
 A message moves only when both sides have posted it (no buffering), in an arbitrary order of
-members; what is being sent must not change, what is being received must be read or written by
-nobody else. So no schedule here deadlocks or relies on luck.
+members; the sent buffer must not change meanwhile, and nobody else may read or write the receive
+buffer. So no schedule here deadlocks or relies on luck.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Posted:
 
 @dataclass
 class Member:
-    """What the engine keeps of one collective on one rank."""
+    """The engine's state of one collective on one rank."""
 
     wire: np.ndarray
     rounds: list[Round]
@@ -302,8 +302,8 @@ def test_items_of_any_blocks(kind: Kind, algorithm: str, segments: int, p: int) 
 
 @pytest.mark.parametrize(("p", "inner"), NODES)
 def test_what_leaves_a_node(p: int, inner: int) -> None:
-    """Of a buffer of n items every member sends 2 n / inner (1 - 1 / nodes) to other nodes, in as
-    many rounds as halving between the nodes alone.
+    """Every member sends 2 n / inner (1 - 1 / nodes) of a buffer of n items to other nodes, in the
+    number of rounds that halving takes between the nodes alone.
     """
     n, nodes = 12 * p, p // inner
     for me in range(p):

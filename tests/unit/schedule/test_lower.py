@@ -78,7 +78,7 @@ def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str]
 
 
 def test_lazy_gathering_moves_less() -> None:
-    """What is gathered after pooling is a quarter of what is gathered before it."""
+    """Gathering after pooling moves a quarter of the bytes of gathering before it."""
     lazy, eager = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
                    for g in ("lazy", "eager"))
     assert 4 * items(lazy["conv2"].destination_box(0)) == items(eager["relu1"].destination_box(0))

@@ -1,4 +1,4 @@
-"""What a training cannot do though a plan can say it: one line each; everything else passes."""
+"""Plans that cannot be trained are refused in one line each; every other plan passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages and bytes of all ranks at once, against those of each rank's own messages."""
+"""Messages and bytes of all ranks at once, against each rank's own messages."""
 
 from __future__ import annotations
 

@@ -176,8 +176,8 @@ def test_equal_stages_take_paradls_time(p: int, micro: int) -> None:
 @pytest.mark.parametrize("micro", [1, 2, 7])
 def test_what_computing_cannot_hide_of_a_message_keeps_both_stages_busy(
     micro: int, hidden: float) -> None:
-    """The first message each way is waited for as a whole; of every further one each stage has half
-    of what is not hidden to do.
+    """Stages wait for the whole first message each way; each stage has to do half of the exposed
+    part of every further message.
     """
     line = laid_out(2, micro, [2.0] * 2, [3.0] * 2, 0.25, hidden=hidden)
     assert line.total_s == pytest.approx((1 + micro) * 5.0 + 2 * 0.25 + (micro - 1) * (1 - hidden)
@@ -239,7 +239,7 @@ def test_messages_of_a_stage_go_one_after_the_other() -> None:
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("strategy", ["pipeline:3x1", "data"])
 def test_micro_batches_are_priced_with_their_own_sizes(strategy: str, order: str) -> None:
-    """Steps are those of the schedule, one by one; a smaller micro-batch computes less."""
+    """The steps of the schedule, one by one; a smaller micro-batch computes less."""
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
     no_launch = replace(MACHINE, device=replace(MACHINE.device, launch_s=0.0))

@@ -1,4 +1,4 @@
-"""The messages of all ranks in waves, against those of each rank's own exchange."""
+"""The messages of all ranks in waves, against each rank's own exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lower bounds: that of pipelines excludes none that would be chosen, that of plans holds."""
+"""Lower bounds: no pipeline or plan is faster, and none that would be chosen is excluded."""
 
 from __future__ import annotations
 

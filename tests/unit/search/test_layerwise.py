@@ -184,7 +184,7 @@ def test_pruning_keeps_the_optimum(name: str, ranks: int, batch: int, machine: s
 
 
 def test_pruning_keeps_what_fits() -> None:
-    """A limit between the least memory of the whole space and that of the fastest plan."""
+    """A limit between the least memory of the whole space and the fastest plan's memory."""
     whole, pruned = search("lenet5", 8, 16, "p100x4x4"), search("lenet5", 8, 16, "p100x4x4", few=32)
     for part in (0.0, 0.1, 0.3):
         low = whole.smallest().bytes
@@ -229,7 +229,7 @@ def test_options_reach_the_plan() -> None:
 
 
 def test_hidden_sums_of_gradients_are_not_counted() -> None:
-    """With all of them hidden the optimum is that of the tables without them."""
+    """With all sums hidden, the optimum is the one of the tables without sums."""
     found = search("chain", 4, 64, "p100x4x4")
     seconds, _ = everything(found)
     free = sum(

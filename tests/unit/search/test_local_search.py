@@ -61,7 +61,7 @@ def test_parts_of_hidden_sums_around_the_best_are_tried() -> None:
     seconds = [c.iteration_s for c in optima]
     chosen, found = auto.layerwise(search.network, search.plan.network, 16, 256, machine)
     assert chosen.iteration_s <= min(seconds) < 0.95 * min(seconds[0], seconds[4], seconds[8])
-    # what is told of the search is the plain sum's
+    # the search reports the plain sum
     assert found.objective_s == search.best().objective_s
 
 

@@ -210,7 +210,7 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
             assert at is not None, (strategy, unit.name, str(config))
             found += 1
             for layer in unit.layers[1:]:
-                # what is gathered before an elementwise layer is gathered behind it in the space
+                # a gather before an elementwise layer stands behind it in the space
                 mine, behind = configs[layer.name], unit.space.one(at, behind=True)
                 gathered = config.replicas == 1 < mine.replicas
                 assert gathered or mine == replace(behind, placement=placement), (

@@ -159,7 +159,7 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 
 
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
-    """What all arrays of a plan take, each in a place of its own."""
+    """Bytes of all arrays of a plan, each in a place of its own."""
     out = outline(net, plan, chooser(found.machine, plan.collectives))
     network_model = NetworkModel(found.machine, priced.get("contention"))
     moved = {}
@@ -214,7 +214,7 @@ def test_tables_follow_a_given_contention() -> None:
 
 
 def test_hideable_is_the_sum_of_gradients() -> None:
-    """What backpropagation may hide is what the schedule calls the gradients' exchange."""
+    """Backpropagation may hide the steps that the schedule calls the gradients' exchange."""
     found = search("residual", 4, 8, "p100x4x4")
     places = [min(1, len(u.space) - 1) for u in found.units]
     single = {layer.name: u.space.one(places[n], i > 0) for n, u in enumerate(found.units)

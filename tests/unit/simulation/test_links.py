@@ -39,7 +39,7 @@ def test_rates_are_max_min_fair(data: st.DataObject) -> None:
 
 
 def rates(senders: list[int], receivers: list[int], links: float) -> np.ndarray:
-    """GB/s of messages on p100x4x4 whose nodes have so many links of 12.5 GB/s."""
+    """GB/s of messages on p100x4x4 whose nodes have this number of links of 12.5 GB/s."""
     machine = files.load("p100x4x4")
     node, network = machine.levels
     machine = replace(machine, levels=(node, replace(network, links=links)))

@@ -44,7 +44,7 @@ def play(plan: Plan, machine: Machine, noise: Noise = QUIET, repeats: int = 1) -
 
 
 def off(plan: Plan, machine: Machine) -> float:
-    """Simulated time over that of the closed forms, less one."""
+    """Simulated time over the time of the closed forms, less one."""
     predicted = price(plan.network.build(), plan, machine).timeline.total_s
     return play(plan, machine).mean_s / predicted - 1
 
@@ -98,7 +98,7 @@ def test_groups_that_span_nodes_take_their_predicted_time(name: str, ranks: int)
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8, 12, 24, 48])
 @pytest.mark.parametrize("name", ["p100x4x4", "h100x8"])
 def test_a_prediction_on_few_ranks_is_the_simulation(name: str, ranks: int) -> None:
-    """Of every strategy, algorithm and synchronisation, in nodes that are full or not."""
+    """Every strategy, algorithm and synchronisation, in nodes that are full or not."""
     machine = files.load(name)
     every: list[dict[str, object]] = [
         {"collectives": "ring"}, {"collectives": "tree"}, {"collectives": "halving"},
@@ -196,8 +196,8 @@ def test_a_slow_node_is_all_of_its_ranks() -> None:
 
 
 def test_all_messages_of_1024_ranks_are_those_of_the_schedule() -> None:
-    """Every send meets its receive (else playing them fails), and every rank sends what is
-    predicted.
+    """Every send meets its receive (else playing them fails), and every rank sends the predicted
+    bytes.
     """
     machine = files.load("abci-v100")
     plan = plan_of(NetworkSpec("alexnet", (3, 227, 227), 1000), "grid-fc:4x256", 1024, 1024,

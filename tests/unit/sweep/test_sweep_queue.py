@@ -1,4 +1,4 @@
-"""What became of jobs, from what Slurm's commands print; and cases collected by it."""
+"""The state of jobs as read from Slurm's commands, and the cases collected by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a run: what is written is read."""
+"""The record of a run: reading returns the written values."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ def test_a_record_that_goes_on_counts_iterations_done_twice_once() -> None:
     assert got.iteration_s[1].tolist() == [n + 0.5 for n in range(30)]
     assert got.epochs_done is not None and got.epochs_done.tolist() == [0, 1, 2]
     assert got.test_accuracy.tolist() == [0, 1, 2] and got.started == "at 0"
-    # steps' times are those of the newest part
+    # steps' times come from the newest part
     assert got.timed.tolist() == got.compared.tolist() == [*range(20, 30)]
     assert got.compared_seconds.shape == (2, 10, 3)
 
 
 def test_a_record_that_goes_on_marks_what_it_lacks() -> None:
-    """A run is killed after its checkpoint of step 39, its record is of step 10."""
+    """A run is killed after its checkpoint of step 39, when its record ends at step 10."""
     before = replace(part(0, 10, ()), done=10)
     got = run_record.join(before, replace(part(39, 45, ()), done=45), 39, 0, 100)
     assert (got.missing, got.done, got.iterations) == (29, 45, 16)
