@@ -47,8 +47,9 @@ CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2),
 
 @pytest.mark.parametrize(("name", "draw", "seed"), CASES,
                          ids=[f"{n}-{d.__name__}" for n, d, _ in CASES])
-def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World,
-                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_stay_finite_and_normal_during_calibration(name: str, draw: Any, seed: int,
+                                                          ranks: World,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """Over many iterations on shared memory: neither overflow nor NaN nor denormals, nor growth;
     weights stay as they are.
     """
@@ -120,8 +121,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "SHARED_S", 0.005)
 
 
-def test_search_and_measurement_in_turn_are_the_same_on_every_rank(ranks: World,
-                                                                   brief: None) -> None:
+def test_alternating_search_and_measurement_agree_on_every_rank(ranks: World, brief: None) -> None:
     if ranks.size > 4:
         pytest.skip("many ranks share few cores")
     spec = NetworkSpec("mlp", (1, 8, 8), 10)
@@ -137,8 +137,8 @@ def test_search_and_measurement_in_turn_are_the_same_on_every_rank(ranks: World,
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.MonkeyPatch,
-                             brief: None) -> None:
+def test_every_rank_gets_the_same_calibration(nodes: int, ranks: World,
+                                              monkeypatch: pytest.MonkeyPatch, brief: None) -> None:
     """On one node, and on two by the hosts' names: every rank has the same levels, with the same
     figures, and the same plan.
     """

@@ -83,8 +83,8 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
 @pytest.mark.parametrize("group", GROUPS,
                          ids=lambda g: "+".join(f"{d.size}by{d.stride}" for d in g.mesh_axes))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)
-def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World,
-                       communicator: Communicator) -> None:
+def test_collectives_equal_numpy(kind: Kind, group: Group, spread: str, ranks: World,
+                                 communicator: Communicator) -> None:
     for seed in range(3 if spread == "random" else 1):
         made = case(kind, group, spread, seed)
         for s in variants(made.step):
@@ -100,7 +100,8 @@ def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World,
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) -> None:
+def test_several_collectives_may_be_in_flight(seed: int, ranks: World,
+                                              communicator: Communicator) -> None:
     """Started in one order, awaited by every rank in an order of its own, twice over the same bound
     transfers.
     """

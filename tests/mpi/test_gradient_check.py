@@ -162,7 +162,7 @@ def fault(slopes: Slopes, here: float, tried: list[Direction]) -> str:
 
 
 @pytest.mark.parametrize("name", CASES if P <= 4 else list(CASES)[P % 4 // 2 :: 2])
-def test_gradients(name: str, communicator: Communicator) -> None:
+def test_gradients_equal_differences_of_the_loss(name: str, communicator: Communicator) -> None:
     case = CASES[name]
     network = case.network()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)

@@ -78,7 +78,8 @@ def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) 
 
 @pytest.mark.parametrize("order", PipelineOrder)
 @pytest.mark.parametrize("where", FIRST)
-def test_what_waits_to_be_sent_is_kept(where: str, order: str, communicator: Communicator) -> None:
+def test_unsent_messages_are_not_overwritten(where: str, order: str,
+                                             communicator: Communicator) -> None:
     net = network()
     alike = Plan(NetworkSpec(net.name, net.image_shape, net.classes), P, BATCH, "data",
                  {layer.name: Config(replicas=P) for layer in net.layers}, precision="fp64",

@@ -61,7 +61,7 @@ def module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_no_circle_of_files() -> None:
+def test_no_files_import_in_a_circle() -> None:
     """Files can be read one after the other: none imports, however far around, a file that imports
     it.
     """

@@ -101,7 +101,7 @@ def stumbles(words: str) -> list[str]:
     return [better for pattern, better in PATTERNS.items() if re.search(pattern, words)]
 
 
-def test_sentences_have_none_of_the_patterns() -> None:
+def test_no_sentence_has_a_pattern_that_readers_stumble_over() -> None:
     said = sentences()
     assert len(said) > 4000
     assert [f"{place}: {words}: write {' and '.join(found)}"

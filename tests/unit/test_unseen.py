@@ -33,7 +33,7 @@ def test_medians_over_jobs_and_each_alone() -> None:
     assert case((10.0, 10.0), (6.0, 5.0), (24.0, 20.0)).accuracy == pytest.approx(0.8)
 
 
-def test_pairs_that_take_the_same_time_have_no_order() -> None:
+def test_ties_have_no_order() -> None:
     times = [(1.0, 1.02), (1.1, 1.0), (2.0, 2.0), (4.0, 3.0)]
     assert tau(agree(times)) == pytest.approx(4 / 6) and tau(agree(times, APART)) == 1.0
     assert tau(agree([*times, (3.0, 9.0)], APART)) == pytest.approx((8 - 1) / 9)
@@ -41,7 +41,7 @@ def test_pairs_that_take_the_same_time_have_no_order() -> None:
                      APART)) is None and tau(agree(times[:2])) is None
 
 
-def test_what_jobs_measured_ranks_each_other() -> None:
+def test_agreement_of_jobs_on_rankings_is_measured() -> None:
     """Two jobs agree on two of three pairs; the third job agrees with the first on none and with
     the second on one.
     """
@@ -51,7 +51,7 @@ def test_what_jobs_measured_ranks_each_other() -> None:
     assert repeated([case((1.0, 1.0))] * 3) is None and repeated([]) is None
 
 
-def test_cases_whose_ranks_share_cores_are_counted_apart() -> None:
+def test_cases_whose_ranks_share_cores_are_counted_separately() -> None:
     own, shared = case((9.0, 10.0)), case((5.0, 10.0))
     shared.turns = [replace(turn, shares_cores=True) for turn in shared.turns]
     text = report([own, shared])
@@ -61,7 +61,7 @@ def test_cases_whose_ranks_share_cores_are_counted_apart() -> None:
     assert "share cores" not in report([own])
 
 
-def test_what_a_job_is_told_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_a_jobs_file_keeps_its_work(tmp_path: Path) -> None:
     cases = [Case("data.json", ["data-8.json", "data-32.json"], 50, "data.h5"),
              Case("auto.json", [], 3, "auto.h5")]
     job = Job(cases, "images.h5", "machine.toml", True, "wire.json")
@@ -69,8 +69,8 @@ def test_what_a_job_is_told_comes_back_from_its_file(tmp_path: Path) -> None:
     assert Job.load(tmp_path / "job.json") == job
 
 
-def test_a_job_that_fails_leaves_those_before_it(tmp_path: Path,
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_job_keeps_earlier_results(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(Place(), "lenet5", (1, 28, 28), 64, 2, ("data",))
     turn, jobs = case((9.0, 10.0)).turns[0], 0
 

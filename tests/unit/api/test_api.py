@@ -87,8 +87,8 @@ def test_predict_answers_as_the_command(words: list[str], given: dict[str, Any],
     assert plain(result.to_json()) == document(capsys, "predict", "--network", "lenet5", *words)
 
 
-def test_a_saved_plan_is_priced_as_the_result_that_saved_it(
-        capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_saved_plan_has_the_price_of_its_result(capsys: pytest.CaptureFixture[str],
+                                                  tmp_path: Path) -> None:
     result = hpcpar.plan("lenet5", 4, 64, machine="cori-knl")
     path = str(tmp_path / "plan.json")
     result.save(path)

@@ -100,7 +100,7 @@ def all_measured(truth: Truth) -> Told:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -> None:
+def test_fewer_measurements_give_the_choice_of_the_whole_space(seed: int) -> None:
     truth = about(seed, 0.2)
     told, everything = Told(truth), all_measured(truth)
     machine, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
@@ -118,7 +118,7 @@ def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -
     assert files.from_dict(files.to_dict(machine)) == machine
 
 
-def test_layer_by_layer_the_choice_is_wholly_measured() -> None:
+def test_every_step_of_a_layer_wise_choice_is_measured() -> None:
     told = Told(about(0, 0.5))
     machine, choice = calibrate_for_auto(
         as_calibration(told), lambda m: search(m, ranks=2, layers=True), math.inf)
@@ -126,7 +126,7 @@ def test_layer_by_layer_the_choice_is_wholly_measured() -> None:
     assert search(machine, ranks=2, layers=True)[0].measured == 1.0
 
 
-def test_a_plan_that_is_slower_than_estimated_is_left() -> None:
+def test_a_plan_that_measures_slower_than_estimated_is_dropped() -> None:
     first = search(MACHINE)[0]
     slow = set(works(first.plan)) - set(works(search(MACHINE)[1].plan))
 
@@ -139,7 +139,7 @@ def test_a_plan_that_is_slower_than_estimated_is_left() -> None:
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 1.5])
-def test_a_budget_is_kept(budget_s: float) -> None:
+def test_the_time_budget_is_kept(budget_s: float) -> None:
     told = Told(about(1, 0.5))
     machine, choice = calibrate_for_auto(as_calibration(told), search, budget_s)
     assert len(told.plans) == int(budget_s) and not choice.stands
@@ -150,7 +150,7 @@ def test_a_budget_is_kept(budget_s: float) -> None:
         assert contender.estimated_s.keys() == told.works.keys()
 
 
-def test_measuring_that_takes_longer_than_expected_ends_after_a_round() -> None:
+def test_overlong_measuring_ends_after_a_round() -> None:
     class Slow(Told):
         rounds = 0
 
@@ -174,6 +174,6 @@ def test_shapes_that_many_contenders_share_come_first() -> None:
     assert most_telling([own, shared, third]) is not own
 
 
-def test_seconds_of_work_are_those_of_the_prediction() -> None:
+def test_seconds_of_work_equal_the_prediction() -> None:
     for c in search(MACHINE)[:3]:
         assert sum(seconds_of_work(c).values()) == pytest.approx(float(c.costs.compute_s))

@@ -162,13 +162,13 @@ def test_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # -- networks of the user --------------------------------------------------------------------------
-def test_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_builds_the_network(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *RESIDUAL, "--strategy", "ds:2x2")
     assert found["network"] == "residual"
     assert {"stem", "a.sum", "b.2.norm"} <= {x["name"] for x in found["layers"]}
 
 
-def test_an_onnx_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_onnx_file_is_predicted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     weights = [helper.make_tensor("w", floats, (4, 1, 3, 3), [0.1] * 36),
@@ -192,7 +192,7 @@ def test_an_onnx_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 
 # -- how many ranks --------------------------------------------------------------------------------
-def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_about_scaling_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--network", "lenet5", "--ranks", "1,2,4,8", "--batch", "64", "--epochs", "3",
             "--machine", "p100x4x4"]
     every = document(capsys, *args, "--efficiency", "0.8")
@@ -340,8 +340,8 @@ def test_errors_are_one_line(argv: list[str], message: str,
      ("--node-hours", "nan"), ("--epochs", "-3"), ("--epochs", "0"), ("--epochs", "nan"),
      ("--contention", "nan"), ("--contention", "inf")],
 )
-def test_numbers_that_mean_nothing(option: str, value: str,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_meaningless_numbers_are_refused(option: str, value: str,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
     one_line(capsys, [*LENET, *(["--deadline", "1"] if option == "--epochs" else []), option,
                       value], option.strip("-"))
 
@@ -358,7 +358,7 @@ def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) 
 @pytest.mark.parametrize(("option", "message"),
                          [("--timeline", "cannot write timeline"),
                           ("--timeline-plot", "cannot write plot")])
-def test_files_that_cannot_be_written(option: str, message: str,
+def test_unwritable_files_are_refused(option: str, message: str,
                                       capsys: pytest.CaptureFixture[str]) -> None:
     if option == "--timeline-plot":
         pytest.importorskip("matplotlib")
@@ -368,7 +368,7 @@ def test_files_that_cannot_be_written(option: str, message: str,
 
 
 # -- how far to trust a prediction ----------------------------------------------------------------
-def test_the_first_line_says_what_the_prediction_rests_on(
+def test_the_first_line_names_the_source_of_the_prediction(
         capsys: pytest.CaptureFixture[str]) -> None:
     first = text(capsys, *P100).splitlines()[0]
     assert first.startswith("4 GPUs of p100x4x4, data parallel: about ")
@@ -379,7 +379,7 @@ def test_the_first_line_says_what_the_prediction_rests_on(
     assert found["interval_basis"] == "rate"
 
 
-def test_explain_names_what_is_not_in_the_prediction(
+def test_explain_names_everything_left_out_of_the_prediction(
         capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def outside(*argv: str) -> list[str]:
         told: list[str] = document(capsys, *argv, "--explain")["explain"]["not_in_prediction"]

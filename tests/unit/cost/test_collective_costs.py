@@ -68,7 +68,7 @@ def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
             assert abs(items - max(i for _, i in walked)) <= uneven, (n, segments)
 
 
-def test_sent_of_a_family_is_that_of_each_case() -> None:
+def test_a_familys_sent_bytes_equal_each_case() -> None:
     """Members, items and segments may be arrays."""
     p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
         [1, 2, 1, 4, 4])
@@ -134,7 +134,7 @@ def test_segments_hide_sums() -> None:
     assert bare == four < one  # the last sum too: the first segment is gathered meanwhile
 
 
-def test_choices() -> None:
+def test_the_cheapest_algorithm_depends_on_the_size() -> None:
     level = one_level(8, 2e-6, 1e-9)
     either = BY_KIND[Kind.ALLREDUCE]
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 16, level, 1e-10, either)

@@ -68,8 +68,8 @@ def redistributed(found: tuple[Any, Any], exact: tuple[int, int], what: str) -> 
 
 @pytest.mark.parametrize(("collectives", "batch"), [("ring", 7), ("ring", 24), ("tree", 7)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 8])
-def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
-    ranks: int, collectives: str, batch: int) -> None:
+def test_priced_bytes_and_messages_match_the_busiest_rank(ranks: int, collectives: str,
+                                                          batch: int) -> None:
     """Halos and allreduces equal the walked exchanges. So do gathers of even blocks.
 
     A ring's bytes are exact for any blocks (messages count empty ones as well); Bruck sends some
@@ -112,7 +112,7 @@ def test_priced_bytes_of_redistributions(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 7])
-def test_what_every_rank_has_costs_nothing(ranks: int) -> None:
+def test_data_that_every_rank_has_cost_nothing(ranks: int) -> None:
     """Gathered activations are everywhere: a grouped convolution, cut across its towers, finds its
     channels at home.
     """
@@ -206,7 +206,7 @@ def test_work_keys(strategy: str) -> None:
         assert sum(w.fraction for w in parts) == pytest.approx(1.0 if parts else 0.0)
 
 
-def test_work_of_one_rank_is_the_networks() -> None:
+def test_one_rank_does_all_work_of_the_network() -> None:
     network = SMALL.build()
     listed = [w for _, w in works(plan_of("data", 1, 3))]
     products = [w for w in listed if w.kind in ("conv2d", "linear")]
@@ -280,7 +280,7 @@ def test_prediction_contract() -> None:
     assert not price(network, plan_of("data", 2, 4), tiny).fits
 
 
-def test_auto_takes_the_fastest_that_fits() -> None:
+def test_auto_takes_the_fastest_plan_that_fits() -> None:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     network = spec.build()
     found = auto.best(network, spec, 6, 72, LOCAL)

@@ -156,7 +156,7 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
 
 @pytest.mark.parametrize("gather", ["lazy", "eager"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
+def test_even_sizes_match_each_kind_of_memory(ranks: int, gather: str) -> None:
     """Every rank of even cuts holds the predicted bytes of each kind."""
     for strategy in one_pass(ranks):
         for spec in (LENET, ALEXNET):
@@ -174,7 +174,7 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8),
     (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
-def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
+def test_uneven_sizes_match_the_largest_rank(spec: NetworkSpec, ranks: int, batch: int) -> None:
     """All bytes belong to the rank that needs most."""
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
@@ -224,7 +224,8 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
-def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
+def test_every_kind_of_plan_takes_its_predicted_memory(name: str, strategy: str, ranks: int,
+                                                       options: dict[str, Any]) -> None:
     """Byte for byte, but for the divisors of average poolings, messages of uneven shards, and
     reductions to one root after the other, of which each counts as at its root.
     """
@@ -246,7 +247,7 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
 @pytest.mark.parametrize(("name", "ranks"), [("resnet", 4), ("mobilenet", 6), ("inception", 8),
                                              ("norms of volumes", 4), ("globe", 6),
                                              ("cosmos", 8)])
-def test_messages_of_halos_along_several_axes(name: str, ranks: int) -> None:
+def test_halos_along_several_axes_take_their_predicted_memory(name: str, ranks: int) -> None:
     """The part through whose buffers most goes need not be the busiest along each axis."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -295,7 +296,8 @@ def test_uneven_micro_batches_are_planned_as_they_are(order: str) -> None:
 
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
-def test_the_bound_is_one(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
+def test_no_plan_exceeds_the_familys_bound(name: str, strategy: str, ranks: int,
+                                           options: dict[str, Any]) -> None:
     """Families are priced with a bound: nothing that it says to fit needs more."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -308,7 +310,7 @@ def test_the_bound_is_one(name: str, strategy: str, ranks: int, options: dict[st
             assert value <= asdict(bound)[name], (name, training)
 
 
-def test_random_plans_take_what_is_predicted() -> None:
+def test_random_plans_take_their_predicted_memory() -> None:
     """Any configuration of every layer, uneven sizes: the rank that needs most is found, and what
     it needs is below the bound.
     """
@@ -324,7 +326,7 @@ def test_random_plans_take_what_is_predicted() -> None:
         assert largest <= 1.005 * bound, seed
 
 
-def test_recomputing_takes_less() -> None:
+def test_recomputation_takes_less() -> None:
     """A residual network with few weights and many samples needs less than half."""
     network = SMALL["resnet"][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -336,7 +338,7 @@ def test_recomputing_takes_less() -> None:
     assert held[1] < 0.6 * held[0]
 
 
-def test_float64_takes_twice_as_much() -> None:
+def test_float64_takes_twice_the_memory() -> None:
     single, double = (both(LENET, "grid:2x2", 4, 8, precision=precision)[0]
                       for precision in ("fp32", "fp64"))
     # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
@@ -355,7 +357,7 @@ def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bo
     return price(network, plan, MACHINE, training=training).memory
 
 
-def test_what_is_divided() -> None:
+def test_strategies_divide_weights_activations_and_optimizer_state() -> None:
     """Weights by channel parts, activations by sample parts, the optimiser's state by all ranks
     where it is sharded.
     """
@@ -401,7 +403,7 @@ def test_micro_batches_in_flight_keep_their_activations() -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(24), 26, 50])
-def test_every_plan_needs_what_lies_between_the_bounds(seed: int) -> None:
+def test_every_plan_lies_between_the_bounds(seed: int) -> None:
     """Networks and plans of all kinds, with every option that changes memory."""
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(1, 9))
@@ -418,7 +420,7 @@ def test_every_plan_needs_what_lies_between_the_bounds(seed: int) -> None:
             assert least.total_bytes <= found.total_bytes <= most.total_bytes
 
 
-def test_the_floor_is_a_good_part_of_what_is_needed() -> None:
+def test_the_lower_bound_is_tight() -> None:
     network = NETWORKS["alexnet"]
     plan = make_plan(ALEXNET, "data", 4, 1024)
     assert memory_lower_bound(network, plan).total_bytes > 0.4 * price(

@@ -47,7 +47,7 @@ def switch(scheme: str, workers: int, phase: str) -> list[StepCost]:
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
-def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> None:
+def test_the_switch_moves_the_papers_bytes(scheme: str, workers: int) -> None:
     """All schemes move the same total bytes, over their number of passes; only one rank sends in a
     broadcast.
     """
@@ -59,7 +59,7 @@ def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> No
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
-def test_a_turn_takes_what_its_busiest_receiver_takes_in(workers: int) -> None:
+def test_a_pass_takes_the_time_of_its_busiest_receiver(workers: int) -> None:
     """Schemes (a) and (c) by rings; in (b) the paper counts a broadcast once, ours is sent to each
     of the others.
     """

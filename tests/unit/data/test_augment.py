@@ -151,8 +151,9 @@ def test_labels_and_targets_of_pixels_follow_the_images(targets: bool, tmp_path:
     ((1, 6, 5), (CROP,), "the network takes 1x6x5"),
     (STORED, (CROP,), "there is nothing to crop"),
 ])
-def test_images_that_cannot_be_cropped(shape: tuple[int, ...], augment: tuple[Augmentation, ...],
-                                       message: str, path: str) -> None:
+def test_images_that_cannot_be_cropped_are_refused(shape: tuple[int, ...],
+                                                   augment: tuple[Augmentation, ...], message: str,
+                                                   path: str) -> None:
     box = tuple((0, e) for e in (2, *shape))
     with pytest.raises(InputError, match=message):
         Loader(path, box, (0, 2), 2, shape=shape, augment=augment)

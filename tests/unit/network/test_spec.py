@@ -85,7 +85,7 @@ def chain(*layers: Layer) -> Network:
                            SoftmaxCrossEntropy("loss", ("fc",))))
 
 
-def test_numbers_of_numpy_and_infinite_bounds() -> None:
+def test_numpy_numbers_and_infinite_bounds_can_be_stored() -> None:
     built = chain(Clip("clip", ("input",), low=-math.inf, high=3),
                   Linear("wide", ("clip",), out_features=np.int64(5)))  # type: ignore[arg-type]
     require_equal(again(NetworkSpec.of(built)), built)
@@ -142,7 +142,7 @@ def spec(**change: object) -> NetworkSpec:
     (NetworkSpec("/tmp/x.onnx", (1, 28, 28), 10), "unknown network '/tmp/x.onnx'"),
     (NetworkSpec("/tmp/x.py:build", (1, 28, 28), 10), "unknown network '/tmp/x.py:build'"),
 ])
-def test_specs_that_are_no_network(given: NetworkSpec, message: str) -> None:
+def test_specs_that_make_no_network_are_refused(given: NetworkSpec, message: str) -> None:
     with pytest.raises(InputError) as err:
         given.build()
     assert message in str(err.value) and "\n" not in str(err.value)

@@ -49,7 +49,7 @@ def but(lasts: Lasts, label: str, longer_s: float, rank: int | None = None) -> L
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_waiting_is_found_whatever_the_clocks_say(name: str) -> None:
+def test_waiting_is_found_despite_clock_offsets(name: str) -> None:
     played = jittered(name)
     times = clocked(played.record)
     assert list(times.iterations) == [1, 2, 4]
@@ -106,7 +106,7 @@ def test_a_run_as_predicted_is_accurate(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_the_predicted_bubble_is_what_the_timeline_leaves_idle(name: str) -> None:
+def test_the_predicted_bubble_equals_the_timelines_idle_time(name: str) -> None:
     plan = PLANS[name]
     prediction = price(plan.network.build(), plan, MACHINE)
     idle_s = [stage.bubble_s for stage in prediction.timeline.stages]
@@ -142,7 +142,7 @@ def test_the_slow_collective_is_named_with_ranks_bytes_and_algorithm() -> None:
     assert f"{term.ranks} ranks" in term.what and term.algorithm in term.what
 
 
-def test_waiting_names_the_rank_that_was_late() -> None:
+def test_waiting_names_the_late_rank() -> None:
     """Rank 0 is late with what rank 1 needs in the forward pass; rank 1, which computes longest,
     waits for it.
     """
@@ -168,7 +168,7 @@ def test_a_slow_stage_widens_the_bubble() -> None:
     assert {t.layer for t in row.terms[:2] if t.cause == "compute"} == {"fc1"}
 
 
-def test_records_without_kept_iterations_or_a_network_at_hand() -> None:
+def test_records_without_iterations_or_network_are_compared() -> None:
     played = jittered("1f1b").record
     without = compare_one(replace(played, warmup=5))
     assert not without.tells_waiting

@@ -22,7 +22,7 @@ class Full(NumpyBackend):
         raise MemoryError(f"unable to allocate {shape}")
 
 
-def test_a_rank_without_memory_says_so() -> None:
+def test_a_rank_that_runs_out_of_memory_says_so() -> None:
     plan = make_plan(NetworkSpec("lenet5", (1, 16, 16), 12), "data", 2, 4,
                      machine=files.load("local"))
     network = plan.network.build()

@@ -94,7 +94,7 @@ def test_normalisation_of_each_sample(layer: SampleNorm, sample: tuple[int, ...]
 
 @pytest.mark.parametrize("layer", [GroupNorm("g", groups=3), LayerNorm("l")],
                          ids=lambda layer: layer.name)
-def test_samples_that_lie_apart_in_memory(layer: SampleNorm) -> None:
+def test_samples_may_lie_apart_in_memory(layer: SampleNorm) -> None:
     """Blocks that are parts of larger ones, by channels too."""
     sample = (6, 4, 5)
     x, dy = random(0, (5, *sample), np.float64), random(9, (5, *sample), np.float64)

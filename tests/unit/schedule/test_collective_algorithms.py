@@ -170,13 +170,14 @@ def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...],
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_results(kind: Kind, algorithm: str, segments: int, p: int) -> None:
+def test_collectives_compute_their_results(kind: Kind, algorithm: str, segments: int,
+                                           p: int) -> None:
     check(kind, algorithm, segments, p)
 
 
 @pytest.mark.parametrize(("p", "inner"), NODES)
 @pytest.mark.parametrize("kind", SYMMETRIC)
-def test_results_by_nodes(kind: Kind, p: int, inner: int) -> None:
+def test_collectives_over_nodes_compute_their_results(kind: Kind, p: int, inner: int) -> None:
     check(kind, "halving", 1, p, inner)
 
 
@@ -221,8 +222,7 @@ def test_reductions_and_broadcasts(kind: Kind, algorithm: str, segments: int, p:
     ("algorithm", "segments", "p", "inner"),
     [(*v[1:], p, 1) for v in VARIANTS if v[0] is Kind.ALLREDUCE for p in MEMBERS]
     + [("halving", 1, p, inner) for p, inner in NODES])
-def test_all_members_get_the_same_bits(algorithm: str, segments: int, p: int, inner: int
-                                       ) -> None:
+def test_all_members_get_identical_bits(algorithm: str, segments: int, p: int, inner: int) -> None:
     simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True,
                              inner=inner)
     first = simulation.members[0].wire
@@ -301,7 +301,7 @@ def test_items_of_any_blocks(kind: Kind, algorithm: str, segments: int, p: int) 
 
 
 @pytest.mark.parametrize(("p", "inner"), NODES)
-def test_what_leaves_a_node(p: int, inner: int) -> None:
+def test_halving_between_nodes_sends_its_stated_bytes(p: int, inner: int) -> None:
     """Every member sends 2 n / inner (1 - 1 / nodes) of a buffer of n items to other nodes, in the
     number of rounds that halving takes between the nodes alone.
     """
