@@ -64,7 +64,7 @@ class Reference:
         After `iterate`: of every layer's output but the loss, over the whole batch [N, ...] in the
         order of its samples.
     weight_gradients : dict of list of ndarray
-        Of weight and bias by layer name; of the last turn in layers that take fc_passes.
+        Of weight and bias by layer name; of the last pass in layers that have several.
     running : dict of ndarray
         [blocks, 2, C] running mean and variance of batch normalisations.
     weights : dict of list of tensor
@@ -185,7 +185,7 @@ class Reference:
         Returns
         -------
         float
-            Mean loss of the batch before the update (of fc_passes: before each turn's).
+            Mean loss of the batch before the update (of several passes: before each pass's).
         """
         self.outputs, self.gradients = {}, {}
         if self.fc_passes is None:
@@ -220,10 +220,10 @@ class Reference:
         self._forward(before, have, step)
         crossing = sorted({name for layer in after for name in layer.inputs} & set(have))
         back = {name: self.torch.zeros_like(have[name]) for name in crossing}
-        for turn, samples in enumerate(fc_passes):
+        for number, samples in enumerate(fc_passes):
             given = {name: have[name][samples].detach().requires_grad_() for name in crossing}
             mine = dict(given)
-            self._forward(after, mine, step * len(fc_passes) + turn)
+            self._forward(after, mine, step * len(fc_passes) + number)
             loss = self._loss(mine, targets[samples], len(samples))
             loss.backward()
             share = len(samples) / count

@@ -81,7 +81,7 @@ class Group:
 
 
 @dataclass
-class Turn:
+class CaseRun:
     """A case in one job: predicted from the job's calibration, and run interleaved with it.
 
     Attributes
@@ -133,7 +133,7 @@ class Result:
     ----------
     plan : str
         The strategy that `auto` took; it was not run a second time where it is one of the others.
-    turns : list of Turn
+    runs : list of CaseRun
         One for each job.
     """
 
@@ -145,43 +145,43 @@ class Result:
     strategy: str
     note: str = ""
     plan: str = ""
-    turns: list[Turn] = field(default_factory=list)
+    runs: list[CaseRun] = field(default_factory=list)
 
-    def median(self, what: Callable[[Turn], float]) -> float:
+    def median(self, what: Callable[[CaseRun], float]) -> float:
         """Over the jobs."""
-        return statistics.median(what(turn) for turn in self.turns)
+        return statistics.median(what(run) for run in self.runs)
 
     @property
     def measured_s(self) -> float:
-        return self.median(lambda turn: turn.measured_s)
+        return self.median(lambda run: run.measured_s)
 
     @property
     def predicted_s(self) -> float:
         """A job's prediction belongs to its measurement, from the same minutes: the median of
         their ratios counts.
         """
-        return self.measured_s * self.median(lambda turn: turn.predicted_s / turn.measured_s)
+        return self.measured_s * self.median(lambda run: run.predicted_s / run.measured_s)
 
     @property
     def known_s(self) -> float:
         """As `predicted_s`, with the steps of the case's own plan."""
-        return self.measured_s * self.median(lambda turn: turn.known_s / turn.measured_s)
+        return self.measured_s * self.median(lambda run: run.known_s / run.measured_s)
 
     @property
     def simulated_s(self) -> float | None:
         """As `predicted_s`, simulated."""
-        found = [turn.simulated_s / turn.measured_s for turn in self.turns if turn.simulated_s]
+        found = [run.simulated_s / run.measured_s for run in self.runs if run.simulated_s]
         return self.measured_s * statistics.median(found) if found else None
 
     @property
     def wire_ratio(self) -> float | None:
-        found = [turn.wire_ratio for turn in self.turns if turn.wire_ratio]
+        found = [run.wire_ratio for run in self.runs if run.wire_ratio]
         return statistics.median(found) if found else None
 
     @property
     def shares_cores(self) -> bool:
         """True for more ranks than cores."""
-        return any(turn.shares_cores for turn in self.turns)
+        return any(run.shares_cores for run in self.runs)
 
     @property
     def accuracy(self) -> float:
@@ -194,18 +194,18 @@ class Result:
     @property
     def single(self) -> list[float]:
         """The accuracy of each job alone, without the steps of the case's own plan."""
-        return [accuracy(turn.predicted_s, turn.measured_s) for turn in self.turns]
+        return [accuracy(run.predicted_s, run.measured_s) for run in self.runs]
 
     def cause_s(self, known: bool, cause: str) -> float:
         """Measured less predicted (s) by this cause."""
-        return self.median(lambda turn: (turn.known_causes if known
-                                         else turn.causes).get(cause, 0.0))
+        return self.median(lambda run: (run.known_causes if known
+                                         else run.causes).get(cause, 0.0))
 
     @classmethod
     def load(cls, row: dict[str, Any]) -> Result:
         """From plain data."""
         return cls(**(row | {"image": tuple(row["image"]),
-                             "turns": [Turn(**turn) for turn in row["turns"]]}))
+                             "runs": [CaseRun(**run) for run in row["runs"]]}))
 
 
 def groups(options: argparse.Namespace) -> list[Group]:

@@ -119,7 +119,7 @@ def _before_switch(network: Network) -> str:
 
 
 def fc_pass_rows(batch: int, fc_passes: int, switch: str, parts: int) -> list[np.ndarray]:
-    """Samples of every turn: some of each of `parts` ranks', or one rank's."""
+    """Samples of every pass: some of each of `parts` ranks' samples, or one rank's."""
     places = np.arange(batch).reshape(fc_passes,
                                       -1) if switch == "one" else np.arange(batch).reshape(
                                           parts, fc_passes, -1).transpose(1, 0, 2)

@@ -170,7 +170,7 @@ def test_every_rank_gets_the_same_calibration(nodes: int, ranks: World,
     assert len({str(each) for each in ranks.comm.allgather(files.to_dict(machine))}) == 1
 
 
-class Told:
+class FixedTimer:
     """A timer that always returns the given time."""
 
     def __init__(self, seconds: float) -> None:
@@ -185,7 +185,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     config = Config(n=ranks.size)
     steps = links.Steps(Communicator(ranks, NumpyBackend()))
     level = links.LevelProbe(steps, config, "n", "node", 0, 1,
-                             lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
+                             lambda action: FixedTimer(float(rng.uniform(1e-6, 1e-3))))
     plain = replace(files.load("local"), levels=(level.found().level,))
     way = route(NetworkModel(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
                 [config.mesh_axes["n"]], ranks.size)
@@ -215,7 +215,7 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                                                             levels=(replace(plain.levels[0],
                                                                             ranks=0),))
         told = P2pProbe(steps, axis, name, nodes, local,
-                         lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
+                         lambda action: FixedTimer(float(rng.uniform(1e-6, 1e-3))))
         network_model = NetworkModel(replace(machine, collectives=tuple(told.factors(machine))))
         for kind, moved in told.moved.items():
             assert len(moved) == len(MESSAGES)

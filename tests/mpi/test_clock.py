@@ -43,9 +43,9 @@ def test_events_are_ordered_across_ranks(ranks: World) -> None:
     tell = planted(ranks.rank)
     first = clock.read(ranks, tell)
     noted = 0.0
-    for turn in range(ranks.size):
+    for rank in range(ranks.size):
         ranks.barrier()
-        if turn == ranks.rank:
+        if rank == ranks.rank:
             noted = tell()
             time.sleep(0.002)
     ranks.barrier()

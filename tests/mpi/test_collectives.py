@@ -118,17 +118,17 @@ def test_several_collectives_may_be_in_flight(seed: int, ranks: World,
     transfers = [communicator.bind(c.step, a, b)
                  for c, a, b in zip(cases, held, wanted, strict=True)]
     own = np.random.default_rng(100 * seed + ranks.rank)
-    for turn in range(2):
+    for repeat in range(2):
         for c, a, t in zip(cases, held, transfers, strict=True):
-            a[...] = c.source_box(ranks.rank) * (turn + 1)
+            a[...] = c.source_box(ranks.rank) * (repeat + 1)
             communicator.start(t)
             if own.random() < 0.5:
                 communicator.progress()
         for i in own.permutation(len(cases)):
             communicator.wait(transfers[i])
         for i, (c, b) in enumerate(zip(cases, wanted, strict=True)):
-            np.testing.assert_allclose(b, c.expected(ranks.rank) * (turn + 1), rtol=0,
-                                       atol=1e-13 * P, err_msg=f"turn {turn}, step {i}")
+            np.testing.assert_allclose(b, c.expected(ranks.rank) * (repeat + 1), rtol=0,
+                                       atol=1e-13 * P, err_msg=f"repeat {repeat}, step {i}")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.unseen import running
-from bench.unseen.cases import Group, Place, Result, Turn
+from bench.unseen.cases import CaseRun, Group, Place, Result
 from bench.unseen.jobs import Case, Failed, Job
 from bench.unseen.report import APART, agree, repeated, report, tau
 from hpcpar.machine import files
@@ -18,9 +18,9 @@ from hpcpar.machine import files
 
 def case(*times: tuple[float, float]) -> Result:
     """A case with the predicted and the measured time of each job."""
-    turns = [Turn(measured, predicted, predicted, 1.0, {}, {}, 8, None, 0.0, "")
+    runs = [CaseRun(measured, predicted, predicted, 1.0, {}, {}, 8, None, 0.0, "")
              for predicted, measured in times]
-    return Result("memory", "lenet5", (1, 28, 28), 64, 2, "data", turns=turns)
+    return Result("memory", "lenet5", (1, 28, 28), 64, 2, "data", runs=runs)
 
 
 def test_medians_over_jobs_and_each_alone() -> None:
@@ -53,7 +53,7 @@ def test_agreement_of_jobs_on_rankings_is_measured() -> None:
 
 def test_cases_whose_ranks_share_cores_are_counted_separately() -> None:
     own, shared = case((9.0, 10.0)), case((5.0, 10.0))
-    shared.turns = [replace(turn, shares_cores=True) for turn in shared.turns]
+    shared.runs = [replace(run, shares_cores=True) for run in shared.runs]
     text = report([own, shared])
     first, second = text.index("## A core for each rank"), text.index("## Ranks share cores")
     assert "unseen: 1, mean accuracy 90.0%" in text[first:second]
@@ -72,7 +72,7 @@ def test_a_jobs_file_keeps_its_work(tmp_path: Path) -> None:
 def test_a_failed_job_keeps_earlier_results(tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(Place(), "lenet5", (1, 28, 28), 64, 2, ("data",))
-    turn, jobs = case((9.0, 10.0)).turns[0], 0
+    run, jobs = case((9.0, 10.0)).runs[0], 0
 
     def job(bench: running.Bench, group: Group, *words: str) -> None:
         nonlocal jobs
@@ -85,13 +85,14 @@ def test_a_failed_job_keeps_earlier_results(tmp_path: Path,
 
     monkeypatch.setattr(running.Bench, "_job", job)
     monkeypatch.setattr(running.Bench, "_data", lambda bench, group: tmp_path / "images.h5")
-    monkeypatch.setattr(running, "_turns", lambda network, job, load, date: [turn] * len(job.cases))
+    monkeypatch.setattr(running, "_case_runs",
+                        lambda network, job, load, date: [run] * len(job.cases))
     bench = running.Bench(tmp_path, [], 3)
     bench.run(group)
     failed = bench.results[group.id("data")]
-    assert failed.note == "failed: a rank died" and len(failed.turns) == 1 and bench.missing(
+    assert failed.note == "failed: a rank died" and len(failed.runs) == 1 and bench.missing(
         group) == ["data"]
     bench = running.Bench(tmp_path, [], 3)
     bench.run(group)
     whole = bench.results[group.id("data")]
-    assert not whole.note and len(whole.turns) == 3 and jobs == 4 and bench.missing(group) == []
+    assert not whole.note and len(whole.runs) == 3 and jobs == 4 and bench.missing(group) == []

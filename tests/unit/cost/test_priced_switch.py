@@ -64,11 +64,11 @@ def test_a_pass_takes_the_time_of_its_busiest_receiver(workers: int) -> None:
     of the others.
     """
     for scheme in ("a", "c"):
-        turn = owt.pass_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
+        pass_s = owt.pass_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
         for phase in ("forward", "backward"):
             passes = owt.fc_passes(scheme, workers)  # type: ignore[arg-type]
             assert [s.seconds for s in switch(scheme, workers, phase)] == pytest.approx(
-                [turn] * passes)
+                [pass_s] * passes)
     once = owt.pass_s("b", workers, BATCH_BYTES, 1 / BETA_S)
     assert [s.seconds for s in switch("b", workers, "forward")] == pytest.approx(
         [(workers - 1) * once] * workers)

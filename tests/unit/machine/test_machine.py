@@ -131,12 +131,12 @@ CONFIGS = [Config(n=4, c=3, replicas=2), Config(n=2, h=3, w=2, c=2), Config(n=8,
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("unit", [1, 2, 3, 4, 5, 6, 8, 12, 24, 100])
 def test_every_group_has_its_level(config: Config, unit: int) -> None:
-    """Against walking all groups of all combinations of digits."""
+    """Against walking all groups of all combinations of mesh axes."""
     machine = Machine("m", files.load("local").device,
                       (Level("in", unit, 1.0, 1.0), Level("out", 0, 2.0, 2.0)))
-    digits = [d for d in config.mesh_axes.values() if d.size > 1]
-    for k in range(1, len(digits) + 1):
-        for chosen in itertools.combinations(digits, k):
+    axes = [d for d in config.mesh_axes.values() if d.size > 1]
+    for k in range(1, len(axes) + 1):
+        for chosen in itertools.combinations(axes, k):
             group = Group(chosen)
             inside = all(len({m // unit for m in group.members(rank)}) == 1
                          for rank in range(config.ranks))

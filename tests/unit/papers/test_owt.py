@@ -12,7 +12,7 @@ from hpcpar.papers import owt
 from hpcpar.papers.owt import Scheme
 
 SCHEMES: tuple[Scheme, ...] = ("a", "b", "c")
-TURNS: tuple[Scheme, ...] = ("b", "c")
+SEVERAL_PASSES: tuple[Scheme, ...] = ("b", "c")
 BATCH_BYTES = 128 * 9216 * 4.0
 BANDWIDTH = 6e9
 LONG = 1e6  # seconds of computing that hide everything
@@ -44,7 +44,7 @@ def test_schemes_b_and_c_hide_all_but_the_ends(workers: int) -> None:
     whole = owt.switch_s("a", workers, BATCH_BYTES, BANDWIDTH)
     assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH,
                          LONG) == whole and owt.hideable_fraction("a", workers) == 0
-    for scheme in TURNS:
+    for scheme in SEVERAL_PASSES:
         whole = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         one_pass_s = owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         assert owt.hideable_fraction(scheme, workers) == (workers - 1) / workers
@@ -82,7 +82,7 @@ def test_counting_receivers() -> None:
 
 def test_variable_batch_size() -> None:
     """Table 1: (1024, 1024) and (1024, 128) on 8 workers."""
-    for scheme in TURNS:
+    for scheme in SEVERAL_PASSES:
         assert owt.fc_passes(scheme, 8) == owt.fc_updates(scheme, 8, True) == 8
         assert owt.fc_updates(scheme, 8, False) == 1
         assert (

@@ -262,17 +262,17 @@ def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...],
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
 def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
-    """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 turns, trees of ceil(log2 p), and the
+    """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 rounds, trees of ceil(log2 p), and the
     least number of items.
     """
     block = 12
     if kind is Kind.ALLREDUCE and algorithm == "doubling":
         n, power = 12, 1 << (p.bit_length() - 1)
-        turns = power.bit_length() - 1
+        rounds = power.bit_length() - 1
         extra = p - power
-        pairs = [(1, n), (turns + 1, (turns + 1) * n)]
+        pairs = [(1, n), (rounds + 1, (rounds + 1) * n)]
         assert sent(kind, algorithm, (n,) * p,
-                    1) == pairs * extra + [(turns, turns * n)] * (p - 2 * extra)
+                    1) == pairs * extra + [(rounds, rounds * n)] * (p - 2 * extra)
     elif kind is Kind.ALLREDUCE and algorithm == "halving":
         every = sent(kind, algorithm, (block * p,) * p, 1)
         assert {items for _, items in every} == {2 * (p - 1) * block}
