@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 import hpcpar
-from hpcpar.cli.main import main, parsers
+from hpcpar.cli.main import parsers
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
 from hpcpar.option_fields import options_of, section_of
 from tests.limits import LIMIT_S, SLOWNESS
+from tests.unit.cli.output import document
 
 ROOT = Path(hpcpar.__file__).parents[1]
 WORDS = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
@@ -35,12 +36,6 @@ def own() -> Network:
         Flatten(name="flat", inputs=("conv",)),
         Linear(name="fc", inputs=("flat",), out_features=10),
         SoftmaxCrossEntropy(name="loss", inputs=("fc",))))
-
-
-def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    """The JSON document of a command."""
-    assert main([*argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def plain(data: Any) -> Any:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,21 +15,9 @@ from hpcpar.cli.main import COMMANDS, main
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.plan.plan import load
 from tests.limits import LIMIT_S
+from tests.unit.cli.output import document, text
 
 LENET = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
-
-
-def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    """The one JSON document on stdout."""
-    assert main([*argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """The visible output: results on stdout, then notes on stderr."""
-    assert main(argv) == 0
-    out = capsys.readouterr()
-    return out.out + out.err
 
 
 def test_networks_lists_builtin_networks(capsys: pytest.CaptureFixture[str]) -> None:

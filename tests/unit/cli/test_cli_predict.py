@@ -1,8 +1,7 @@
-"""``hpcpar predict``: pricing options, scaling questions, explanations, timelines and errors."""
+"""``hpcpar predict``: pricing options, scaling questions, explanations and errors."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.cost.trust import published
 from hpcpar.search import outside_model
+from tests.unit.cli import output
 
 LENET = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
 P100 = [*LENET, "--machine", "p100x4x4"]
@@ -20,15 +20,12 @@ RESIDUAL = ["--network", "tests.unit.search.test_tables:residual", "--ranks", "4
 
 def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     """The one JSON document of a prediction."""
-    assert main(["predict", *argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return output.document(capsys, "predict", *argv)
 
 
 def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """The visible output: results on stdout, then notes on stderr."""
-    assert main(["predict", *argv]) == 0
-    out = capsys.readouterr()
-    return out.out + out.err
+    """The visible output of a prediction."""
+    return output.text(capsys, "predict", *argv)
 
 
 # -- options of pricing ----------------------------------------------------------------------------
@@ -256,23 +253,6 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *P100, "--overlap", "none", "--strategy", strategy, "--explain")
     assert found["strategy"] == "layerwise" and found["explain"]["terms"]
-
-
-def test_timelines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    shown = text(capsys, *LENET, "--strategy", "data,pipeline:2x2", "--timeline", str(path))
-    assert f"wrote {path}; open it at https://ui.perfetto.dev" in shown
-    events = json.loads(path.read_text())["traceEvents"]
-    processes = {e["pid"] for e in events}
-    assert len(processes) == 2 and all(processes == {e["pid"] for e in events if e["ph"] == kind}
-                                       for kind in "XM")
-
-
-def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "t.png"
-    assert f"wrote {path}" in text(capsys, *LENET, "--timeline-plot", str(path))
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.runtime.executor import Executor
-from tests.unit.cost.test_memory import Silent
+from tests.unit.cost.allocation import Silent
 
 
 class Full(NumpyBackend):

@@ -17,7 +17,7 @@ from hpcpar.schedule.runnable import require, require_own_training
 from hpcpar.schedule.steps import Compute, Op, Phase
 from hpcpar.simulation.price_plan import price
 from hpcpar.train.checkpoint import tensor_shapes
-from tests.unit.cost.test_memory import allocated
+from tests.unit.cost.allocation import allocated
 
 BEGIN, ALL = ("conv1", "conv2"), ("conv1", "conv2", "fc1", "fc2", "fc3")
 

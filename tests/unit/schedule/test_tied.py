@@ -28,7 +28,7 @@ from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Compute, Op, Phase
 from hpcpar.search.auto import best
 from hpcpar.simulation.price_plan import price
-from tests.unit.cost.test_memory import allocated
+from tests.unit.cost.allocation import allocated
 
 LOCAL = files.load("local")
 
