@@ -11,6 +11,7 @@ predicts DeepBench's convolutions. It needs SciPy and takes a quarter of an hour
 
 from __future__ import annotations
 
+import argparse
 import csv
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -116,6 +117,7 @@ def column(name: str) -> dict[str, float]:
 
 def main() -> None:
     """Writes the residuals."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     with ProcessPoolExecutor(2) as pool:
         found = dict(zip(COLUMNS, pool.map(column, COLUMNS), strict=True))
     with FILE.open("w", encoding="utf-8", newline="") as file:
