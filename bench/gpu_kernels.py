@@ -150,6 +150,9 @@ def main() -> int:
     except InputError as err:
         print(f"gpu_kernels: {err}", file=sys.stderr)
         return 2
+    from hpcpar.kernels.cupy_backend import CupyBackend
+
+    assert isinstance(gpu, CupyBackend)
     card = gpu.xp.cuda.runtime.getDeviceProperties(gpu.device)["name"].decode()
     print(f"{card}, convolutions by {gpu.convolutions}, {datetime.date.today().isoformat()}")
     for name in options.networks.split(","):

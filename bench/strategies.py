@@ -166,8 +166,8 @@ class StrategyRunner:
                                      np.float32)
         alike = np.random.default_rng(0)
         batch, classes = self.case.batch, self.network.classes
-        regression = isinstance(self.network.layers[-1], MeanSquaredError)
-        if regression:
+        truth: np.ndarray
+        if isinstance(self.network.layers[-1], MeanSquaredError):
             truth = alike.standard_normal((batch, classes), np.float32)
         else:
             truth = alike.integers(0, classes, batch)

@@ -118,7 +118,7 @@ class Pair:
             self.labels = torch.randn(STEPS, *y.shape, dtype=torch.float64)
 
     def faults(self) -> Iterator[str]:
-        """What differs, step by step."""
+        """The differences, step by step."""
         for i, (images, labels) in enumerate(zip(self.images, self.labels, strict=True)):
             mine, theirs = self._trained(images, labels), self._alone(images, labels)
             if not abs(mine - theirs) <= TOLERANCE * max(abs(theirs), 1e-3):

@@ -8,17 +8,18 @@ a reference run without PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from hpcpar.kernels.interface import ACTIVATIONS, Backend
+from hpcpar.network.layers import Activation
 from tests.kernel_conv_cases import *  # noqa: F403
 from tests.kernel_norm_cases import *  # noqa: F403
 from tests.kernel_pool_cases import *  # noqa: F403
 from tests.kernel_support import DTYPES, blank, check, fetch, loss_sums, place, random, torch_module
+from tests.layer_cases import cases
 
 GOLDEN = 0x9E3779B97F4A7C15
 #: The numbers (a, b) of an activation that does not use them.
@@ -46,34 +47,26 @@ def test_relu(backend: Backend, style: int, dtype: Any) -> None:
     np.testing.assert_array_equal(fetch(dy), want)
 
 
-#: Numbers (a, b) and PyTorch function by name in `ACTIVATIONS`.
-TORCH_ACTIVATIONS: dict[str, tuple[tuple[float, float], Callable[[Any], Any]]] = {
-    "leaky_relu": ((0.2, 0.0), lambda x: torch_module().nn.functional.leaky_relu(x, 0.2)),
-    "clip": ((-0.5, 0.75), lambda x: torch_module().nn.functional.hardtanh(x, -0.5, 0.75)),
-    "sigmoid": (NONE, lambda x: x.sigmoid()),
-    "tanh": (NONE, lambda x: x.tanh()),
-    "silu": (NONE, lambda x: torch_module().nn.functional.silu(x)),
-    "gelu": (NONE, lambda x: torch_module().nn.functional.gelu(x)),
-    "gelu by tanh": ((1.0, 0.0),
-                     lambda x: torch_module().nn.functional.gelu(x, approximate="tanh")),
-    "elu": ((0.7, 1.2), lambda x: 1.2 * torch_module().nn.functional.elu(x, 0.7)),
-    "mish": (NONE, lambda x: torch_module().nn.functional.mish(x)),
-    "affine": ((-1.5, 0.25), lambda x: -1.5 * x + 0.25),
-}
+#: Every activation function.
+ACTIVATION_LAYERS = {name: case.layer(name, **case.options) for name, case in cases(1).items()
+                     if issubclass(case.layer, Activation)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
-@pytest.mark.parametrize("case", TORCH_ACTIVATIONS)
+@pytest.mark.parametrize("case", ACTIVATION_LAYERS)
 def test_activations(backend: Backend, case: str, style: int, dtype: Any) -> None:
-    """Values and gradients equal PyTorch's, also at kinks, for large numbers and in place."""
-    torch, (numbers, function), name = torch_module(), TORCH_ACTIVATIONS[case], case.split()[0]
+    """Values and gradients are PyTorch's, at kinks and far out too, also in place; NaN stays."""
+    torch, layer = torch_module(), cast(Activation, ACTIVATION_LAYERS[case])
+    from tests.reference_layers import activation
+
+    name, numbers = layer.kind, layer.numbers
     assert name in ACTIVATIONS
     host, gradient = 3 * random(0, (3, 4, 5), dtype), random(1, (3, 4, 5), dtype)
-    host[0, 0] = [0, -0.5, 0.75, -80, 80]
+    host[0, 0] = [0, *numbers, -80, 80]
     gradient[0, 0, 3] = np.inf if name == "clip" else 1
     tx = torch.from_numpy(host.astype(np.float64)).requires_grad_()
-    ty = function(tx)
+    ty = activation(layer, tx)
     ty.backward(torch.from_numpy(gradient.astype(np.float64)))
     x, y, dx = place(backend, host, style), blank(backend, host.shape, dtype, style), blank(
         backend, host.shape, dtype, style)
@@ -81,7 +74,7 @@ def test_activations(backend: Backend, case: str, style: int, dtype: Any) -> Non
     backend.activation_forward(name, numbers, x, y)
     close = {np.float64: 1e-12, np.float32: 1e-5}[dtype]
     np.testing.assert_allclose(fetch(y), ty.detach().numpy(), rtol=close, atol=close)
-    kept = x if name in ("silu", "gelu", "mish") else y
+    kept = x if "input" in layer.backward_reads else y
     backend.activation_backward(name, numbers, kept, dy, dx)
     np.testing.assert_allclose(fetch(dx), tx.grad.numpy(), rtol=close, atol=close)
     backend.activation_backward(name, numbers, kept, dy, dy)

@@ -35,11 +35,14 @@ def close(got: Any, want: Any) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=bound)
 
 
-def boxes(extents: Sequence[int], cuts: Sequence[int]) -> list[Box]:
-    """All blocks of a tensor whose axes are cut into `cuts` parts; some may be empty."""
+def boxes(extents: Sequence[int], cuts: Sequence[int], granule: int = 1) -> list[Box]:
+    """All blocks of a tensor whose axes are split into these numbers of parts, some empty.
+
+    Parts of the channels (the second axis) consist of whole granules.
+    """
     parts = [
-        [block(extent, cut, i) for i in range(cut)]
-        for extent, cut in zip(extents, cuts, strict=True)
+        [block(extent, cut, i, granule if axis == 1 else 1) for i in range(cut)]
+        for axis, (extent, cut) in enumerate(zip(extents, cuts, strict=True))
     ]
     return list(itertools.product(*parts))
 

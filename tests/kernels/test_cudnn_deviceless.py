@@ -164,7 +164,7 @@ def test_every_geometry(gpu: DescribedGpu, mode: MathMode, case: ConvCase) -> No
     list(plan(gpu, mode, x, empty(*case.w), y, case.spec))
 
 
-def test_full_precision_bars_tensor_cores(gpu: DescribedGpu) -> None:
+def test_full_precision_excludes_tensor_cores(gpu: DescribedGpu) -> None:
     """The engine that ranks first uses them, where there are many channels."""
     spec = ConvSpec((1, 1), (1, 1), ((1, 1), (1, 1)), (Segment(0, 64, 0, 64),))
     x, w = empty(IMAGES, 64, 56, 56), empty(64, 64, 3, 3)
@@ -177,8 +177,8 @@ def test_full_precision_bars_tensor_cores(gpu: DescribedGpu) -> None:
 
 @pytest.mark.parametrize("operation", ConvOperation, ids=lambda operation: operation.value)
 @pytest.mark.parametrize("problem", REFUSED.values(), ids=REFUSED)
-def test_wrong_problems_are_no_missing_engines(gpu: DescribedGpu, problem: ConvProblem,
-                                               operation: ConvOperation) -> None:
+def test_invalid_problems_do_not_count_as_missing_engines(gpu: DescribedGpu, problem: ConvProblem,
+                                                          operation: ConvOperation) -> None:
     """Such an error is a bug, so it is not hidden by the fallback."""
     with pytest.raises(RuntimeError):
         build_engine(gpu, replace(problem, operation=operation), MathMode.FP32, LIMIT_BYTES,

@@ -24,8 +24,8 @@ def known() -> Iterator[None]:
 
 @pytest.mark.parametrize("synchronisation", ["allreduce", "sharded", "server"])
 @pytest.mark.parametrize("name", ["lenet5", "resnet"])
-def test_they_train_as_one_rank_does(name: str, synchronisation: str,
-                                     communicator: Communicator) -> None:
+def test_outside_strategies_and_optimizers_train_as_one_rank(name: str, synchronisation: str,
+                                                             communicator: Communicator) -> None:
     given = facts(name)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for number, grid in enumerate(grid_sizes(P)[:3]):

@@ -60,7 +60,7 @@ from tests.own_layers import Blur, Softplus
 
 
 def narrow(network: Network, factor: int, without: Collection[str] = ()) -> Network:
-    """The same layers, but those `without`, with so many times fewer filters and features; the last
+    """The same layers but those in `without`, filters and features divided by `factor`; the last
     layer keeps its outputs. A depthwise convolution stays one.
     """
     net = Graph(f"small-{network.name}", network.image_shape)

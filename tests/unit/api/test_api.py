@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 import hpcpar
-from hpcpar.cli.main import main, parsers
+from hpcpar.cli.main import parsers
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
 from hpcpar.option_fields import options_of, section_of
 from tests.limits import LIMIT_S, SLOWNESS
+from tests.unit.cli.output import document
 
 ROOT = Path(hpcpar.__file__).parents[1]
 WORDS = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
@@ -35,12 +36,6 @@ def own() -> Network:
         Flatten(name="flat", inputs=("conv",)),
         Linear(name="fc", inputs=("flat",), out_features=10),
         SoftmaxCrossEntropy(name="loss", inputs=("fc",))))
-
-
-def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    """The JSON document of a command."""
-    assert main([*argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def plain(data: Any) -> Any:
@@ -87,8 +82,8 @@ def test_predict_answers_as_the_command(words: list[str], given: dict[str, Any],
     assert plain(result.to_json()) == document(capsys, "predict", "--network", "lenet5", *words)
 
 
-def test_a_saved_plan_is_priced_as_the_result_that_saved_it(
-        capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_saved_plan_has_the_price_of_its_result(capsys: pytest.CaptureFixture[str],
+                                                  tmp_path: Path) -> None:
     result = hpcpar.plan("lenet5", 4, 64, machine="cori-knl")
     path = str(tmp_path / "plan.json")
     result.save(path)

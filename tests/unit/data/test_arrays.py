@@ -61,7 +61,7 @@ def test_a_npz_file_holds_both(tmp_path: Path, names: tuple[str, str]) -> None:
     assert y.dtype == np.int64
 
 
-def test_medmnist_has_its_held_out_part(tmp_path: Path) -> None:
+def test_medmnist_keeps_its_held_out_part(tmp_path: Path) -> None:
     """Grey [N, H, W], labels [N, 1], three parts, of which val is the one held out."""
     parts = {"train": slice(0, 6), "val": slice(6, 8), "test": slice(8, 10)}
     path = packed(tmp_path, **{
@@ -120,8 +120,8 @@ def test_npz_and_npy_are_told_apart(tmp_path: Path) -> None:
     ({"test_labels": LABELS[:2]}, "held-out part 'test_labels' holds int64 .*; give 3 whole"),
     ({"test_labels": LABELS[:3] + 5}, "held-out part 'test_labels' holds labels from 5 to 7; 3 "),
 ])
-def test_faults_of_the_held_out_part_are_its_own(tmp_path: Path, changes: dict[str, Any],
-                                                 message: str) -> None:
+def test_faults_in_the_held_out_part_name_it(tmp_path: Path, changes: dict[str, Any],
+                                             message: str) -> None:
     content = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES[:3],
                "test_labels": LABELS[:3]}
     with pytest.raises(InputError, match=message):
@@ -185,12 +185,12 @@ MASKS = RNG.integers(0, 3, (N, 6, 5))
     (np.eye(3, dtype=bool)[LABELS], LABELS), (MASKS[:, None], MASKS), (MASKS[..., None], MASKS),
     (np.moveaxis(np.eye(3, dtype="u1")[MASKS], -1, 1), MASKS), (MASKS > 1, MASKS > 1),
 ], ids=["[N, 1]", "one-hot", "bool", "[N, 1, H, W]", "[N, H, W, 1]", "one-hot pixels", "binary"])
-def test_labels_with_an_axis_too_many(tmp_path: Path, given: Any, wanted: Any) -> None:
+def test_labels_with_an_extra_axis_are_read(tmp_path: Path, given: Any, wanted: Any) -> None:
     found, = stored(made(tmp_path, labels=given), "labels")
     assert found.dtype == np.int64 and np.array_equal(found, wanted)
 
 
-def test_what_is_not_one_hot_is_refused_by_that_word(tmp_path: Path) -> None:
+def test_labels_that_are_not_one_hot_are_refused_by_that_word(tmp_path: Path) -> None:
     several = np.eye(3, dtype=int)[LABELS]
     several[4] = 1
     for labels in several, several * 2:
@@ -226,8 +226,8 @@ def test_labels_that_start_at_1_are_noticed(tmp_path: Path, labels: Any) -> None
     (LABELS * 0, 0, None, "every label is the ignored one"),
     (RNG.normal(size=(N, 2)), 255, None, "targets, which have no classes; leave out --ignore"),
 ])
-def test_labels_that_do_not_fit(tmp_path: Path, labels: Any, ignored: int | None,
-                                classes: int | None, message: str) -> None:
+def test_labels_that_do_not_fit_are_refused(tmp_path: Path, labels: Any, ignored: int | None,
+                                            classes: int | None, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         made(tmp_path, labels=labels, options=ArrayOptions(ignore=ignored, classes=classes))
     assert "\n" not in str(caught.value)
@@ -257,7 +257,7 @@ def test_an_ignored_label_does_not_count(tmp_path: Path, ignored: int, resident_
             assert loader.counted(0, i)[1] == pytest.approx(counts[some].sum() / 30)
 
 
-def test_other_peoples_ignored_label_is_read(tmp_path: Path) -> None:
+def test_common_ignored_labels_are_read(tmp_path: Path) -> None:
     """A file with an ``ignore_label`` of its own, as many masks are stored; also of samples."""
     path = made(tmp_path)
     with h5py.File(path, "r+") as f:
@@ -269,8 +269,8 @@ def test_other_peoples_ignored_label_is_read(tmp_path: Path) -> None:
         assert loader.counted(0, 0) == (N, 8)
 
 
-def test_cropped_pixels_alone_count(tmp_path: Path) -> None:
-    """Of ranks that see other parts of the same crops, all count the same."""
+def test_only_cropped_pixels_count(tmp_path: Path) -> None:
+    """Ranks that see different parts of the same crops count the same labels."""
     masks = np.where(RNG.random(MASKS.shape) < 0.5, 255, MASKS)
     path = made(tmp_path, labels=masks, options=ArrayOptions(ignore=255, test_fraction=0.0))
     options: dict[str, Any] = {"shape": (2, 4, 3), "augment": [Augmentation.CROP], "seed": 2}
@@ -284,7 +284,7 @@ def test_cropped_pixels_alone_count(tmp_path: Path) -> None:
                 (labels >= 0).sum() / 12)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_imports_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "a.npz", images=IMAGES.astype("u2"), masks=np.where(MASKS == 2, 255, MASKS))
     words = ["data", "numpy", str(tmp_path / "d.h5"), str(tmp_path / "a.npz")]
     assert main(words) == 2

@@ -21,7 +21,8 @@ def test_images_that_fit_pass(tmp_path: Path) -> None:
     require_room(str(tmp_path / "missing" / "x.h5"), 100, (3, 32, 32), 1)
 
 
-def test_what_has_no_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_larger_than_memory_or_disk_are_refused(tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "x.h5")
     with pytest.raises(InputError, match="images 3x99999x99999 take 29,999,400,003 bytes each"):
         require_room(path, 1, (3, 99999, 99999), 1)

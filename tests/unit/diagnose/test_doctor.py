@@ -35,11 +35,11 @@ def findings(*ranks: RankEnvironment, **change: Any) -> dict[str, Finding]:
     return {f.subject: f for f in diagnose(job(list(ranks), **change))}
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_job_has_no_findings() -> None:
     assert {f.status for f in findings(rank(), rank()).values()} == {OK}
 
 
-def test_what_is_wrong_has_a_remedy() -> None:
+def test_every_finding_has_a_remedy() -> None:
     nfs = rank("b", folder="nfs4", locks="No locks available", threads=3, free_bytes=10**8,
                versions={"NumPy": "1"}, gpu={"driver": True})
     found = diagnose(job([nfs, rank()]))
@@ -84,7 +84,7 @@ def test_finding(ranks: list[RankEnvironment], subject: str, status: str, text: 
     assert found.status == status and text in f"{found.what} {found.remedy}"
 
 
-def test_no_mpi_is_a_problem() -> None:
+def test_a_missing_mpi_is_a_problem() -> None:
     found = findings(
         rank(),
         no_mpi="no usable MPI (No module named mpi4py); install it with: pip install 'hpcpar[mpi]'",
@@ -100,8 +100,8 @@ def test_no_mpi_is_a_problem() -> None:
     ("SLURM_STEP_NUM_TASKS", "Open MPI v5.0.8, package: x", "srun --mpi=pmix"),
     ("SLURM_NTASKS", "MPICH Version: 5", None),
 ])
-def test_separate_worlds(monkeypatch: pytest.MonkeyPatch, variable: str, library: str,
-                         remedy: str | None) -> None:
+def test_separate_worlds_are_a_problem(monkeypatch: pytest.MonkeyPatch, variable: str, library: str,
+                                       remedy: str | None) -> None:
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, "4")
@@ -117,7 +117,7 @@ def test_separate_worlds(monkeypatch: pytest.MonkeyPatch, variable: str, library
         )
 
 
-def test_filesystem_of_a_path() -> None:
+def test_a_path_has_the_filesystem_of_its_mount() -> None:
     mounts = ("/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\n"
               "fast /home/me/scra\\040tch lustre rw 0 0\n")
     kinds = [
@@ -126,8 +126,9 @@ def test_filesystem_of_a_path() -> None:
     assert kinds == ["ext4", "nfs4", "ext4", "lustre"]
 
 
-def test_a_child_that_dies_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """What it printed before counts."""
+def test_a_child_that_dies_or_hangs_is_reported(monkeypatch: pytest.MonkeyPatch,
+                                                tmp_path: Any) -> None:
+    """The lines printed before its end count."""
     from hpcpar.diagnose import gpu_probe
 
     python = tmp_path / "python"

@@ -68,7 +68,7 @@ def test_a_plan_holds_the_loss_and_its_smoothing(tmp_path: Any) -> None:
      "smoothing: drop --label-smoothing, or use --loss softmax_cross_entropy"),
     ({"label_smoothing": 1}, "'1' is not a number of at least 0 and below 1"),
 ])
-def test_losses_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+def test_losses_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         hpcpar.plan("lenet5", 2, 4, strategy="data", **options)
 
@@ -79,7 +79,7 @@ def test_predicting_a_plan_fixes_the_loss() -> None:
         hpcpar.predict(plan=plan, label_smoothing=0.1)
 
 
-def test_a_loss_of_ones_own_is_chosen_by_its_kind() -> None:
+def test_a_users_loss_is_chosen_by_its_kind() -> None:
     @dataclass(frozen=True)
     class Own(MeanSquaredError):
         kind: ClassVar[str] = "own"
@@ -103,7 +103,7 @@ def test_losses_over_classes_are_noted_after_one_output_or_a_sigmoid(loss: type[
     assert [*loss_notes(with_loss(small(1, loss, Sigmoid), "mean_squared_error"))] == []
 
 
-def test_notes_are_said_of_the_chosen_loss(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_concern_the_chosen_loss(capsys: pytest.CaptureFixture[str]) -> None:
     net = Chain("masks", (1, 8, 8)).add(Conv2d, "conv", out_channels=1, kernel=1).add(
         Sigmoid, "sigmoid").add(MeanSquaredError, "loss").build()
     hpcpar.plan(net, 1, 2, strategy="data")

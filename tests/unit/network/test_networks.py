@@ -77,8 +77,8 @@ RELATIONS: st.SearchStrategy[Relation] = st.one_of(
 @FIXED
 @given(RELATIONS, st.integers(1, 20), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)),
                                                min_size=1, max_size=12))
-def test_intervals_of_arrays_are_those_of_each_part(relation: Relation, extent: int,
-                                                    cases: list[tuple[int, int]]) -> None:
+def test_intervals_of_arrays_equal_each_parts(relation: Relation, extent: int,
+                                              cases: list[tuple[int, int]]) -> None:
     out = extent if isinstance(relation, Same) else 12
     axis = Axis("h", extent, out, 1, relation)
     cases = [(parts, index % parts) for parts, index in cases]
@@ -109,7 +109,7 @@ def test_concat_needs_each_channel_once(channels: list[int], data: st.DataObject
     assert found == list(range(start, stop))
 
 
-def test_layers_say_what_they_need() -> None:
+def test_layers_state_their_inputs_shapes_and_work() -> None:
     image, volume = (6, 9, 8), (6, 7, 9, 8)
     conv = Conv3d("c", ("x",), out_channels=4, kernel=(1, 3, 5), stride=(1, 2, 1), padding=2,
                   groups=2)
@@ -172,7 +172,7 @@ def test_a_graph_knows_its_edges() -> None:
     assert net.input_shape(net.layers[0]) == () and net.input_shapes(net.layers[0]) == ()
 
 
-def test_a_chain_is_a_graph_without_choices() -> None:
+def test_a_chain_equals_the_same_graph() -> None:
     chain = Chain("tiny", (1, 4, 4)).add(Flatten, "flat").add(Linear, "fc",
                                                               out_features=3).add(
         SoftmaxCrossEntropy, "loss")
@@ -303,7 +303,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_builtin(name: str) -> None:
+def test_builtin_networks_have_their_published_parameters(name: str) -> None:
     net = network(name)
     assert net.parameters == COUNTS.get(name, net.parameters) and net.name == name
     assert (net.image_shape, net.classes) == defaults(name) == NETWORKS[name][1:]
@@ -312,7 +312,7 @@ def test_builtin(name: str) -> None:
                                          "unet", "unet3d"))
 
 
-def test_signals_are_images_of_one_row() -> None:
+def test_signals_become_images_of_one_row() -> None:
     net = Graph("signals", (6, 40))
     net.add(Conv1d, "conv", out_channels=4, kernel=5, stride=2, padding=1)
     net.add(Upsample, "up", scale=(3,))
@@ -324,7 +324,7 @@ def test_signals_are_images_of_one_row() -> None:
     assert net.build().by_name["conv"].weight_shape((6, 1, 40)) == (4, 6, 1, 5)
 
 
-def test_unets_of_any_extents_end_as_large_as_they_began() -> None:
+def test_unets_keep_any_image_size() -> None:
     for name, shape in ("unet", (3, 37, 50)), ("unet", (1, 3, 9)), ("unet3d", (2, 11, 8, 17)):
         net = network(name, shape)
         assert net.shapes["loss"] == (net.classes, *shape[1:]) and net.truth_shape == shape[1:]
@@ -355,8 +355,8 @@ def test_builtin_sizes() -> None:
         ("inception_v3", (3, 40, 40), None, "does not fit"),
     ],
 )
-def test_builtin_errors(name: str, shape: tuple[int, ...] | None, classes: int | None,
-                        message: str) -> None:
+def test_wrong_builtin_networks_are_refused(name: str, shape: tuple[int, ...] | None,
+                                            classes: int | None, message: str) -> None:
     with pytest.raises(InputError) as err:
         network(name, shape, classes)
     assert message in str(err.value)

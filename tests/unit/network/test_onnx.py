@@ -36,7 +36,7 @@ from tests.unit.network.onnx_nodes import HEAD, Spec, export, write  # noqa: E40
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_residual_and_concat(tmp_path: Path, dynamic: bool) -> None:
+def test_residual_blocks_and_concatenations_are_read(tmp_path: Path, dynamic: bool) -> None:
     nn = pytest.importorskip("torch.nn", exc_type=ImportError)
     import torch
 
@@ -114,7 +114,7 @@ def test_pytorchs_resnet_block_keeps_its_names(tmp_path: Path) -> None:
                                                     "ReduceMean", "fc", "loss"]
 
 
-def test_operators_of_other_exporters(tmp_path: Path) -> None:
+def test_operators_of_other_exporters_are_read(tmp_path: Path) -> None:
     nodes: Spec = [
         ("Constant", (), ("axes",), {"value": onnx.numpy_helper.from_array(np.array([2, 3]))}),
         ("Identity", "x", "i"),
@@ -145,7 +145,7 @@ def test_operators_of_other_exporters(tmp_path: Path) -> None:
     assert net == want.build()
 
 
-def test_another_image_size(tmp_path: Path) -> None:
+def test_a_file_is_read_for_another_image_size(tmp_path: Path) -> None:
     mean: Spec = [("Relu", "x", "h"), ("GlobalAveragePool", "h", "g"), ("Flatten", "g", "f"),
                   ("Gemm", ("f", "w"), "y", {"transB": 1})]
     name = write(tmp_path / "any.onnx", mean, weights={"w": (4, 3)})
@@ -202,7 +202,7 @@ def test_another_image_size(tmp_path: Path) -> None:
         ([("Identity", ("w",), "y")], "does not depend on the input"),
     ],
 )
-def test_what_is_refused_is_named(tmp_path: Path, nodes: Spec, message: str) -> None:
+def test_unsupported_operators_are_named(tmp_path: Path, nodes: Spec, message: str) -> None:
     weights = {"w": (192, 4), "k": (4, 3, 3, 3), "flat": (4, 3, 1, 1, 1, 1), "row": (1, 8),
                "to": np.array([24, 8])}
     with pytest.raises(InputError) as err:
@@ -210,7 +210,7 @@ def test_what_is_refused_is_named(tmp_path: Path, nodes: Spec, message: str) -> 
     assert message in str(err.value) and "\n" not in str(err.value)
 
 
-def test_files_that_are_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.onnx").write_text("not a network")
     nodes: Spec = [("Relu", "x", "h"), *HEAD]
     for name, message in [

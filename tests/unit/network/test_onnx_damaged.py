@@ -59,7 +59,7 @@ def test_nodes_out_of_order_are_refused(tmp_path: Path, nodes: Spec, message: st
     assert message in refusal(write(tmp_path / "bad.onnx", nodes, weights=WEIGHTS))
 
 
-def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_not_text_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", [("Relu", "x", "h"), *HEAD], weights=WEIGHTS)
     content = Path(path).read_bytes()
     Path(path).write_bytes(content.replace(b"the_Relu", b"the_\xff\xfflu"))
@@ -147,8 +147,8 @@ def test_an_external_attribute_is_not_read(tmp_path: Path, monkeypatch: Any) -> 
         write(tmp_path / "net.onnx", nodes, weights=WEIGHTS))
 
 
-def test_constants_that_double_with_every_node_end_in_time(tmp_path: Path,
-                                                           monkeypatch: Any) -> None:
+def test_constants_that_double_with_every_node_are_refused_in_time(
+        tmp_path: Path, monkeypatch: Any) -> None:
     ladder: Spec = [("Add", (f"c{i}", f"c{i}"), (f"c{i + 1}",)) for i in range(60)]
     growing: Spec = [("Concat", (f"d{i}", f"d{i}"), (f"d{i + 1}",), {"axis": 0})
                      for i in range(60)]

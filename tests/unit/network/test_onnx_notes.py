@@ -1,4 +1,4 @@
-"""What an ONNX file cannot be read as is refused by name, all at once; what differs is noted."""
+"""Unsupported operators of an ONNX file are refused by name, all at once; differences are noted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_equal_vectors_that_an_exporter_stored_once_are_noted(tmp_path: Path) ->
     assert any("'q' (BatchNormalization): shares the vector 'one' with 'p'" in n for n in net.notes)
 
 
-def test_weights_that_the_source_does_not_train(tmp_path: Path) -> None:
+def test_weights_that_the_source_does_not_train_are_noted(tmp_path: Path) -> None:
     """A literal, one computed from others, and one with a batch normalisation folded in."""
     value = onnx.numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32))
     nodes: Spec = [
@@ -89,7 +89,7 @@ def test_pytorchs_weight_norm_and_folded_normalisation_are_noted(tmp_path: Path)
     assert "was computed at export, from batch normalisation or weight_norm" in net.notes[0]
 
 
-def test_the_command_line_says_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes: Spec = [("Mul", ("k", "k"), ("kk",)), ("Conv", ("x", "kk"), "h"), *HEAD]
     path = write(tmp_path / "n.onnx", nodes, weights=WEIGHTS)
     assert main(["plan", "--network", path, "--ranks", "2", "--batch", "4"]) == 0

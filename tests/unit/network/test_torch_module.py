@@ -88,7 +88,7 @@ class Written(nn.Module):
         return self.function(x, *self.parts)
 
 
-def test_what_is_changed_in_place_is_read_changed() -> None:
+def test_in_place_changes_are_read() -> None:
     """The convolution's readers after the activation in place read its result."""
     def forward(x: Any, conv: Any) -> Any:
         y = conv(x)
@@ -130,7 +130,7 @@ def twice() -> nn.Module:
     return nn.Sequential(norm, nn.ReLU(), norm, nn.Flatten(), nn.Linear(360, 2))
 
 
-def test_what_a_module_does_not_train_is_noted() -> None:
+def test_untrained_parameters_are_noted() -> None:
     (note,) = from_torch(frozen(), SHAPE).notes
     assert "(Gemm): a tensor used as weights has requires_grad=False: the can be planned" in note
     norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1))
@@ -177,7 +177,7 @@ def test_what_a_module_does_not_train_is_noted() -> None:
      "operator upsample_nearest2d.vec is not supported"),
     (lambda: nn.Sequential(nn.AdaptiveMaxPool2d(4), nn.Flatten()), "cannot be cut into 4x4 equal"),
 ])
-def test_what_is_refused_is_named(module: Any, message: str) -> None:
+def test_unsupported_modules_are_named(module: Any, message: str) -> None:
     with pytest.raises(InputError) as err:
         from_torch(module(), SHAPE)
     assert message in str(err.value) and "\n" not in str(err.value)

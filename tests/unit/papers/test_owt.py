@@ -12,7 +12,7 @@ from hpcpar.papers import owt
 from hpcpar.papers.owt import Scheme
 
 SCHEMES: tuple[Scheme, ...] = ("a", "b", "c")
-TURNS: tuple[Scheme, ...] = ("b", "c")
+SEVERAL_PASSES: tuple[Scheme, ...] = ("b", "c")
 BATCH_BYTES = 128 * 9216 * 4.0
 BANDWIDTH = 6e9
 LONG = 1e6  # seconds of computing that hide everything
@@ -30,7 +30,7 @@ def test_one_worker_is_serial(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8, 16])
-def test_all_bytes_are_the_same(workers: int) -> None:
+def test_all_schemes_move_the_same_bytes(workers: int) -> None:
     """Each worker receives the batches of all others."""
     for scheme in SCHEMES:
         assert owt.received_bytes(scheme, workers,
@@ -38,11 +38,11 @@ def test_all_bytes_are_the_same(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
-def test_what_hides(workers: int) -> None:
+def test_schemes_b_and_c_hide_all_but_the_ends(workers: int) -> None:
     """(a) hides nothing, (b) and (c) all but the first activations and the last gradients."""
     whole = owt.switch_s("a", workers, BATCH_BYTES, BANDWIDTH)
     assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH, LONG) == whole
-    for scheme in TURNS:
+    for scheme in SEVERAL_PASSES:
         whole = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         one_pass_s = owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, LONG) == 2 * one_pass_s
@@ -51,7 +51,7 @@ def test_what_hides(workers: int) -> None:
             whole, rel=1e-12)
 
 
-def test_what_lasts_longer_than_a_turn_is_exposed() -> None:
+def test_communication_longer_than_a_pass_is_exposed() -> None:
     """Four FC passes of 1 s each way beside 1.5 s of computation a pass."""
     assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 1.5) == 2 + 2 * 0.5
     assert owt.exposed_s("b", 4, 6e9, 6e9, 4 * 0.75) == 2 + 2 * 0.25 + 2 * 1.25
@@ -98,9 +98,9 @@ def test_footnote_4() -> None:
     st.sampled_from(SCHEMES), st.integers(1, 64), st.floats(1.0, 1e9), st.floats(1e6, 1e12),
     st.floats(0.0, 10.0), st.booleans()
 )
-def test_exposed_is_between_the_ends_and_everything(scheme: Scheme, workers: int,
-                                                    batch_bytes: float, bandwidth: float,
-                                                    fc_s: float, receivers: bool) -> None:
+def test_exposed_time_lies_between_the_ends_and_the_total(scheme: Scheme, workers: int,
+                                                          batch_bytes: float, bandwidth: float,
+                                                          fc_s: float, receivers: bool) -> None:
     one_pass_s = owt.pass_s(scheme, workers, batch_bytes, bandwidth, receivers)
     exposed = owt.exposed_s(scheme, workers, batch_bytes, bandwidth, fc_s, receivers)
     assert 2 * one_pass_s <= exposed <= owt.switch_s(scheme, workers, batch_bytes, bandwidth,

@@ -24,7 +24,7 @@ def passed(strategy: str, ranks: int, batch: int) -> dict[tuple[str, str], Passe
     return {(x.layer, x.axis): x for x in passed_limits(LENET, plan_of(strategy, ranks, batch))}
 
 
-def test_a_plan_within_its_limits_passes_none() -> None:
+def test_a_plan_within_its_limits_reports_none() -> None:
     for strategy in ("data", "filter", "channel", "spatial", "df:2x2", "pipeline:2x2"):
         assert not passed(strategy, 4, 64)
 
@@ -34,7 +34,8 @@ def test_a_plan_within_its_limits_passes_none() -> None:
     ("channel", 16, "conv2", "k", 6), ("filter", 1 << 20, "fc3", "c", 10),
     ("spatial", 64, "pool2", "h", 7),
 ])
-def test_each_kind_of_limit(strategy: str, ranks: int, layer: str, axis: str, extent: int) -> None:
+def test_each_kind_of_limit_is_reported(strategy: str, ranks: int, layer: str, axis: str,
+                                        extent: int) -> None:
     found = passed(strategy, ranks, 16)[layer, axis]
     assert found.extent == extent < found.parts
     if found.parts == ranks:

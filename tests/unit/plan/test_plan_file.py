@@ -1,4 +1,4 @@
-"""Plan files: what is wrong in them is named on one line, and reading them runs nothing."""
+"""Plan files: their faults are named on one line, and reading them runs no code."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ CASES: list[tuple[list[Any], object, str]] = [
 
 
 @pytest.mark.parametrize(("path", "value", "message"), CASES)
-def test_what_is_wrong_is_named_on_one_line(path: list[Any], value: object, message: str,
-                                            tmp_path: Path) -> None:
+def test_faults_are_named_on_one_line(path: list[Any], value: object, message: str,
+                                      tmp_path: Path) -> None:
     whole: Any = {"all": json.loads(json.dumps(plans.to_json(own())))}
     part, steps = whole, ["all", *path]
     for step in steps[:-1]:
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_named_on_one_line(path: list[Any], value: object, mess
     assert message in str(err.value) and "p.json" in str(err.value) and "\n" not in str(err.value)
 
 
-def test_a_missing_entry_and_a_file_that_is_no_plan(tmp_path: Path) -> None:
+def test_a_missing_entry_and_invalid_json_are_refused(tmp_path: Path) -> None:
     data = plans.to_json(own())
     del data["ranks"]
     with pytest.raises(InputError, match="x: 'ranks' is missing; write it again with: hpcpar plan"):

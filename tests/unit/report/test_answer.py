@@ -37,7 +37,7 @@ def priced() -> Prediction:
     (3599.4, "59 min 59 s"), (3599.7, "1 h"), (7170, "2 h"), (353_000, "98 h 3 min"),
     (-200, "-3 min 20 s"), (0.0, "0"), (3e-9, "3 ns"), (None, "-"),
 ])
-def test_times_are_as_people_say_them(value: float | None, text: str) -> None:
+def test_times_are_rounded_as_people_say_them(value: float | None, text: str) -> None:
     assert seconds(value) == text
 
 
@@ -60,7 +60,7 @@ def test_strategies_in_words() -> None:
     assert all(answer.words(name) != name for name in STRATEGIES)
 
 
-def test_what_does_not_fit_is_not_advised(priced: Prediction) -> None:
+def test_plans_that_do_not_fit_are_not_advised(priced: Prediction) -> None:
     small = replace(priced, memory_limit_bytes=1000)
     assert not small.fits
     told = answer.of_plan(small)
@@ -81,7 +81,7 @@ def test_the_fastest_prediction_is_the_answer(priced: Prediction) -> None:
     assert answer.of_predictions([priced], 1).startswith("32 GPUs of abci-v100, data parallel: ")
 
 
-def test_a_choice_of_ranks_tells_the_whole_training(priced: Prediction) -> None:
+def test_a_choice_of_ranks_states_the_whole_training(priced: Prediction) -> None:
     prediction = replace(priced, epoch_s=786.7, strategy="layerwise")
     candidate: Any = SimpleNamespace(prediction=prediction)
     told = answer.of_scaling(Scale(candidate, 32, 512, 0.823, 0.0, 0.0), 90)
@@ -90,7 +90,7 @@ def test_a_choice_of_ranks_tells_the_whole_training(priced: Prediction) -> None:
     assert "try more ranks" in answer.of_scaling(None, 90)
 
 
-def test_a_comparison_tells_how_right_the_prediction_was() -> None:
+def test_a_comparison_states_the_accuracy() -> None:
     def row(predicted_s: float, measured_s: float, file: str, calibrated: bool = False) -> Any:
         interval_s = (0.7 * predicted_s, 1.5 * predicted_s) if calibrated else None
         return Row(SimpleNamespace(path=file), "lenet5", "data", 2,

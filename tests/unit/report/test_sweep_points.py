@@ -51,7 +51,7 @@ def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
     assert conclusion([]) == "Nothing can run."
 
 
-def test_a_conclusion_on_predictions_says_what_they_rest_on() -> None:
+def test_a_conclusion_on_predictions_names_their_source() -> None:
     trust = Trust("sheet", "data sheet of the T4, not calibrated", (0.8, 1.5))
     planned = replace(point(2, 64, 1.0, 0.0313), measured=None, trust=trust)
     assert conclusion([planned]) == (

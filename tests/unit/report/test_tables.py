@@ -92,8 +92,8 @@ def test_predictions_on_a_terminal_of_80_columns() -> None:
         assert row.split()[-1] in ("yes", "no") and " GB" in row
 
 
-def test_explanations_are_read_whole_at_80_columns(capsys: pytest.CaptureFixture[str],
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explanations_fit_80_columns(capsys: pytest.CaptureFixture[str],
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers keep their columns; reasons are folded."""
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["predict", "--network", "lenet5", "--machine", "p100x4x4", "--ranks", "4",
@@ -121,7 +121,7 @@ def test_json_csv_and_wide_exclude_each_other(capsys: pytest.CaptureFixture[str]
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-def test_batch_normalisation_is_told_with_what_ddp_would_do(
+def test_batch_normalisation_is_reported_with_ddps_behavior(
         capsys: pytest.CaptureFixture[str]) -> None:
     assert main(PREDICT) == 0
     told = capsys.readouterr().out

@@ -1,5 +1,5 @@
-"""What a rank keeps of when its steps began: all of a short run, runs of neighbouring iterations of
-a long one.
+"""Start times of steps that a rank keeps: all of a short run, runs of neighboring iterations of a
+long one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def stamped(iterations: int, steps: int = 3) -> Stamps:
     return out
 
 
-def test_all_of_a_short_run() -> None:
+def test_a_short_run_keeps_all_stamps() -> None:
     out = stamped(50)
     assert out.kept.numbers == list(range(50))
     got = out.arrays()
@@ -58,15 +58,15 @@ def test_all_of_a_short_run() -> None:
     assert clock[0, 0, 0] < clock[0, 1, 0] and (clock[:, :, 1:] == 0).all()
 
 
-def test_arrays_before_the_first_iteration() -> None:
+def test_arrays_are_empty_before_the_first_iteration() -> None:
     assert {name: a.shape for name, a in stamped(0).arrays().items()} == {
         "begin_s": (0,), "seconds": (0, 3), "start_s": (0, 3), "end_s": (0, 3), "wait_s": (0, 3)}
 
 
 @pytest.mark.parametrize("iterations", [41, 100, 1000, 4567])
-def test_bounded_of_a_long_run(iterations: int) -> None:
-    """However long, at most so many, spread over the whole run, in groups of neighbours; a larger
-    reservoir has all that a smaller one has.
+def test_a_long_run_keeps_a_bounded_number_of_stamps(iterations: int) -> None:
+    """However long the run, at most the given number, spread over all of it, in groups of
+    neighbors; a larger reservoir has everything that a smaller one has.
     """
     most = max(reservoir.MIN_ITERATIONS, 40)
     kept = stamped(iterations, reservoir.KEPT_TIMES // most).kept
@@ -84,7 +84,7 @@ def test_bounded_of_a_long_run(iterations: int) -> None:
     assert larger.values == [-n for n in larger.numbers]
 
 
-def test_clocks_that_drift_become_one() -> None:
+def test_drifting_clocks_are_aligned() -> None:
     """Readings at the beginning and the end fix what lies between them."""
     true = np.linspace(10.0, 110.0, 11)
     offsets, drifts = np.array([0.0, -7.0, 1e6]), np.array([0.0, 3e-5, -2e-4])

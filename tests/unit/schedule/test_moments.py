@@ -113,7 +113,7 @@ def test_families_have_the_layouts_and_groups_of_their_cases() -> None:
         assert moments_layout(net, alone, norm, 12).largest_items == held
 
 
-def test_features_that_stay_together_are_normalised_together() -> None:
+def test_features_of_one_channel_are_normalised_together() -> None:
     """Groups smaller than a channel's pixels cannot lie on different ranks alone."""
     net = Chain("flat", (3, 2, 2)).add(Conv2d, "conv", out_channels=4, kernel=1)
     net.add(Flatten, "flatten").add(GroupNorm, "norm", groups=8)

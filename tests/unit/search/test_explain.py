@@ -102,7 +102,7 @@ def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("what", "options"), CASES[2:4])
-def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, Any]) -> None:
+def test_proposed_changes_can_be_priced(what: tuple[Any, ...], options: dict[str, Any]) -> None:
     chosen, found = explained(*what, **options)
     t, plan = chosen.task, chosen.plan
     assert found.what_ifs == tuple(
@@ -241,7 +241,7 @@ def test_a_pipelines_communication_adds_up() -> None:
     assert sum(parts) == pytest.approx(chosen.prediction.communication_s)
 
 
-def test_reading_can_be_the_bottleneck() -> None:
+def test_reading_images_can_be_the_bottleneck() -> None:
     chosen, found = terms("lenet5", "data", 4, 64, "local", io_bytes_per_s=1e5)
     assert chosen.iteration_s == chosen.prediction.io_s > 10 * chosen.prediction.compute_s
     assert found.bottleneck != "computing"

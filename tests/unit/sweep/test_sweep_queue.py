@@ -1,4 +1,4 @@
-"""What became of jobs, from what Slurm's commands print; and cases collected by it."""
+"""The state of jobs as read from Slurm's commands, and the cases collected by it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_only_ended_jobs_are_ended() -> None:
                                             "SUSPENDED", "REQUEUED", ""))
 
 
-def test_submitting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submission_returns_the_job_or_slurms_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "run", lambda command: (0, "41;cluster\n", ""))
     assert queue.submit("p4.sbatch") == "41"
     refused = "sbatch: error: invalid partition specified: x"
@@ -71,7 +71,7 @@ def test_submitting(monkeypatch: pytest.MonkeyPatch) -> None:
         queue.submit("p4.sbatch")
 
 
-def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slurm_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match="no squeue on this machine; use --launcher local"):
         queue.states(["7"])
@@ -101,9 +101,8 @@ def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path,
     assert folder.read_status(str(path)) == states[case] and not watch.open
 
 
-def test_a_case_with_a_status_has_ended_whatever_slurm_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_case_with_a_status_has_ended_even_if_slurm_disagrees(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case, study = Case("data", 2, 64), replace(STUDY, out=str(tmp_path))
     path = Path(study.folder(case))
     path.mkdir(parents=True)

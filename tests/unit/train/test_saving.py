@@ -73,24 +73,24 @@ class Case:
         return self.saver.reason
 
 
-def test_after_every_epoch_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_every_epoch_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, SaveInterval())
     assert case.run(25) == "" and case.saved == [10, 20, 25]
 
 
-def test_after_some_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_a_number_of_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, SaveInterval(steps=8))
     assert case.run(24) == "" and case.saved == [8, 16, 24]
 
 
-def test_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_an_interval_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the iteration in which rank 0 asks for it."""
     case = Case(monkeypatch, SaveInterval(seconds=5.5))
     case.run(20)
     assert case.saved == [7, 13, 19, 20]
 
 
-def test_records_are_saved_but_not_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_saved_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, SaveInterval())
     case.run(60)
     assert 4 <= len(case.records) <= 6 and case.records[-1] == 60
@@ -121,7 +121,7 @@ def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_limit_of_time_leaves_time_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_leaves_time_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, SaveInterval(), limit_s=30.0)
     assert case.run(100, per_epoch=1000) == "its time limit"
     assert case.saved == [case.step] and case.step < 30 - signals.MARGIN_S + 3
@@ -144,7 +144,7 @@ def test_a_full_disk_ends_the_run_at_the_next_iterations(monkeypatch: pytest.Mon
     assert case.step <= 10
 
 
-def test_files_are_written_one_after_the_other_beside_the_run() -> None:
+def test_files_are_written_in_the_background_one_by_one() -> None:
     writer, may_go, order = BackgroundWriter(), threading.Event(), []
     writer.submit(lambda: (may_go.wait(10), order.append(1)))  # type: ignore[func-returns-value]
     writer.submit(lambda: order.append(2))
