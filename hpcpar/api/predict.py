@@ -126,27 +126,33 @@ class PredictResult(TableResult):
 
 
 @dataclass(frozen=True)
-class PredictArguments(PlanningOptions, LossOptions):
-    """The options of ``hpcpar predict`` that decide plans and their prices."""
+class StrategyArguments(PlanningOptions, LossOptions):
+    """Strategies on numbers of ranks, for a network on a machine."""
 
     network: NetworkLike | None = field(default=None, metadata=about_network())
     ranks: int | str | Iterable[int] | None = option(
         None, several_ranks, "numbers of ranks (with --efficiency, --deadline or --node-hours "
         "default 1,2,4,...,1024)", "P,P,...")
     batch: int | None = option(
-        None, positive, "samples of a mini-batch, over all ranks", "B")
+        None, positive, "samples of a mini-batch, over all ranks (strong scaling)", "B")
     machine: MachineLike | None = field(
         default=None, metadata=about_machine("the plan file's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
         "data", path, "strategies; 'grid:*' stands for every grid, 'auto' for the fastest that "
         "fits", "S,S,...")
     _: KW_ONLY
-    plan: str | Plan | PlanResult | None = option(
-        None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
-        "plan.json")
     batch_per_rank: float | Fraction | str | None = option(
         None, share, "samples of a mini-batch on each rank (weak scaling); 1/4 where four ranks "
         "share a sample", "B")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictArguments(StrategyArguments):
+    """The options of ``hpcpar predict`` that decide plans and their prices."""
+
+    plan: str | Plan | PlanResult | None = option(
+        None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
+        "plan.json")
     forward_only: bool = flag("inference: the forward pass alone", section="prediction")
     explain: bool = flag(
         "name what limits each prediction, and what would help most", section="prediction")
@@ -166,10 +172,10 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     conditions = {"efficiency": asked.efficiency, "node_hours": asked.node_hours,
                   "deadline_s": None if asked.deadline is None else 3600 * asked.deadline}
     if asked.plan is not None:
-        _refuse("--plan and {} exclude each other: the plan file fixes it", asked, (
+        refuse("--plan and {} exclude each other: the plan file fixes it", asked, (
             "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
             "batch_per_rank", "gather", "overlap"))
-        _refuse("{} compares strategies and ranks: give --network, --ranks and --batch, not --plan",
+        refuse("{} compares strategies and ranks: give --network, --ranks and --batch, not --plan",
                 asked, ("efficiency", "deadline", "node_hours", "explain"))
         given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
         plan, machine = plan_and_machine(given, asked.machine)
@@ -210,7 +216,7 @@ def price_plans(asked: PredictArguments) -> PredictResult:
 predict = by_keyword(PredictArguments, price_plans)
 
 
-def _refuse(message: str, asked: PredictArguments, names: Iterable[str]) -> None:
+def refuse(message: str, asked: StrategyArguments, names: Iterable[str]) -> None:
     """Refuses the first of these options that is given."""
     for name in names:
         if getattr(asked, name):

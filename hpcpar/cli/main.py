@@ -26,6 +26,7 @@ COMMANDS = {
     "machines": "list the machines, or show one",
     "plan": "find the best plan for a network on a machine, or make a named strategy's",
     "predict": "price plans without running them: tables and bar charts",
+    "proposal": "a page for a request of compute time: scaling, memory, node-hours",
     "simulate": "play a plan on all of its ranks, message by message, in virtual time",
     "export": "write the programs of all ranks of a plan for other simulators",
     "run": "train under a plan on real MPI ranks, and record it",
