@@ -136,7 +136,8 @@ class StrategyArguments(PlanningOptions, LossOptions):
     batch: int | None = option(
         None, positive, "samples of a mini-batch, over all ranks (strong scaling)", "B")
     machine: MachineLike | None = field(
-        default=None, metadata=about_machine("the plan file's, else the site's, else local"))
+        default=None, metadata=about_machine(
+            "the plan's or the sweep's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
         "data", path, "strategies; 'grid:*' stands for every grid, 'auto' for the fastest that "
         "fits", "S,S,...")

@@ -6,12 +6,11 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from hpcpar.api.keywords import by_keyword
-from hpcpar.api.options import about_machine
 from hpcpar.api.predict import (
     PredictArguments,
     PredictResult,
@@ -20,8 +19,7 @@ from hpcpar.api.predict import (
     refuse,
 )
 from hpcpar.api.results import Record, TableResult, flat
-from hpcpar.api.sources import MachineLike
-from hpcpar.checks import magnitude, path, positive
+from hpcpar.checks import magnitude, path, positive, several_ranks
 from hpcpar.checks import ranks as size
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
@@ -49,12 +47,14 @@ LEAST_EFFICIENCY = 0.7
 _BATCH = {"strong": "batch", "weak": "batch_per_rank"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProposalArguments(StrategyArguments):
     """The options of ``hpcpar proposal`` that decide its numbers."""
 
-    machine: MachineLike | None = field(
-        default=None, metadata=about_machine("the sweep's, else the site's, else local"))
+    ranks: int | str | Iterable[int] | None = option(
+        None, several_ranks, "numbers of ranks in the tables (with --sweep: the sweep's)",
+        "P,P,...")
+    _: KW_ONLY
     sweep: tuple[str, ...] = option(
         (), path, "take network, machine, plans and measured times of this sweep (may be repeated: "
         "strong and weak scaling)", "FOLDER", section="job", nargs="*")
@@ -175,7 +175,8 @@ def _as_swept(asked: ProposalArguments, swept: Mapping[str, Study]) -> ProposalA
     batches: dict[str, Any] = {_BATCH[kind]: study.batch for kind, study in swept.items()}
     refuse("--sweep and {} exclude each other: the sweep fixes it", asked, (
         "network", "machine", "input", "classes", "loss", "label_smoothing", "load", "gather",
-        "overlap", "precision", "bucket", *batches))
+        "overlap", "precision", "bucket", *batches,
+        *["ranks"] * (asked.batch is asked.batch_per_rank is None)))
     plans: dict[str, Any] = {"bucket" if name == "bucket_bytes" else name: value
                              for name, value in first.planning.items()}
     return replace(asked, network=first.spec.build(), machine=first.machine, **plans, **batches)

@@ -78,7 +78,8 @@ _FORMATS = {
         lambda rows, columns: [
             rf"{{\footnotesize\begin{{tabular}}{{l{'r' * (columns - 1)}}}\hline",
             rows[0] + r"\hline", *rows[1:], r"\hline\end{tabular}\par}"],
-        lambda text: re.sub(r'[\\~^<>|"{}$&#_%]|-(?=-)', lambda c: _LATEX.get(c[0], f"\\{c[0]}"), text)),
+        lambda text: re.sub(r'[\\~^<>|"{}$&#_%]|-(?=-)',
+                            lambda c: _LATEX.get(c[0], f"\\{c[0]}"), text)),
     ".html": PageFormat(
         "", (_HEAD, "\n</html>\n"),
         {"title": "<title>{0}</title><h1>{0}</h1>", "heading": "<h2>{}</h2>", "text": "<p>{}</p>",
