@@ -1,0 +1,1 @@
+"""Networks of other formats: ONNX files and PyTorch modules."""

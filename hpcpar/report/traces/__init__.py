@@ -1,0 +1,1 @@
+"""Timelines of runs and of plans for other programs."""
