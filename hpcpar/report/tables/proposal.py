@@ -79,9 +79,9 @@ def _trust(chosen: Candidate, points: Sequence[Point]) -> Iterator[str]:
     yield (f"hpcpar prices the compute steps ({p.trust.source}) and the messages (latency and "
            f"bandwidth of each level of {p.machine}), and overlaps them as the run does.")
     if r := p.trust.runs:
-        yield (f"{r.rows:,} published training runs were predicted in the same way: 90% of them "
-               f"took {r.low:.2f} to {r.high:.2f} times the predicted time, with a median of "
-               f"{r.median:.2f}. This range is the 90% interval of the request. The largest of the "
+        yield (f"The 90% interval of the request comes from {r.rows:,} published training runs of "
+               f"the nearest kind: 90% of them took {r.low:.2f} to {r.high:.2f} times the time that"
+               f" was predicted for them, with a median of {r.median:.2f}. The largest of all such "
                f"runs had {published().most_ranks} devices (docs/results/gallery.md of hpcpar).")
     if p.trust.calibrated:
         yield "The 90% intervals come from measurements that the calibration held out."

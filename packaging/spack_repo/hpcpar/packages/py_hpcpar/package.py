@@ -1,13 +1,12 @@
-"""hpcpar for Spack: copy it to ``packages/py_hpcpar/package.py`` of a package repository."""
+from spack_repo.builtin.build_systems.python import PythonPackage
 
 from spack.package import *
-from spack_repo.builtin.build_systems.python import PythonPackage
 
 
 class PyHpcpar(PythonPackage):
     """Plans, predicts, runs and compares the parallel training of convolutional networks."""
 
-    # the path of a checkout, or the address of the repository
+    # the path of a checkout, or the address of its repository
     homepage = "file:///path/to/hpcpar"
     git = "file:///path/to/hpcpar"
 
@@ -28,5 +27,4 @@ class PyHpcpar(PythonPackage):
     depends_on("py-tomli@2:", type=("build", "run"), when="^python@:3.10")
     depends_on("py-tomli-w@1:", type=("build", "run"))
     depends_on("py-mpi4py@4:", type=("build", "run"), when="+mpi")
-    depends_on("mpi", type=("build", "link", "run"), when="+mpi")
     depends_on("py-matplotlib@3.8:", type=("build", "run"), when="+plot")
