@@ -30,7 +30,7 @@ from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.proposal_plot import scaling_figure
 from hpcpar.report.pictures.sweep_plots import DPI
 from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
-from hpcpar.report.tables import amount
+from hpcpar.report.tables import amount, say
 from hpcpar.report.tables.document import page_format
 from hpcpar.report.tables.proposal import page, request
 from hpcpar.schedule.steps import Phase
@@ -107,23 +107,21 @@ class ProposalResult(TableResult):
         unit = f"{self.chosen.prediction.processor}s"
         return finish(pyplot(), scaling_figure(self.series, unit), path, DPI)
 
-    def save(self, path: str) -> str:
-        """Writes the page; Markdown and LaTeX have the picture in a file beside it. Returns why
-        there is no picture.
-        """
-        form, picture, missing = page_format(path), "", ""
+    def save(self, path: str) -> None:
+        """Writes the page; Markdown and LaTeX have the picture in a file beside it."""
+        form, picture, notes = page_format(path), "", [*self.notes]
         PAGE.check(path)
         try:
             pyplot()
         except InputError as err:
-            missing = f"no picture: {err}"
+            notes.append(f"No picture: {err}.")
         else:
             beside = form.beside and f"{os.path.splitext(path)[0]}-scaling{form.beside}"
             picture = self._picture(beside)
-        notes = [*self.notes, *[missing] * bool(missing)]
         parts = page(self.campaign, self.chosen, self.series, picture, notes)
         write_text(path, form.page(parts), "page")
-        return missing
+        for line in (*(f"note: {note}" for note in notes), f"wrote {path}"):
+            say(line)
 
     def _picture(self, path: str) -> str:
         """Draws the scaling into a file and returns its name; without a path, returns SVG."""
@@ -157,8 +155,12 @@ def make_proposal(asked: ProposalArguments) -> ProposalResult:
         if not sizes:
             raise InputError(notes[-1])
     point = _production(series[kinds[0]], asked.production)
-    again = _price(replace(asked, strategy=point.chosen, ranks=point.ranks), kinds[0])
-    return ProposalResult(series, _campaign(asked, point), again.candidates[0], tuple(notes))
+    again = _price(replace(asked, ranks=point.ranks), kinds[0])
+    chosen = [c for c in again.candidates if c.strategy == point.chosen]
+    if not chosen:
+        raise InputError(f"the sweep took {point.chosen} on {point.ranks} ranks, this version of "
+                         "hpcpar plans otherwise: repeat the sweep in another folder")
+    return ProposalResult(series, _campaign(asked, point), chosen[0], tuple(notes))
 
 
 proposal = by_keyword(ProposalArguments, make_proposal)
@@ -176,10 +178,13 @@ def _as_swept(asked: ProposalArguments, swept: Mapping[str, Study]) -> ProposalA
     refuse("--sweep and {} exclude each other: the sweep fixes it", asked, (
         "network", "machine", "input", "classes", "loss", "label_smoothing", "load", "gather",
         "overlap", "precision", "bucket", *batches,
-        *["ranks"] * (asked.batch is asked.batch_per_rank is None)))
+        *["ranks"] * (asked.batch is asked.batch_per_rank is None),
+        *["strategy"] * (asked.strategy != StrategyArguments.strategy)))
+    strategies = [name for study in swept.values() for name in study.strategies]
     plans: dict[str, Any] = {"bucket" if name == "bucket_bytes" else name: value
                              for name, value in first.planning.items()}
-    return replace(asked, network=first.spec.build(), machine=first.machine, **plans, **batches)
+    return replace(asked, network=first.spec.build(), machine=first.machine, strategy=strategies,
+                   **plans, **batches)
 
 
 def _price(asked: ProposalArguments, kind: str) -> PredictResult:

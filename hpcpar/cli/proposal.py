@@ -9,7 +9,7 @@ from hpcpar.api.proposal import ProposalArguments, make_proposal
 from hpcpar.cli.options import ResultOptions
 from hpcpar.option_fields import required
 from hpcpar.output_files import PAGE
-from hpcpar.report.tables import say, show_line
+from hpcpar.report.tables import show_line
 from hpcpar.report.tables.document import page_format
 
 
@@ -27,9 +27,6 @@ def main(args: ProposalCommand) -> int:
     """Runs the command; returns its exit status."""
     page_format(args.output)
     result = make_proposal(args)
-    missing = result.save(args.output)
+    result.save(args.output)
     args.show(result.to_json, result.rows, lambda: show_line(result.answer))
-    for note in (*result.notes, *[missing] * bool(missing)):
-        say(f"note: {note}")
-    say(f"wrote {args.output}")
     return 0

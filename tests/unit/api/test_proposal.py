@@ -86,7 +86,7 @@ def test_numbers_are_those_of_a_sweep(swept: str, capsys: pytest.CaptureFixture[
     text = (tmp_path / "page.html").read_text()
     assert "accurate on average" in text and "measured, 10th" in text
     for words in (["--network", "lenet5"], ["--batch", "8"], ["--precision", "fp32"],
-                  ["--ranks", "16"]):
+                  ["--ranks", "16"], ["--strategy", "filter"]):
         assert main(["proposal", "--sweep", swept, *words, "-o", str(tmp_path / "x.md")]) == 2
         assert f"--sweep and {words[0]} exclude each other" in capsys.readouterr().err
     assert main(["proposal", "--sweep", swept, "--sweep", swept, "-o", "x.md"]) == 2
@@ -174,6 +174,17 @@ def test_a_page_is_never_replaced(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert not (tmp_path / "other.md").exists()
 
 
+def test_several_strategies_are_one_line_of_the_fastest(
+        capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    result = hpcpar.proposal("lenet5", [2, 8], 16, "cori-knl", "filter,auto,grid:*", production=8)
+    priced = hpcpar.predict("lenet5", [2, 8], 16, "cori-knl", "filter,auto,grid:*").predictions
+    for p in result.series["strong"]:
+        assert p.predicted is not None
+        assert p.predicted.iteration_s == min(q.iteration_s for q in priced if q.ranks == p.ranks)
+    chosen = result.series["strong"][1]
+    assert chosen.predicted and chosen.predicted.iteration_s == result.chosen.iteration_s
+
+
 def test_sizes_that_cannot_run_are_named() -> None:
     result = hpcpar.proposal("resnet50", [4, 16], 4096, "juwels-booster")
     assert [p.ranks for p in result.series["strong"]] == [16]
@@ -187,6 +198,6 @@ def test_without_matplotlib_the_picture_is_left_out(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main([*WORDS, "-o", str(tmp_path / "page.md")]) == 0
-    assert "note: no picture: plots need matplotlib" in capsys.readouterr().err
-    assert "no picture" in (tmp_path / "page.md").read_text()
+    assert "note: No picture: plots need matplotlib" in capsys.readouterr().err
+    assert "No picture" in (tmp_path / "page.md").read_text()
     assert [p.name for p in tmp_path.iterdir()] == ["page.md"]
