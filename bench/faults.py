@@ -188,7 +188,7 @@ def stopped(bench: Bench, count: int) -> Row:
         kill(training.ranks()[number % 2:][:1], signal.SIGSTOP)
         fate = training.finish(job, struck)
         end_s.append(fate.end_s)
-        unnamed += "nothing has come for 5 s from rank" not in fate.text
+        unnamed += "nothing has arrived for 5 s from rank" not in fate.text
     bench.check(not unnamed, f"{unnamed} stopped ranks were not named")
     return ("stands still (limit 5 s)", count, int(torn(training.checkpoint)), "-",
             len(training.left()), _worst(end_s), "-", "-")

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend as make_backend  # noqa: E402
-from hpcpar.kernels.interface import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
 from hpcpar.network.builtin import network  # noqa: E402
 from hpcpar.network.layers import Conv2d  # noqa: E402
 

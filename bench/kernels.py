@@ -96,7 +96,7 @@ def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
     """The NumPy backend's three kernels on random arrays."""
     import numpy as np
 
-    from hpcpar.kernels.interface import ConvSpec, Segment
+    from hpcpar.kernels.geometry import ConvSpec, Segment
     from hpcpar.kernels.numpy_backend import NumpyBackend
 
     backend, rng = NumpyBackend(), np.random.default_rng(0)

@@ -138,7 +138,7 @@ class Pair:
             return self.loss(y, own, lambda v: hpcpar.torch.sum(v, model),
                              lambda v: hpcpar.torch.mean(v, model))
 
-        if not model.engine.halves:
+        if model.engine.training.turn is None:
             return float(model.step(images, labels, loss))
         value = loss(model(images), model.local(labels))
         model.backward(value)
@@ -146,7 +146,7 @@ class Pair:
 
     def _alone(self, images: Tensor, labels: Tensor) -> float:
         """The loss of the batch; where the plan takes micro-batches one by one, their mean."""
-        parts = 1 if self.model.engine.halves else self.plan.microbatches
+        parts = 1 if self.model.engine.training.turn is not None else self.plan.microbatches
         total = 0.0
         for part in range(parts):
             rows = slice(*block(self.plan.batch, parts, part))

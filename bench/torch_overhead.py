@@ -96,7 +96,7 @@ def main() -> int:
             begin = perf_counter()
             run(step)
             times[which, step] = perf_counter() - begin
-    slowest = ranks.most_of_each(times)[:, 2:]
+    slowest = ranks.max_of_each(times)[:, 2:]
     if ranks.rank == 0:
         executor_s, torch_s = np.median(slowest, axis=1)
         least = slowest.min(axis=1)

@@ -1,6 +1,6 @@
-"""Everything that a module with layers, strategies, algorithms or optimizers of your own imports.
+"""Imports for modules with your own layers, strategies, algorithms or optimizers.
 
-See docs/how-to/extend.md.
+docs/how-to/extend.md shows how.
 """
 
 from __future__ import annotations
@@ -22,40 +22,8 @@ from hpcpar.schedule.algorithms.base import Algorithm, Collective, Round, messag
 from hpcpar.schedule.algorithms.registry import collective_algorithm
 from hpcpar.schedule.steps import Kind
 
-__all__ = [
-    "Activation",
-    "Algorithm",
-    "Array",
-    "Call",
-    "Collective",
-    "Configs",
-    "Context",
-    "Full",
-    "Importer",
-    "Kind",
-    "Layer",
-    "Loss",
-    "Node",
-    "Operator",
-    "Optimizer",
-    "PassWork",
-    "Relation",
-    "Round",
-    "Same",
-    "Shape",
-    "Strategy",
-    "StrategyRequest",
-    "Update",
-    "Window",
-    "Windowed",
-    "assign",
-    "collective_algorithm",
-    "grids",
-    "message",
-    "mixed",
-    "operator",
-    "reaches",
-    "reads_onnx",
-    "reads_torch",
-    "several",
-]
+__all__ = ["Activation", "Algorithm", "Array", "Call", "Collective", "Configs", "Context", "Full",
+           "Importer", "Kind", "Layer", "Loss", "Node", "Operator", "Optimizer", "PassWork",
+           "Relation", "Round", "Same", "Shape", "Strategy", "StrategyRequest", "Update", "Window",
+           "Windowed", "assign", "collective_algorithm", "grids", "message", "mixed", "operator",
+           "reaches", "reads_onnx", "reads_torch", "several"]

@@ -31,7 +31,7 @@ from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer
 from hpcpar.report.traces import perfetto
 from hpcpar.search import auto
-from hpcpar.search.candidates import Candidate, alone
+from hpcpar.search.candidates import Candidate, price_strategy
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 from hpcpar.simulation.price_plan import Prediction, price
@@ -113,7 +113,7 @@ class PredictResult(TableResult):
     def plot(self, path: str | None = None) -> Any:
         """Draws the predictions, into the file `path` if given; returns the figure."""
         tasks = {c.task.ranks: c.task for c in self.candidates if c.task.ranks <= c.task.batch}
-        data = {ranks: alone(task, "data").prediction for ranks, task in tasks.items()}
+        data = {ranks: price_strategy(task, "data").prediction for ranks, task in tasks.items()}
         return prediction_bars.bars(self.predictions, data, path)
 
     def plot_timeline(self, path: str | None = None) -> Any:
@@ -236,7 +236,7 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
         raise InputError("nothing to choose from: every strategy was skipped on every number of "
                          "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
-    serial_s = alone(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
+    serial_s = price_strategy(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
     return scaling(candidates, task.samples or 0, epochs, serial_s)
 
 

@@ -19,7 +19,7 @@ from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import simulation_plot
 from hpcpar.report.tables.simulated import SimulationReport, summary
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
-from hpcpar.simulation.price_plan import memory_of_ranks, price_alone
+from hpcpar.simulation.price_plan import memory_of_ranks, plan_costs
 from hpcpar.simulation.simulate import Simulator
 
 #: Iterations that are played where they differ.
@@ -106,7 +106,7 @@ def simulate_plan(asked: SimulateArguments) -> SimulateResult:
         played = simulator.play(noise, repeats, lambda done: progress and progress(done, repeats))
     messages, sent_bytes = simulator.traffic()
     left_bytes = simulator.left_bytes()
-    costs = price_alone(network, chosen, on)
+    costs = plan_costs(network, chosen, on)
     memory = max(int(m.total_bytes) for m in memory_of_ranks(network, chosen, costs))
     return SimulateResult(SimulationReport(
         network, chosen, on, costs, quiet, slowed, played, messages, sent_bytes,

@@ -162,7 +162,7 @@ def _run(args: CalibrateCommand, w: World) -> int:
         search = w.agree(lambda: _search(args, w.size))
         machine, choice = calibrate_for_auto(calibration, search, args.budget or math.inf)
     else:
-        machine = calibration.of(chosen)
+        machine = calibration.measure(chosen)
     if w.rank == 0:
         files.save(machine, args.out)
         args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),

@@ -21,7 +21,7 @@ from hpcpar.report.tables.answer import of_pixels
 
 if TYPE_CHECKING:
     from hpcpar.train.class_counts import ClassCounts
-    from hpcpar.train.inference import Seen
+    from hpcpar.train.inference import InferenceProgress
     from hpcpar.train.loop import Progress as Trained
 
 #: Seconds between two drawings of a bar: drawing takes time from the run.
@@ -113,7 +113,7 @@ class RunProgress:
         self._lines.say(*parts, self._took(self._times, "an iteration"))
         self._times = []
 
-    def inference(self, now: Seen) -> None:
+    def inference(self, now: InferenceProgress) -> None:
         """Call after every pass of an inference."""
         self._times.append(now.pass_s)
         parts = [f"pass {now.done}/{now.passes}", f"loss {now.loss:.4f}"]

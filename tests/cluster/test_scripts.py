@@ -156,5 +156,5 @@ def test_a_job_stops_before_its_limit_and_requeues_itself(
 
     log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
                  options=["--time=1", "--signal=USR1@55"], meanwhile=prolong)
-    assert "stopped by SIGUSR1" in log or "stopped by its limit of time" in log
+    assert "stopped by SIGUSR1" in log or "stopped by its time limit" in log
     check_whole(tmp_path)

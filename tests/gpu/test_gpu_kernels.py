@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.kernels.interface import ConvSpec, PoolSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, PoolSpec, Segment
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from tests.kernel_cases import *  # noqa: F403
 

@@ -178,8 +178,8 @@ def test_precisions_that_are_not_run(hpcpar: Run, plan: Make, digits: Path) -> N
     cores = hpcpar(2, "run", "--plan", plan(2, "data", precision="tf32", machine="dgx-a100"),
                    *words)
     assert cores.returncode == 0
-    assert ("note: the plan's precision is tf32, --device cpu computes products in fp32: its "
-            "prediction does not hold for this run") in cores.stderr
+    assert ("note: the plan's precision is tf32, but --device cpu computes products in fp32, so "
+            "its prediction does not hold for this run") in cores.stderr
 
 
 def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:

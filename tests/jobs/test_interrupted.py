@@ -155,7 +155,7 @@ def test_a_limit_of_time_ends_the_job_before_it(hpcpar: Run, plan: Make, digits:
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--epochs", 10**6,
                   "--checkpoint", tmp_path / "c.h5", "--time-limit", f"{limit_s}s")
     assert done.returncode == STATUS and time.monotonic() - begin_s < limit_s, done.stderr
-    assert "stopped by its limit of time after step" in done.stderr and (tmp_path / "c.h5").exists()
+    assert "stopped by its time limit after step" in done.stderr and (tmp_path / "c.h5").exists()
 
 
 def test_damaged_checkpoints_are_refused_by_name_and_partly_taken(

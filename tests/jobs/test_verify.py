@@ -83,7 +83,7 @@ def test_a_rank_that_is_stuck_ends_the_job(mpiexec: str, plan: Make, digits: Pat
     words = ("run", "--plan", plan(3, "filter"), "--data", digits, "--steps", 2)
     done = job(mpiexec, "time.sleep(60)", 3, *words, HPCPAR_STALL_S="1")
     assert done.returncode != 0
-    assert ("nothing has come for 1 s from rank" in done.stderr
+    assert ("nothing has arrived for 1 s from rank" in done.stderr
             and "layer '" in done.stderr
             and "step " in done.stderr)
 

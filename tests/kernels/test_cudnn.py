@@ -27,13 +27,14 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     joined_segments,
     read_extent,
 )
-from hpcpar.kernels.interface import ConvSpec, MathMode, Segment, address  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.interface import MathMode, address  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from tests.cuda_support import NumpyAsCupy, make  # noqa: E402
 from tests.cuda_support import check as check_view  # noqa: E402
 from tests.cudnn_support import ACCEPTED, REFUSED  # noqa: E402
 from tests.kernel_conv_cases import ConvCase, conv_cases, plain_conv  # noqa: E402
-from tests.kernel_support import FEW, blank, check, place, random  # noqa: E402
+from tests.kernel_support import FIFTY_EXAMPLES, blank, check, place, random  # noqa: E402
 
 NUMPY = NumpyBackend()
 LIMIT_BYTES = 2**20
@@ -127,7 +128,7 @@ def compare(conv: CudnnConv, case: ConvCase) -> None:
 
 
 @given(case=conv_cases())
-@FEW
+@FIFTY_EXAMPLES
 def test_every_geometry(library: ModuleType, case: ConvCase) -> None:
     conv = convolution(library)
     compare(conv, case)
@@ -135,7 +136,7 @@ def test_every_geometry(library: ModuleType, case: ConvCase) -> None:
 
 
 @given(case=conv_cases(depthwise=True))
-@FEW
+@FIFTY_EXAMPLES
 def test_depthwise(library: ModuleType, case: ConvCase) -> None:
     compare(convolution(library), case)
 
@@ -326,12 +327,13 @@ def test_math_modes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_backend_says_what_convolves(library: ModuleType,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from hpcpar.kernels import cupy_backend
+    from hpcpar.kernels import cupy_backend, cupy_streams
 
-    monkeypatch.setattr(cupy_backend, "cp", OneStream())
+    for module in (cupy_backend, cupy_streams):
+        monkeypatch.setattr(module, "cp", OneStream())
     monkeypatch.setattr(cupy_backend, "select_device", lambda local_rank: 0)
     monkeypatch.setattr(cupy_backend, "set_matmul_math", lambda math: None)
-    monkeypatch.setattr(cupy_backend, "use_compute_stream", lambda: None)
+    monkeypatch.setattr(cupy_streams, "use_compute_stream", lambda: None)
     # The module cannot be imported.
     monkeypatch.setitem(sys.modules, "cudnn", None)
     without = cupy_backend.CupyBackend()

@@ -23,12 +23,13 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     ConvProblem,
     build_engine,
 )
-from hpcpar.kernels.interface import ConvSpec, MathMode, Segment  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.interface import MathMode  # noqa: E402
 from hpcpar.network.builtin import built_in  # noqa: E402
 from hpcpar.network.layers import Conv  # noqa: E402
 from tests.cudnn_support import REFUSED  # noqa: E402
 from tests.kernel_conv_cases import ConvCase, conv_cases  # noqa: E402
-from tests.kernel_support import FEW, extents, place  # noqa: E402
+from tests.kernel_support import FIFTY_EXAMPLES, extents, place  # noqa: E402
 
 cudnn: Any = pytest.importorskip("cudnn", reason="nvidia-cudnn-frontend is not installed",
                                  exc_type=ImportError)
@@ -154,7 +155,7 @@ def test_strides_and_dilation(gpu: DescribedGpu, stride: int, dilation: int,
 
 @MODES
 @given(case=conv_cases())
-@FEW
+@FIFTY_EXAMPLES
 def test_every_geometry(gpu: DescribedGpu, mode: MathMode, case: ConvCase) -> None:
     """The cases of all backends, with gaps between items and with axes in any order."""
     host = SimpleNamespace(xp=np)

@@ -11,7 +11,7 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
 
-from hpcpar.kernels.interface import ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.torch_backend import TorchBackend, _call
 from tests.kernel_conv_cases import *  # noqa: F403
 

@@ -151,7 +151,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size,
                      machine=files.load("local"))
     said: list[str] = []
-    machine = calibrate.calibrate(ranks, NumpyBackend(), [plan], "m", said.append)
+    machine = calibrate.Calibration(ranks, NumpyBackend(), "m", said.append).measure([plan])
     assert any("about" in line for line in said) and sum("round" in line for line in said) >= 3
     names = [(name, holds) for name, holds, size in (("node", local if nodes > 1 else 0, local),
                                                      ("network", 0, nodes)) if size > 1]
@@ -188,7 +188,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     steps = links.Steps(Communicator(ranks, NumpyBackend()))
     level = links.LevelProbe(steps, config, "n", "node", 0, 1,
                              lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
-    plain = replace(files.load("local"), levels=(level.found().level,))
+    plain = replace(files.load("local"), levels=(level.fit().level,))
     way = route(NetworkModel(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
                 [config.mesh_axes["n"]], ranks.size)
     for (kind, algorithm), timers in level.collectives.items():
@@ -229,8 +229,8 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
                 assert network_model.machine.levels[int(found.level)].name == name
                 # what it is said to send is what is sent
-                action = steps.whole(steps.direct(kind, source, destination))
+                action = steps.blocking(steps.direct(kind, source, destination))
                 steps.communicator.trace.clear()
                 action()
-                assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(
+                assert ranks.max(sum(steps.communicator.trace.sent_bytes.values())) == int(
                     found.items) * 4

@@ -141,11 +141,11 @@ def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
     where = rf"rank {ranks.rank}, step 5 \(test.forward.{kind.value}\)"
     for wrong_held, wrong_wanted, message in (
         (np.zeros(held.size + 1), wanted,
-         rf"{where}: the held array has shape \({held.size + 1},\), the schedule says "
+         rf"{where}: the held array has shape \({held.size + 1},\), but the schedule says "
          rf"\({held.size},\)"),
         (held, np.zeros(wanted.size + 1), rf"{where}: the wanted array has shape"),
         (held.astype(np.float32), wanted,
-         rf"{where}: the held array has items of 4 bytes, the schedule says 8"),
+         rf"{where}: the held array has items of 4 bytes, but the schedule says 8"),
         (held, wanted.astype(np.float32), rf"{where}: the wanted array has items of 4 bytes"),
     ):
         with pytest.raises(RunError, match=message):

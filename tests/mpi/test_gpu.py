@@ -75,7 +75,7 @@ def test_a_loss_over_pixels(gpu_communicator: Communicator) -> None:
 @pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
 @pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
 def test_updates_by_array_operations(optimizer: str, gpu_communicator: Communicator) -> None:
-    with outside.known():
+    with outside.registered():
         plan = replace(plan_of("lenet5", "data", "full"), optimizer=optimizer,
                        synchronisation="sharded")
         check("lenet5", plan, "ring", gpu_communicator, f"{optimizer} on a GPU", steps=2)
@@ -103,7 +103,7 @@ def test_open_mpi_is_given_no_collectives_of_device_memory(
     network, plan = facts("lenet5").network, plan_of("lenet5", "data", "full")
     communicator.agree(lower(network, plan, CHOOSERS["ring"]))
     if P > 1:
-        with pytest.raises(InputError, match="Open MPI's non-blocking collectives crash"):
+        with pytest.raises(InputError, match="Open MPI's nonblocking collectives crash"):
             communicator.agree(lower(network, plan, CHOOSERS["mpi"]))
 
 
@@ -196,7 +196,7 @@ def _ended(monkeypatch: pytest.MonkeyPatch, communicator: Communicator) -> str:
 
 def test_a_stuck_device_ends_the_job(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCPAR_STALL_S", "0.2")
-    assert "the device has not done its work for 0.2 s" in _ended(
+    assert "the device has not finished its work for 0.2 s" in _ended(
         monkeypatch, Communicator(world(), gpu))
 
 
@@ -209,4 +209,4 @@ def test_a_fault_of_nccl_ends_the_job(gpu: Any, monkeypatch: pytest.MonkeyPatch)
         raise nccl.NcclError("unhandled system error")
 
     monkeypatch.setattr(nccl.NcclCommunicator, "check_async_error", fails)
-    assert _ended(monkeypatch, communicator) == "NCCL says: unhandled system error"
+    assert _ended(monkeypatch, communicator) == "NCCL reports: unhandled system error"

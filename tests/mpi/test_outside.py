@@ -18,7 +18,7 @@ P = world().size
 
 @pytest.fixture(autouse=True)
 def known() -> Iterator[None]:
-    with outside.known():
+    with outside.registered():
         yield
 
 

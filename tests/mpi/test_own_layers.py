@@ -65,7 +65,7 @@ def test_a_layer_without_operator_is_refused_on_every_rank(communicator: Communi
     network = Network("own", layers)
     pipeline = configurations(network, f"pipeline:{P}x1", P)
     plan = Plan(NetworkSpec.of(network), P, P, f"pipeline:{P}x1", pipeline)
-    with pytest.raises(InputError, match="layer 'plus3' is a Nothing, which no operator computes"):
+    with pytest.raises(InputError, match="layer 'plus3' is a Nothing, but no operator computes it"):
         Executor(network, plan, lower(network, plan, CHOOSERS["ring"]), communicator,
                  communicator.backend, 0)
 

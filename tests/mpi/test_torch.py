@@ -172,7 +172,7 @@ def test_micro_batches_by_step(order: str, batch: tuple[Tensor, Tensor]) -> None
     torch.optim.SGD(module.parameters(), 0.1).step()
     state = model.state_dict()
     assert all(close(state[name], value) for name, value in module.state_dict().items())
-    if order == "1f1b" and not model.engine.halves:
+    if order == "1f1b" and model.engine.training.turn is None:
         with pytest.raises(InputError, match=r"call model.step\(images, labels, loss\)"):
             model(images)
 
@@ -228,7 +228,7 @@ def test_a_loss_of_this_rank_alone_is_noticed(batch: tuple[Tensor, Tensor]) -> N
     with pytest.raises(RunError, match="take means and sums over all ranks"):
         model.backward(functional.cross_entropy(model(images), model.local(labels)))
     model = parallel(plain(), "filter")
-    with pytest.raises(RunError, match="hold the same outputs, but their losses have other"):
+    with pytest.raises(RunError, match="hold the same outputs, but the gradients of their losses"):
         (model(images) * (1.0 + world().rank)).sum().backward()
 
 

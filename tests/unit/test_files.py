@@ -142,7 +142,7 @@ def test_names_of_its_own_are_never_links(tmp_path: Path, monkeypatch: pytest.Mo
     victim.write_text("precious")
     trap = tmp_path / ".c.h5.hpcpar-lock"
     trap.symlink_to(victim)
-    with pytest.raises(InputError, match="hpcpar-lock is a symbolic link, which hpcpar does not"):
+    with pytest.raises(InputError, match="hpcpar-lock is a symbolic link, and hpcpar does not"):
         lock(str(tmp_path / "c.h5"), "checkpoint").__enter__()
     monkeypatch.setattr(files, "require_own", lambda *_: None)  # somebody is faster
     with pytest.raises(InputError, match="Too many levels of symbolic links"):

@@ -86,7 +86,7 @@ def test_a_layer_without_operator_is_refused_before_it_runs() -> None:
     from hpcpar.runtime.ops.registry import operator_of
     from tests.unit.network.test_spec import Nameless
 
-    with pytest.raises(InputError, match=r"layer 'a' is a Nameless, which no operator computes; "
+    with pytest.raises(InputError, match=r"layer 'a' is a Nameless, but no operator computes it; "
                        r"register one with @operator\(Nameless\)"):
         operator_of(Nameless("a", ("input",)))
 

@@ -268,3 +268,8 @@ def test_the_examples_of_the_reference_are_right(tmp_path: Path,
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     failed, tried = doctest.testfile(page, module_relative=False, optionflags=flags)
     assert tried > 8 and failed == 0
+
+
+@pytest.mark.parametrize("name", hpcpar.__all__)
+def test_every_name_of_the_interface_loads(name: str) -> None:
+    assert callable(getattr(hpcpar, name))

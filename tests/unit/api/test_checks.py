@@ -33,7 +33,7 @@ def test_no_check_takes_nonsense(check: Callable[[Any], object]) -> None:
     (checks.microbatches, 1024), (checks.seed, 2**63 - 1)])
 def test_counts_have_a_largest_value(check: Callable[[Any], int], largest: int) -> None:
     assert check(largest) == check(str(largest)) == largest
-    with pytest.raises(InputError, match=f"is more than {largest:,}"):
+    with pytest.raises(InputError, match=f"is more than the maximum of {largest:,}"):
         check(largest + 1)
 
 

@@ -80,7 +80,7 @@ class Alone:
     def barrier(self) -> None:
         pass
 
-    def most(self, value: float) -> float:
+    def max(self, value: float) -> float:
         return value
 
 
@@ -125,7 +125,7 @@ def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         done[0] += 1
 
     world: Any = Alone()
-    timer = Timer(world, backend, acts, lasts_s=0.05)
+    timer = Timer(world, backend, acts, sample_s=0.05)
     done[0] = 0
     timer.take()
     assert done[0] == pytest.approx(5000,

@@ -14,7 +14,7 @@ from hpcpar.calibrate.for_auto import (
     Contender,
     Contest,
     calibrate_for_auto,
-    most_telling,
+    most_informative,
     seconds_of_work,
 )
 from hpcpar.calibrate.work_index import WorkIndex
@@ -69,7 +69,7 @@ class Told:
     def expected_s(self, plan: Plan, machine: Machine) -> float:
         return 1.0
 
-    def found(self) -> Machine:
+    def machine(self) -> Machine:
         table = {key: self.truth(work) for key, work in self.works.items()}
         return replace(MACHINE, compute=table,
                        kinds=kinds(MACHINE.device, self.works.values(), table))
@@ -104,9 +104,9 @@ def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -
     truth = about(seed, 0.2)
     told, everything = Told(truth), all_measured(truth)
     machine, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
-    known = search(everything.found())[0]
+    known = search(everything.machine())[0]
     assert choice.stands and choice.strategy == known.strategy
-    plan, whole = known.plan, everything.found()
+    plan, whole = known.plan, everything.machine()
     assert price(NETWORK, plan, machine).iteration_s == pytest.approx(
         price(NETWORK, plan, whole).iteration_s)  # the largest parts are measured
     # the exact price has smaller parts too, which are estimated from what else is measured
@@ -169,9 +169,9 @@ def test_shapes_that_many_contenders_share_come_first() -> None:
     a, b = search(MACHINE)[:2]
     own = Contender(a, {"a": 0.2 * a.iteration_s})
     shared = Contender(b, {"b": 0.15 * b.iteration_s})
-    assert most_telling([own, shared]) is own
+    assert most_informative([own, shared]) is own
     third = Contender(search(MACHINE)[2], {"b": 0.15 * search(MACHINE)[2].iteration_s})
-    assert most_telling([own, shared, third]) is not own
+    assert most_informative([own, shared, third]) is not own
 
 
 def test_seconds_of_work_are_those_of_the_prediction() -> None:

@@ -133,8 +133,8 @@ def test_again_and_together() -> None:
 
 @pytest.mark.parametrize(("other", "message"), [
     ({"host": "login1"}, r"data.h5 ran on login#, but m.toml was measured with node#"),
-    ({"threads": 4}, r"BLAS threads a rank: 4, but m.toml was measured with 1"),
-    ({"precision": "fp64"}, r"data.h5 computes in float64, but m.toml has rates of float32"),
+    ({"threads": 4}, r"BLAS threads per rank: 4, but m.toml was measured with 1"),
+    ({"precision": "fp64"}, r"data.h5 computes in float64, but m.toml has times in float32"),
 ])
 def test_records_of_another_setting_are_refused(other: dict[str, Any], message: str) -> None:
     machine = refine(MACHINE, "m.toml", [record()]).machine
@@ -146,11 +146,11 @@ def test_records_of_another_setting_are_refused(other: dict[str, Any], message: 
 def test_ranks_that_differ_and_steps_of_another_version_are_refused() -> None:
     mixed = record()
     mixed.ranks[1] = replace(mixed.ranks[1], threads=2)
-    with pytest.raises(InputError, match="different threads"):
+    with pytest.raises(InputError, match="different numbers of threads"):
         refine(MACHINE, "m.toml", [mixed])
     other = record()
     other.steps.pop()
-    with pytest.raises(InputError, match="its steps are not those"):
+    with pytest.raises(InputError, match="this hpcpar makes other steps"):
         refine(MACHINE, "m.toml", [other])
 
 
@@ -265,5 +265,5 @@ def test_times_of_another_math_mode_are_neither_taken_nor_passed_over() -> None:
     tf32 = {"gpu": "H100", "math": "tf32"}
     with pytest.raises(InputError, match="ran with math tf32, but m was measured with fp32"):
         refine(refined, "m", [replace(record(), versions=tf32)])
-    assert origin.notes(tf32) == ["the plan's machine was measured with math fp32, this run has "
-                                  "tf32: calibrate again for a prediction of this run"]
+    assert origin.notes(tf32) == ["the plan's machine was measured with math fp32, but this run "
+                                  "has tf32: calibrate again to predict this run"]

@@ -336,7 +336,7 @@ def test_nothing_is_half_written(form: str, tmp_path: Path,
 def test_what_is_not_possible_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--plan", made(tmp_path, "data", 3), "--format", "chakra", "-o"]
-    assert "choose a place that exists" in refused([*words, str(tmp_path / "no" / "x")], capsys)
+    assert "choose an existing, writable" in refused([*words, str(tmp_path / "no" / "x")], capsys)
     monkeypatch.setitem(sys.modules, "google.protobuf.descriptor_pb2", None)
     assert "pip install hpcpar[onnx]" in refused([*words, str(tmp_path / "x")], capsys)
     words[1] = made(tmp_path, "data", 3, collectives="mpi")

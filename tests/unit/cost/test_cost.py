@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.compute.step_time import compute_s, roofline_s
+from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.algorithm_choice import (
     schedule_for,
@@ -199,8 +199,8 @@ def test_work_keys(strategy: str) -> None:
                                             w.fraction == 1.0 for _, w in whole)
     measured = replace(LOCAL, compute={w.key: 1.0 for _, w in whole})
     for _, work in done:
-        assert compute_s(measured, work) == work.fraction
-        assert compute_s(LOCAL, work) == roofline_s(LOCAL, work) >= 0
+        assert timed(measured, work)[0] == work.fraction
+        assert timed(LOCAL, work)[0] == roofline_s(LOCAL, work) >= 0
     for layer in network.layers:
         parts = [w for s, w in done if s.layer == layer.name and s.op in (Op.INTERIOR, Op.BOUNDARY)]
         assert sum(w.fraction for w in parts) == pytest.approx(1.0 if parts else 0.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcpar.calibrate.work_index import WorkIndex
-from hpcpar.cost.compute.step_time import compute_s
+from hpcpar.cost.compute.step_time import timed
 from hpcpar.cost.interval import interval_s
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
@@ -44,7 +44,7 @@ def calibrated(**changed: object) -> Machine:
     plan = make_plan(SPEC, "filter", 2, 16, overlap="none", machine=LOCAL)
     network = SPEC.build()
     works = WorkIndex(network, plan, schedule_for(network, plan)).works
-    table = {key: float(compute_s(LOCAL, work)) for key, work in works.items()}
+    table = {key: float(timed(LOCAL, work)[0]) for key, work in works.items()}
     levels = tuple(replace(level, ratios=(0.5, 1.5)) for level in LOCAL.levels)
     made = replace(LOCAL, compute=table, levels=levels, compute_ratios=(0.9, 1.2),
                    estimate_ratios=(0.3, 3.0))

@@ -81,11 +81,11 @@ def test_keras_files_have_a_test_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ({"arr_0": IMAGES, "arr_1": LABELS}, "a.npz holds arr_0, arr_1, which does not say what"),
+    ({"arr_0": IMAGES, "arr_1": LABELS}, "a.npz holds arr_0, arr_1, without clear names"),
     ({"images": IMAGES}, r"numpy.savez\(FILE, images=..., labels=...\)"),
-    ({"images": IMAGES, "labels": LABELS, "targets": LABELS}, "does not say what its images"),
+    ({"images": IMAGES, "labels": LABELS, "targets": LABELS}, "without clear names for images"),
     ({}, "holds nothing"),
-    ({"images": IMAGES, "labels": np.array([None] * N)}, "not a whole file of numbers"),
+    ({"images": IMAGES, "labels": np.array([None] * N)}, "not a complete NumPy file of numbers"),
     ({"images": IMAGES, "labels": LABELS[:9]}, "a.npz: 'labels' holds int64 .*; give 10 whole"),
     ({"images": IMAGES, "labels": LABELS, "test_images": IMAGES},
      "a.npz holds test_images: the held-out part 'test' needs images and labels"),
@@ -109,7 +109,7 @@ def test_npz_and_npy_are_told_apart(tmp_path: Path) -> None:
             from_numpy(path, *words)
     content = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "a.npz").write_bytes(content[:60] + b"\xff" * 30 + content[90:])
-    with pytest.raises(InputError, match=r"is not a whole file of numbers") as caught:
+    with pytest.raises(InputError, match=r"is not a complete NumPy file of numbers") as caught:
         from_numpy(path, npz)
     assert "\n" not in str(caught.value)
 
@@ -159,7 +159,7 @@ def test_sums_of_16_bits_do_not_overflow() -> None:
     for _ in range(40):  # as if there were 2**41 pixels
         statistics.count, statistics.sums, statistics.squares = (
             2 * statistics.count, 2 * statistics.sums, 2 * statistics.squares)
-    assert statistics.normalisation() == {"mean": [32767.5], "scale": [1 / 32767.5]}
+    assert statistics.mean_and_scale() == {"mean": [32767.5], "scale": [1 / 32767.5]}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
@@ -197,7 +197,7 @@ def test_what_is_not_one_hot_is_refused_by_that_word(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"y.npy holds 3 whole numbers .* not one-hot"):
             made(tmp_path, labels=labels)
     path = made(tmp_path, labels=np.eye(3)[LABELS])  # floating point: targets
-    with pytest.raises(InputError, match="one-hot labels are whole numbers there"):
+    with pytest.raises(InputError, match="takes one-hot labels as whole numbers"):
         Loader(path, ((0, N), (0, 2), (0, 6), (0, 5)), (0, N), N)
 
 
@@ -220,7 +220,7 @@ def test_labels_that_start_at_1_are_noticed(tmp_path: Path, labels: Any) -> None
 
 @pytest.mark.parametrize(("labels", "ignored", "classes", "message"), [
     (np.where(MASKS == 2, 255, MASKS), None, None, "up to 1, and 255: .* --ignore 255, or keep"),
-    (np.where(MASKS == 2, 7, MASKS), None, 3, "labels from 0 to 7; .* count with --ignore"),
+    (np.where(MASKS == 2, 7, MASKS), None, 3, "labels from 0 to 7; .* ignore with --ignore"),
     (np.where(LABELS == 2, -1, LABELS), None, None,
      "labels from -1 to 1, but the first class is 0; leave -1 out .* with --ignore -1"),
     (LABELS * 0, 0, None, "every label is the ignored one"),

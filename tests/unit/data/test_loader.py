@@ -202,7 +202,7 @@ def test_some_rows_of_a_batch(path: str) -> None:
                               one.batch(0, 1)[0][rows][:, 1:3,
                                                        2:6]) and not images[1:].any() and len(
             labels) == 0
-    with pytest.raises(InputError, match="lies outside"):
+    with pytest.raises(InputError, match="exceeds; plan with"):
         Loader(path, box, (0, 8), 7, rows=rows)
 
 
@@ -350,18 +350,18 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     fails(make(tmp_path / "g.h5", targets=targets[:9]),
           r"not floating-point numbers \[23, outputs\]", **regression)
     fails(make(tmp_path / "h.h5", targets=targets + np.inf), "not finite", **regression)
-    fails(make(tmp_path / "i.h5", targets=targets), "2 targets of each sample, the network has 4 "
+    fails(make(tmp_path / "i.h5", targets=targets), "2 targets per sample, but the network has 4 "
                                                     "outputs; .* --classes 2", classes=4,
           **regression)
     fails(make(tmp_path / "j.h5", targets=targets[:, :1]),
-          "1 targets of each sample, the network has 2 outputs", **regression)
+          "1 targets per sample, but the network has 2 outputs", **regression)
 
 
 def test_data_that_do_not_fit(path: str) -> None:
-    fails(path, "images 3x7x5, the network takes 1x28x28", shape=(1, 28, 28))
-    fails(path, "labels from 0 to 3, the network has 2 classes .* --classes 4", classes=2)
+    fails(path, "images 3x7x5, but the network takes 1x28x28", shape=(1, 28, 28))
+    fails(path, "labels from 0 to 3, but the network has 2 classes .* --classes 4", classes=2)
     fails(path, "holds 23 samples, fewer than one batch of 24", batch=24)
-    with pytest.raises(InputError, match="lies outside"):
+    with pytest.raises(InputError, match="exceeds; plan with"):
         Loader(path, ((0, 4), (0, 3), (0, 8), (0, 5)), (0, 4), 4)
     with pytest.raises(InputError, match="unknown split 'val'"):
         Loader(path, whole(4), (0, 4), 4, split="val")
@@ -371,7 +371,7 @@ def test_faults_of_the_held_out_part_are_named_as_its_own(path: str, tmp_path: P
     images, labels = np.zeros((5, *SHAPE), np.uint8), np.zeros(5, int)
     for changes, message, options in (
             ({"test_images": images[:, :1], "test_labels": labels},
-             "part holds images 1x7x5, the network takes 3x7x5", {"shape": SHAPE}),
+             "part holds images 1x7x5, but the network takes 3x7x5", {"shape": SHAPE}),
             ({"test_labels": np.full(TEST_SAMPLES, 9)}, "part holds labels from 9 to 9", {}),
             ({"test_images": images[:0], "test_labels": labels[:0]}, "part holds 0 samples", {}),
             ({"test_labels": labels}, "part: 'test_labels' is int64", {})):

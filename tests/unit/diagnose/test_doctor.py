@@ -69,7 +69,7 @@ def test_what_is_wrong_has_a_remedy() -> None:
          "HDF5_USE_FILE_LOCKING=FALSE"),
         ([rank(free_bytes=10**8)], "memory", WARNING, "0.1 GB"),
         ([rank(gpu=GPU)], "GPUs", OK, "4 x H100 on a, CuPy 14, NCCL 22304"),
-        ([rank(gpu=GPU)], "GPU buffers", OK, "--transport direct may be tried"),
+        ([rank(gpu=GPU)], "GPU buffers", OK, "try run --transport direct"),
         ([rank(gpu=GPU | {"direct": False, "fault": "exit status -11"})], "GPU buffers", OK,
          "exit status -11): messages are staged"),
         ([rank(gpu=GPU | {"devices": ["H100"]}), rank()], "GPU sharing", WARNING,
@@ -137,6 +137,6 @@ def test_a_child_that_dies_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp
                                   ("exec sleep 20", 0.5, "no answer in 0.5 s")):
         python.write_text(f"#!/bin/sh\necho '{said}'\n{end}\n")
         python.chmod(0o755)
-        found = gpu_probe.look(timeout_s)
+        found = gpu_probe.probe(timeout_s)
         assert found["devices"] == ["X"] and not found["direct"] and found["fault"].startswith(
             fault)

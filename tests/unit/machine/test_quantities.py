@@ -70,9 +70,9 @@ def test_a_file_with_units_is_the_same_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("part", "field", "value", "message"), [
-    ("device", "memory_bytes", 1, "'memory' and 'memory_bytes' say the same"),
+    ("device", "memory_bytes", 1, "'memory' and 'memory_bytes' mean the same"),
     ("device", "bandwidth", "5 GB", "m, 'device': 'bandwidth' = '5 GB' is not a number"),
-    ("levels", "alpha_s", 1, "m, 'levels', entry 1: 'latency' and 'alpha_s' say the same"),
+    ("levels", "alpha_s", 1, "m, 'levels', entry 1: 'latency' and 'alpha_s' mean the same"),
     ("levels", "latency", 3, "entry 1: 'latency' = 3 is not a number above 0 with a unit"),
     ("levels", "latencyy", "3 us", "unknown field 'latencyy'"),
 ])

@@ -157,7 +157,7 @@ def test_another_image_size(tmp_path: Path) -> None:
     assert network(fixed).parameters == 768
     for name, shape, classes, message in [
         (open_size, None, None, "has no fixed image shape; give --input"),
-        (fixed, (3, 9, 9), None, "node 'the_Gemm' (Gemm): has weights 192x4, its input samples "
+        (fixed, (3, 9, 9), None, "node 'the_Gemm' (Gemm): has weights 192x4 for input samples "
                                  "243; flatten before it, and leave --input"),
         (fixed, (3, 4, 4, 4), None, "images have 3 axes, not 3x4x4x4"),
         (fixed, None, 5, "has 4 outputs, not 5"),
@@ -171,17 +171,17 @@ def test_another_image_size(tmp_path: Path) -> None:
     ("nodes", "message"),
     [
         ([("DepthToSpace", "x", "h"), *HEAD], "node 'the_DepthToSpace' (DepthToSpace): operator "
-         "DepthToSpace is not supported; use an upsampling or a transposed convolution"),
+         "DepthToSpace is not supported; use upsampling or a transposed convolution"),
         ([("Sin", "x", "h"), *HEAD],
-         "operator Sin is not supported; leave it out, or use one of docs/reference/networks.md"),
+         "operator Sin is not supported; leave it out, or use one from docs/reference/networks.md"),
         ([("AveragePool", "x", "h", {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}), *HEAD],
          "node 'the_AveragePool' (AveragePool): pads [0, 0, 1, 1] differ"),
         ([("Conv", ("x", "k"), "h", {"group": 2}), *HEAD],
-         "has weights for 6 channels, its input has 3"),
+         "has weights for 6 channels, but its input has 3"),
         ([("Conv", ("x", "flat"), "h"), *HEAD], "4 image axes are not supported"),
         ([("Conv", ("x", "x"), "h"), *HEAD], "input 'x' must be a constant of the file"),
         ([("MaxPool", "x", "h", {"kernel_shape": [2, 2], "dilations": [2, 2]}), *HEAD],
-         "dilations [2, 2] are not supported"),
+         "pooling with dilations [2, 2] is not supported"),
         ([("MaxPool", "x", "h", {"kernel_shape": [9, 9]}), *HEAD], "a window of 9 does not fit"),
         ([("LRN", "x", "h", {"size": 4}), *HEAD], "an even size (4)"),
         ([("Add", ("x", "row"), "h"), *HEAD], "node 'the_Add' (Add): input 'row' is a constant"),
@@ -190,12 +190,12 @@ def test_another_image_size(tmp_path: Path) -> None:
         ([("Reshape", ("x", "to"), "h"), *HEAD],
          "a reshape of samples 3x8x8 to 24x8 is not supported; keep the values of each"),
         ([("Flatten", "x", "h", {"axis": 2}), *HEAD], "axis 2 is not supported"),
-        ([("Softmax", "x", "h"), *HEAD], "only at the end"),
+        ([("Softmax", "x", "h"), *HEAD], "only over the channels of the output"),
         ([("ReduceMean", "x", "h", {"axes": [1]}), *HEAD],
-         "the mean over axes [1] is not supported"),
+         "a mean over axes [1] is not supported"),
         ([("Gemm", ("x", "w"), "y", {"alpha": 2.0})], "alpha, beta and transA"),
         ([("MatMul", ("x", "w"), "y")],
-         "has weights 192x4, its input samples 3x8x8; flatten before it"),
+         "has weights 192x4 for input samples 3x8x8; flatten before it"),
         ([("Dropout", "x", ("d", "h")), *HEAD], "input 'h' is a second output of another node"),
         ([("Reshape", ("w", "to"), "h"), *HEAD],
          "node 'the_Reshape' (Reshape): cannot be computed from constants"),
@@ -219,7 +219,7 @@ def test_files_that_are_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (write(tmp_path / "two.onnx", nodes, weights={"w": (192, 4)}, outputs=("y", "f")),
          "has 2 outputs (y, f)"),
         (write(tmp_path / "flat.onnx", nodes, ("n", 3), {"w": (3, 4)}),
-         "the input 'x' has 2 axes; images N x C x W, "),
+         "the input 'x' has 2 axes; export images N x C x W, "),
     ]:
         with pytest.raises(InputError) as err:
             network(name)

@@ -168,7 +168,7 @@ def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) ->
     net = load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.ones(2, np.float32), **shapes)
     (norm,) = between(net)
     assert norm == GroupNorm(norm.name, ("input",), affine=False, groups=2)
-    with pytest.raises(InputError, match="stand in an order that no layer has"):
+    with pytest.raises(InputError, match="are in an order that no layer has"):
         load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.float32([1, 2]), **shapes)
 
 
@@ -233,20 +233,20 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("node", "message"), [
     (("GroupNormalization", ("x", "two", "two"), "h", {"num_groups": 2}),
-     "has 2 scales for 4 channels; export it with one of each channel"),
+     "has 2 scales for 4 channels; export it with one per channel"),
     (("LayerNormalization", ("x", "eight", "eight"), "h"),
-     "only the normalisation of whole samples 4x8x8 is supported; use that, or a group"),
+     "supports only whole samples 4x8x8; normalize those, or use a group"),
     (("LayerNormalization", ("x", "whole"), "h", {"axis": 1}), "has a scale without a shift"),
-    (("Mul", ("x", "eight"), "h"), "input 'eight' is a constant of shape 8; only numbers, one of"),
-    (("Div", ("three", "x"), "h"), "only as a division by a number; multiply layers instead"),
-    (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "of mode 'cubic'"),
-    (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] of mode 'nearest'"),
+    (("Mul", ("x", "eight"), "h"), "input 'eight' is a constant of shape 8; only one number per"),
+    (("Div", ("three", "x"), "h"), "supports only division by a number; multiply layers instead"),
+    (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "with mode 'cubic'"),
+    (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] with mode 'nearest'"),
     (("Resize", ("x", "", "channels"), "h"), "resizes samples or channels"),
     (("Gemm", ("x", "w", "two"), "h"), "adds 2 to 4 features; give each its own bias"),
-    (("Unsqueeze", ("x", "axis"), "h"), "axes [0] are not supported, only axes after the samples"),
+    (("Unsqueeze", ("x", "axis"), "h"), "axes [0] are not supported, only axes after"),
     (("ConvTranspose", ("x", "t"), "h", {"pads": [0, 0, 1, 1]}), "the same at both ends"),
-    (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, its input has 4"),
-    (("ReduceMax", "x", "h", {"axes": [1]}), "the maximum over axes [1] is not supported"),
+    (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, but its input has 4"),
+    (("ReduceMax", "x", "h", {"axes": [1]}), "a maximum over axes [1] is not supported"),
 ])
 def test_options_without_a_layer_are_refused(tmp_path: Path, node: Any, message: str) -> None:
     weights = {"two": (2,), "eight": (8,), "whole": (4, 8, 8), "vector": (4, 1, 1),

@@ -43,7 +43,7 @@ def test_shared_weights_are_refused(tmp_path: Path, second: tuple[object, ...]) 
     nodes: Spec = [("Identity", "k", ("again",)), ("Conv", ("x", "k"), "a", {"name": "one"}),
                    second, *HEAD]
     with pytest.raises(InputError, match=r"node 'two' \(Conv\): shares the weights 'k' with node "
-                                         r"'one', but not all of them as they are"):
+                                         r"'one'; give each layer its own, or share all"):
         network(write(tmp_path / "tied.onnx", nodes, weights=WEIGHTS))
 
 
@@ -67,9 +67,9 @@ def test_weights_that_the_source_does_not_train(tmp_path: Path) -> None:
     net = network(write(tmp_path / "n.onnx", nodes, weights=WEIGHTS | {"c.weight": (3, 3, 1, 1)}))
     assert len(net.notes) == 3
     for note, text in zip(net.notes, (
-            "'literal' (Conv): what it multiplies or adds is a literal; here it is trained",
-            "'computed' (Conv): what it multiplies or adds is computed from k, as weight_norm does",
-            "'c' (Conv): the exporter folded a batch normalisation into it"), strict=True):
+            "'literal' (Conv): a tensor used as weights is a literal; hpcpar trains it",
+            "'computed' (Conv): a tensor used as weights is computed from k, as weight_norm does",
+            "'c' (Conv): the exporter folded a batch normalization into it"), strict=True):
         assert text in note
     plain: Spec = [("Conv", ("x", "k"), "h"), *HEAD]
     assert network(write(tmp_path / "p.onnx", plain, weights=WEIGHTS)).notes == ()
@@ -94,4 +94,4 @@ def test_the_command_line_says_notes(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = write(tmp_path / "n.onnx", nodes, weights=WEIGHTS)
     assert main(["plan", "--network", path, "--ranks", "2", "--batch", "4"]) == 0
     shown = " ".join(capsys.readouterr().err.split())
-    assert "note: node 'the_Conv' (Conv): what it multiplies or adds is computed from k" in shown
+    assert "note: node 'the_Conv' (Conv): a tensor used as weights is computed from k" in shown

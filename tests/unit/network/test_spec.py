@@ -123,8 +123,8 @@ def spec(**change: object) -> NetworkSpec:
 @pytest.mark.parametrize(("given", "message"), [
     (spec(type="Lineer"), "network 'own', layer 2: unknown type 'Lineer'; did you mean 'Linear'?"),
     (spec(type="Layer"), "layer 2: unknown type 'Layer'"),
-    (spec(type="mine.Softmin"), "layer 2: unknown type 'mine.Softmin'; a layer of your own needs --"
-     "layers with its module"),
+    (spec(type="mine.Softmin"), "layer 2: unknown type 'mine.Softmin'; name the module of your "
+     "layer with --layers"),
     (spec(type=["Linear"]), "layer 2: unknown type"),
     (spec(type=None), "layer 2: unknown type 'None'"),
     (spec(out_features=10**12), "layer 2, 'out_features': expected a whole number of at most"),
@@ -134,9 +134,9 @@ def spec(**change: object) -> NetworkSpec:
     (spec(inputs="input"), "layer 2, 'inputs': expected a list, found 'input'"),
     (spec(bais=True), "layer 2: unknown field 'bais'; did you mean 'bias'?"),
     (spec(type="Dropout"), "layer 2: unknown field 'out_features'"),
-    (replace(spec(), classes=3), "its layers do not fit"),
-    (replace(spec(), shape=(4,)), "its layers do not fit"),
-    (NetworkSpec("lenet5", (1, 0, 28), 10), "numbers of at least 1"),
+    (replace(spec(), classes=3), "its layers take inputs (3,)"),
+    (replace(spec(), shape=(4,)), "its layers take inputs (3,)"),
+    (NetworkSpec("lenet5", (1, 0, 28), 10), "give positive numbers"),
     (NetworkSpec("os:getcwd", (1, 28, 28), 10), "unknown network 'os:getcwd'"),
     (NetworkSpec("/tmp/x.onnx", (1, 28, 28), 10), "unknown network '/tmp/x.onnx'"),
     (NetworkSpec("/tmp/x.py:build", (1, 28, 28), 10), "unknown network '/tmp/x.py:build'"),

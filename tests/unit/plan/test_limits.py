@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpcpar.network.builtin import network
 from hpcpar.plan.layout import computed, needed
-from hpcpar.plan.limits import CUT_THINGS, PassedLimit, limits_in_words, passed_limits
+from hpcpar.plan.limits import CUT_ITEMS, PassedLimit, limits_in_words, passed_limits
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from tests.strategies import named
 
@@ -59,4 +59,4 @@ def test_idle_ranks_are_those_with_nothing_to_compute(ranks: int, batch: int,
 def test_the_sentence_names_the_worst_limits_first() -> None:
     told = limits_in_words(passed_limits(LENET, plan_of("filter", 128, 16)))
     assert told.startswith("6 filters in 128 parts leave 122 of 128 ranks idle in conv1, ")
-    assert all(thing in CUT_THINGS.values() for thing in ("filters", "channels"))
+    assert all(thing in CUT_ITEMS.values() for thing in ("filters", "channels"))

@@ -87,8 +87,8 @@ def test_mixed_precision_is_as_much_faster_on_an_a100_as_people_find() -> None:
 @pytest.mark.parametrize(("machine", "precision", "told"), [
     ("dgx1-v100", "tf32", "V100-SXM2-16GB has no tensor cores for tf32; use --precision fp32 or"),
     ("p2.8xlarge", "tf32", "K80 has no tensor cores for tf32"),
-    ("k80x16", "amp", "machine k80x16 has one rate, in float32, which does not price amp"),
-    ("local", "tf32", "machine local has one rate, in float32, which does not price tf32"),
+    ("k80x16", "amp", "machine k80x16 gives only a float32 rate, which cannot price amp"),
+    ("local", "tf32", "machine local gives only a float32 rate, which cannot price tf32"),
 ])
 @pytest.mark.parametrize("command", [
     "plan --strategy auto", "plan --strategy data", "predict --strategy data,filter"])

@@ -20,7 +20,7 @@ from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 from hpcpar.report.tables import answer
 from hpcpar.search import auto
-from hpcpar.search.candidates import alone, priced
+from hpcpar.search.candidates import price_strategy, priced
 from tests import outside
 from tests.limits import LIMIT_S
 
@@ -30,7 +30,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "strategies.
 
 @pytest.fixture
 def halves() -> Iterator[None]:
-    with outside.known():
+    with outside.registered():
         yield
 
 
@@ -63,7 +63,7 @@ def test_other_numbers_are_refused(written: str) -> None:
 
 def test_every_grid_has_all_ranks() -> None:
     assert grid_sizes(4, 3) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
-    with outside.known():
+    with outside.registered():
         @Strategy("cubes:AxBxC", "cubes", "cubes")
         def cubes(request: StrategyRequest) -> Configs:
             return assign(request.layers, request.config(n=request.ranks))
@@ -75,7 +75,7 @@ def test_every_grid_has_all_ranks() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(InputError, match=r"'data' is in hpcpar\.plan\.builtin_strategies already"):
+    with pytest.raises(InputError, match=r"'data' is already defined in hpcpar"):
         Strategy("data", "mine", "mine")(lambda request: {})
     assert STRATEGIES["data"].words == "data parallel"
 
@@ -117,7 +117,7 @@ def test_an_outside_strategy_has_its_price_in_a_family(halves: None) -> None:
     candidates = hpcpar.plan("lenet5", 4, 64).candidates
     wanted = candidates[0].task
     names = ["data", "halves:2x2", "grid:2x2"]
-    for family, single in zip(priced(wanted, names), map(partial(alone, wanted), names),
+    for family, single in zip(priced(wanted, names), map(partial(price_strategy, wanted), names),
                               strict=True):
         assert family.exact().iteration_s == pytest.approx(single.iteration_s, rel=0.01)
 
@@ -128,7 +128,7 @@ def test_a_strategy_says_that_layers_lie_on_some_ranks(halves: None) -> None:
         return assign(request.layers, all_ranks) | assign(request.layers[:4], one)
 
     Strategy("some", "some", "some", grids=several)(first_rank)
-    with pytest.raises(InputError, match="puts layer 'input' on 1 of 4 ranks; register it with st"):
+    with pytest.raises(InputError, match="puts layer 'input' on 1 of 4 ranks; register the strat"):
         configurations(LENET, "some", 4)
     Strategy("some", "some", "some", grids=several, staged=True)(first_rank)
     assert "some" in {c.strategy for c in hpcpar.plan("lenet5", 4, 64).candidates}

@@ -125,7 +125,7 @@ def test_a_recomputed_pass_keeps_the_statistics() -> None:
     op.statistics()
     op.forward()
     first = op.blocks.y.copy()
-    op.moments[...], op.blocks.y[...], op.ctx.again = 0, 0, True
+    op.moments[...], op.blocks.y[...], op.ctx.recomputes = 0, 0, True
     op.forward()
     np.testing.assert_array_equal(op.blocks.y, first)
 

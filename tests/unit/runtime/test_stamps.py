@@ -13,7 +13,7 @@ import pytest
 from hpcpar.comm.clock_sync import common
 from hpcpar.runtime import reservoir
 from hpcpar.runtime.program import StepTimes
-from hpcpar.runtime.reservoir import TOGETHER, Reservoir
+from hpcpar.runtime.reservoir import GROUP, Reservoir
 from hpcpar.runtime.stamps import Stamps
 
 
@@ -68,16 +68,16 @@ def test_bounded_of_a_long_run(iterations: int) -> None:
     """However long, at most so many, spread over the whole run, in groups of neighbours; a larger
     reservoir has all that a smaller one has.
     """
-    most = max(reservoir.FEWEST, 40)
+    most = max(reservoir.MIN_ITERATIONS, 40)
     kept = stamped(iterations, reservoir.KEPT_TIMES // most).kept
     larger: Reservoir[int] = Reservoir(100)
     for i in range(iterations):
         larger.add(i, -i)
-    assert most // 2 - TOGETHER <= len(kept.numbers) <= most and len(larger.numbers) <= 100
-    assert kept.numbers[0] == 0 and kept.numbers[-1] > 0.8 * iterations - TOGETHER * 4
+    assert most // 2 - GROUP <= len(kept.numbers) <= most and len(larger.numbers) <= 100
+    assert kept.numbers[0] == 0 and kept.numbers[-1] > 0.8 * iterations - GROUP * 4
     assert [begin_s for begin_s, _ in kept.values] == [100.0 + n for n in kept.numbers]
     groups = np.split(kept.numbers, np.flatnonzero(np.diff(kept.numbers) > 1) + 1)
-    assert all(len(g) % TOGETHER == 0 for g in groups[:-1])
+    assert all(len(g) % GROUP == 0 for g in groups[:-1])
     gaps = {int(b[0] - a[0]) for a, b in pairwise(groups)}
     assert len(gaps) <= 1
     assert set(kept.numbers) <= set(larger.numbers)

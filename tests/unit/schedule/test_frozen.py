@@ -90,5 +90,5 @@ def test_weights_that_the_source_trains_otherwise_are_planned_but_not_run() -> N
     net = lenet("conv2", weights="otherwise")
     plan = make_plan(NetworkSpec.of(net), "data", 2, 8, network=net)
     require(net, plan)
-    with pytest.raises(InputError, match=r"layer 'conv2': .* can be planned, but not run"):
+    with pytest.raises(InputError, match=r"layer 'conv2' can be planned, but not run"):
         require_own_training(net)

@@ -138,5 +138,5 @@ def test_no_normalisation_stands_first_after_the_switch() -> None:
     configs = {layer.name: sample if layer.name in ("input", "conv", "flatten") else channel
                for layer in net.layers} | {"loss": Config(replicas=2)}
     given = Plan(NetworkSpec(net.name, net.image_shape, 4), 2, 8, "owt-b", configs, fc_passes=2)
-    with pytest.raises(InputError, match=r"layer 'norm' .* first after the switch"):
+    with pytest.raises(InputError, match=r"layer 'norm' .* first layer after the switch"):
         require(net, given)

@@ -56,7 +56,7 @@ def test_fc_passes() -> None:
     require(LENET, plan("owt-b", batch=28))
     fails("4 FC passes and 2 micro-batches", plan("owt-c", microbatches=2))
     fails("plan 4 FC passes, or use owt-c", plan("owt-b", fc_passes=2))
-    fails("layer 'conv1' lives on 2 of 4 ranks", _with(plan("owt-c"), conv1=Config(n=2)))
+    fails("layer 'conv1' is on 2 of 4 ranks", _with(plan("owt-c"), conv1=Config(n=2)))
     fails(r"layer 'fc2' .* after the switch", _with(plan("owt-c"), fc2=Config(n=4)))
     fails("use the strategy owt", _with(plan("owt-c"), flatten=Config(c=4)))
     fails("use the strategy owt", _with(plan("owt-c"), fc1=Config(replicas=4)))

@@ -12,6 +12,7 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.strategies import entry_of
 from hpcpar.search import auto
 from hpcpar.search.candidates import PlanningTask, microbatches_tried, priced
+from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.pipelines import maybe_faster
 from tests.unit.search import test_tables
 
@@ -72,8 +73,7 @@ def test_auto_leaves_out_pipelines_that_cannot_be_the_fastest(
 def test_no_plan_of_the_layer_wise_space_is_faster_than_its_bound(
         name: str, ranks: int, batch: int, machine: str, overlap: str) -> None:
     wanted = task(name, ranks, batch, machine, overlap=overlap)
-    best, found = auto.layerwise(wanted.network, wanted.spec, ranks, batch, wanted.machine,
-                                 gather=wanted.gather, **wanted.options)
+    best, found, _ = plan_layerwise(wanted)
     others = priced(wanted, [s for s in auto.strategies_to_try(wanted.network, ranks,
                                                                wanted.machine)
                              if not entry_of(s).apart])

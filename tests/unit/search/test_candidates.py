@@ -38,7 +38,7 @@ def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine
         len(loaded.levels) > 1
     )
     for c in found:
-        price = exact if c.priced_alone else closed
+        price = exact if c.exact_costs else closed
         tried = [price(net, plan, loaded) for plan in plans(c, options)]
         least_s = min(p.iteration_s for p in tried if p.fits or not any(p.fits for p in tried))
         assert c.iteration_s == pytest.approx(least_s, rel=1e-12)

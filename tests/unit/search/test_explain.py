@@ -114,7 +114,7 @@ def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, A
         machine, again = t.machine, plan
         if change.what.startswith("strategy "):
             if "layerwise" not in change.what:
-                named = auto.alone(t, change.what.split()[1])
+                named = auto.price_strategy(t, change.what.split()[1])
                 assert (change.iteration_s == pytest.approx(named.iteration_s, rel=1e-9)
                         and change.fits == named.fits)
             continue
@@ -166,7 +166,7 @@ def test_redundancy() -> None:
     parts hold more.
     """
     whole = terms("lenet5", "data", 1, 64, "local")[1]
-    assert "hold 1 times what one copy" in term(whole, "memory redundancy").remark
+    assert "hold 1 times the size of one copy" in term(whole, "memory redundancy").remark
     assert term(whole, "computation redundancy").seconds == 0.0
     chosen, found = terms("lenet5", "filter", 4, 64, "local")
     expected = sum(
@@ -254,7 +254,8 @@ def test_memory_stalling() -> None:
     machine = files.load("local")
     for share, state in ((0.95, "little room"), (1.05, "does not fit")):
         device = replace(machine.device, memory_bytes=int(chosen.prediction.memory_bytes / share))
-        tight = auto.alone(replace(chosen.task, machine=replace(machine, device=device)), "data")
+        task = replace(chosen.task, machine=replace(machine, device=device))
+        tight = auto.price_strategy(task, "data")
         remark = term(terms_of(tight), "memory stalling").remark
         assert remark.startswith(f"{share:.0%}") and state in remark
 

@@ -35,6 +35,7 @@ from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, table_search
 from hpcpar.search.candidates import priced
+from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.table_search import Search
 from hpcpar.simulation.price_plan import price
 from tests.strategies import named
@@ -332,8 +333,8 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
                 work = load.of(step)
                 table[work.key] = 10 * float(roofline_s(machine, replace(work, fraction=1.0)))
     calibrated = replace(machine, compute=table)
-    best, _ = auto.layerwise(net, spec(net), 4, 16, calibrated, overlap="none")
+    problem = auto.task(net, spec(net), 4, 16, calibrated, overlap="none")
+    best = plan_layerwise(problem).candidate
     assert best.prediction.measured_compute == pytest.approx(1.0)
-    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"),
-                    names(4, calibrated))
+    others = priced(problem, names(4, calibrated))
     assert best.iteration_s <= min(c.iteration_s for c in others) * (1 + 1e-12)

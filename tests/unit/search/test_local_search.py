@@ -16,6 +16,7 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, of_plan
+from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search
 from hpcpar.simulation.price_plan import price
@@ -48,7 +49,7 @@ def test_changes_make_plans_faster_in_time(name: str, ranks: int, batch: int, pr
     assert found.iteration_s == pytest.approx(
         price(search.network, found.plan, machine).iteration_s, rel=1e-12
     )
-    best, _ = auto.layerwise(search.network, search.plan.network, ranks, batch, machine)
+    best = plan_layerwise(start.task).candidate
     assert best.iteration_s <= min(optima[i].iteration_s for i in (0, 4, 8))
 
 
@@ -59,7 +60,7 @@ def test_parts_of_hidden_sums_around_the_best_are_tried() -> None:
     machine = files.load("p100x4x4")
     search, optima = searched("alexnet", 16, 256, machine)
     seconds = [c.iteration_s for c in optima]
-    chosen, found = auto.layerwise(search.network, search.plan.network, 16, 256, machine)
+    chosen, found, _ = plan_layerwise(optima[0].task)
     assert chosen.iteration_s <= min(seconds) < 0.95 * min(seconds[0], seconds[4], seconds[8])
     # what is told of the search is the plain sum's
     assert found.objective_s == search.best().objective_s

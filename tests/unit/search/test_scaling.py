@@ -88,7 +88,7 @@ def test_efficiency_time_and_node_hours() -> None:
 
 def test_a_single_rank_is_fully_efficient() -> None:
     wanted = task(1, 32)
-    alone = auto.alone(wanted, "data")
+    alone = auto.price_strategy(wanted, "data")
     (found,) = scaling([alone], 32, 1.0, alone.iteration_s / 32)
     assert found.efficiency == pytest.approx(1.0) and found.run_s == pytest.approx(
         alone.iteration_s)

@@ -165,7 +165,7 @@ def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any])
     moved = {}
     for step in out.steps:
         if isinstance(step, Move):
-            t = traffic(step, found.machine, network_model, plan.ranks)
+            t = traffic(step, network_model, plan.ranks)
             moved[step.key] = t.through_bytes
     parts = [layer_memory(net, plan, layer) for layer in net.layers]
     parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs

@@ -245,7 +245,7 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
     [(("--strategies", ","), "names none"), (("--strategies", "dota"), "did you mean 'data'"),
      (("--launcher", "slrum"), "did you mean 'slurm'"),
      (("--overlap", "al"), "argument --overlap: unknown value 'al'"),
-     (("--input", "1x9x9"), "holds images 1x8x8, the network takes 1x9x9"),
+     (("--input", "1x9x9"), "holds images 1x8x8, but the network takes 1x9x9"),
      (("--time", "soon"), "00:30:00"), (("--data", "none.h5"), "none.h5")],
 )
 def test_wrong_options_are_named(sweep: Sweep, options: tuple[str, str], said: str) -> None:

@@ -183,13 +183,13 @@ def test_a_tensor_of_no_numbers_is_refused(path: str, value: Any) -> None:
 
 
 def test_another_network(path: str) -> None:
-    fails("has network lenet5, the plan network mlp", checkpoint.check, path,
+    fails("has network lenet5, but the plan has network mlp", checkpoint.check, path,
           network("mlp", (1, 8, 8), 10), 1)
-    fails(r"shape \(1, 8, 8\), the plan shape \(1, 28, 28\)", checkpoint.check, path,
+    fails(r"shape \(1, 8, 8\), but the plan has shape \(1, 28, 28\)", checkpoint.check, path,
           network("lenet5"), 1)
-    fails("classes 10, the plan classes 4", checkpoint.check, path,
+    fails("classes 10, but the plan has classes 4", checkpoint.check, path,
           network("lenet5", (1, 8, 8), 4), 1)
-    fails(r"has shape \(6, 1, 5, 5\), rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9,
+    fails(r"has shape \(6, 1, 5, 5\), but rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9,
           "f4", NAMES)
     with h5py.File(path, "a") as f:
         del f["params/fc2/bias"]
@@ -197,7 +197,7 @@ def test_another_network(path: str) -> None:
     with h5py.File(path, "a") as f:
         f["params/fc2/bias"] = np.zeros(3)
     fault = checkpoint.check(path, NET, ("",)).faults["params/fc2"]
-    assert "of shape (3,), the network's is (84,)" in fault
+    assert "with shape (3,), but the network needs (84,)" in fault
 
 
 def test_chunks_that_are_larger_than_their_tensor_are_a_fault(path: str) -> None:
@@ -208,7 +208,7 @@ def test_chunks_that_are_larger_than_their_tensor_are_a_fault(path: str) -> None
                          compression="gzip")
         f["params/conv1/bias"].id.write_direct_chunk((0,), b"small")
     fault = checkpoint.check(path, NET, ()).faults["params/conv1"]
-    assert "params/conv1/bias in chunks (134217728,), which are larger than the tensor" in fault
+    assert "params/conv1/bias in chunks of (134217728,), larger than the tensor" in fault
 
 
 def test_rows_of_names(path: str) -> None:
