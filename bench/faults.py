@@ -237,7 +237,7 @@ def restart(bench: Bench, count: int) -> Row:
             time.sleep(0.1)
         struck = time.time()
         kill([bench.random.choice(training.ranks())])
-        while "going on with 3 ranks" not in training.told and job.poll() is None:
+        while "continuing with 3 ranks" not in training.told and job.poll() is None:
             time.sleep(0.02)
         done = training.iterations
         while training.iterations == done and job.poll() is None:

@@ -175,7 +175,7 @@ def _as_swept(asked: ProposalArguments, swept: Mapping[str, Study]) -> ProposalA
         raise InputError("--sweep takes one sweep of strong and one of weak scaling, of the same "
                          "network, machine and options; leave out the others")
     batches: dict[str, Any] = {_BATCH[kind]: study.batch for kind, study in swept.items()}
-    refuse("--sweep and {} exclude each other: the sweep fixes it", asked, (
+    refuse("{} has no effect with --sweep: the sweep fixes it; drop one of them", asked, (
         "network", "machine", "input", "classes", "loss", "label_smoothing", "load", "gather",
         "overlap", "precision", "bucket", *batches,
         *["ranks"] * (asked.batch is asked.batch_per_rank is None),

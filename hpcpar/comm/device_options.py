@@ -27,8 +27,8 @@ class DeviceOptions(OptionGroup, section="machine"):
 
     device: str = option("cpu", OneOf(DEVICES), "where ranks compute")
     kernels: str = option(
-        "numpy", OneOf(CPU_KERNELS), "convolution kernels on CPUs: hpcpar's on NumPy, or PyTorch's "
-        "(oneDNN; needs the extra 'torch')")
+        "numpy", OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, or PyTorch's "
+        "(oneDNN; needs the extra torch)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,11 +48,11 @@ class GpuOptions(DeviceOptions, section="machine"):
     """
 
     transport: str = option(
-        Transport.STAGED.value, OneOf(Transport), "messages between GPUs: by MPI, staged through "
-        "the host; by MPI, direct (needs a GPU-aware library); or by nccl")
+        Transport.STAGED.value, OneOf(Transport), "messages between GPUs: MPI staged through "
+        "the host, MPI directly (needs a GPU-aware library), or NCCL")
     math: str | None = option(
-        None, OneOf(MathMode), "float32 products on GPUs: fp32, or tf32 on tensor cores (default: "
-        "the plan's --precision)")
+        None, OneOf(MathMode), "float32 matrix products on GPUs: in fp32, or in tf32 on tensor "
+        "cores (default: the plan's --precision)")
 
     def __post_init__(self) -> None:
         super().__post_init__()

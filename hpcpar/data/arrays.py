@@ -52,13 +52,13 @@ class ArrayOptions(OptionGroup):
     classes: int | None = option(
         None, positive, "number of classes (default: the largest label plus one)", "K")
     test_fraction: float | None = option(
-        None, part, "fraction of each class to hold out (with targets or pixel labels: of all "
-        f"samples) if the source has no held-out part (default {TEST_FRACTION})", "F")
+        None, part, "fraction of every class (with targets or pixel labels: of all samples) to "
+        f"hold out if the source has no held-out part (default {TEST_FRACTION})", "F")
     ignore: int | None = option(
-        None, _label, "label to ignore in the loss and accuracies, as in 255 or -1", "LABEL")
+        None, _label, "label that loss and accuracy ignore, such as 255 or -1", "LABEL")
     first_label: int | None = option(
-        None, _label, "label of the first class (default 0, but labels that start at 1 are an "
-        "error)", "LABEL")
+        None, _label, "label of the first class (default 0; labels that start at 1 are refused "
+        "without this option)", "LABEL")
 
 
 class Images:

@@ -39,8 +39,8 @@ class AugmentOptions(OptionGroup, section="network and data"):
     """Changes of the training images."""
 
     augment: tuple[Augmentation, ...] = option(
-        (), augmentations, "train with random crops of images that are larger than the network's "
-        "input, with horizontal flips, or both; evaluation uses center crops",
+        (), augmentations, "train with random crops (of images larger than the network's input), "
+        "with horizontal flips, or both; evaluation uses center crops",
         ",".join(Augmentation), needs="data")
 
 

@@ -105,8 +105,8 @@ def data_spatial(request: StrategyRequest) -> Configs:
 
 
 @Strategy("df:P1xP2", "data and filter parallel",
-          "P1 groups of samples, each of P2 channel parts (ParaDL's data + filter); the grid "
-          "strategy with its numbers swapped", cuts=("samples", "filters"))
+          "P1 groups of samples, each of P2 channel parts (ParaDL's data + filter); as grid, with "
+          "the numbers swapped", cuts=("samples", "filters"))
 def data_filter(request: StrategyRequest) -> Configs:
     sample_groups, channel_parts = request.grid
     return channel_split(request, request.layers, channel_parts, sample_groups)
@@ -119,16 +119,16 @@ def channel(request: StrategyRequest) -> Configs:
     return input_channel_split(request)
 
 
-Strategy("owt-b", "one weird trick, scheme b", "like owt, with one pass of the fully connected "
+Strategy("owt-b", "one weird trick, scheme b", "as owt, with one pass of the fully connected "
          "layers per rank, over that rank's samples", grids=_up_to_most_passes,
          needs=("features",), fixes=_fc_passes("one"))(one_weird_trick)
-Strategy("owt-c", "one weird trick, scheme c", "like owt, with one pass of the fully connected "
+Strategy("owt-c", "one weird trick, scheme c", "as owt, with one pass of the fully connected "
          "layers per rank, over some samples of every rank", grids=_up_to_most_passes,
          needs=("features",), fixes=_fc_passes("each"))(one_weird_trick)
 
 
 @Strategy("pipeline[:SxN]", "pipeline parallel",
-          "S stages of layers with micro-batches (GPipe), N ranks per stage (default: one)",
+          "S stages of layers, with micro-batches (GPipe); N ranks per stage (default: one)",
           grids=grids, cuts=("stages",), fixes=_microbatches, outer=False, pipeline=True)
 def pipeline(request: StrategyRequest) -> Configs:
     count, stage_ranks = request.grid

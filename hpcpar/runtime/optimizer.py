@@ -49,24 +49,24 @@ class SGD(OptionGroup, section="training"):
     """v := momentum * v - rate * (gradient + decay * w); w := w + v (OWT, section 4.2)."""
 
     rate: float = option(
-        0.01, magnitude, "learning rate after the warm-up (the plan sets the optimizer: "
-        "hpcpar plan --optimizer)", "RATE")
+        0.01, magnitude, "learning rate after the warm-up; hpcpar plan --optimizer chooses the "
+        "optimizer", "RATE")
     schedule: str = option(
-        RateSchedule.STEP.value, check_schedule, "how the rate falls: not at all; by a factor of "
-        f"10 every {STEP_EPOCHS} epochs (step:N: every N); as half a cosine; by a factor of 6.3 "
-        "after each quarter of the training", "|".join(RateSchedule))
+        RateSchedule.STEP.value, check_schedule, "decay of the rate: none; by 10 every "
+        f"{STEP_EPOCHS} epochs (step:N: every N); half a cosine; by 6.3 after each quarter of the "
+        "training", "|".join(RateSchedule))
     warmup: int | None = option(
-        None, natural, "iterations in which the rate grows from 0 (default: a quarter of an "
+        None, natural, "iterations over which the rate rises from 0 (default: a quarter of an "
         f"epoch, at most {WARMUP})", "N")
-    momentum: float = option(0.9, part, "momentum of SGD, or Adam's first beta", "SHARE")
+    momentum: float = option(0.9, part, "momentum of SGD, or Adam's beta1", "SHARE")
     decay: float = option(0.0005, magnitude, "weight decay", "RATE")
     base_batch: int | None = option(
-        None, positive, "samples per update that --rate and --decay are tuned for (default: the "
-        "batch); an update with k times as many gets k times the rate. Layers with FC passes "
-        "(owt-b, owt-c) count the samples of one pass", "N")
+        None, positive, "samples per update for which --rate and --decay are meant (default: the "
+        "actual number); with k times as many, the rate is k times as large; layers with FC passes "
+        "(owt-b, owt-c) count the samples of a pass", "N")
     scaling: str = option(
-        "linear", OneOf(BATCH_SCALING), "with --base-batch: rate times k (linear), or rate and "
-        "decay times sqrt(k)", needs="base_batch")
+        "linear", OneOf(BATCH_SCALING), "with --base-batch: multiply the rate by k, or rate and "
+        "decay by sqrt(k)", needs="base_batch")
 
     def factors(self, samples: float) -> tuple[float, float]:
         """Factors of `rate` and `decay` for updates with `samples` samples.

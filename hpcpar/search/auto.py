@@ -90,7 +90,7 @@ def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, 
 
 
 @searched(Strategy("layerwise", "layer by layer",
-                   "a configuration for every layer, by search (OptCNN)",
+                   "a configuration for each layer, found by search (OptCNN)",
                    cuts=("samples", "parts")))
 def layerwise_of(t: PlanningTask) -> Candidate:
     return named_or_layerwise(t.network, t.spec, t.ranks, t.batch, t.machine, gather=t.gather,

@@ -27,25 +27,25 @@ SlurmTime = Annotated[str, Meta(pattern=rf"^{_TIME}$(?!\n)", description=(
 class Slurm(OptionGroup, section="Slurm"):
     """Options of a Slurm job; an empty string or 0 leaves them to the site."""
 
-    account: Word = option("", str, "account that pays", "A")
-    partition: Word = option("", str, "partition", "Q")
+    account: Word = option("", str, "account to charge", "A")
+    partition: Word = option("", str, "partition of the jobs", "Q")
     time: SlurmTime = option(
-        "", str, "limit of a job; of a case, where they are run locally", "H:M:S")
-    constraint: Word = option("", str, "features that nodes must have", "C")
+        "", str, "time limit of a job, or of each case if run locally", "H:M:S")
+    constraint: Word = option("", str, "required node features", "C")
     mpi: Word = option(
-        "", str, "of srun: pmi2, pmix, ... (default: what suits the installed MPI wheel)", "TYPE")
+        "", str, "srun's --mpi: pmi2, pmix, ... (default: fits the installed MPI wheel)", "TYPE")
     nodes: Extent = option(
-        0, positive, "nodes of every job, for any number of ranks (default: the site decides)", "N")
+        0, positive, "nodes of every job, for any number of ranks (default: the site's)", "N")
     ranks_per_node: Extent = option(
-        0, positive, "ranks of a node, instead of --nodes (default: the machine's)", "N")
+        0, positive, "ranks per node, instead of --nodes (default: the machine's)", "N")
     cpus_per_rank: Extent = option(
-        0, positive, "cores of a rank (default: the site decides)", "N")
+        0, positive, "cores per rank (default: the site's)", "N")
     gpus_per_rank: Extent = option(
-        0, positive, "GPUs of a rank (default: 1 with --device gpu)", "N")
+        0, positive, "GPUs per rank (default: 1 with --device gpu)", "N")
     modules: tuple[Line, ...] = option(
         (), str, "load this module (may be repeated)", "M", names=("--module",), nargs="*")
     sbatch: tuple[Line, ...] = option(
-        (), str, "another option of sbatch, as in --sbatch=--qos=debug (may be repeated)", "LINE",
+        (), str, "further sbatch option, as in --sbatch=--qos=debug (may be repeated)", "LINE",
         nargs="*")
     #: Shell lines before the runs.
     setup: tuple[Line, ...] = ()

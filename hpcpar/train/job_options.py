@@ -36,37 +36,37 @@ def save_interval(value: str | SaveInterval) -> SaveInterval:
 class LengthOptions(OptionGroup, section="training"):
     """Length of the training, including the part before a resume."""
 
-    epochs: int = option(1, positive, "length of the training", "N")
+    epochs: int = option(1, positive, "length of the training in epochs", "N")
     steps: int = option(
-        0, natural, "length in iterations, instead of --epochs (default: --epochs)", "N")
+        0, natural, "length of the training in iterations (default: --epochs)", "N")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavingOptions(OptionGroup, section="job"):
     """When a training run saves its state, and when it stops."""
 
-    checkpoint: str = option("", CHECKPOINT, "write weights and state here (HDF5)", "FILE.h5")
+    checkpoint: str = option("", CHECKPOINT, "write weights and optimizer state here (HDF5)",
+                             "FILE.h5")
     every: SaveInterval = option(
-        SaveInterval(), save_interval,
-        "how often: 500steps, 10min, 90s, 2h (default: after every epoch)",
+        SaveInterval(), save_interval, "interval: 500steps, 10min, 90s, 2h (default: every epoch)",
         "N steps|N min", names=("--checkpoint-every",), needs="checkpoint")
     keep: int = option(
         1, positive, "number of checkpoints to keep; older ones are named NAME.step500.h5", "N",
         needs="checkpoint")
     time_limit: float | None = option(
-        None, duration_s, "save and stop within this time: 90s, 30min, 2h (default: the end of "
-        "the Slurm job)", "N min")
+        None, duration_s, "save and stop before this time is over: 90s, 30min, 2h (default: the "
+        "Slurm job's limit)", "N min")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(SavingOptions, SGD, LengthOptions, GpuOptions, AugmentOptions, section="job"):
     """Options of a run."""
 
-    data: str = required(path, "HDF5 dataset, from: hpcpar data", "FILE.h5",
+    data: str = required(path, "data file from hpcpar data (HDF5)", "FILE.h5",
                          section="network and data")
     seed: int = option(0, checks.seed, "seed of initial weights, shuffling and dropout", "N",
                        section="training")
     resume: str = option(
-        "", path, "continue from this checkpoint, from any plan, and continue the record of --out",
+        "", path, "resume from this checkpoint of any plan, and continue the record of --out",
         "CHECKPOINT")
-    partial: bool = flag("resume from the intact parts of a damaged checkpoint", needs="resume")
+    partial: bool = flag("resume from the intact part of a damaged checkpoint", needs="resume")

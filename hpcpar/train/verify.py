@@ -54,14 +54,14 @@ def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
 class VerifyOptions(AugmentOptions, section="training"):
     """Options of a verification."""
 
-    data: str = option("", path, "HDF5 dataset, from: hpcpar data (default: random numbers)",
+    data: str = option("", path, "data file from hpcpar data (default: random samples)",
                        "FILE.h5", section="network and data")
-    steps: int = option(3, positive, "iterations", "N")
+    steps: int = option(3, positive, "number of iterations", "N")
     tolerance: float | None = option(
-        None, magnitude, "largest relative difference that passes (default: estimated for each "
-        "tensor from a serial run with slightly perturbed weights and images)", "SHARE")
+        None, magnitude, "largest relative difference that passes (default: for each tensor, from "
+        "a serial run perturbed in its last digits)", "SHARE")
     rate: float = option(
-        0.001, magnitude, "learning rate: small, so that training does not amplify rounding errors",
+        0.001, magnitude, "learning rate; a small one keeps training from amplifying rounding",
         "RATE")
     seed: int = option(0, checks.seed, "seed of initial weights, data and dropout", "N")
 

@@ -42,7 +42,7 @@ class Elastic:
 
     @property
     def losses(self) -> int:
-        return self.log.count("going on with")
+        return self.log.count("continuing with")
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + LIMIT_S

@@ -31,7 +31,7 @@ def test_computing_takes_its_time_and_messages_are_sent(
     done = hpcpar(ranks, "run", "--plan", path, "--data", digits, "--steps", 12, "--device",
                   "emulate", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert "loss and accuracy mean nothing" in done.stderr
+    assert "loss and accuracy are meaningless" in done.stderr
     run = record_file.read(str(out))
     given = plans.load(str(path))
     simulator = Simulator(given.network.build(), given, plan_and_machine(given, None)[1])

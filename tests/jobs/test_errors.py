@@ -146,7 +146,7 @@ def test_resume_from_another_network(hpcpar: Run, plan: Make, digits: Path, tmp_
     assert done.returncode == 0, done.stderr
     words = ("run", "--plan", plan(2, "data"), "--data", digits)
     said(hpcpar(2, *words, "--resume", save), 2, "mlp", "lenet5")
-    said(hpcpar(2, *words, "--checkpoint", save), 2, "exists; go on from it with --resume")
+    said(hpcpar(2, *words, "--checkpoint", save), 2, "exists; resume from it with --resume")
     said(hpcpar(2, *words, "--out", plan(2, "filter")), 2, "exists and is not a run record")
 
 

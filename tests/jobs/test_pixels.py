@@ -60,8 +60,8 @@ def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
     done = hpcpar(2, "run", "--plan", path, "--data", data, "--epochs", 1, "--rate", 0.5,
                   "--out", out)
     assert done.returncode == 0, done.stderr
-    share = "(97.1% are class 1, mean Dice of the other classes 0."
-    assert f"% of the held-out pixels right {share}" in done.stdout
+    share = "(97.1% belong to class 1, mean Dice of the other classes 0."
+    assert f"% accurate on held-out pixels {share}" in done.stdout
     assert f"% of pixels {share}" in done.stderr
     shown = hpcpar(1, "compare", out).stdout
     assert f"% of pixels {share}" in shown and "Dice by class: 0: 0." in shown

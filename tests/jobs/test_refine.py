@@ -55,7 +55,7 @@ def test_calibrate_for_auto(hpcpar: Run, tmp_path: Path) -> None:
     done = hpcpar(2, "calibrate", "--for", "auto", *network, "--budget", "2min", "-o", machine)
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
-    assert first.startswith("auto takes ") and "it stands after" in first
+    assert first.startswith("auto chooses ") and "unchanged after" in first
     found = files.load(str(machine)).quality["search"]
     assert found["stands"] and 0 < found["measured"] <= found["shapes"]
     done = hpcpar(0, "plan", *network, "--ranks", 2, "--machine", machine, "--json")

@@ -107,4 +107,4 @@ def test_the_script_for_plain_mpiexec(plan: Callable[..., Path], digits: Path,
     assert done.returncode == 0, done.stderr
     assert ((tmp_path / "run.h5").exists()
             and (tmp_path / "weights.h5").exists()
-            and "right" in done.stdout)
+            and "accurate" in done.stdout)

@@ -158,11 +158,11 @@ def test_arguments_are_checked_in_the_words_of_the_command(given: dict[str, Any]
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"network": "lenet5", "batch": 4}, "--ranks is missing"),
-    ({"network": "lenet5", "ranks": 4}, "give --batch (over all ranks) or --batch-per-rank"),
+    ({"network": "lenet5", "ranks": 4}, "give either --batch (over all ranks) or --batch-per-rank"),
     ({"network": "lenet5", "ranks": [4, 0], "batch": 4}, "'0' is not a whole number"),
     ({"network": "lenet5", "ranks": [], "batch": 4}, "argument ranks: no number is given"),
-    ({"network": "lenet5", "ranks": 4, "batch": 4, "strategy": ","}, "--strategy names none"),
-    ({"plan": "x.json", "ranks": 4}, "--plan and --ranks exclude each other"),
+    ({"network": "lenet5", "ranks": 4, "batch": 4, "strategy": ","}, "--strategy is empty"),
+    ({"plan": "x.json", "ranks": 4}, "--ranks has no effect with --plan"),
     ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares strategies and ranks"),
     ({"network": "lenet5", "ranks": 4, "batch": 4, "efficiency": 2},
      "argument efficiency: '2' is not a parallel efficiency"),
@@ -211,7 +211,7 @@ def test_a_network_of_the_program_is_priced_and_saved(own: Network, tmp_path: Pa
     result.save(str(tmp_path / "plan.json"))
     again = hpcpar.load_plan(str(tmp_path / "plan.json"))
     assert again == result.plan and again.network.build() == own
-    with pytest.raises(InputError, match="has its shape and classes"):
+    with pytest.raises(InputError, match="takes images 1x8x8 and has 10 classes"):
         hpcpar.plan(own, 2, 8, input=(1, 9, 9))
 
 
@@ -228,7 +228,7 @@ def test_a_module_of_pytorch_is_priced() -> None:
                                  torch.nn.Linear(8 * 6 * 6, 10))
     assert hpcpar.plan(module, 2, 8, input=(3, 8, 8)).prediction.iteration_s > 0
     assert hpcpar.network.from_torch(module, (3, 8, 8)).classes == 10
-    with pytest.raises(InputError, match="does not know its images"):
+    with pytest.raises(InputError, match="does not state its input shape"):
         hpcpar.plan(module, 2, 8)
 
 

@@ -49,7 +49,7 @@ def test_parts_of_samples_are_plain_numbers() -> None:
 
 def test_arguments_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["machines", "\udcff.toml"]) == 2
-    assert "'\\udcff.toml' is not text" in capsys.readouterr().err
+    assert "'\\udcff.toml' is not valid UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [

@@ -134,7 +134,7 @@ def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (["plan", "--network", "lenet5"], "--ranks"),
         (["predict", "--network", "lenet5", "--batch", "4"], "--ranks is missing"),
         (["predict", "--plan", "/nonexistent.json"], "cannot read plan file"),
-        (["predict", "--plan", "x.json", "--ranks", "4"], "exclude each other"),
+        (["predict", "--plan", "x.json", "--ranks", "4"], "has no effect with --plan"),
         (["predict", *LENET, "--strategy", "data:*"], "takes no grid"),
         (["predict", *LENET, "--strategy", "gird:*"], "did you mean 'grid'"),
         (["predict", *LENET, "--accounting", "papre"], "did you mean 'paper'"),
@@ -178,7 +178,7 @@ def test_layers_behind_a_cut_reduction_are_one_group_with_it(
     shown = text(capsys, *args)
     assert rows_of_layers(shown) == [
         ["conv1 ... flatten", "n=7", "7"], ["fc6 ... fc8", "k=7, c=7", "7"], ["loss", "n=7", "7"]]
-    assert "no layer is cut" not in shown
+    assert "cuts no layer" not in shown
 
 
 def test_stages_of_a_pipeline_are_shown_with_their_ranks(
@@ -200,13 +200,13 @@ def test_a_plan_that_cuts_nothing_says_so(capsys: pytest.CaptureFixture[str]) ->
     shown = text(capsys, "plan", "--network", "lenet5", "--machine", "h100x8", "--ranks", "64",
                  "--batch", "16", "--strategy", "layerwise")
     assert rows_of_layers(shown) == [["conv1 ... loss", "-", "1"]]
-    assert "note: no layer is cut: a single rank would take as long" in shown
+    assert "note: the plan cuts no layer: one rank alone would be as fast" in shown
 
 
 def test_plan_and_predict_say_where_a_plan_passes_the_limits_of_scaling(
         capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--network", "lenet5", "--ranks", "128", "--batch", "256", "--strategy", "filter"]
-    note = ("note: filter on 128 ranks is beyond its limits: 6 filters in 128 parts leave 122 of "
+    note = ("note: filter on 128 ranks exceeds its limits: 6 filters in 128 parts leave 122 of "
             "128 ranks idle in conv1, relu1, pool1; 10 filters in 128 parts")
     assert note in text(capsys, "plan", *args) and note in text(capsys, "predict", *args)
     first = document(capsys, "plan", *args)["limits"][0]
@@ -214,11 +214,11 @@ def test_plan_and_predict_say_where_a_plan_passes_the_limits_of_scaling(
                      "idle_ranks": 122}
     args[-1] = "data,filter,grid:*"
     shown = text(capsys, "predict", *args)
-    assert shown.count("note: filter on 128 ranks is beyond its limits") == 1
-    assert "; beyond theirs, too: grid:128x1 on 128, grid:64x2 on 128, " in shown
+    assert shown.count("note: filter on 128 ranks exceeds its limits") == 1
+    assert "; so do grid:128x1 on 128, grid:64x2 on 128, " in shown
     assert "data on 128" not in shown
     args[-1] = "data"
-    assert "beyond its limits" not in text(capsys, "plan", *args)
+    assert "exceeds its limits" not in text(capsys, "plan", *args)
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv", "--wide"])
@@ -241,8 +241,8 @@ def test_the_cheapest_way_to_fit_is_proposed_and_what_does_not_fit_is_not_writte
     file = str(tmp_path / "plan.json")
     assert main(["plan", *network, "-o", file]) == 2
     shown = " ".join(capsys.readouterr().err.split())
-    assert ("note: data needs 44.1 GB a rank, the machine has 16 GB; cheapest: --microbatches 4 "
-            "--order 1f1b needs 11.4 GB" in shown)
+    assert ("note: data needs 44.1 GB a rank, but the machine has 16 GB; cheapest remedy: "
+            "--microbatches 4 --order 1f1b needs 11.4 GB" in shown)
     assert "plan.json is not written: data does not fit in memory" in shown
     assert not (tmp_path / "plan.json").exists()
     assert main(["plan", *network, "-o", file, "--force"]) == 0 and load(file).microbatches == 1

@@ -81,7 +81,7 @@ def test_memory_of_layers_and_of_the_process(capsys: pytest.CaptureFixture[str])
     assert sum(layer["memory_bytes"] for layer in found["layers"]) == found["memory_bytes"]
     assert found["process_bytes"] == sum(found["process"].values()) > found["process"]["mpi_bytes"]
     told = text(capsys, *P100, "--strategy", "filter")
-    assert "memory at peak" in told and "beside these arrays each process holds" in told
+    assert "memory at peak" in told and "besides these arrays, each process holds" in told
 
 
 def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,8 +288,8 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         ([*LENET, "--deadline", "soon"], "argument --deadline: 'soon' is not a number"),
         ([*LENET, "--node-hours", "few"], "argument --node-hours: 'few' is not a number"),
         ([*LENET, "--batch-per-rank", "4"],
-         "give --batch (over all ranks) or --batch-per-rank, one of the two"),
-        (LENET[:4], "give --batch (over all ranks) or --batch-per-rank, one of the two"),
+         "give either --batch (over all ranks) or --batch-per-rank"),
+        (LENET[:4], "give either --batch (over all ranks) or --batch-per-rank"),
         ([*LENET[:4], "--batch-per-rank", "0"], "'0' is not a number of samples"),
         (["--network", "lenet5", "--ranks", "4,0", "--batch", "8"],
          "'0' is not a whole number of at least 1"),
@@ -326,7 +326,7 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         (["--plan", "x.json", "--efficiency", "0.5"],
          "--efficiency compares strategies and ranks"),
         (["--plan", "x.json", "--batch-per-rank", "5"],
-         "--plan and --batch-per-rank exclude each other"),
+         "--batch-per-rank has no effect with --plan"),
     ],
 )
 def test_errors_are_one_line(argv: list[str], message: str,

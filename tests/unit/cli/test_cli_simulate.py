@@ -25,10 +25,10 @@ def test_text(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--plan", plan, "--jitter", "0.05", "--slow", "node1=1.2"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("8 GPUs of p100x4x4, data: ")
-    assert "in the mean of 20, 90% between" in shown
+    assert "(mean of 20, 90% between" in shown
     assert "more than predicted" in shown
-    for words in ("slow ranks", "jitter", "computes most", "stand still for longest",
-                  "critical path", "links that carry most"):
+    for words in ("slow ranks", "jitter", "computes most", "wait for longest",
+                  "critical path", "busiest links"):
         assert words in shown
 
 

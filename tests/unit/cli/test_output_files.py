@@ -143,8 +143,8 @@ def test_another_trainings_files_are_replaced_when_asked(monkeypatch: pytest.Mon
     for name in ("c.h5", "old.h5"):
         checkpoint.write(name, checkpoint.image([("fc/weight", np.ones((2, 2)))], [], state))
     for resume in ("", "old.h5"):
-        with pytest.raises(InputError, match=r"^checkpoint c.h5 exists; go on from it with --resume"
-                           r" c.h5, replace it with --overwrite, or choose another name$"):
+        with pytest.raises(InputError, match=r"^checkpoint c.h5 exists; resume from it with "
+                           r"--resume c.h5, replace it with --overwrite, or choose another name$"):
             check_training(training(resume=resume))
     check_training(training(resume="c.h5"))
     check_training(training(overwrite=True))

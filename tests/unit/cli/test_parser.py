@@ -63,7 +63,7 @@ def test_the_option_of_another_command_names_the_way(words: str, way: str,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     said = capsys.readouterr().err
-    assert f"it belongs to another command; use: {way} " in said and said.count("\n") == 1
+    assert f"it belongs to another command: {way} " in said and said.count("\n") == 1
 
 
 def test_optimizer_and_rate_name_each_other(capsys: pytest.CaptureFixture[str]) -> None:

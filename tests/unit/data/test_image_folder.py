@@ -243,7 +243,7 @@ def test_command_says_what_it_left_out(folder: Path, tmp_path: Path,
     words = ["data", "images", str(tmp_path / "a.h5"), str(folder), "--input", "3x5x4"]
     assert main([*words, "--skip-damaged", "--json"]) == 0
     told = capsys.readouterr()
-    assert "left out 1 damaged images; the first" in told.err
+    assert "skipped 1 damaged images; the first" in told.err
     assert "dog/4.png cannot be read" in told.err
     info = json.loads(told.out)
     assert info["images"]["shape"][1:] == [3, 5, 4] and info["classes"] == 2

@@ -75,7 +75,7 @@ def test_losses_that_do_not_fit(options: dict[str, Any], message: str) -> None:
 
 def test_predicting_a_plan_fixes_the_loss() -> None:
     plan = hpcpar.plan("lenet5", 2, 4, strategy="data")
-    with pytest.raises(InputError, match="--plan and --label-smoothing exclude each other"):
+    with pytest.raises(InputError, match="--label-smoothing has no effect with --plan"):
         hpcpar.predict(plan=plan, label_smoothing=0.1)
 
 

@@ -64,8 +64,8 @@ def test_what_does_not_fit_is_not_advised(priced: Prediction) -> None:
     small = replace(priced, memory_limit_bytes=1000)
     assert not small.fits
     told = answer.of_plan(small)
-    assert told.startswith("Nothing that was tried fits in memory: 32 GPUs of abci-v100, data p")
-    assert told.endswith(" a rank of 1 kB") and "Use" not in told
+    assert told.startswith("No plan tried fits in memory: 32 GPUs of abci-v100, data p")
+    assert told.endswith(" a rank, but 1 kB is available") and "Use" not in told
     assert answer.of_predictions([small, replace(priced, iteration_s=9.0)], 1).startswith("Use ")
     assert answer.of_predictions([small], 1).startswith("Does not fit in memory: 32 GPUs")
 
@@ -98,13 +98,13 @@ def test_a_comparison_tells_how_right_the_prediction_was() -> None:
 
     rows = [row(709e-6, 700e-6, "a.h5"), row(0.5, 1.0, "b.h5")]
     assert answer.of_comparison(rows[:1], 0.987) == (
-        "Predicted 709 us an iteration, measured 700 us: 98.7% right")
+        "Predicted 709 us an iteration, measured 700 us: 98.7% accurate")
     assert answer.of_comparison(rows, 0.743) == (
-        "Predictions of 2 runs are 74.3% right on average; the worst, b.h5: 50.0%")
+        "Predictions of 2 runs are 74.3% accurate on average; the worst, b.h5, is 50.0% accurate")
     sure = [row(0.7, 0.72, "a.h5", True), row(0.5, 1.0, "b.h5", True)]
     assert answer.of_comparison(sure[:1], 0.97) == (
-        "Predicted 700 ms (490 ms to 1.05 s) an iteration, measured 720 ms: 97.2% right, inside "
-        "the 90% interval")
+        "Predicted 700 ms (490 ms to 1.05 s) an iteration, measured 720 ms: 97.2% accurate, "
+        "inside the 90% interval")
     assert answer.of_comparison(sure, 0.7).endswith("; 1 of 2 lie inside their 90% intervals")
     assert [r.inside for r in (*rows, *sure)] == [None, None, True, False]
 
@@ -113,7 +113,7 @@ def test_a_run_ends_with_its_result() -> None:
     times = {"measured_iteration_s": 0.71e-3, "predicted_iteration_s": 0.7e-3}
     trained = {"steps": 30, "loss": 0.04, "test_accuracy": 0.983, "test_loss": 0.1} | times
     assert answer.of_run(trained) == (
-        "Trained to step 30: loss 0.04, 98.3% of the held-out images right, 710 us an iteration, "
+        "Trained to step 30: loss 0.04, 98.3% accurate on held-out images, 710 us an iteration, "
         "predicted 700 us")
     assert "held-out loss 0.1," in answer.of_run(trained | {"test_accuracy": None})
     seen = {"samples": 1797, "images_per_s": 1234.56, "measured_pass_s": 0.002,
@@ -124,13 +124,13 @@ def test_a_run_ends_with_its_result() -> None:
 
 def test_verdicts() -> None:
     assert answer.of_verification(True, 1.2e-15, 1e-9, 3) == (
-        "The plan trains as one rank does: the worst difference in 3 steps is 1.2e-15, its "
-        "tolerance 1.0e-09")
+        "The plan trains as one rank does: the worst difference in 3 steps is 1.2e-15 "
+        "(tolerance 1.0e-09)")
     assert "does not train as one rank" in answer.of_verification(False, 1.0, 1e-9, 1)
     ok, warning, problem = ("ok", "MPI"), ("warning", "memory"), ("problem", "launcher")
     assert answer.of_diagnosis([ok, warning, problem]) == "Not ready to run: fix launcher"
     assert answer.of_diagnosis([ok, warning]) == "Ready to run, with 1 warning: memory"
-    assert answer.of_diagnosis([ok, ok]) == "Ready to run: 2 checks without a fault"
+    assert answer.of_diagnosis([ok, ok]) == "Ready to run: 2 checks passed"
 
 
 def test_marks_are_explained_where_they_occur() -> None:

@@ -179,7 +179,7 @@ def test_json(tmp_path: Path) -> None:
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     show_rows(compare([run(path="a/one.h5"), run()]))
     text = capsys.readouterr().out
-    assert text.startswith("Predictions of 2 runs are 73.7% right on average; the worst, one.h5")
+    assert text.startswith("Predictions of 2 runs are 73.7% accurate on average; the worst, one.h5")
     for word in ("one.h5", "accuracy", "conv1", "gradient", "40.7 ms", "80.0%", "mean", "5 of 7"):
         assert word in text
 

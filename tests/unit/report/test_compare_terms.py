@@ -207,7 +207,7 @@ def test_tables_are_at_most_100_columns_wide(everything: bool,
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
-    for word in ("quartiles", "bubble", "not foreseen", "mean of 2 stages", "waiting",
+    for word in ("quartiles", "bubble", "unexpected time", "mean of 2 stages", "waiting",
                  "stages wait for each other"):
         assert word in text
     assert ("by step" in text) == everything

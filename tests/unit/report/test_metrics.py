@@ -135,12 +135,12 @@ def test_what_cannot_be_written_is_refused_at_the_beginning(tmp_path: Path,
         with pytest.raises(InputError, match=r"pip install hpcpar\[tensorboard\]"):
             Metrics("", str(tmp_path / "events"), 0, 1)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match=r"nowhere/run.csv: cannot write there .No such file"):
+    with pytest.raises(InputError, match=r"cannot write .*nowhere/run.csv .No such file"):
         Metrics(str(tmp_path / "nowhere" / "run.csv"))
 
 
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="tensorboardX is missing (extra 'tensorboard')")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file.*: cannot write there .*choose another name"):
+    with pytest.raises(InputError, match=r"cannot write .*file.* .*choose another name"):
         Metrics("", str(tmp_path / "file"))

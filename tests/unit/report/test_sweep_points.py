@@ -47,7 +47,7 @@ def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
     one, eight = point(2, 64, 2.0), point(8, 64, 1.0, 1.25)
     assert conclusion([one, eight]) == (
         "Fastest, as measured: data on 8 ranks, 1 s an iteration of 64 samples, 2.00 times the "
-        "speed of 2 at 50.0% parallel efficiency. Predictions are right to 62.5%.")
+        "speed of 2 at 50.0% parallel efficiency. Predictions are 62.5% accurate on average.")
     assert conclusion([]) == "Nothing can run."
 
 

@@ -144,7 +144,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record_file.write(damaged, replace(run, prediction={}))
     old = str(tmp_path / "old.h5")
     record_file.write(old, replace(run, start_s=None))
-    for words, message in (([old], "has no times at which steps began; run again"),
+    for words, message in (([old], "has no start times of steps; run again"),
                            ([damaged], "'network' is missing"), ([], "give either"),
                            ([path, "--plan", file], "give either"),
                            ([path, "--machine", "local"], "--machine needs --plan")):

@@ -93,19 +93,19 @@ def test_the_automatic_choice_is_made_to_fit_where_that_is_fastest() -> None:
     assert all(not c.fits or c.iteration_s >= best.iteration_s for c in others)
     advice = advice_on([best, *others])
     assert advice is not None and advice.remedy is best and "--microbatches" in advice.options
-    assert "; taken: --microbatches" in memory_note(advice, taken=True)
+    assert "; remedy used: --microbatches" in memory_note(advice, taken=True)
 
 
 def test_the_advice_names_the_cheapest_way_and_explanations_begin_with_it() -> None:
     chosen = data(0.9)
     advice = memory_advice(chosen)
     assert advice is not None and advice.options == "--microbatches 2 --order 1f1b"
-    assert "cheapest: --microbatches 2 --order 1f1b needs" in memory_note(advice)
+    assert "cheapest remedy: --microbatches 2 --order 1f1b needs" in memory_note(advice)
     assert explain(NETWORK, chosen).to_json()["memory"] == advice.to_json()
     assert memory_advice(data(1.0)) is None
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.6, "2 ranks would do"),
+@pytest.mark.parametrize(("share", "said"), [(0.6, "2 ranks are enough"),
                                              (0.001, "use a smaller batch")])
 def test_without_a_way_the_number_of_ranks_is_named(share: float, said: str) -> None:
     """Weights alone are too much here: neither micro-batches nor recomputation help."""
