@@ -105,7 +105,7 @@ def page(c: Mapping[str, Any], chosen: Candidate, series: Mapping[str, Sequence[
                       ("heading", "Network, method and code")]
     out += [("text", line) for line in _method(chosen)] + [("picture", picture)] * bool(picture)
     for kind, points in series.items():
-        follow = " The columns behind a measured time follow from it."
+        follow = " The columns to the right of a measured time follow from it."
         out += [("heading", f"{kind.capitalize()} scaling"),
                 ("text", f"Speedup and efficiency are over {plural(points[0].ranks, p.processor)}."
                  + follow * any(q.measured for q in points)),
