@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, write_text
-from hpcpar.schema import Seconds, decode_json, one_of, read_bytes
+from hpcpar.schema import Bytes, Seconds, decode_json, one_of, read_bytes
 
 T = TypeVar("T")
 
@@ -75,6 +75,7 @@ class CasePrediction(Struct):
     iteration_high_s: Seconds | None = None
     interval_basis: str = ""
     interval_source: str = ""
+    memory_bytes: Bytes = 0
 
 
 @contextmanager
