@@ -43,12 +43,12 @@ from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep import study as studies
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
+from hpcpar.sweep.job_options import JobOptions, read, seconds
 from hpcpar.sweep.progress import SweepProgress
+from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler
 from hpcpar.sweep.scripts import BatchJob
-from hpcpar.sweep.slurm import Slurm, read, seconds
 from hpcpar.sweep.study import KINDS, Case, Study, StudyOptions
 
-LAUNCHERS = ("local", "slurm")
 #: Iterations of a run without steps and epochs.
 STEPS = 30
 #: Mini-batches in synthetic data.
@@ -108,7 +108,7 @@ class SweepResult(TableResult):
 
 
 @dataclass(frozen=True)
-class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
+class SweepArguments(JobOptions, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
                      section="job"):
     """The options of ``hpcpar sweep``.
 
@@ -117,7 +117,7 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, M
     kind : str
         ``strong`` or ``weak``; the batch is that of all ranks, or of each.
     site : (path, mapping)
-        Slurm options of the site, which all others override, and their file.
+        Job options of the site, which all others override, and their file.
     """
 
     kind: str
@@ -152,16 +152,16 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, M
     dry_run: bool = flag(
         "plan, and print the commands or batch scripts; run nothing")
     launcher: str = option(
-        "local", OneOf(LAUNCHERS), "start ranks here with mpiexec, or submit batch jobs")
+        "local", OneOf(SCHEDULERS), "start ranks here with mpiexec, or submit batch jobs")
     mpiexec: str = option(
         "", str, "local: what stands before -n P (default: the mpiexec beside this Python, or on "
         "PATH)", "COMMAND")
-    no_wait: bool = flag("Slurm: submit, collect what is there, and return", section="Slurm")
+    no_wait: bool = flag("submit, collect what is there, and return", section="batch jobs")
     one_allocation: bool = flag(
-        "Slurm: one job for all sizes (default: one for each)", section="Slurm")
-    slurm: str = option(
-        "", path, "Slurm options (docs/reference/sweep.md); those given here win", "FILE.toml",
-        section="Slurm")
+        "one job for all sizes (default: one for each)", section="batch jobs")
+    job_file: str = option(
+        "", path, "these options (docs/reference/sweep.md); those given here win", "FILE.toml",
+        section="batch jobs")
     site: tuple[str, Mapping[str, Any]] = ("", {})
 
     def __post_init__(self) -> None:
@@ -170,11 +170,11 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, M
         if self.kind == "strong":
             argument("batch", positive, self.batch)
 
-    def job(self) -> Slurm:
+    def job(self) -> JobOptions:
         """The options of batch jobs: the site's, the file's and these."""
-        given = {f.name: getattr(self, f.name) for f in fields(Slurm)
+        given = {f.name: getattr(self, f.name) for f in fields(JobOptions)
                  if getattr(self, f.name) != f.default}
-        return read(self.slurm, given, self.site)
+        return read(self.job_file, given, self.site)
 
 
 def run_sweep(asked: SweepArguments) -> SweepResult:
@@ -186,7 +186,8 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
     machine, device, dry_run = asked.machine, asked.device, asked.dry_run
-    job, here = asked.job(), asked.launcher == "local"
+    job, system = asked.job(), SCHEDULERS[asked.launcher]
+    here = system is None
     sizes = tuple(sorted(set(several_ranks(asked.ranks))))
     simulated = tuple(sorted({*several_ranks(asked.simulate)} - {*sizes})) if asked.simulate else ()
     each = share(asked.batch)
@@ -231,12 +232,12 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
             _run_here(study, states, played, [], job, tell)
             todo = [case for case in todo if case not in played]
         launch = _launcher(asked.mpiexec) if here and todo else []
-        scripts = {} if here else remote.write(study, job, todo, asked.one_allocation,
-                                                 os.getcwd())
-        if here and not dry_run:
-            _run_here(study, states, todo, launch, job, tell)
+        scripts = {} if system is None else remote.write(
+            study, system, job, todo, asked.one_allocation, os.getcwd())
+        if system is not None and not dry_run:
+            _run_by_jobs(study, system, states, scripts, asked.no_wait, tell)
         elif not dry_run:
-            _run_by_slurm(study, states, scripts, asked.no_wait, tell)
+            _run_here(study, states, todo, launch, job, tell)
     dry: dict[str, list[str]] = {}
     if dry_run:
         commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
@@ -295,7 +296,7 @@ def _cautions(study: Study, measured_here: bool) -> list[str]:
 
 
 def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
-              launcher: Sequence[str], asked: Slurm, tell: SweepProgress) -> None:
+              launcher: Sequence[str], asked: JobOptions, tell: SweepProgress) -> None:
     limit_s = seconds(asked.time) if asked.time else None
     tell.begin(len(todo))
     for case in todo:
@@ -304,11 +305,11 @@ def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
         tell.ended(case, states[case])
 
 
-def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJob, str],
-                  no_wait: bool, tell: SweepProgress) -> None:
-    watch = remote.SlurmWatcher(study, states)
+def _run_by_jobs(study: Study, system: Scheduler, states: dict[Case, Status],
+                 scripts: dict[BatchJob, str], no_wait: bool, tell: SweepProgress) -> None:
+    watch = remote.JobWatcher(study, system, states)
     try:
-        begun = remote.submit(study, scripts, states)
+        begun = remote.submit(study, system, scripts, states)
         if begun:
             tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
         if no_wait:
@@ -318,8 +319,8 @@ def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJ
         watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
     except KeyboardInterrupt:
         if watch.jobs:
-            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; scancel "
-                     f"{' '.join(watch.jobs)} ends them")
+            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; "
+                     f"{system.cancel} {' '.join(watch.jobs)} ends them")
         raise
 
 

@@ -29,6 +29,7 @@ from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
+from hpcpar.launchers import pmi_of, usual_library
 from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
@@ -37,7 +38,6 @@ from hpcpar.report.tables.answer import plural
 from hpcpar.schedule.runnable import require
 from hpcpar.signals import STATUS, handle
 from hpcpar.sweep.local import mpiexec
-from hpcpar.sweep.slurm import usual_mpi
 
 #: Jobs in a row that may be lost without a new checkpoint.
 MOST_FAILURES = 3
@@ -210,5 +210,5 @@ class _Supervisor:
 def launcher() -> list[str]:
     """The words before ``-n``: of srun within a Slurm job, else of mpiexec."""
     if "SLURM_JOB_ID" in os.environ:
-        return ["srun", f"--mpi={usual_mpi()}", "--kill-on-bad-exit=1"]
+        return ["srun", f"--mpi={pmi_of(usual_library())}", "--kill-on-bad-exit=1"]
     return [mpiexec()]

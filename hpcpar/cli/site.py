@@ -1,4 +1,4 @@
-"""Site defaults: ``~/.config/hpcpar.toml`` names the machine and the Slurm options once."""
+"""Site defaults: ``~/.config/hpcpar.toml`` names the machine and the options of batch jobs once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VARIABLE = "HPCPAR_CONFIG"
 
 @dataclass(frozen=True)
 class SiteDefaults:
-    """The file: a preset or machine file, and Slurm options."""
+    """The file: a preset or machine file, and options of batch jobs."""
 
     machine: Line = ""
-    slurm: dict[str, object] = field(default_factory=dict)
+    job: dict[str, object] = field(default_factory=dict)
 
 
 def config_path() -> str:

@@ -55,7 +55,7 @@ def examine(threads: int, given: dict[str, str]) -> JobEnvironment | None:
     every = [mine] if world is None else world.gather(mine)
     if every is None:
         return None
-    return JobEnvironment(every, library, binding, no_mpi, separate or "", environment.launcher(),
+    return JobEnvironment(every, library, binding, no_mpi, separate or "", environment.started_by(),
                           given, environment.blas(), h5py.version.hdf5_version,
                           h5py.get_config().mpi)
 

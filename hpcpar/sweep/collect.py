@@ -39,8 +39,8 @@ def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
         except InputError as err:
             why = str(err)
     line = folder.last_line(os.path.join(path, folder.LOG))
-    if not line and status.job:
-        line = folder.last_line(study.job_log(status.job))
+    if not line and status.log:
+        line = folder.last_line(status.log)
     line = line or "it left nothing in its log"
     reason = f"{why}: {line}" if why else f"exit status {code}: {line}"
     return replace(status, state=FAILED, reason=reason)

@@ -15,23 +15,25 @@ from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, write_text
-from hpcpar.schema import Seconds, decode_json, one_of, read_bytes
+from hpcpar.schema import Line, Seconds, decode_json, one_of, read_bytes
 
 T = TypeVar("T")
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
-#: same plan and runs it. ``submitted``: waits or runs in Slurm. ``running``: runs here.
+#: same plan and runs it. ``submitted``: waits or runs in a batch system. ``running``: runs here.
 STATES = PLANNED, SKIPPED, SAME, SUBMITTED, RUNNING, DONE, FAILED = (
     "planned", "skipped", "same", "submitted", "running", "done", "failed"
 )
 State = Annotated[str, one_of(*STATES)]
-JobNumber = Annotated[str, Meta(pattern=r"^[0-9]*$(?!\n)", description="the number of a job")]
+JobNumber = Annotated[str, Meta(pattern=r"^[\w.\[\]-]*$(?!\n)", description="the number of a job")]
 AGAIN = "delete its folder to run the case again"
 
 PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "run.h5", "log",
                                                "exit", "status.json")
 #: The machine of a sweep, in the sweep's own folder.
 MACHINE = "machine.toml"
+#: The folder of batch scripts in a sweep's folder.
+JOBS = "jobs"
 #: Files in a sweep's folder: the study, and its report.
 STUDY, PAGE, DATA = "study.json", "report.html", "report.json"
 
@@ -45,8 +47,9 @@ class Status:
     reason: str = ""
     #: The case with the same plan that runs it.
     same_as: str = ""
-    #: Number of the Slurm job.
+    #: Number of the batch job, and the file for what it says itself.
     job: JobNumber = ""
+    log: Line = ""
     #: `Study.request` at the time of planning.
     request: dict[str, Any] = field(default_factory=dict)
 

@@ -118,9 +118,9 @@ class Study:
         """The folder of a case's files."""
         return os.path.join(self.out, "cases", case.name)
 
-    def job_log(self, number: str) -> str:
-        """The log of a Slurm job; cases have their own logs."""
-        return os.path.join(self.out, "slurm", f"{number}.log")
+    def job_log(self, name: str) -> str:
+        """The log of a batch job; cases have their own logs."""
+        return os.path.join(self.out, folder.JOBS, f"{name}.log")
 
     def request(self, case: Case) -> dict[str, Any]:
         """Everything that decides what a case runs; a finished case serves only equal requests."""

@@ -1,0 +1,19 @@
+"""Grid Engine (Sun's and its successors): http://gridscheduler.sourceforge.net/htmlman."""
+
+from hpcpar.sweep.schedulers.base import Question, Scheduler
+
+
+class GridEngine(Scheduler):
+    """The parallel environment, which the site names, places slots on nodes."""
+
+    name, title, template, directive = "sge", "Grid Engine", "sge.sh", "#$"
+    options = ("-N {name}", "-S /bin/bash", "-j y", "-o {log}", "-P {account}", "-q {queue}",
+               "-l h_rt={time}", "-l {constraint}", "-l gpu={gpus}", "-pe {pe} {cores}")
+    submit = "qsub -terse {script}"
+    questions = (
+        Question("qstat", r"^ *{job} +\S+ +\S+ +\S+ +(\w+)", "$."),
+        Question("qacct -j {job}", r"^failed +(\d+(?: *: *\S.*)?)", "not found|No such file"),
+    )
+    # a job in state E stays in the queue, and never starts
+    ended = r"\d.*|\w*E\w*"
+    cancel = "qdel"
