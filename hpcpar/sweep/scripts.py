@@ -138,10 +138,13 @@ def script(study: Study, system: Scheduler, asked: JobOptions, job: BatchJob,
     lines = [" ".join((quoted(["run", study.folder(case)]),
                        system.launched(asked.values(case.ranks)), quoted(asked.launch))).rstrip()
              for case in job.cases]
+    here = os.path.dirname(child.command()[0])
     modules = [quoted(["module", "load", module]) for module in asked.modules]
     return fill(template(system), {
         "job": [*system.directives(values),
                 *(f"{system.directive} {line}" for line in asked.directives)],
-        "environment": [quoted(["cd", directory]), *modules, *asked.setup],
+        # PBS and Grid Engine do not pass the environment on
+        "environment": [quoted(["cd", directory]), f"export PATH={quoted([here])}:$PATH", *modules,
+                        *asked.setup],
         "work": [run, "", *lines],
     })
