@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 
+from hpcpar.errors import InputError
 from hpcpar.variables import whole_number
 
 
 @dataclass(frozen=True)
-class Launcher:
+class RankLauncher:
     """A launcher, and the names of the variables that it sets in its ranks."""
 
     title: str
@@ -48,22 +51,22 @@ class Launcher:
 _SITE = "build mpi4py with the site's MPI: pip install --no-binary=mpi4py mpi4py"
 #: Launchers that run inside of others come first: their ranks inherit the others' variables.
 LAUNCHERS = (
-    Launcher("jsrun", "JSM_NAMESPACE_SIZE", ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_RANK",),
+    RankLauncher("jsrun", "JSM_NAMESPACE_SIZE", ("JSM_NAMESPACE_SIZE",), ("JSM_NAMESPACE_RANK",),
              ("JSM_NAMESPACE_LOCAL_SIZE",), remedy=_SITE),
-    Launcher("mpiexec of Open MPI", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_SIZE",),
+    RankLauncher("mpiexec of Open MPI", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_SIZE",),
              ("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
-    Launcher("mpiexec of MPICH", "MPI_LOCALNRANKS", ("PMI_SIZE",), ("PMI_RANK",),
+    RankLauncher("mpiexec of MPICH", "MPI_LOCALNRANKS", ("PMI_SIZE",), ("PMI_RANK",),
              ("MPI_LOCALNRANKS",)),
     # on Cray systems ranks of Flux have variables of PALS, too
-    Launcher("flux run", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",), ("FLUX_TASK_RANK",),
+    RankLauncher("flux run", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",), ("FLUX_TASK_RANK",),
              nodes="FLUX_JOB_NNODES", remedy="use flux run, for Open MPI with -o pmi=pmix"),
-    Launcher("mpiexec of PALS", "PALS_RANKID", ("PMI_SIZE",), ("PALS_RANKID",),
+    RankLauncher("mpiexec of PALS", "PALS_RANKID", ("PMI_SIZE",), ("PALS_RANKID",),
              ("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"), remedy=_SITE),
-    Launcher("srun", "SLURM_STEP_NUM_TASKS", ("SLURM_STEP_NUM_TASKS",), ("SLURM_PROCID",),
+    RankLauncher("srun", "SLURM_STEP_NUM_TASKS", ("SLURM_STEP_NUM_TASKS",), ("SLURM_PROCID",),
              ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
              remedy="use srun --mpi={pmi}"),
-    Launcher("a launcher with PMI", "PMI_RANK", ("PMI_SIZE",), ("PMI_RANK",)),
-    Launcher("a launcher with PMIx", "PMIX_RANK", (), ("PMIX_RANK",)),
+    RankLauncher("a launcher with PMI", "PMI_RANK", ("PMI_SIZE",), ("PMI_RANK",)),
+    RankLauncher("a launcher with PMIx", "PMIX_RANK", (), ("PMIX_RANK",)),
 )
 #: Batch systems: variables of the number of a job, and of the ranks or slots that it has.
 _BATCH = {"Slurm job": ("SLURM_JOB_ID", "SLURM_NTASKS"), "PBS job": ("PBS_JOBID", "PBS_NP"),
@@ -71,7 +74,7 @@ _BATCH = {"Slurm job": ("SLURM_JOB_ID", "SLURM_NTASKS"), "PBS job": ("PBS_JOBID"
           "Grid Engine job": ("JOB_ID", "NSLOTS")}
 
 
-def launcher() -> Launcher | None:
+def launcher() -> RankLauncher | None:
     """The launcher that started this process; None for a process that is not a rank."""
     return next((known for known in LAUNCHERS if known.mark in os.environ), None)
 
@@ -97,3 +100,19 @@ def usual_library() -> str:
     except metadata.PackageNotFoundError:
         return "MPICH"
     return "Open MPI"
+
+
+def mpiexec() -> str:
+    """The mpiexec of the installed MPI wheel, or the one on PATH.
+
+    Raises
+    ------
+    InputError
+        Neither exists.
+    """
+    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None:
+        raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install "
+                         "'hpcpar[mpi]', or put one on PATH (sweep: name it with --mpiexec)")
+    return found

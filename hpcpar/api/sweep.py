@@ -27,6 +27,7 @@ from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
+from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
@@ -42,8 +43,8 @@ from hpcpar.schedule.runnable import require_executed
 from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep import study as studies
+from hpcpar.sweep.batch_options import BatchOptions, read, seconds
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
-from hpcpar.sweep.job_options import JobOptions, read, seconds
 from hpcpar.sweep.progress import SweepProgress
 from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler
 from hpcpar.sweep.scripts import BatchJob
@@ -108,7 +109,7 @@ class SweepResult(TableResult):
 
 
 @dataclass(frozen=True)
-class SweepArguments(JobOptions, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
+class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
                      section="job"):
     """The options of ``hpcpar sweep``.
 
@@ -170,9 +171,9 @@ class SweepArguments(JobOptions, GpuOptions, LoadOptions, StepOptions, LossOptio
         if self.kind == "strong":
             argument("batch", positive, self.batch)
 
-    def job(self) -> JobOptions:
+    def job(self) -> BatchOptions:
         """The options of batch jobs: the site's, the file's and these."""
-        given = {f.name: getattr(self, f.name) for f in fields(JobOptions)
+        given = {f.name: getattr(self, f.name) for f in fields(BatchOptions)
                  if getattr(self, f.name) != f.default}
         return read(self.job_file, given, self.site)
 
@@ -254,7 +255,7 @@ def _module(name: str) -> str:
 
 
 def _launcher(given: str) -> list[str]:
-    return shlex.split(given) or [local.mpiexec()]
+    return shlex.split(given) or [mpiexec()]
 
 
 def sweep_report(out: str) -> SweepResult:
@@ -296,7 +297,7 @@ def _cautions(study: Study, measured_here: bool) -> list[str]:
 
 
 def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
-              launcher: Sequence[str], asked: JobOptions, tell: SweepProgress) -> None:
+              launcher: Sequence[str], asked: BatchOptions, tell: SweepProgress) -> None:
     limit_s = seconds(asked.time) if asked.time else None
     tell.begin(len(todo))
     for case in todo:

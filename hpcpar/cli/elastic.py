@@ -29,7 +29,7 @@ from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
-from hpcpar.launchers import pmi_of, usual_library
+from hpcpar.launchers import mpiexec, pmi_of, usual_library
 from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
@@ -37,7 +37,6 @@ from hpcpar.report.tables import say
 from hpcpar.report.tables.answer import plural
 from hpcpar.schedule.runnable import require
 from hpcpar.signals import STATUS, handle
-from hpcpar.sweep.local import mpiexec
 
 #: Jobs in a row that may be lost without a new checkpoint.
 MOST_FAILURES = 3

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,22 +22,6 @@ from hpcpar.sweep.study import Case, Study
 
 #: Seconds that ranks have to end after each signal.
 _GRACE_S = 5.0
-
-
-def mpiexec() -> str:
-    """The mpiexec of the installed MPI wheel, or the one on PATH.
-
-    Raises
-    ------
-    InputError
-        Neither exists.
-    """
-    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
-    if found is None:
-        raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install "
-                         "'hpcpar[mpi]', or put one on PATH (sweep: name it with --mpiexec)")
-    return found
 
 
 def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from hpcpar.files import write_text
 from hpcpar.sweep import folder, queue
+from hpcpar.sweep.batch_options import BatchOptions
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import SUBMITTED, Status
-from hpcpar.sweep.job_options import JobOptions
 from hpcpar.sweep.schedulers import Scheduler
 from hpcpar.sweep.scripts import BatchJob, jobs, script
 from hpcpar.sweep.study import Case, Study
@@ -25,14 +25,13 @@ _POLLS = 3
 States = dict[Case, Status]
 
 
-def write(study: Study, system: Scheduler, asked: JobOptions, cases: Sequence[Case],
+def write(study: Study, system: Scheduler, asked: BatchOptions, cases: Sequence[Case],
           one_allocation: bool, directory: str) -> dict[BatchJob, str]:
     """Writes the batch scripts of cases; returns their paths."""
     folder.make(os.path.join(study.out, folder.JOBS))
     out = {}
     for job in jobs(cases, one_allocation):
-        suffix = os.path.splitext(system.template)[1]
-        out[job] = os.path.join(study.out, folder.JOBS, job.name + suffix)
+        out[job] = os.path.join(study.out, folder.JOBS, f"{job.name}.sh")
         write_text(out[job], script(study, system, asked, job, directory), "batch script")
     return out
 

@@ -1,32 +1,23 @@
-"""Batch scripts of a sweep: the templates of ``jobs/`` with their marked parts replaced.
-
-``job`` holds the directives, ``environment`` the modules and shell lines before the runs, ``work``
-the runs.
-"""
+"""Batch scripts of a sweep: the directives of a batch system, then the runs of cases."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import hpcpar
 from hpcpar import child
+from hpcpar.forms import quoted
 from hpcpar.launchers import usual_library
 from hpcpar.sweep import folder
-from hpcpar.sweep.job_options import JobOptions, seconds
+from hpcpar.sweep.batch_options import BatchOptions, seconds
 from hpcpar.sweep.schedulers import Scheduler
-from hpcpar.sweep.schedulers.base import quoted
 from hpcpar.sweep.study import Case, Study
 
 #: Time limit of a job: so many times the predicted time, and minutes of every case beside it.
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
-
-#: A marked part of a template: its name, and the text between its marks.
-_PART = re.compile(r"^# >>> (?P<name>\w+)\n(?P<text>.*?)^# <<< (?P=name)\n",
-                   re.MULTILINE | re.DOTALL)
 
 #: Runs one case and writes its exit status; a requeued job does not run it again.
 _RUN = """\
@@ -82,24 +73,6 @@ def device_options(study: Study) -> list[str]:
     return ["--device", study.device, *gpu, *cpu]
 
 
-def fill(template: str, parts: Mapping[str, Sequence[str]]) -> str:
-    """Replaces the marked parts of a template, all of them, by lines."""
-    text, count = _PART.subn(lambda m: "".join(f"{line}\n" for line in parts[m["name"]]), template)
-    if count != len(parts):
-        raise ValueError(f"a template needs the parts {', '.join(parts)}")
-    shebang, _, rest = text.partition("\n")
-    rest = re.sub(r"\n{3,}", "\n\n", rest)
-    rest = re.sub(r"\A(?:# .*\n)+", "", rest)  # these comments tell how to edit a template
-    return f"{shebang}\n# Written by hpcpar sweep.\n{rest}"
-
-
-def template(system: Scheduler) -> str:
-    """The text of a batch system's template."""
-    jobs = os.path.join(os.path.dirname(hpcpar.__file__), "jobs")
-    with open(os.path.join(jobs, system.template), encoding="utf-8") as f:
-        return f.read()
-
-
 def _limit_s(study: Study, job: BatchJob) -> int:
     """The predicted time of a job with a margin, in whole minutes; 0 without predictions."""
     minutes = 0.0
@@ -113,7 +86,7 @@ def _limit_s(study: Study, job: BatchJob) -> int:
     return 60 * math.ceil(minutes)
 
 
-def script(study: Study, system: Scheduler, asked: JobOptions, job: BatchJob,
+def script(study: Study, system: Scheduler, asked: BatchOptions, job: BatchJob,
            directory: str) -> str:
     """The batch script of a job.
 
@@ -140,11 +113,10 @@ def script(study: Study, system: Scheduler, asked: JobOptions, job: BatchJob,
              for case in job.cases]
     here = os.path.dirname(child.command()[0])
     modules = [quoted(["module", "load", module]) for module in asked.modules]
-    return fill(template(system), {
-        "job": [*system.directives(values),
-                *(f"{system.directive} {line}" for line in asked.directives)],
-        # PBS and Grid Engine do not pass the environment on
-        "environment": [quoted(["cd", directory]), f"export PATH={quoted([here])}:$PATH", *modules,
-                        *asked.setup],
-        "work": [run, "", *lines],
-    })
+    # PBS and Grid Engine do not pass the environment on
+    place = [quoted(["cd", directory]), f"export PATH={quoted([here])}:$PATH"]
+    return "\n".join((
+        "#!/bin/bash", "# Written by hpcpar sweep.", *system.directives(values),
+        *(f"{system.directive} {line}" for line in asked.directives),
+        "set -euo pipefail", "", *place, *modules, *system.setup, *asked.setup, "", run, "", *lines,
+        ""))

@@ -6,7 +6,7 @@ from hpcpar.sweep.schedulers.base import Question, Scheduler
 class Flux(Scheduler):
     """A batch job is an instance of Flux of its own, which starts the ranks."""
 
-    name, title, template, directive = "flux", "Flux", "flux.sh", "#flux:"
+    name, title, directive = "flux", "Flux", "#flux:"
     options = ("--job-name={name}", "--output={log}", "--bank={account}", "--queue={queue}",
                "--time-limit={seconds}s", "--requires={constraint}",
                "<--nodes={nodes}> --nslots={ranks}", "--cores-per-slot={cpus}",

@@ -6,7 +6,7 @@ from hpcpar.sweep.schedulers.base import Question, Scheduler
 class Lsf(Scheduler):
     """bsub reads the script from its stdin."""
 
-    name, title, template, directive = "lsf", "LSF", "lsf.lsf", "#BSUB"
+    name, title, directive = "lsf", "LSF", "#BSUB"
     options = ("-J {name}", "-o {log}", "-P {account}", "-q {queue}", "-W {minutes}",
                "-n {ranks}", "-R span[ptile={node_ranks}]", "-R affinity[core({cpus})]",
                "-R select[{constraint}]", "-gpu num={chunk_gpus}")

@@ -8,7 +8,7 @@ _UNKNOWN = "Unknown Job|has finished|^$"
 class Pbs(Scheduler):
     """PBS Pro shows finished jobs with -x, which Torque does not know."""
 
-    name, title, template, directive = "pbs", "PBS", "pbs.pbs", "#PBS"
+    name, title, directive = "pbs", "PBS", "#PBS"
     options = ("-N {name}", "-j oe", "-o {log}", "-A {account}", "-q {queue}",
                "-l walltime={time}",
                "-l select={chunks}:ncpus={chunk_cpus}:mpiprocs={chunk_ranks}<:ngpus={chunk_gpus}>"

@@ -6,7 +6,7 @@ from hpcpar.sweep.schedulers.base import Question, Scheduler
 class GridEngine(Scheduler):
     """The parallel environment, which the site names, places slots on nodes."""
 
-    name, title, template, directive = "sge", "Grid Engine", "sge.sh", "#$"
+    name, title, directive = "sge", "Grid Engine", "#$"
     options = ("-N {name}", "-S /bin/bash", "-j y", "-o {log}", "-P {account}", "-q {queue}",
                "-l h_rt={time}", "-l {constraint}", "-l gpu={gpus}", "-pe {pe} {cores}")
     submit = "qsub -terse {script}"

@@ -236,7 +236,7 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
         r"pretended -n 2 \S+ \S+child.py hpcpar run --plan ", document["commands"][0])
     assert set(states(document).values()) == {"planned"}
     status, document = sweep("--dry-run", "--launcher", "slurm", "--partition", "q", ranks="2,4")
-    assert status == 0 and [Path(p).name for p in document["scripts"]] == ["p2.sbatch", "p4.sbatch"]
+    assert status == 0 and [Path(p).name for p in document["scripts"]] == ["p2.sh", "p4.sh"]
     assert "#SBATCH --partition=q" in Path(document["scripts"][0]).read_text()
 
 

@@ -21,7 +21,7 @@ JobTime = Annotated[str, Meta(pattern=r"^\d+:[0-5]\d:[0-5]\d$(?!\n)",
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions(OptionGroup, section="batch jobs"):
+class BatchOptions(OptionGroup, section="batch jobs"):
     """Options of a batch job; an empty string or 0 leaves them to the site."""
 
     account: Word = option("", str, "account or project that pays", "A")
@@ -31,7 +31,7 @@ class JobOptions(OptionGroup, section="batch jobs"):
     constraint: Word = option("", str, "features that nodes must have", "C")
     mpi: Word = option(
         "", str, "how ranks start (default: what suits the installed MPI wheel): of srun pmi2, "
-        "pmix, ...; elsewhere mpich, openmpi, pals, jsrun", "TYPE")
+        "pmix, ...; of flux run simple, pmix; elsewhere mpich, openmpi, pals", "TYPE")
     pe: Word = option("mpi", str, "Grid Engine: parallel environment (qconf -spl)", "PE")
     nodes: Extent = option(
         0, positive, "nodes of every job, for any number of ranks (default: the site decides)", "N")
@@ -65,7 +65,7 @@ class JobOptions(OptionGroup, section="batch jobs"):
                              "small sizes")
         return self.nodes or (math.ceil(ranks / self.ranks_per_node) if self.ranks_per_node else 0)
 
-    def on(self, machine: Machine) -> JobOptions:
+    def on(self, machine: Machine) -> BatchOptions:
         """With as many ranks a node as the machine has, where no option says how many."""
         if self.nodes or self.ranks_per_node:
             return self
@@ -84,7 +84,7 @@ class JobOptions(OptionGroup, section="batch jobs"):
 
 
 def read(path: str, given: Mapping[str, Any],
-         site: tuple[str, Mapping[str, Any]] = ("", {})) -> JobOptions:
+         site: tuple[str, Mapping[str, Any]] = ("", {})) -> BatchOptions:
     """Merges the site's options with those of a TOML file and of the command line, which win.
 
     An empty path stands for no file; `site` is the path of the site defaults and their job
@@ -96,17 +96,18 @@ def read(path: str, given: Mapping[str, Any],
         The file cannot be read, or an option is unknown or has a wrong value.
     """
     page = "docs/reference/sweep.md"
-    values = read_toml(path, dict[str, object], "job options", page) if path else {}
+    values = read_toml(path, dict[str, object], "batch options", page) if path else {}
     usual = dict(site[1])
     if {"nodes", "ranks_per_node"} & (values.keys() | given.keys()):  # one of the two counts
         usual = {k: v for k, v in usual.items() if k not in ("nodes", "ranks_per_node")}
     merged: dict[str, Any] = {}
     for where, source in ((f" of {site[0]}", usual), (f" {path}", values), ("", given)):
-        given_here = convert(source, JobOptions, f"job options{where}", f"{page} has an example")
+        given_here = convert(source, BatchOptions, f"batch options{where}",
+                             f"{page} has an example")
         for name in source:
             value = getattr(given_here, name)
             merged[name] = merged.get(name, ()) + value if isinstance(value, tuple) else value
-    out = JobOptions(**merged)
+    out = BatchOptions(**merged)
     if out.nodes and out.ranks_per_node:
         raise InputError(f"nodes {out.nodes} and ranks_per_node {out.ranks_per_node}: one follows "
                          "from the other; give one of the two")
