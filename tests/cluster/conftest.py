@@ -25,6 +25,8 @@ INSTALL = "HPCPAR_CLUSTER_INSTALL"
 OPENMPI = "HPCPAR_OPENMPI_PYTHON"
 #: Folder of the command flux, which Debian does not have.
 FLUX = "HPCPAR_FLUX"
+#: Folder of the commands of a PBS that runs (PBS_CONF_FILE names its configuration).
+OPENPBS = "HPCPAR_OPENPBS"
 
 Hpcpar = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -109,6 +111,16 @@ def pbs(slurm: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict
         (folder / "usr/bin" / name).symlink_to(shutil.which(name, path=slurm["PATH"]) or name)
     (folder / "usr/bin/mpiexec.slurm").unlink()
     return slurm | {"PATH": f"{folder}/usr/bin:{slurm['PATH']}"}
+
+
+@pytest.fixture(scope="session")
+def openpbs() -> dict[str, str]:
+    """The environment of an OpenPBS that runs already."""
+    folder = os.environ.get(OPENPBS)
+    if not folder:
+        pytest.skip(f"{OPENPBS} names no folder with the commands of a running PBS")
+    env = environment()
+    return env | {"PATH": f"{folder}:{env['PATH']}"}
 
 
 @pytest.fixture(scope="session")
