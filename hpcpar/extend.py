@@ -1,4 +1,4 @@
-"""Everything that a module with layers, strategies, algorithms or optimizers of your own imports.
+"""Everything that a module of yours with layers, strategies, batch systems and the like imports.
 
 See docs/how-to/extend.md.
 """
@@ -21,6 +21,8 @@ from hpcpar.runtime.ops.windows import reaches
 from hpcpar.schedule.algorithms.base import Algorithm, Collective, Round, message
 from hpcpar.schedule.algorithms.registry import collective_algorithm
 from hpcpar.schedule.steps import Kind
+from hpcpar.sweep.schedulers import Scheduler, scheduler
+from hpcpar.sweep.schedulers.base import Question
 
 __all__ = [
     "Activation",
@@ -39,9 +41,11 @@ __all__ = [
     "Operator",
     "Optimizer",
     "PassWork",
+    "Question",
     "Relation",
     "Round",
     "Same",
+    "Scheduler",
     "Shape",
     "Strategy",
     "StrategyRequest",
@@ -57,5 +61,6 @@ __all__ = [
     "reaches",
     "reads_onnx",
     "reads_torch",
+    "scheduler",
     "several",
 ]

@@ -1,17 +1,22 @@
-"""Launchers, which start ranks: the variables that each sets in them, and batch jobs around them.
-"""
+"""Launchers of ranks: the variables that each sets in them, batch jobs around them, and mpiexec."""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 
 from hpcpar.errors import InputError
 from hpcpar.variables import whole_number
+
+#: Seconds that ranks have to end after each signal.
+_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -116,3 +121,40 @@ def mpiexec() -> str:
         raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install "
                          "'hpcpar[mpi]', or put one on PATH (sweep: name it with --mpiexec)")
     return found
+
+
+def run(words: list[str], log: str, limit_s: float | None) -> int | None:
+    """Runs a launcher; returns its exit status, None after a timeout.
+
+    It has ended, with the processes that it started here, when this function returns or raises.
+
+    Raises
+    ------
+    InputError
+        It cannot be started.
+    """
+    with open(log, "wb") as f:
+        try:
+            # in its own session: Ctrl-C reaches only this process, which then ends the ranks
+            job = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT,
+                                   stdin=subprocess.DEVNULL, start_new_session=True)
+        except OSError as err:
+            raise InputError(f"cannot start {words[0]} ({err.strerror}); name the launcher with "
+                             "--mpiexec") from err
+    try:
+        return job.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if job.poll() is None:
+            _end(job)
+
+
+def _end(job: subprocess.Popen[bytes]) -> None:
+    """Ends a launcher and the processes that it started here."""
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(job.pid, sign)
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(_GRACE_S)
+            return

@@ -2,7 +2,6 @@
 # Quickstart: plans, predicts, runs and compares the training of LeNet-5 on handwritten digits.
 # Results are in runs/quickstart. HPCPAR_RANKS sets the number of MPI ranks; the default is one per
 # core, between 2 and 4.
-#
 # A prediction is as good as the calibration is fresh: where others use the machine, its speed changes
 # within minutes. So calibration and training take turns, three times at most, until the prediction is
 # right to 90%.

@@ -1,7 +1,7 @@
 """Runs the commands of documentation pages: every ``sh`` block, in order, as a reader would.
 
 Run: ``python tests/run_docs.py README.md docs`` from the checkout, with ``.venv`` made. Blocks of
-another kind (``text``, ``sh slurm``) need hours, other machines or files of the reader.
+another kind (``text``, ``sh batch``) need hours, other machines or files of the reader.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
+from hpcpar.files import make_folder, require_no_links
 from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
@@ -199,7 +200,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
                            asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
     out = os.path.abspath(asked.out)
-    folder.make(os.path.join(out, "cases"))
+    make_folder(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
         beside = os.path.join(out, folder.MACHINE)
         if machine is None and os.path.exists(beside):
@@ -266,7 +267,7 @@ def sweep_report(out: str) -> SweepResult:
     InputError
         The folder `out` is not that of a study.
     """
-    folder.check_links(os.path.abspath(out))
+    require_no_links(os.path.abspath(out))
     study = studies.load(os.path.abspath(out))
     found = {case: folder.read_status(study.folder(case)) for case in study.cases()}
     return _result(study, {case: status for case, status in found.items() if status}, {})

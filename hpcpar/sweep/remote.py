@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hpcpar.files import write_text
+from hpcpar.files import make_folder, write_text
 from hpcpar.sweep import folder, queue
 from hpcpar.sweep.batch_options import BatchOptions
 from hpcpar.sweep.collect import finished
@@ -28,7 +28,7 @@ States = dict[Case, Status]
 def write(study: Study, system: Scheduler, asked: BatchOptions, cases: Sequence[Case],
           one_allocation: bool, directory: str) -> dict[BatchJob, str]:
     """Writes the batch scripts of cases; returns their paths."""
-    folder.make(os.path.join(study.out, folder.JOBS))
+    make_folder(os.path.join(study.out, folder.JOBS))
     out = {}
     for job in jobs(cases, one_allocation):
         out[job] = os.path.join(study.out, folder.JOBS, f"{job.name}.sh")
@@ -46,8 +46,8 @@ def submit(study: Study, system: Scheduler, scripts: dict[BatchJob, str],
         number = queue.submit(system, path)
         out.append(number)
         for case in job.cases:
-            status = replace(states[case], state=SUBMITTED, reason="", job=number,
-                             log=study.job_log(job.name))
+            status = replace(states[case], state=SUBMITTED, reason="", launcher=system.name,
+                             job=number, log=study.job_log(job.name))
             states[case] = folder.write_status(study.folder(case), status)
     return out
 
@@ -61,8 +61,9 @@ class JobWatcher:
 
     @property
     def open(self) -> list[Case]:
-        """Cases that have not ended."""
-        return [case for case, status in self.states.items() if status.state == SUBMITTED]
+        """Cases in jobs of this batch system that have not ended."""
+        return [case for case, status in self.states.items()
+                if (status.state, status.launcher) == (SUBMITTED, self.system.name)]
 
     @property
     def jobs(self) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,17 +18,17 @@ from hpcpar.sweep.study import Case, Study
 #: Time limit of a job: so many times the predicted time, and minutes of every case beside it.
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
-#: Runs one case and writes its exit status; a requeued job does not run it again.
-_RUN = """\
-run() { # run CASE LAUNCHER...: a failed case does not stop the next one
+#: Runs one case and writes its exit status; a job that starts again does not run it again.
+_RUN = f"""\
+run() {{ # run CASE LAUNCHER...: a failed case does not stop the next one
   local case=$1 status=0
   shift
-  [ ! -e "$case/@EXIT@" ] || return 0
-  "$@" @PROGRAM@ run --plan "$case/@PLAN@" --out "$case/@RECORD@" @OPTIONS@ \\
-    >"$case/@LOG@" 2>&1 || status=$?
-  printf '%s\\n' "$status" >"$case/@EXIT@.tmp"
-  mv "$case/@EXIT@.tmp" "$case/@EXIT@"
-}"""
+  [ ! -e "$case/{folder.EXIT}" ] || return 0
+  "$@" %s run --plan "$case/{folder.PLAN}" --out "$case/{folder.RECORD}" %s \\
+    >"$case/{folder.LOG}" 2>&1 || status=$?
+  printf '%%s\\n' "$status" >"$case/{folder.EXIT}.tmp"
+  mv "$case/{folder.EXIT}.tmp" "$case/{folder.EXIT}"
+}}"""
 
 
 @dataclass(frozen=True)
@@ -95,19 +94,14 @@ def script(study: Study, system: Scheduler, asked: BatchOptions, job: BatchJob,
     directory : str
         Working directory of the job.
     """
-    mpich, open_mpi = system.mpi
-    usual = open_mpi if usual_library() == "Open MPI" else mpich
-    asked = replace(asked, mpi=asked.mpi or usual,
+    asked = replace(asked, mpi=asked.mpi or system.mpi[usual_library() == "Open MPI"],
                     gpus_per_rank=asked.gpus_per_rank or int(study.device == "gpu"))
     limit_s = seconds(asked.time) if asked.time else _limit_s(study, job)
-    minutes = math.ceil(limit_s / 60)
     time = f"{limit_s // 3600:02}:{limit_s // 60 % 60:02}:{limit_s % 60:02}" if limit_s else ""
     values = asked.values(job.ranks) | {
         "name": f"hpcpar-{job.name}", "log": study.job_log(job.name), "time": time,
-        "minutes": minutes, "seconds": limit_s}
-    words = {"EXIT": folder.EXIT, "PLAN": folder.PLAN, "RECORD": folder.RECORD, "LOG": folder.LOG,
-             "PROGRAM": quoted(child.command()), "OPTIONS": quoted(run_options(study))}
-    run = re.sub("@([A-Z]+)@", lambda m: words[m[1]], _RUN)
+        "minutes": math.ceil(limit_s / 60), "seconds": limit_s}
+    run = _RUN % (quoted(child.command()), quoted(run_options(study)))
     lines = [" ".join((quoted(["run", study.folder(case)]),
                        system.launched(asked.values(case.ranks)), quoted(asked.launch))).rstrip()
              for case in job.cases]

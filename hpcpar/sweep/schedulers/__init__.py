@@ -1,7 +1,5 @@
 """Batch systems: one file and one entry each, `hpcpar.sweep.schedulers.base`."""
 
-from typing import TypeVar
-
 from hpcpar.errors import require_free
 from hpcpar.sweep.schedulers.base import Scheduler
 from hpcpar.sweep.schedulers.flux import Flux
@@ -10,14 +8,12 @@ from hpcpar.sweep.schedulers.pbs import Pbs
 from hpcpar.sweep.schedulers.sge import GridEngine
 from hpcpar.sweep.schedulers.slurm import Slurm
 
-T = TypeVar("T", bound=type[Scheduler])
-
 #: Name -> entry; None: no batch system, cases run on this machine.
 SCHEDULERS: dict[str, Scheduler | None] = {
     "local": None, **{made.name: made() for made in (Slurm, Pbs, Lsf, Flux, GridEngine)}}
 
 
-def scheduler(made: T) -> T:
+def scheduler(made: type[Scheduler]) -> type[Scheduler]:
     """Makes a batch system known to --launcher.
 
     Raises

@@ -151,7 +151,7 @@ def test_a_case_fails_only_when_its_job_is_surely_over(tmp_path: Path,
     path.mkdir(parents=True)
     (tmp_path / "jobs").mkdir()
     Path(study.job_log("p2")).write_text("module: no such module\n")
-    states = {case: Status(SUBMITTED, job="7", log=study.job_log("p2"))}
+    states = {case: Status(SUBMITTED, launcher="slurm", job="7", log=study.job_log("p2"))}
     site = Site(scontrol=(1, "", "timed out"))
     monkeypatch.setattr(queue, "run", site)
     watch = remote.JobWatcher(study, SLURM, states)
@@ -174,7 +174,16 @@ def test_a_case_with_a_status_has_ended_whatever_the_batch_system_says(
     path.mkdir(parents=True)
     (path / "exit").write_text("9\n")
     (path / "log").write_text("starting\nhpcpar: no room left\nsrun: error: task 0\n")
-    states = {case: Status(SUBMITTED, job="7")}
+    states = {case: Status(SUBMITTED, launcher="slurm", job="7")}
     monkeypatch.setattr(queue, "run", Site(scontrol=(0, "JobState=RUNNING", "")))
     assert remote.JobWatcher(study, SLURM, states).poll()[0] == [case]
     assert states[case].reason == "exit status 9: no room left"
+
+
+def test_jobs_of_another_batch_system_are_left_alone(tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    case, study = Case("data", 2, 64), replace(STUDY, out=str(tmp_path))
+    states = {case: Status(SUBMITTED, launcher="slurm", job="7")}
+    monkeypatch.setattr(queue, "run", Site())
+    watch = remote.JobWatcher(study, SYSTEMS["flux"], states)
+    assert watch.poll() == ([], {}) and not watch.open and states[case].state == SUBMITTED

@@ -256,6 +256,8 @@ def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
         (tmp_path / "cases" / case.name).mkdir(parents=True)
         (tmp_path / "cases" / case.name / "prediction.json").write_text(
             '{"iteration_s": 2.0, "compute_s": 1.0, "exposed_communication_s": 1.0,'
+            ' "iteration_low_s": 1.0, "iteration_high_s": 3.0, "interval_basis": "calibration",'
+            ' "interval_source": "calibrated",'
             ' "phases": {"gradient": {"exposed_communication_s": 1.0}}}')
     (job,) = scripts.jobs(LARGE, True)
     text = scripts.script(study, SLURM, BatchOptions().on(machine), job, "/home/me")
