@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_no_links, write_text
-from hpcpar.schema import Line, Seconds, Word, one_of, read_json
+from hpcpar.schema import Line, Seconds, one_of, read_json
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
 #: same plan and runs it. ``submitted``: waits or runs in a batch system. ``running``: runs here.
@@ -46,7 +46,7 @@ class Status:
     #: The case with the same plan that runs it.
     same_as: str = ""
     #: Batch system, number of the job, and the file for what it says itself.
-    launcher: Word = ""
+    launcher: Line = ""
     job: JobNumber = ""
     log: Line = ""
     #: `Study.request` at the time of planning.

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar import launchers
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.cli import main as cli
 from hpcpar.cost.network.algorithm_choice import schedule_for
@@ -28,7 +29,7 @@ from hpcpar.report.sweep_points import (
 )
 from hpcpar.report.tables.sweep_table import notes
 from hpcpar.simulation.price_plan import price
-from hpcpar.sweep import folder, local, report, study
+from hpcpar.sweep import folder, report, study
 from hpcpar.train import record_file, run_record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
@@ -90,7 +91,7 @@ class Launcher:
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     found = Launcher()
-    monkeypatch.setattr(local, "_wait", found)
+    monkeypatch.setattr(launchers, "run", found)
     return found
 
 
@@ -276,7 +277,7 @@ def test_the_page_needs_nothing_outside_itself(sweep: Sweep, monkeypatch: pytest
                                                tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures come with the extra 'plot'")
     monkeypatch.undo()
-    monkeypatch.setattr(local, "_wait", Launcher())
+    monkeypatch.setattr(launchers, "run", Launcher())
     assert sweep(ranks="1")[0] == 0
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 4
@@ -377,7 +378,7 @@ def test_a_local_sweep_calibrates_unless_it_is_told_not_to(
         files.save(made, words[words.index("-o") + 1])
         return 0
 
-    monkeypatch.setattr(local, "_wait", calibrated)
+    monkeypatch.setattr(launchers, "run", calibrated)
     for _ in range(2):
         status, document = sweep(machine="")
         assert status == 0 and set(states(document).values()) == {"done"}
@@ -395,7 +396,7 @@ def test_a_calibration_that_fails_says_why(sweep: Sweep, launcher: Launcher,
         Path(log).write_text("hpcpar: no memory\n")
         return 1
 
-    monkeypatch.setattr(local, "_wait", failing)
+    monkeypatch.setattr(launchers, "run", failing)
     assert sweep(machine="")[0] == 2
     said = sweep.said  # type: ignore[attr-defined]
     assert "calibration on 1 ranks: no memory; --machine names" in said
