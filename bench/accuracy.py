@@ -11,21 +11,21 @@ For every network and number of ranks a calibration measures, on as many ranks, 
 collectives, the device's rates, and the compute steps (alone, without messages) of every strategy
 at half and at twice the case's batch. From that a case is predicted, at its own batch, which makes
 other local shapes. No iteration of any case, and nothing of what ranks do to each other in one, is
-part of the calibration. What its table has no time for (all that depends on the number of samples)
-lies on straight lines through what it has.
+part of the calibration. Times that its table lacks (all that depend on the number of samples) lie
+on straight lines through the times that it has.
 
-The speed of a shared machine changes from minute to minute. So one job interleaves both: whenever a
-case's compute steps have been measured, or those of its plan at another batch, it runs for some
-iterations (``bench/unseen/interleaved.py``).
+The speed of a shared machine changes from minute to minute. So one job interleaves both: whenever
+the compute steps of a case, or of its plan at another batch, have been measured, the case runs for
+some iterations (``bench/unseen/interleaved.py``).
 
 Cases whose ranks share cores have tables of their own: their times are less certain.
 
-Predictions are of two kinds:
+There are two kinds of predictions:
 
 * *unseen*: from that calibration alone;
 * *steps known*: the same links and rates, but the compute steps of the case's own plan were
-  measured too, alone, as a user has them
-  measured with ``--for plan.json``. What is still off is not the compute steps' model.
+  measured too, alone, as with ``--for plan.json``. The remaining error does not come from the
+  model of compute steps.
 
 ``auto`` is chosen with the steps known, from a calibration before. Measured is the slowest rank's
 median over the iterations of a job.
@@ -47,7 +47,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from bench.unseen.cases import SIZES, groups  # noqa: E402
 from bench.unseen.report import report  # noqa: E402
 from bench.unseen.running import Bench, estimate_s, hosts  # noqa: E402
-from hpcpar.sweep.local import mpiexec  # noqa: E402
+from hpcpar.launchers import mpiexec  # noqa: E402
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

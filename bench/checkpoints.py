@@ -1,9 +1,9 @@
 """The time that a checkpoint takes from a training, written while the training goes on.
 
 Run: ``python bench/checkpoints.py`` (some minutes; ``--network``, ``--ranks``, ``--batch``).
-Jobs with and without checkpoints on the way train alike, in turn. What a checkpoint adds to the
-time of a job, over the time between two checkpoints (10 minutes), is its overhead. It exits with 1
-above 1%.
+Jobs with and without checkpoints on the way train alike, in turn. The overhead is
+the time that a checkpoint adds to a job, over the time between two checkpoints (10 minutes). The
+exit status is 1 above 1%.
 """
 
 from __future__ import annotations

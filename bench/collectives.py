@@ -4,8 +4,8 @@
 
 It starts one MPI job and one gloo job per number of ranks. Every round measures all contestants in
 turn (A B C A B C ...), so that noise disturbs all of them alike. The slowest rank of a round
-counts; a cell is the median of the rounds. Idle processes sleep. Sizes are those of the whole
-float32 buffer (reduced or gathered).
+counts; a cell is the median of the rounds. Idle processes sleep. A size is the
+size of the whole float32 buffer (reduced or gathered).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def work_mpi() -> None:
 
 def serve(w: Any) -> None:
     """Measures every size that rank 0 reads, until it is 0."""
-    size, turn, contestants = 0, 0, dict[str, Job]()
+    size, first, contestants = 0, 0, dict[str, Job]()
     while True:
         asked = int(sys.stdin.readline() or 0) if w.rank == 0 else None
         idle = w.comm.Ibarrier()
@@ -138,9 +138,9 @@ def serve(w: Any) -> None:
             contestants, size = mpi_contestants(asked), asked
         names = list(contestants)
         # the first one finds idle cores: rotate the order
-        turn = (turn + 1) % len(names)
-        seconds = {name: w.most(measure(contestants[name], size, w.barrier))
-                   for name in names[turn:] + names[:turn]}
+        first = (first + 1) % len(names)
+        seconds = {name: w.max(measure(contestants[name], size, w.barrier))
+                   for name in names[first:] + names[:first]}
         if w.rank == 0:
             print(json.dumps({name: seconds[name] for name in names}), flush=True)
 
@@ -208,10 +208,10 @@ def bench(ranks: int, sizes: list[int], rounds: int, with_gloo: bool) -> list[di
     rows = []
     for size in sizes:
         seconds: dict[str, list[float]] = {}
-        for turn in range(rounds + 1):
+        for number in range(rounds + 1):
             for team in teams:
                 for name, value in team.round(size).items():
-                    if turn:  # the first round warms up
+                    if number:  # the first round warms up
                         seconds.setdefault(name, []).append(value)
         rows.append({"ranks": ranks, "bytes": size,
                      "seconds": {name: statistics.median(v) for name, v in seconds.items()}})

@@ -1,4 +1,4 @@
-"""Iterations beside those of PyTorch's DistributedDataParallel, on the same cores.
+"""Iterations beside PyTorch's DistributedDataParallel, on the same cores.
 
 Run: ``python bench/ddp.py`` (half an hour; ``--networks alexnet`` for one of them; needs PyTorch).
 The machine is calibrated for each network, which gets two plans: ``data`` and ``auto``. Jobs of
@@ -32,7 +32,7 @@ from hpcpar.report.tables import seconds, show  # noqa: E402
 
 #: Network -> images of a batch.
 BATCHES = {"alexnet": 32, "vgg16": 8, "resnet50": 16}
-#: Wanted throughput of ``auto`` over that of DistributedDataParallel.
+#: Wanted throughput of ``auto``, as a multiple of DistributedDataParallel's.
 GOAL = 1.5
 RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
 
@@ -172,13 +172,18 @@ def measure(name: str, args: argparse.Namespace, folder: str) -> tuple[list[str]
     return [name, str(batch), *cells], ratios
 
 
+def several(text: str) -> list[str]:
+    """Words that commas separate."""
+    return text.split(",")
+
+
 def main() -> int:
     """Prints the table; returns 1 where the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    several = {"type": lambda text: text.split(",")}
-    parser.add_argument("--networks", default=[*BATCHES], help="some, split by commas", **several)
-    parser.add_argument("--strategies", default=["data", "auto"], **several)
-    parser.add_argument("--kernels", default=["numpy"], help="numpy, torch, or both", **several)
+    parser.add_argument("--networks", type=several, default=[*BATCHES],
+                        help="names, separated by commas")
+    parser.add_argument("--strategies", default=["data", "auto"], type=several)
+    parser.add_argument("--kernels", default=["numpy"], help="numpy, torch, or both", type=several)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10, help="iterations of a job")

@@ -6,8 +6,8 @@ Hosts are joined by shaped links of each rate (Mbit/s) on this machine; root onl
 `calibrate` measures the links with a rank on each of `--calibrated` hosts (default: all); ranks
 then `run --device emulate`: their messages are real, their computing is slept, so that many hosts
 fit few cores, and hides whatever the network does. The cores limit what all hosts send together:
-two drove 16 links of 100 Mbit/s at two thirds of that. What was measured in `--folder` is not
-measured again. The exit status is 1 where the simulated times of a network's strategies are over 5%
+two drove 16 links of 100 Mbit/s at two thirds of that. Results in `--folder` are not measured
+again. The exit status is 1 where the simulated times of a network's strategies are over 5%
 off in the mean.
 """
 
@@ -33,7 +33,7 @@ from hpcpar.train.record_file import load_record  # noqa: E402
 
 NETWORK, INPUT, CLASSES, SAMPLES = "mobilenet_v2", "3x64x64", "100", 4
 #: A device that computes for about as long as such links take.
-DEVICE = Device(memory_bytes=1e9, flops_per_s=2e9, bandwidth_bytes_per_s=2e9, launch_s=1e-5)
+DEVICE = Device(memory_bytes=10**9, flops_per_s=2e9, bandwidth_bytes_per_s=2e9, launch_s=1e-5)
 STEPS = 8
 LIMIT = 0.05
 
@@ -60,7 +60,8 @@ def rows(folder: Path, hosts: int, calibrated: int, rate: int,
          strategies: list[str]) -> list[tuple[float, ...]]:
     """Measured, simulated and predicted seconds of each strategy."""
     sh("bash", SCRIPT, "up", hosts, rate)
-    machine, out = machine_of(folder, calibrated, rate), []
+    machine = machine_of(folder, calibrated, rate)
+    out: list[tuple[float, ...]] = []
     for strategy in strategies:
         name = f"{calibrated}-{hosts}-{rate}-{strategy.replace('/', '-')}"
         plan, record = folder / "plan.json", folder / f"{name}.h5"

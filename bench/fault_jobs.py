@@ -49,7 +49,7 @@ def hpcpar(*words: object) -> None:
 
 @dataclass
 class Fate:
-    """What became of a job."""
+    """The result of a job."""
 
     status: int
     #: Its standard error.
@@ -67,7 +67,7 @@ class Training:
     Attributes
     ----------
     losses : dict
-        Loss of every iteration, as the last job that did it told.
+        Loss of every iteration, from the last job that did it.
     """
 
     folder: Path

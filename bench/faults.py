@@ -1,10 +1,10 @@
-"""Faults: jobs that are killed, stopped, or out of disk, and what is lost.
+"""Faults: jobs that are killed, stopped, or out of disk, and the work that is lost.
 
 Run: ``python bench/faults.py`` (an hour; ``--parts``, ``--kills``, ``--minutes``, ``--quick``).
 LeNet-5 trains on the handwritten digits, with a checkpoint every 200 iterations, some tenths of a
 second: longer than a checkpoint takes to be written. It exits with 1 where a checkpoint is torn,
-more than one interval is lost, an end takes longer than 10 s, or the loss curve is not that of one
-undisturbed rank.
+more than one interval is lost, an end takes longer than 10 s, or the loss curve differs from one
+undisturbed rank's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Bench:
             print(f"BROKEN: {what}", file=sys.stderr)
 
     def same_loss(self, training: Training, batch: int = 16) -> str:
-        """Compares what all jobs have told with the undisturbed curve."""
+        """Compares the losses of all jobs with the undisturbed curve."""
         steps = sorted(training.losses)
         want = self.curve(steps[-1] + 1, batch)[steps]
         off = float(np.max(np.abs(np.array([training.losses[i] for i in steps]) / want - 1)))
@@ -188,7 +188,7 @@ def stopped(bench: Bench, count: int) -> Row:
         kill(training.ranks()[number % 2:][:1], signal.SIGSTOP)
         fate = training.finish(job, struck)
         end_s.append(fate.end_s)
-        unnamed += "nothing has come for 5 s from rank" not in fate.text
+        unnamed += "nothing has arrived for 5 s from rank" not in fate.text
     bench.check(not unnamed, f"{unnamed} stopped ranks were not named")
     return ("stands still (limit 5 s)", count, int(torn(training.checkpoint)), "-",
             len(training.left()), _worst(end_s), "-", "-")
@@ -237,7 +237,7 @@ def restart(bench: Bench, count: int) -> Row:
             time.sleep(0.1)
         struck = time.time()
         kill([bench.random.choice(training.ranks())])
-        while "going on with 3 ranks" not in training.told and job.poll() is None:
+        while "continuing with 3 ranks" not in training.told and job.poll() is None:
             time.sleep(0.02)
         done = training.iterations
         while training.iterations == done and job.poll() is None:

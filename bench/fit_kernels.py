@@ -3,7 +3,7 @@
 Usage: python -m bench.fit_kernels [--leave device|network] [--write]
 
 It reads ``bench/gallery/*.csv``: kernels of DeepBench, and training runs on one device. Runs in
-TF32 and mixed precision fit the numbers of tensor cores, once those of float32 are known.
+TF32 and mixed precision fit the numbers of tensor cores, once float32's numbers are known.
 ``--leave`` fits again without each device (network) in turn and predicts it; ``--write`` writes
 ``hpcpar/cost/compute/kernel_model.toml``. It needs SciPy and takes a minute (``--leave``: five).
 ``--leave`` writes its figures to ``bench/gallery/left_out.csv``, which the gallery's page shows.
@@ -189,7 +189,7 @@ class Table:
 
     def _device(self, rows: NDArray[np.int64]) -> Device:
         """The data sheet of each entry, as arrays."""
-        sheets = {name: catalogue.figures(ALIASES.get(name, name), "fit")
+        sheets: dict[str, Any] = {name: catalogue.figures(ALIASES.get(name, name), "fit")
                   for name in {sample.device for sample in self.samples}}
 
         def column(field: str) -> Any:
@@ -227,8 +227,9 @@ class Table:
                    product: Product) -> Floats:
         """Seconds of products in the samples' number format."""
         if not self._rates.any():
-            return product_s(model, device, op, product)
-        return tensor_product_s(model, device, op, product, self._rates[rows], self._tf32[rows])
+            return np.asarray(product_s(model, device, op, product))
+        return np.asarray(tensor_product_s(model, device, op, product, self._rates[rows],
+                                           self._tf32[rows]))
 
     def weights(self) -> Floats:
         """Weight of each sample: many runs of one network on one device count less each."""
@@ -259,9 +260,10 @@ def packed(model: Model) -> Floats:
 def unpacked(logs: Floats, like: Model) -> Model:
     """The model of these logarithms."""
     numbers = iter(np.exp(logs).tolist())
-    return replace(like, **{
+    changed: dict[str, Any] = {
         name: {key: next(numbers) for key in value} if isinstance(value, dict) else next(numbers)
-        for name, value in ((name, getattr(like, name)) for name in _numbers(like))})
+        for name, value in ((name, getattr(like, name)) for name in _numbers(like))}
+    return replace(like, **changed)
 
 
 def _unbounded(value: Any) -> Any:
@@ -279,8 +281,9 @@ def fit(samples: Sequence[Sample]) -> KernelModel:
         return np.concatenate([root * bounded, 0.03 * (logs - first)])
 
     whole = {name: dict.fromkeys(getattr(START, name), 1.0) for name in ("share", "bandwidth")}
-    most = packed(replace(START, **{name: whole.get(name) or _unbounded(getattr(START, name))
-                                    for name in _numbers(START)}))
+    bounds: dict[str, Any] = {name: whole.get(name) or _unbounded(getattr(START, name))
+                              for name in _numbers(START)}
+    most = packed(replace(START, **bounds))
     found = least_squares(residuals, np.minimum(first, most - 1e-3), max_nfev=60,
                           diff_step=1e-3, bounds=(-np.inf, most))
     return unpacked(found.x, START)
@@ -288,7 +291,7 @@ def fit(samples: Sequence[Sample]) -> KernelModel:
 
 def fit_tensor(samples: Sequence[Sample], base: KernelModel) -> tuple[KernelModel, float]:
     """The numbers of tensor cores, and time of fused element-wise kernels, by `fit`'s rules; the
-    numbers of float32 stay those of `base`.
+    numbers of float32 come from `base`.
     """
     table, like = Table(samples), START.tensor
     first = np.append(packed(like), math.log(FUSED))
@@ -307,7 +310,7 @@ def fit_tensor(samples: Sequence[Sample], base: KernelModel) -> tuple[KernelMode
 
 
 def fit_all(samples: Sequence[Sample]) -> tuple[KernelModel, float]:
-    """The numbers of float32, then those of tensor cores, and the time of fused kernels."""
+    """The numbers of float32, then of tensor cores, and the time of fused kernels."""
     base = fit([s for s in samples if s.precision == "fp32"])
     return fit_tensor([s for s in samples if s.precision != "fp32"], base)
 
@@ -336,9 +339,10 @@ def leave_out(samples: Sequence[Sample], by: str) -> list[LeftOut]:
                 logs = Table(own).logs(model, fused)
                 found.setdefault(kind, []).append(logs)
                 print(f"without {by} {left:22s} {kind:5s}", accuracy(logs), flush=True)
-    for kind, logs in found.items():
-        print(f"all, each {by} left out: {kind:5s}", accuracy(np.concatenate(logs)))
-    return [LeftOut.of(by, kind, np.concatenate(logs)) for kind, logs in found.items()]
+    together = {kind: np.concatenate(parts) for kind, parts in found.items()}
+    for kind, logs in together.items():
+        print(f"all, each {by} left out: {kind:5s}", accuracy(logs))
+    return [LeftOut.of(by, kind, logs) for kind, logs in together.items()]
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend as make_backend  # noqa: E402
-from hpcpar.kernels.interface import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
 from hpcpar.network.builtin import network  # noqa: E402
 from hpcpar.network.layers import Conv2d  # noqa: E402
 
@@ -150,6 +150,9 @@ def main() -> int:
     except InputError as err:
         print(f"gpu_kernels: {err}", file=sys.stderr)
         return 2
+    from hpcpar.kernels.cupy_backend import CupyBackend
+
+    assert isinstance(gpu, CupyBackend)
     card = gpu.xp.cuda.runtime.getDeviceProperties(gpu.device)["name"].decode()
     print(f"{card}, convolutions by {gpu.convolutions}, {datetime.date.today().isoformat()}")
     for name in options.networks.split(","):

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass
 class Session:
-    """What a part writes to, and its sizes.
+    """The results that a part writes to, and its sizes.
 
     Attributes
     ----------
@@ -117,9 +117,11 @@ def kernels(session: Session) -> None:
     """Convolutions against PyTorch on the same card."""
     from bench import gpu_kernels
     from hpcpar.kernels import backend
+    from hpcpar.kernels.cupy_backend import CupyBackend
 
     for math in ("fp32", "tf32"):
         gpu = backend("gpu", math)
+        assert isinstance(gpu, CupyBackend)
         session.facts["convolutions"] = gpu.convolutions
         for name, batch in session.cases:
             session.rows += gpu_kernels.compare(gpu, name, batch, session.repeats, math)
@@ -216,7 +218,7 @@ def _torch_iteration_s(session: Session, name: str, batch: int, math: str) -> fl
 
 
 def _hpcpar(*words: object, ranks: int = 1) -> str:
-    """Output of a command of hpcpar, as a job of so many ranks."""
+    """Output of a command of hpcpar, as a job of this number of ranks."""
     start = ["mpiexec", "-n", str(ranks)] if words[0] in ("run", "calibrate") else []
     command = [*start, sys.executable, "-m", "hpcpar", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -260,7 +262,7 @@ def predictions(session: Session) -> None:
 
 
 def ranks(session: Session) -> None:
-    """Several ranks on one card, and NCCL with one rank: that losses are those of one rank."""
+    """Several ranks on one card, and NCCL with one rank, have the losses of one rank."""
     steps = 3 if session.small else 10
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)

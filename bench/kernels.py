@@ -96,7 +96,7 @@ def kernel_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
     """The NumPy backend's three kernels on random arrays."""
     import numpy as np
 
-    from hpcpar.kernels.interface import ConvSpec, Segment
+    from hpcpar.kernels.geometry import ConvSpec, Segment
     from hpcpar.kernels.numpy_backend import NumpyBackend
 
     backend, rng = NumpyBackend(), np.random.default_rng(0)
@@ -157,11 +157,11 @@ def torch_calls(layer: Layer, batch: int) -> dict[str, Callable[[], Any]]:
 def rounds_of(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Median seconds of each call, interleaved, after a warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
+    for number in range(rounds + 1):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
-            if turn:
+            if number:
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
@@ -190,7 +190,7 @@ def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dic
         calls: dict[str, Callable[[], Any]] = {
             "numpy": kernels[name],
             "square": lambda: np.matmul(square[0], square[1], out=square[2]),
-            "own": lambda: [gemm() for _ in range(repeats)],  # noqa: B023 - called within this turn only
+            "own": lambda: [gemm() for _ in range(repeats)],  # noqa: B023 - called within this round only
         }
         if with_torch:
             calls["torch"] = rivals[name]

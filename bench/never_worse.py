@@ -2,8 +2,8 @@
 
 Run: ``python bench/never_worse.py`` (minutes; ``--cases`` and ``--draws`` for more or less). Cases
 (network, machine, ranks, batch) are drawn from a seed, and for each of them plans: any strategy and
-placement, with any overlap, buckets, micro-batches, order, recomputation and synchronisation. What
-changes the training stays as it is: batch, element type, statistics of batch normalisation,
+placement, with any overlap, buckets, micro-batches, order, recomputation and synchronisation.
+Options that change the training stay: batch, element type, statistics of batch normalisation,
 optimizer. A plan that fits and is predicted faster than the choice of ``plan`` by more than 0.1% is
 a counter-example: its command line is printed, without the options that it does not need, and the
 bench ends with status 1.
@@ -36,6 +36,7 @@ from hpcpar.plan.strategy import STRATEGIES, grid_sizes  # noqa: E402
 from hpcpar.report.tables import say  # noqa: E402
 from hpcpar.search import auto  # noqa: E402
 from hpcpar.search.candidates import priced  # noqa: E402
+from hpcpar.search.layerwise import plan_layerwise  # noqa: E402
 from hpcpar.search.searches import SEARCHES  # noqa: E402
 from hpcpar.simulation.price_plan import Prediction  # noqa: E402
 
@@ -175,7 +176,8 @@ def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
     """Iteration of the best named strategy over the search's; None where no named strategy fits."""
     machine, spec = files.load(preset), NetworkSpec(name, *defaults(name))
     network = spec.build()
-    found, _ = auto.layerwise(network, spec, ranks, samples * ranks, machine, overlap="none")
+    found = plan_layerwise(auto.task(network, spec, ranks, samples * ranks, machine,
+                                     overlap="none")).candidate
     names = [s for s in auto.strategies_to_try(network, ranks, machine) if not entry_of(s).apart]
     others = [c.iteration_s for c in priced(found.task, names) if c.parts <= samples * ranks
               and c.fits]

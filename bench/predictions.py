@@ -21,7 +21,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from hpcpar.cost.price_family import price_family  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.network.builtin import network  # noqa: E402
-from hpcpar.plan.plan import NetworkSpec, Plan, make_plan  # noqa: E402
+from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, make_plan  # noqa: E402
 from hpcpar.plan.strategies import fill, together  # noqa: E402
 from hpcpar.plan.strategy import grid_sizes  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
@@ -48,7 +48,7 @@ def median_s(action: Callable[[], Any], runs: int) -> float:
     return statistics.median(times)
 
 
-def rate(name: str, strategy: str, machine_name: str, overlap: str, runs: int) -> float:
+def rate(name: str, strategy: str, machine_name: str, overlap: Overlap, runs: int) -> float:
     """Predictions per second, with lowering and pricing."""
     machine, spec = files.load(machine_name), NetworkSpec(name, SHAPES[name], 1000)
     net = spec.build()
@@ -90,11 +90,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs of each measurement (default 5)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     args = parser.parse_args()
-    rates, ratios = [], []
+    rates: list[dict[str, Any]] = []
+    ratios: list[dict[str, Any]] = []
     for name in LEAST:
-        for strategy, machine, overlap in (("grid", "cori-knl", "none"),
-                                           ("domain", "abci-v100", "full"),
-                                           ("ds", "abci-v100", "full")):
+        for strategy, machine, overlap in (("grid", "cori-knl", Overlap.NONE),
+                                           ("domain", "abci-v100", Overlap.FULL),
+                                           ("ds", "abci-v100", Overlap.FULL)):
             found = rate(name, strategy, machine, overlap, args.runs)
             rates.append(
                 {"network": name, "strategy": strategy, "machine": machine, "overlap": overlap,

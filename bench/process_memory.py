@@ -21,7 +21,7 @@ found["modules"] = resident()
 from hpcpar.comm.world import world
 w = world()
 w.comm.Barrier()
-w.most_of_each(__import__("numpy").ones(1000))
+w.max_of_each(__import__("numpy").ones(1000))
 found["MPI"] = resident()
 if w.rank == 0:
     print(*(f"{name} {size}" for name, size in found.items()), sep="\\n")

@@ -55,6 +55,10 @@ def of_papers(found: Search) -> list[Any]:
             for u in found.units]
 
 
+#: No bytes, no seconds that could be hidden: of all configurations.
+NOTHING = np.zeros(())
+
+
 def degrees(space: Space) -> list[optcnn.Configuration]:
     return [optcnn.Configuration(**{a: int(row[FIELDS.index(a)]) for a in "nchwd"})
             for row in space.degrees]
@@ -63,7 +67,7 @@ def degrees(space: Space) -> list[optcnn.Configuration]:
 def papers_costs(found: Search) -> Tables:
     """The papers' tables: tC of the priced schedule; tS and tX in closed form.
 
-    The rate is that of the innermost level.
+    The rate belongs to the innermost level.
     """
     net, machine, batch = found.network, found.machine, found.plan.batch
     rate = 1 / machine.levels[0].beta_s_per_byte
@@ -72,18 +76,18 @@ def papers_costs(found: Search) -> Tables:
         head = unit.layers[0]
         weights = 4 * head.parameters(net.input_shape(head)) if head.has_weights else 0
         ts = [optcnn.ts_s(weights, c, rate) for c in degrees(unit.space)]
-        nodes.append(Table(table.seconds - table.hideable + ts, table.bytes, 0.0))
+        nodes.append(Table(table.seconds - table.hideable + ts, table.bytes, NOTHING))
     out, known = Tables(found.units, nodes), dict[Any, Table]()
     for a, b, layer, which in found.edges:
         there, here = found.units[a].space, found.units[b].space
         e = optcnn.edge(net, layer, batch, 4, which)
         key = (e.axes, e.extents, tuple(e.reader_extents.items()), e.relations, there, here)
         if not net.by_name[layer.inputs[which]].inputs:  # images are read where they are needed
-            out.edges[a, b] = Table(np.zeros((len(there), len(here))), 0.0, 0.0)
+            out.edges[a, b] = Table(np.zeros((len(there), len(here))), NOTHING, NOTHING)
             continue
         if key not in known:
             known[key] = Table(np.array([[optcnn.tx_s(e, x, y, rate) for y in degrees(here)]
-                                         for x in degrees(there)]), 0.0, 0.0)
+                                         for x in degrees(there)]), NOTHING, NOTHING)
         out.edges[a, b] = known[key]
     return out
 

@@ -182,8 +182,9 @@ class Step:
         given, executor = self.given, self.executor
         image = local(executor.image_box, tuple((0, n) for n in self.network.image_shape))
         truth_box = tuple(slice(*i) for i in executor.truth_box)
-        loss, _ = executor.iterate(given.images[(executor.image_rows, *image)],
-                                   given.labels[(slice(None), *truth_box)], 0, 1.0, 0.9, 0.0)
+        pixels: Any = (executor.image_rows, *image)
+        labels = (slice(None), *truth_box)
+        loss, _ = executor.iterate(given.images[pixels], given.labels[labels], 0, 1.0, 0.9, 0.0)
         found = [*self._output(), *self._gradients()]
         if not abs(loss - given.loss) <= TOLERANCE * abs(given.loss):
             found.append(f"loss {loss} instead of {given.loss}")
@@ -195,7 +196,7 @@ class Step:
         box = owned(self.network, last, self.plan.configs[last.name], here.samples).box(
             self.executor.rank)
         if items(box):
-            place = (here.place(np.arange(*box[0])), *(slice(*i) for i in box[1:]))
+            place: Any = (here.place(np.arange(*box[0])), *(slice(*i) for i in box[1:]))
             yield from self._differs("output", self.watch.outputs[last.name],
                                      self.given.output[place], np.abs(self.given.output).max())
 

@@ -1,9 +1,9 @@
 """Resident memory of a rank over a million iterations, with and without a record.
 
 Run: ``python bench/soak.py`` (a quarter of an hour; ``--iterations 100000`` for a shorter one).
-Two trainings of one rank run side by side, the smallest that there are, so that what grows with
-iterations shows. What a run keeps of its iterations fills up in the first half. It exits with 1
-where a process grows by more than `MOST_BYTES` in the second.
+Two trainings of one rank run side by side, the smallest that there are, so that any growth with
+iterations shows. The iterations that a run keeps fill up in the first half. The exit status is 1
+where a process grows by more than `MOST_BYTES` in the second half.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class StrategyRunner:
     """One rank of a network's job: predicts and runs strategies."""
 
     def __init__(self, w: World, case: Case, quick: bool, iterations: int) -> None:
-        from hpcpar.calibrate.calibrate import calibrate
+        from hpcpar.calibrate.calibrate import Calibration
         from hpcpar.kernels import backend
         from hpcpar.network.builtin import network
         from hpcpar.plan.plan import NetworkSpec
@@ -112,7 +112,8 @@ class StrategyRunner:
         self.kernels: Backend = backend("cpu")
         self.network: Network = network(case.network, self.image)
         self.spec: NetworkSpec = NetworkSpec(case.network, self.image, self.network.classes)
-        self.machine: Machine = calibrate(w, self.kernels, [], "bench", lambda _: None)
+        self.machine: Machine = Calibration(w, self.kernels, "bench",
+                                            lambda _: None).measure([])
 
     def row(self, strategy: str) -> Row:
         """Predicts and runs a strategy."""
@@ -165,8 +166,8 @@ class StrategyRunner:
                                      np.float32)
         alike = np.random.default_rng(0)
         batch, classes = self.case.batch, self.network.classes
-        regression = isinstance(self.network.layers[-1], MeanSquaredError)
-        if regression:
+        truth: np.ndarray
+        if isinstance(self.network.layers[-1], MeanSquaredError):
             truth = alike.standard_normal((batch, classes), np.float32)
         else:
             truth = alike.integers(0, classes, batch)
@@ -175,7 +176,7 @@ class StrategyRunner:
             self.world.barrier()
             begin = time.perf_counter()
             executor.iterate(images, truth, step, RATE, MOMENTUM, DECAY)
-            times.append(self.world.most(time.perf_counter() - begin))
+            times.append(self.world.max(time.perf_counter() - begin))
         return statistics.median(times[1:])
 
 

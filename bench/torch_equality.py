@@ -118,7 +118,7 @@ class Pair:
             self.labels = torch.randn(STEPS, *y.shape, dtype=torch.float64)
 
     def faults(self) -> Iterator[str]:
-        """What differs, step by step."""
+        """The differences, step by step."""
         for i, (images, labels) in enumerate(zip(self.images, self.labels, strict=True)):
             mine, theirs = self._trained(images, labels), self._alone(images, labels)
             if not abs(mine - theirs) <= TOLERANCE * max(abs(theirs), 1e-3):
@@ -138,7 +138,7 @@ class Pair:
             return self.loss(y, own, lambda v: hpcpar.torch.sum(v, model),
                              lambda v: hpcpar.torch.mean(v, model))
 
-        if not model.engine.halves:
+        if model.engine.training.forward_end is None:
             return float(model.step(images, labels, loss))
         value = loss(model(images), model.local(labels))
         model.backward(value)
@@ -146,7 +146,7 @@ class Pair:
 
     def _alone(self, images: Tensor, labels: Tensor) -> float:
         """The loss of the batch; where the plan takes micro-batches one by one, their mean."""
-        parts = 1 if self.model.engine.halves else self.plan.microbatches
+        parts = 1 if self.model.engine.training.forward_end is not None else self.plan.microbatches
         total = 0.0
         for part in range(parts):
             rows = slice(*block(self.plan.batch, parts, part))

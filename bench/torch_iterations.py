@@ -13,6 +13,7 @@ import csv
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,20 @@ def cases() -> Iterator[tuple[str, tuple[int, ...], int, Callable[[], torch.nn.M
     """Name, input, batch and maker of every network."""
     import torchvision
 
-    from bench.ddp import twin
-    from bench.gallery.networks import NETWORKS
-
     for name, side, batch in CASES:
         options = {"aux_logits": False} if name in ("inception_v3", "googlenet") else {}
         yield (name, (3, side, side), batch,
-               lambda name=name, options=options: getattr(torchvision.models, name)(**options))
+               partial(getattr(torchvision.models, name), **options))
     for name, shape, batch in VOLUMES:
-        yield name, shape, batch, lambda name=name, shape=shape: twin(NETWORKS[name](shape))
+        yield name, shape, batch, partial(_twin, name, shape)
+
+
+def _twin(name: str, shape: tuple[int, ...]) -> torch.nn.Module:
+    """PyTorch's module of a network of the gallery."""
+    from bench.ddp import twin
+    from bench.gallery.networks import NETWORKS
+
+    return twin(NETWORKS[name](shape))
 
 
 def _iteration(model: torch.nn.Module, images: Any, precision: str) -> Callable[[], Any]:

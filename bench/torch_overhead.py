@@ -14,6 +14,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -69,7 +70,8 @@ def main() -> int:
     images = torch.randn(args.batch, *SHAPE, generator=seeded)
     labels = torch.randint(0, 1000, (args.batch,), generator=seeded)
     box = local(own.image_box, whole_box(SHAPE))
-    part = np.ascontiguousarray(images.numpy()[(own.image_rows, *box)])
+    pixels: Any = (own.image_rows, *box)
+    part = np.ascontiguousarray(images.numpy()[pixels])
 
     def by_torch(step: int) -> None:
         begin = perf_counter()
@@ -96,7 +98,7 @@ def main() -> int:
             begin = perf_counter()
             run(step)
             times[which, step] = perf_counter() - begin
-    slowest = ranks.most_of_each(times)[:, 2:]
+    slowest = ranks.max_of_each(times)[:, 2:]
     if ranks.rank == 0:
         executor_s, torch_s = np.median(slowest, axis=1)
         least = slowest.min(axis=1)

@@ -204,7 +204,7 @@ def show(zoo: str, count: collections.Counter[str]) -> None:
           f"{count['executed']} executed equal PyTorch")
 
 
-def report(results: dict[str, dict[str, object]]) -> None:
+def report(results: dict[str, dict[str, Any]]) -> None:
     """Print counts and reasons."""
     count: dict[str, collections.Counter[str]] = {}
     groups: dict[str, list[str]] = {}
@@ -216,7 +216,7 @@ def report(results: dict[str, dict[str, object]]) -> None:
             continue
         each["all"] += 1
         each["imported"] += found["result"] == "imported"
-        each["several"] += int(found.get("outputs", 1)) > 1
+        each["several"] += found.get("outputs", 1) > 1
         each["noted"] += bool(found.get("notes"))
         if "executed" in found:
             each["executed"] += 1

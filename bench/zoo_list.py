@@ -127,7 +127,7 @@ def pytorchcv(each: int = 1) -> list[Candidate]:
                 return _models[name](pretrained=False, **{"in_size": shape[1:]} if shape else {})
             except TypeError:  # it does not ask for the size
                 return _models[name](pretrained=False)
-        shape = ()
+        shape: tuple[int, ...] = ()
         if re.search(r"voc|cityscapes|ade20k|coco|celeba", name):
             shape = (3, 320, 320) if "voc" in name else (3, 256, 256)
         size = 32 if re.search(r"cifar|svhn", name) else 96 if re.search("ception|asnet", name) \

@@ -22,21 +22,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", "load_plan",
            "load_record", "machines", "networks", "plan", "predict", "simulate", "sweep"]
-#: Where a name is defined, unless that is the module of its own name in ``hpcpar.api``.
+#: Where a name is defined, unless ``hpcpar.api`` has a module of that name.
 _DEFINED = {"InputError": "errors.InputError", "RunError": "errors.RunError",
             "load_machine": "machine.files.load", "load_network": "api.sources.load_network",
-            "load_plan": "plan.plan.load", "load_record": "train.record.load_record",
+            "load_plan": "plan.plan.load",
+            "load_record": "train.record_file.load_record",
             "machines": "machine.files.presets", "networks": "network.builtin.names"}
 
-# Two functions have the names of packages, which Python binds when it first imports them: here, so
-# that no later import hides the functions.
+# Python binds a package's name at its first import, which would hide two functions later on: import
+# both packages now, and drop their names.
 for _package in ("plan", "sweep"):
     importlib.import_module(f"hpcpar.{_package}")
     del globals()[_package]
 
 
 def __getattr__(name: str) -> object:
-    """Loads a function of the interface when it is first used: importing hpcpar stays fast."""
+    """Loads a function of the interface at its first use, so that importing hpcpar stays fast."""
     if name == "network":  # for `hpcpar.network.from_torch`
         return importlib.import_module("hpcpar.network")
     if name not in __all__:
@@ -47,5 +48,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The interface too, for completion."""
+    """Names for completion, the interface included."""
     return sorted({*globals(), *__all__})

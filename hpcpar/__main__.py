@@ -6,7 +6,7 @@ import sys
 
 from hpcpar.signals import hold
 
-hold()  # before the rest is loaded, which takes time
+hold()  # first: loading the rest takes time
 
 from hpcpar.cli.main import main  # noqa: E402
 

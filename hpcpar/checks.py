@@ -1,4 +1,4 @@
-"""Checks of values, for options of the command line and arguments of functions alike."""
+"""Checks of values, shared by command line options and function arguments."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import Any, TypeVar
 from hpcpar.errors import InputError, unknown
 
 T = TypeVar("T")
-#: Largest count of anything: samples, classes, iterations.
+#: Largest number of samples, classes or iterations.
 LARGEST_COUNT = 10**10
-#: Largest job, in ranks; most parts of a mini-batch in time, each of which has steps of its own.
+#: Most ranks of a job, and most micro-batches: each micro-batch has steps of its own.
 MOST_RANKS, MOST_MICROBATCHES = 1 << 20, 1024
 #: Largest seed: it is stored in 64 bits.
 MOST_SEED = 2**63 - 1
-#: Bounds of times, rates and factors: products of some of them are finite.
+#: Bounds of times, rates and factors; products of a few such values stay finite.
 LEAST_AMOUNT, MOST_AMOUNT = 1e-12, 1e18
-#: Seconds of a unit of time.
+#: Seconds per unit of time.
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
-#: The jitter of the machine's calibration.
+#: Stands for the jitter in the machine's calibration.
 MEASURED = "measured"
 
 
 class ValueRefused(InputError, argparse.ArgumentTypeError):
-    """A value is not possible; argparse adds the name of the option."""
+    """The value is invalid; argparse adds the name of the option."""
 
 
 def argument(name: str, check: Callable[[Any], T], value: object) -> T:
-    """The checked value of an argument, which errors name."""
+    """The checked value of an argument; errors name the argument."""
     try:
         return check(value)
     except ValueRefused as err:
@@ -41,13 +41,13 @@ def argument(name: str, check: Callable[[Any], T], value: object) -> T:
 
 
 def path(value: T) -> T:
-    """The path of a file, which a shell completes; in Python, also what the file would hold."""
+    """A file's path, which shells complete; in Python, also the content in place of a path."""
     return value
 
 
 @dataclass(eq=False)
 class OneOf:
-    """Checks that a value is one of a few names."""
+    """Checks that a value is one of the known names."""
 
     known: Iterable[str]
 
@@ -63,7 +63,7 @@ class OneOf:
 
 
 def whole(least: int, most: int, value: object) -> int:
-    """A whole number of at least `least` and at most `most`."""
+    """A whole number from `least` to `most`."""
     try:
         number = int(str(value))
     except ValueError:
@@ -71,12 +71,12 @@ def whole(least: int, most: int, value: object) -> int:
     if number < least:
         raise ValueRefused(f"{_shown(value)} is not a whole number of at least {least}")
     if number > most:
-        raise ValueRefused(f"{_shown(value)} is more than {most:,}, the most there can be")
+        raise ValueRefused(f"{_shown(value)} is more than the maximum of {most:,}")
     return number
 
 
 def _shown(value: object) -> str:
-    """A value in quotes, cut where it is long."""
+    """A value in quotes, shortened to 60 characters."""
     text = str(value)
     return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
 
@@ -87,7 +87,7 @@ seed = partial(whole, 0, MOST_SEED)
 
 
 def several_ranks(value: object) -> list[int]:
-    """Numbers of ranks: one, several, or text with commas."""
+    """Numbers of ranks, from a number, an iterable, or comma-separated text."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         value = str(value).split(",")
     found = [ranks(str(part).strip()) for part in value]
@@ -97,24 +97,24 @@ def several_ranks(value: object) -> list[int]:
 
 
 def names(value: str | Iterable[str]) -> list[str]:
-    """Different names: several, or text with commas."""
+    """Names without duplicates, from an iterable or comma-separated text."""
     parts = value.split(",") if isinstance(value, str) else value
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def number(least: float, most: float, told: str, value: object) -> float:
-    """A number of at least `least` and at most `most`; `told` says so in words."""
+def number(least: float, most: float, range_text: str, value: object) -> float:
+    """A number from `least` to `most`; `range_text` describes the range in errors."""
     try:
         found = float(str(value))
     except ValueError:
         found = math.nan
     if not least <= found <= most:
-        raise ValueRefused(f"{_shown(value)} is not {told}")
+        raise ValueRefused(f"{_shown(value)} is not {range_text}")
     return found
 
 
 def duration_s(value: object) -> float:
-    """A time in seconds, or text with its unit."""
+    """Seconds, from a float or from text with a unit (90s, 10min, 2h)."""
     if isinstance(value, float):
         return value
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)", str(value).strip())
@@ -124,15 +124,15 @@ def duration_s(value: object) -> float:
 
 
 def jitters(value: object) -> float | str:
-    """The standard deviation of a step's time over its mean, or `MEASURED`."""
+    """The standard deviation of a step's time as a share of its mean, or `MEASURED`."""
     return MEASURED if value == MEASURED else number(
         0.0, 1.0, "a number from 0 to 1, as in 0.05, or measured", value)
 
 
 def share(value: object) -> int | Fraction:
-    """Samples of a rank in weak scaling: a whole number, or a part of a sample (1/4, 0.25)."""
+    """Samples per rank in weak scaling: a whole number or a fraction (1/4, 0.25)."""
     text = str(value).strip()
-    # "1e999999999" would take minutes
+    # Fraction("1e999999999") would take minutes
     plain = re.fullmatch(r"\d{1,10}(\.\d{1,20}|/\d{1,10})?", text)
     try:
         found = Fraction(text if plain else 0)
@@ -146,14 +146,14 @@ def share(value: object) -> int | Fraction:
 amount = partial(number, LEAST_AMOUNT, MOST_AMOUNT,
                  f"a number greater than 0, from {LEAST_AMOUNT:g} to {MOST_AMOUNT:g}")
 fraction = partial(number, LEAST_AMOUNT, 1.0, "a parallel efficiency between 0 and 1, as in 0.8")
-#: A learning rate, a tolerance: not negative.
+#: A learning rate or a tolerance.
 magnitude = partial(number, 0.0, MOST_AMOUNT, "a number of at least 0")
-#: A part that may be none, but not all.
+#: A share below the whole.
 part = partial(number, 0.0, math.nextafter(1.0, 0.0), "a number of at least 0 and below 1")
 
 
 def image(value: str | Iterable[int]) -> tuple[int, ...]:
-    """An image shape: CxHxW, CxDxHxW, CxW, or its numbers."""
+    """An image shape, from text (CxHxW, CxDxHxW or CxW) or from its extents."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     text = "x".join(map(str, value)) if several else str(value)
     if re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9}){1,3}", text, re.ASCII) is None:
@@ -163,11 +163,11 @@ def image(value: str | Iterable[int]) -> tuple[int, ...]:
 
 
 def by_name(check: Callable[[Any], T], value: str | Mapping[str, float]) -> dict[str, T]:
-    """Checked values by name: NAME=VALUE, several with commas, or a mapping."""
+    """Checked values by name, from a mapping or comma-separated NAME=VALUE pairs."""
     given = value if isinstance(value, Mapping) else {
         item.strip().partition("=")[0]: item.partition("=")[2] for item in value.split(",")}
-    return {name: check(each) for name, each in given.items()}
+    return {name: check(text) for name, text in given.items()}
 
 
-#: Shares of levels' bandwidth that others take, and factors of units that compute slower.
+#: Share of each level's bandwidth that other jobs use; slowdown factor of each slow unit.
 loads, factors = partial(by_name, part), partial(by_name, amount)

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-#: Control characters but tabs and new lines, and those that turn the direction of a text.
+#: Control characters except tab and newline, bidirectional controls, and surrogates.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -16,7 +16,7 @@ class InputError(ValueError):
     The message is one line that names the culprit and the remedy.
     """
 
-    #: Whether every rank of the job raises this error: then each rank can simply stop.
+    #: True if every rank of the job raises this error, so that each rank can stop on its own.
     everywhere = False
 
 
@@ -34,7 +34,7 @@ def on_all_ranks(error: InputError | RunError) -> InputError | RunError:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in `known`; it suggests the nearest one."""
+    """The error for a name that is not in `known`; it suggests the closest match."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""
@@ -42,25 +42,25 @@ def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def require_free(what: str, name: str, owner: str | None, module: str) -> None:
-    """Checks that no other module has registered a name; the same one may again, as in a notebook.
+    """Checks that a name can be registered by `module`.
 
     Parameters
     ----------
     owner : str or None
-        The module that has registered it.
+        The module that registered the name; it may do so again, as in a notebook.
 
     Raises
     ------
     InputError
-        Another module has.
+        Another module registered the name.
     """
     if owner not in (None, module):
-        raise InputError(f"{what} '{name}' is in {owner} already; give the one in {module} another "
-                         "name")
+        raise InputError(f"{what} '{name}' is already defined in {owner}; rename the one in "
+                         f"{module}")
 
 
 def visible(text: str) -> str:
-    """The text for a terminal: control characters, which files may hold, show as escapes."""
+    """Text that is safe to print: control characters from files become escapes."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

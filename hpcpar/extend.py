@@ -1,6 +1,6 @@
-"""Everything that a module of yours with layers, strategies, batch systems and the like imports.
+"""Imports for modules with your own layers, strategies, optimizers or batch systems.
 
-See docs/how-to/extend.md.
+docs/how-to/extend.md shows how.
 """
 
 from __future__ import annotations
@@ -24,43 +24,9 @@ from hpcpar.schedule.steps import Kind
 from hpcpar.sweep.schedulers import Scheduler, scheduler
 from hpcpar.sweep.schedulers.base import Question
 
-__all__ = [
-    "Activation",
-    "Algorithm",
-    "Array",
-    "Call",
-    "Collective",
-    "Configs",
-    "Context",
-    "Full",
-    "Importer",
-    "Kind",
-    "Layer",
-    "Loss",
-    "Node",
-    "Operator",
-    "Optimizer",
-    "PassWork",
-    "Question",
-    "Relation",
-    "Round",
-    "Same",
-    "Scheduler",
-    "Shape",
-    "Strategy",
-    "StrategyRequest",
-    "Update",
-    "Window",
-    "Windowed",
-    "assign",
-    "collective_algorithm",
-    "grids",
-    "message",
-    "mixed",
-    "operator",
-    "reaches",
-    "reads_onnx",
-    "reads_torch",
-    "scheduler",
-    "several",
-]
+__all__ = ["Activation", "Algorithm", "Array", "Call", "Collective", "Configs", "Context", "Full",
+           "Importer", "Kind", "Layer", "Loss", "Node", "Operator", "Optimizer", "PassWork",
+           "Question", "Relation", "Round", "Same", "Scheduler", "Shape", "Strategy",
+           "StrategyRequest", "Update", "Window", "Windowed", "assign", "collective_algorithm",
+           "grids", "message", "mixed", "operator", "reaches", "reads_onnx", "reads_torch",
+           "scheduler", "several"]

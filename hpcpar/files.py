@@ -17,7 +17,7 @@ from hpcpar.errors import InputError
 
 
 def reason(err: Exception) -> str:
-    """The cause of an error in one line; of HDF5's long messages, the cause in them."""
+    """The cause of an error on one line; HDF5 buries it in a long message."""
     message = re.search(r"error message = '([^']*)'", str(err))
     if message:
         return message[1]
@@ -25,23 +25,17 @@ def reason(err: Exception) -> str:
 
 
 def _beside(path: str, kind: str) -> str:
-    """The name of a file that belongs to another one, in its folder."""
+    """Path of a hidden helper file in the folder of `path`."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.hpcpar-{kind}")
 
 
 def require_own(*paths: str) -> None:
-    """Checks files and folders whose names are the program's, not the user's.
-
-    Raises
-    ------
-    InputError
-        One of them is a symbolic link: writing it would change something elsewhere.
-    """
+    """Refuses symbolic links at names that hpcpar chooses: writing would change their targets."""
     for path in paths:
         if os.path.islink(path):
-            raise InputError(f"{path} is a symbolic link, which hpcpar does not follow at a name "
-                             "of its own; remove it, or choose another folder")
+            raise InputError(f"{path} is a symbolic link, and hpcpar does not follow links at its "
+                             "own file names; remove it, or choose another folder")
 
 
 def require_no_links(folder: str) -> None:
@@ -74,7 +68,7 @@ def is_special(path: str) -> bool:
 
 
 def remove_temporaries(path: str) -> None:
-    """Removes what writers of `path` have left behind that were killed on this host."""
+    """Removes temporary files of writers of `path` that were killed on this host."""
     start = re.escape(f"{os.path.basename(_beside(path, 'tmp'))}-{socket.gethostname()}-")
     folder = os.path.dirname(path) or "."
     for name in os.listdir(folder):
@@ -88,8 +82,8 @@ def remove_temporaries(path: str) -> None:
 def atomic_path(path: str, what: str) -> Iterator[str]:
     """The path of a new file in the same folder, for the caller to write.
 
-    It replaces `path` on success, with its permissions, and is removed on failure. A symbolic link
-    stays, its target is replaced. Devices and pipes are written to.
+    On success it replaces `path` and takes its permissions; on failure it is removed. A symbolic
+    link stays and its target is replaced. Devices and pipes are written directly.
 
     Raises
     ------
@@ -103,7 +97,7 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
         target = os.path.realpath(path)
         remove_temporaries(target)
         temporary = temporary_of(target)
-        # no link that somebody has put there is followed
+        # O_EXCL does not follow a link that somebody planted here
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         try:
             yield temporary
@@ -112,18 +106,18 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
             with suppress(OSError):
                 os.unlink(temporary)
     except OSError as err:
-        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose a folder that exists "
-                         "and that you may write, with room") from err
+        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose an existing, writable "
+                         "folder with free space") from err
 
 
 @contextmanager
 def atomic_folder(path: str, names: str) -> Iterator[str]:
-    """A new folder beside `path`, for the caller to fill; it takes the place of `path` on success.
+    """A new folder beside `path`, for the caller to fill; it replaces `path` on success.
 
     Parameters
     ----------
     names : str
-        Regular expression of the names of files that `path` may have, and that are replaced.
+        Regular expression of the file names that may be replaced with `path`.
 
     Raises
     ------
@@ -133,7 +127,7 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
     try:
         target = os.path.realpath(path)
         present = os.listdir(target) if os.path.exists(target) else []
-        foreign = [each for each in present if not re.fullmatch(names, each)]
+        foreign = [name for name in present if not re.fullmatch(names, name)]
         if foreign:
             raise InputError(f"folder {path} has other files, too ({foreign[0]}); choose another")
         temporary = temporary_of(target)
@@ -147,18 +141,18 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
             shutil.rmtree(f"{temporary}-old", ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as err:
-        raise InputError(f"cannot write folder {path}: {reason(err)}; choose a place that exists "
-                         "and that you may write, with room") from err
+        raise InputError(f"cannot write folder {path}: {reason(err)}; choose an existing, writable "
+                         "parent folder with free space") from err
 
 
 def temporary_of(target: str) -> str:
-    """A name that nobody foresees, beside a file or folder, for what this process writes."""
+    """An unpredictable path beside `target` for a temporary file or folder of this process."""
     return (f"{_beside(target, 'tmp')}-{socket.gethostname()}-{os.getpid()}-"
             f"{secrets.token_hex(8)}")
 
 
 def _replace(temporary: str, target: str) -> None:
-    """Puts a file in the place of another one; a crash of the system leaves either of them."""
+    """Replaces a file; after a system crash, either the old or the new one is there."""
     with suppress(FileNotFoundError):
         os.chmod(temporary, stat.S_IMODE(os.stat(target).st_mode))
     _sync(temporary)
@@ -175,20 +169,21 @@ def _sync(path: str) -> None:
 
 
 def write_bytes(path: str, content: bytes | memoryview, what: str) -> None:
-    """Writes a file atomically; the errors are those of `atomic_path`."""
+    """Writes a file atomically; raises the errors of `atomic_path`."""
     with atomic_path(path, what) as temporary, open(temporary, "wb") as f:
         f.write(content)
 
 
 def write_text(path: str, text: str, what: str) -> None:
-    """Writes a text file atomically; the errors are those of `atomic_path`."""
+    """Writes a text file atomically; raises the errors of `atomic_path`."""
     write_bytes(path, text.encode(), what)
 
 
 @contextmanager
 def lock(path: str, what: str) -> Iterator[None]:
-    """Keeps other processes from writing `path`, by a file beside it. The lock ends with its owner,
-    however that ends. On file systems without locks this does nothing.
+    """Keeps other processes from writing `path`, by a lock file beside it.
+
+    The lock ends with its process, even a killed one. File systems without locks ignore it.
 
     Raises
     ------
@@ -207,18 +202,18 @@ def lock(path: str, what: str) -> Iterator[None]:
         raise InputError(f"{what} {path} is being written by another job ({err}); wait for it, or "
                          "choose another name") from err
     except OSError as err:
-        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose a folder that exists "
-                         "and that you may write") from err
+        raise InputError(f"cannot write {what} {path}: {reason(err)}; choose an existing, writable "
+                         "folder") from err
     with holder:
         try:
             yield
         finally:
-            remove_temporaries(target)  # of who has started this program, and is gone
+            remove_temporaries(target)  # of a parent process that has died
             os.unlink(_beside(target, "lock"))
 
 
 def _locked(name: str) -> BinaryIO:
-    """A file that is locked and says by whom."""
+    """The lock file, locked and with its owner's name inside."""
     while True:
         number = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         f = open(number, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
@@ -229,10 +224,10 @@ def _locked(name: str) -> BinaryIO:
             raise BlockingIOError(f.read(200).decode(errors="replace")) from None
         except OSError:
             return f
-        # the owner before may have removed the file since it was opened
+        # the previous owner may have removed the file since this process opened it
         if os.path.lexists(name) and os.path.samestat(os.lstat(name), os.fstat(number)):
             f.truncate(0)
-            with suppress(OSError):  # a full disk: locked all the same
+            with suppress(OSError):  # a full disk: the lock holds without the name
                 f.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
             return f
         f.close()

@@ -1,7 +1,7 @@
 """HDF5 files: the one module that opens them.
 
-A file from elsewhere can crash the library, or keep it busy beyond any signal, by what it says of
-its own structure. `check` therefore reads all of that in a process of its own first.
+Damaged metadata can crash the library, or keep it busy and deaf to signals. `check` therefore reads
+a file's metadata in a child process first.
 """
 
 from __future__ import annotations
@@ -27,34 +27,32 @@ from hpcpar.errors import InputError
 from hpcpar.files import atomic_path, reason
 from hpcpar.signals import SIGNALS
 
-#: Processor time (s) after which a file counts as damaged; most objects of a file, and bytes of
-#: memory that reading its structure and texts takes.
+#: Limits of a check: processor time (s), objects in a file, memory for its metadata and texts.
 CHECK_S, MOST_OBJECTS, MOST_BYTES = 20, 100_000, 1 << 30
-#: An array of this size (bytes) is read whatever it takes in the file.
+#: Arrays up to this size are read even if they are larger than their (compressed) file.
 _SMALL_BYTES = 1 << 20
 
 
 def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = False) -> None:
-    """Checks files that somebody else may have made, before they are opened here.
+    """Checks files from unknown sources before this process opens them.
 
-    It takes about 0.2 s. Of a job, one rank needs to call it. Files that do not exist are left to
-    `open_hdf5`.
+    The check takes about 0.2 s; one rank of a job suffices. `open_hdf5` reports missing files.
 
     Raises
     ------
     InputError
-        A file is damaged, or has data in other files and may not.
+        A file is damaged, or has data in other files without `allow_external`.
     """
-    # in its own session: signals to this one's group, as of a terminal, do not reach it
+    # a session of its own keeps signals to this process group (Ctrl-C) away from it
     done = subprocess.run([*command(__name__), str(CHECK_S), *paths], capture_output=True,
                           check=False, start_new_session=True)
-    if -done.returncode in SIGNALS:  # somebody asks all processes of the job to stop
+    if -done.returncode in SIGNALS:  # a request to stop that went to all processes of the job
         os.kill(os.getpid(), -done.returncode)
         check(paths, what, remedy, allow_external)
         return
     if done.returncode == -signal.SIGXCPU:
-        fault = [paths[0], "is damaged (reading its structure takes for ever)"]
-    elif done.returncode != 0:  # mostly a signal
+        fault = [paths[0], "is damaged (reading its structure takes forever)"]
+    elif done.returncode != 0:  # usually a signal
         fault = [paths[0], "is damaged (the HDF5 library crashes on it)"]
     else:
         fault = json.loads(done.stdout)
@@ -62,12 +60,12 @@ def check(paths: Sequence[str], what: str, remedy: str, allow_external: bool = F
         raise InputError(f"{what} {fault[0]} {fault[1]}; {remedy}")
 
 
-#: How the fault of a file begins that has data elsewhere.
+#: First words of the fault of files that refer to other files.
 _EXTERNAL = "has data in other files"
 
 
 def _fault(path: str) -> str:
-    """The fault of a file's structure; empty where there is none, or where opening it says so."""
+    """The fault in a file's structure; empty if it has none or cannot be opened."""
     try:
         f = h5py.File(path, "r")
     except OSError:
@@ -99,25 +97,25 @@ def _fault(path: str) -> str:
             elif (isinstance(item, h5py.Dataset) and item.dtype.hasobject and item.shape
                   and memory_bytes(item) <= MOST_BYTES):
                 item[...]  # follows the file's pointers to its texts
-    return external and f"{external}, which is read with --allow-external alone"
+    return external and f"{external}, which only --allow-external reads"
 
 
-def memory_bytes(found: h5py.Dataset) -> int:
-    """Bytes of memory that reading takes: of all values, or of a chunk that is larger."""
-    values = max(math.prod(found.shape), math.prod(found.chunks or ()))
-    return int(values * found.dtype.itemsize)
+def memory_bytes(values: h5py.Dataset) -> int:
+    """Memory that reading takes: for all values, or for one chunk if that is larger."""
+    count = max(math.prod(values.shape), math.prod(values.chunks or ()))
+    return int(count * values.dtype.itemsize)
 
 
-def tell(limit_s: int, paths: Sequence[str]) -> None:
-    """Prints the first of the files that has a fault, and the fault; else null.
+def _print_fault(limit_s: int, paths: Sequence[str]) -> None:
+    """Prints the first faulty file and its fault as JSON; null if all files are sound.
 
-    SIGXCPU ends this process after the limit, also where the one that waits for it is gone.
+    SIGXCPU ends this process after the limit, even without its parent.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
     with open("/proc/self/statm", encoding="ascii") as f:
         used_bytes = int(f.read().split()[5]) * resource.getpagesize()
-    # many texts can be one and the same in the file
+    # a small file can refer to one long text many times
     resource.setrlimit(resource.RLIMIT_DATA, (used_bytes + MOST_BYTES,) * 2)
     for path in paths:
         try:
@@ -154,13 +152,7 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
 
 
 def attributes(item: h5py.Group | h5py.Dataset, where: str, remedy: str) -> dict[str, Any]:
-    """Attributes as plain numbers, strings and lists.
-
-    Raises
-    ------
-    InputError
-        They are damaged.
-    """
+    """Attributes as plain numbers, strings and lists."""
     try:
         return {name: _plain(value) for name, value in item.attrs.items()}
     except (OSError, RuntimeError, ValueError) as err:
@@ -168,16 +160,14 @@ def attributes(item: h5py.Group | h5py.Dataset, where: str, remedy: str) -> dict
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as a number, a list, or a text, with bytes outside UTF-8 replaced."""
+    """An attribute as a number, a list, or a text whose invalid UTF-8 is replaced."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def find(f: h5py.Group, name: str, kind: type = h5py.Dataset) -> Any:
-    """The data set, or the group, of this name; None where there is none, or a link that leads
-    nowhere.
-    """
+    """The data set or group of this name; None if it is missing or a dangling link."""
     try:
         found = f.get(name)
     except (OSError, RuntimeError, ValueError):
@@ -185,31 +175,31 @@ def find(f: h5py.Group, name: str, kind: type = h5py.Dataset) -> Any:
     return found if isinstance(found, kind) and getattr(found, "shape", ()) is not None else None
 
 
-def is_empty(found: h5py.Dataset) -> bool:
-    """True where nothing was ever written into a data set, whatever size it claims."""
-    return bool(found.size) and not found.id.get_storage_size()
+def is_empty(values: h5py.Dataset) -> bool:
+    """True if a data set claims a size but nothing was ever written to it."""
+    return bool(values.size) and not values.id.get_storage_size()
 
 
-def content(found: h5py.Dataset, where: str, remedy: str, most_bytes: int = 0) -> NDArray[Any]:
+def content(values: h5py.Dataset, where: str, remedy: str, most_bytes: int = 0) -> NDArray[Any]:
     """All values of a data set.
 
     Parameters
     ----------
     most_bytes : int
-        The size that it may have even if it takes less in the file.
+        Size limit of values that are larger than their file.
 
     Raises
     ------
     InputError
-        It is damaged, or too large.
+        The data set is damaged or too large.
     """
     fault = "is too large for such a file"
-    if memory_bytes(found) <= max(most_bytes, found.file.id.get_filesize(), _SMALL_BYTES):
+    if memory_bytes(values) <= max(most_bytes, values.file.id.get_filesize(), _SMALL_BYTES):
         try:
-            return np.asarray(found[...])
+            return np.asarray(values[...])
         except (OSError, RuntimeError, ValueError, MemoryError) as err:
             fault = f"is damaged ({reason(err) if isinstance(err, OSError) else err})"
-    raise InputError(f"{where}: '{found.name}' {fault}; {remedy}")
+    raise InputError(f"{where}: '{values.name}' {fault}; {remedy}")
 
 
 def array(f: h5py.Group, name: str, kinds: str, where: str, remedy: str,
@@ -218,15 +208,15 @@ def array(f: h5py.Group, name: str, kinds: str, where: str, remedy: str,
 
     Parameters
     ----------
+    kinds : str
+        Accepted kinds of dtype, as in NumPy: ``f``, ``iu``; ``O`` for texts, ``V`` for tables.
     most_bytes : int
         As in `content`.
-    kinds : str
-        Kinds of its type that fit, as in NumPy: ``f``, ``iu``; ``O`` for texts, ``V`` for tables.
 
     Raises
     ------
     InputError
-        As `content`; or it is missing, of another type, or empty whatever size it claims.
+        As in `content`; or the data set is missing or empty, or has another kind.
     """
     found = find(f, name)
     if found is None:
@@ -241,15 +231,13 @@ def array(f: h5py.Group, name: str, kinds: str, where: str, remedy: str,
 
 
 class _Sink(io.FileIO):
-    """A file for HDF5, which crashes at the end of the program where it cannot write: it is told
-    that it could.
-    """
+    """A file that reports every write to HDF5 as done: after a failed one, HDF5 crashes at exit."""
 
     #: The first error; nothing is written after it.
     error: OSError | None = None
 
     def write(self, content: Any) -> int:
-        """All of it."""
+        """Writes all bytes until the first error; always returns their number."""
         left = memoryview(content).cast("B")
         size = len(left)
         try:
@@ -262,13 +250,7 @@ class _Sink(io.FileIO):
 
 @contextmanager
 def replacing(path: str, what: str) -> Iterator[h5py.File]:
-    """A new HDF5 file that atomically replaces `path` on success and is deleted on failure.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
+    """A new HDF5 file that atomically replaces `path` on success and is deleted on failure."""
     with atomic_path(path, what) as temporary, _Sink(temporary, "w+") as sink:
         try:
             with h5py.File(sink, "w") as f:
@@ -279,4 +261,4 @@ def replacing(path: str, what: str) -> Iterator[h5py.File]:
 
 
 if __name__ == "__main__":
-    tell(int(sys.argv[1]), sys.argv[2:])
+    _print_fault(int(sys.argv[1]), sys.argv[2:])

@@ -1,6 +1,4 @@
-"""Files that commands write: no two of a command are the same file, and each replaces only a
-file of its own kind.
-"""
+"""Output files of commands: all are distinct, and each replaces only a file of its own kind."""
 
 from __future__ import annotations
 
@@ -15,23 +13,23 @@ from hpcpar.errors import InputError
 from hpcpar.files import is_special
 from hpcpar.option_fields import OptionGroup, options_of
 
-#: A training that goes on may replace the checkpoint that it resumes.
-_ALLOWED = {"checkpoint", "resume"}
-#: Bytes of a file that tell its kind.
-_HEAD = 1 << 20
+#: A resumed training may replace the checkpoint that it started from.
+_MAY_BE_ONE_FILE = {"checkpoint", "resume"}
+#: A file's first bytes show its kind.
+_HEAD_BYTES = 1 << 20
 _HDF5 = rb"\A\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
 class OutputKind:
-    """A kind of file: the type of an option that names one for a command to write.
+    """A kind of file; it is the check of options that name an output file.
 
     Attributes
     ----------
     pattern : bytes
-        Regular expression of something in the first megabyte of such a file.
+        Regular expression that matches in the first mebibyte of such a file.
     holds : callable
-        Whether an HDF5 file has this kind.
+        Returns whether an HDF5 file has this kind.
     """
 
     what: str
@@ -42,27 +40,15 @@ class OutputKind:
         return path
 
     def check(self, path: str) -> None:
-        """Checks that a file which the command would replace begins as one of this kind.
-
-        Raises
-        ------
-        InputError
-            It does not.
-        """
+        """Checks that an existing file looks like this kind, so that it may be replaced."""
         if os.path.isfile(path):
             with open(path, "rb") as f:
-                head = f.read(_HEAD)
+                head = f.read(_HEAD_BYTES)
             if head and not re.search(self.pattern, head):
                 raise self._foreign(path)
 
     def check_content(self, path: str) -> None:
-        """Checks an HDF5 file further. Of a job, one rank needs to call it.
-
-        Raises
-        ------
-        InputError
-            It has another kind, or is damaged.
-        """
+        """Checks the content of an HDF5 file; one rank of a job suffices."""
         from hpcpar.hdf5 import check, open_hdf5
 
         if self.holds is None or not holds_something(path):
@@ -92,18 +78,12 @@ DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 
 def check_outputs(options: OptionGroup) -> None:
-    """Checks that no output of a command is another of its files, by whatever name, or a file of
-    another kind.
-
-    Raises
-    ------
-    InputError
-        Two options name one file, or the file to replace is not such an output.
-    """
-    for (one, path, kind), (other, second, its) in combinations(_files(options), 2):
-        to_be = kind and its and os.path.realpath(path) == os.path.realpath(second)
-        writes = (kind or its) and {one, other} != _ALLOWED
-        if writes and (to_be or same_file(path, second)) and not is_special(path):
+    """Checks that a command's outputs are distinct files and replace only files of their kind."""
+    for (one, path, kind), (other, other_path, other_kind) in combinations(_files(options), 2):
+        same_target = kind and other_kind and (
+            os.path.realpath(path) == os.path.realpath(other_path))
+        writes = (kind or other_kind) and {one, other} != _MAY_BE_ONE_FILE
+        if writes and (same_target or same_file(path, other_path)) and not is_special(path):
             raise InputError(f"{one} and {other} are one file, {path}; give each its own")
     for _, path, kind in _files(options):
         if kind:
@@ -111,22 +91,21 @@ def check_outputs(options: OptionGroup) -> None:
 
 
 def holds_something(path: str) -> bool:
-    """Whether there is a file that is not empty."""
+    """True if the file exists and is not empty."""
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
 def _files(options: OptionGroup) -> Iterator[tuple[str, str, OutputKind | None]]:
-    """Outputs with their kinds, and all that may be the path of another file, with the names of
-    their options.
+    """Option name, path and kind of each output; also other texts, which may be paths, with None.
     """
     for f in options_of(type(options)):
         value, check = getattr(options, f.name), f.metadata["option"].check
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, str) and each:
-                yield (f.name.replace("_", "-"), each,
+        for text in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(text, str) and text:
+                yield (f.name.replace("_", "-"), text,
                        check if isinstance(check, OutputKind) else None)
 
 
 def same_file(path: str, other: str) -> bool:
-    """True for two names of one file."""
+    """True if both paths lead to one existing file."""
     return os.path.exists(path) and os.path.exists(other) and os.path.samefile(path, other)

@@ -1,7 +1,7 @@
-"""Files checked against types: bounded numbers, and one line on what is wrong, and where.
+"""Checks of files against types: an error names the place and the fault on one line.
 
-A schema is a dataclass, a TypedDict or a `msgspec.Struct`. It refuses names that are not its
-fields; only a Struct ignores them, unless it says ``forbid_unknown_fields``.
+A schema is a dataclass, a TypedDict or a `msgspec.Struct`. Unknown fields are errors, except in a
+Struct without ``forbid_unknown_fields``.
 """
 
 from __future__ import annotations
@@ -32,20 +32,18 @@ Step = str | int
 #: Bytes of the largest JSON or TOML file that is read.
 LARGEST = 64 * 2**20
 
-#: A number of things that may be none, and one that may not (ranks, channels, samples of a batch).
+#: A count that may be zero, and one that may not (ranks, channels, samples in a batch).
 Count = Annotated[int, Meta(ge=0, le=10**15)]
 Extent = Annotated[int, Meta(ge=1, le=10**9)]
-#: Bytes that may be none, and those of a memory.
+#: A size that may be zero, and one that may not (the memory of a device).
 Bytes = Annotated[int, Meta(ge=0, le=10**18)]
 Capacity = Annotated[int, Meta(ge=1, le=10**18)]
-#: Finite numbers: any, times, not negative, above 0, and parts of a whole. `convert` refuses NaN in
-#: all data.
-Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+#: Finite numbers: times, numbers of at least 0 and above 0, shares. `convert` refuses NaN.
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e30)]
 Positive = Annotated[float, Meta(gt=0, le=1e30)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-#: A text without line breaks and other control characters but tabs.
+#: A text without control characters other than tabs, so without line breaks.
 Line = Annotated[str, Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$(?!\n)",
                            description="a text of one line")]
 
@@ -55,18 +53,18 @@ Word = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f\x7f]+$(?!\n)",
 
 
 def one_of(*names: str) -> Meta:
-    """The condition that a text is one of these."""
+    """The condition that a text is one of `names`."""
     pattern = "|".join(map(re.escape, names))
     return Meta(pattern=rf"^({pattern})$(?!\n)", description=f"one of {', '.join(names)}")
 
 
 def read_bytes(path: str, what: str, remedy: str) -> bytes:
-    """The content of a file.
+    """The content of a file; `what` names its kind in errors.
 
     Raises
     ------
     InputError
-        It cannot be read, or is larger than `LARGEST`; `what` names its kind.
+        The file cannot be read, or is larger than `LARGEST`.
     """
     try:
         with open(path, "rb") as f:
@@ -79,7 +77,7 @@ def read_bytes(path: str, what: str, remedy: str) -> bytes:
 
 
 def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
-    """A value of this type from JSON text; arguments and errors are those of `convert`."""
+    """A value of this type from JSON text; arguments and errors as in `convert`."""
     try:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as err:
@@ -101,12 +99,12 @@ def read_json(path: str, type: type[T], remedy: str) -> T | None:
 
 
 def parse_toml(text: bytes | str, where: str, remedy: str) -> dict[str, object]:
-    """The content of TOML text.
+    """The content of TOML text; `where` names its source in errors.
 
     Raises
     ------
     InputError
-        It is not TOML, or too deep; `where` names the source in the message.
+        The text is not TOML, or nested too deeply.
     """
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
@@ -120,7 +118,7 @@ def read_toml(path: str, type: type[T], what: str, page: str) -> T:
     Raises
     ------
     InputError
-        The file cannot be read, or is not of this type.
+        The file cannot be read, or its content does not fit `type`.
     """
     remedy, where = f"{page} has an example", f"{what} {path}"
     return convert(parse_toml(read_bytes(path, what, remedy), where, remedy), type, where, remedy)
@@ -130,24 +128,24 @@ def _cause(err: BaseException) -> str:
     if isinstance(err, UnicodeDecodeError | UnicodeEncodeError):
         return f"the byte at place {err.start} is not text"
     if isinstance(err, RecursionError):
-        return "it is too deep"
+        return "it is nested too deeply"
     return "it is too large" if isinstance(err, MemoryError) else " ".join(str(err).split())
 
 
 def convert(data: object, type: type[T], where: str, remedy: str) -> T:
-    """Checks plain data (of JSON, TOML, attributes) and returns it as a value of this type.
+    """Checks plain data (from JSON, TOML or attributes) and returns it as a value of this type.
 
     Parameters
     ----------
     where : str
-        The source, as the message begins.
+        The source of the data, which begins the message.
     remedy : str
-        How the user mends it, as the message ends.
+        How the user can fix it, which ends the message.
 
     Raises
     ------
     InputError
-        The message names the place in the data, what is expected there and what was found.
+        The message names the place in the data, the expected type and the value found.
     """
     schema: Any = type
     try:
@@ -170,7 +168,7 @@ def _plain(info: inspect.Type) -> inspect.Type:
 
 
 def _parts(info: inspect.Type, data: object) -> list[tuple[Step, inspect.Type, object]]:
-    """The step to each part of the data, the part's type and the part."""
+    """Key or index, type and value of each part of the data."""
     info = _plain(info)
     if isinstance(info, inspect.UnionType):
         return [part for option in info.types for part in _parts(option, data)]
@@ -191,8 +189,7 @@ def _parts(info: inspect.Type, data: object) -> list[tuple[Step, inspect.Type, o
 
 
 def _check(info: inspect.Type, data: object, where: str, remedy: str) -> None:
-    """Checks what msgspec lets pass: unknown names in dataclasses, and NaN where any value may be.
-    """
+    """Refuses what msgspec accepts: unknown fields of dataclasses, and NaN."""
     plain = _plain(info)
     if isinstance(data, float) and not math.isfinite(data):
         raise InputError(f"{where}: expected a finite number, found {data}; {remedy}")
@@ -206,7 +203,7 @@ def _check(info: inspect.Type, data: object, where: str, remedy: str) -> None:
 
 
 def _at(where: str, step: Step) -> str:
-    """The place of a part; `where` is that of the whole."""
+    """The place of a part within `where`."""
     return f"{where}, entry {step + 1}" if isinstance(step, int) else f"{where}, {step!r}"
 
 
@@ -228,7 +225,7 @@ def _explain(err: msgspec.ValidationError, data: object, type: Any, where: str,
 
 
 def _steps(path: str, data: object, type: Any) -> list[Step]:
-    """The steps of a path of msgspec, which names no keys of tables: ``.configs[...].n``."""
+    """The steps of msgspec's path, with the keys that it shows as [...] in ``.configs[...].n``."""
     steps: list[Step] = []
     for name, index in re.findall(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]", path):
         if index != "...":
@@ -253,7 +250,7 @@ def _replaced(data: Any, steps: Sequence[Step], value: object) -> object:
 
 
 def _fails(data: object, type: Any, path: str) -> bool:
-    """Whether data is wrong at this path."""
+    """True if the data has a fault at this path."""
     try:
         msgspec.convert(data, type)
     except msgspec.ValidationError as err:
@@ -262,14 +259,14 @@ def _fails(data: object, type: Any, path: str) -> bool:
 
 
 def _words(info: inspect.Type, value: object) -> str:
-    """A type in words, with the bound that a value breaks."""
+    """A type in words, with the bound that the value violates."""
     if isinstance(info, inspect.Metadata):
         described = (info.extra_json_schema or {}).get("description")
         return str(described) if described else _words(info.type, value)
     if isinstance(info, inspect.UnionType):
-        return " or ".join(_words(each, value) for each in info.types)
+        return " or ".join(_words(option, value) for option in info.types)
     if isinstance(info, inspect.EnumType):
-        return f"one of {', '.join(str(each.value) for each in info.cls)}"
+        return f"one of {', '.join(str(member.value) for member in info.cls)}"
     if isinstance(info, inspect.LiteralType):
         return f"one of {', '.join(map(str, info.values))}"
     if isinstance(info, inspect.IntType | inspect.FloatType):

@@ -1,4 +1,4 @@
-"""Requests to stop: the one place that handles signals, from the first line of a process on."""
+"""Requests to stop: the one module that handles signals, from the start of a process."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 from hpcpar.variables import whole_number
 
-#: Signals after which a run ends in good order. Slurm sends the first before it kills, the second
-#: where a script asks for it (``--signal``), a terminal the third.
+#: Signals that end a run in good order: Slurm sends the first before it kills and the second on a
+#: script's request (``--signal``); Ctrl-C sends the third.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-#: Exit status of a run that has stopped on request and can go on (EX_TEMPFAIL).
+#: Exit status of a run that stopped on request and can be resumed (EX_TEMPFAIL).
 STATUS = 75
-#: Seconds that a run leaves for its end, beside the time that its last files took.
+#: Reserve before a time limit (s), on top of the time for writing the last files.
 MARGIN_S = 10.0
-#: Interrupts that are less than this apart (s) are one.
+#: Interrupts less than this apart (s) count as one.
 TWICE_S = 0.5
 
 
 class _Hold:
-    """Notes requests that come before anything can act on them."""
+    """Notes requests that arrive before anything can act on them."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -33,23 +33,23 @@ class _Hold:
 
 
 def hold() -> None:
-    """Notes requests from now on, for who calls `handle` or `release`."""
+    """Notes requests until `handle` or `release` is called."""
     held = _Hold()
     for number in SIGNALS:
         signal.signal(number, held)
 
 
 def held() -> list[int]:
-    """The requests that are noted so far."""
+    """The requests noted so far."""
     handler = signal.getsignal(signal.SIGTERM)
     return handler.numbers if isinstance(handler, _Hold) else []
 
 
 def handle(action: Callable[[int, FrameType | None], object],
            more: tuple[signal.Signals, ...] = ()) -> dict[signal.Signals, Any]:
-    """Lets `action` handle requests, and `more` signals; returns the handlers before.
+    """Lets `action` handle requests and `more` signals; returns the previous handlers.
 
-    It is called at once for those that `hold` has noted.
+    `action` is called at once for requests that `hold` noted.
     """
     noted = held()
     before = {number: signal.signal(number, action) for number in (*SIGNALS, *more)}
@@ -59,7 +59,7 @@ def handle(action: Callable[[int, FrameType | None], object],
 
 
 def release() -> None:
-    """Lets requests end this process, as they do without `hold`; those that are noted, too."""
+    """Lets requests end this process as they do without `hold`, noted ones included."""
     if not isinstance(signal.getsignal(signal.SIGTERM), _Hold):
         return
     noted = held()
@@ -71,18 +71,17 @@ def release() -> None:
 
 
 class StopRequest:
-    """Notes, while it is entered, that this process has been asked to stop.
+    """Context that notes requests to stop this process.
 
     Parameters
     ----------
     limit_s : float
-        Seconds that the run may take; 0 for no limit. Within a Slurm job, the end of the job counts
-        too.
+        Time limit of the run; 0 for none. The end of a Slurm job counts too.
 
     Attributes
     ----------
     reason : str
-        Why the run stops; empty where it does not.
+        Why the run stops; empty while nothing asks it to.
     """
 
     def __init__(self, limit_s: float = 0.0) -> None:
@@ -104,14 +103,14 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        # whoever asks twice does not want to wait; launchers may pass one signal on twice
+        # a second interrupt stops at once, but a launcher may forward the same one twice
         if self.reason and number == signal.SIGINT and time.time() > self._noted_s + TWICE_S:
             raise KeyboardInterrupt
         self.reason = self.reason or signal.Signals(number).name
         self._noted_s = time.time()
 
     def due(self, ending_s: float) -> bool:
-        """True where the run has to stop now, if its end takes `ending_s`."""
+        """True if the run must stop now, given that its end takes `ending_s`."""
         if self._end_s is not None and time.time() + MARGIN_S + ending_s > self._end_s:
-            self.reason = self.reason or "its limit of time"
+            self.reason = self.reason or "its time limit"
         return bool(self.reason)

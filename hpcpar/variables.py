@@ -1,4 +1,4 @@
-"""Whole numbers in environment variables, which anybody can set to anything."""
+"""Whole numbers from environment variables, which may hold any text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 
 
 def whole_number(*names: str) -> int | None:
-    """The number of the first of these variables that begins with one, alone or before a comma or
-    a parenthesis, as in Slurm's ``4(x2),3``; None where there is none.
+    """The leading number in the first variable that has one, or None.
+
+    A comma or a parenthesis may follow the number, as in Slurm's ``4(x2),3``.
     """
     for name in names:
         found = re.fullmatch(r"([0-9]{1,18})([(,].*)?", os.environ.get(name, ""))

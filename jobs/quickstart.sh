@@ -2,9 +2,8 @@
 # Quickstart: plans, predicts, runs and compares the training of LeNet-5 on handwritten digits.
 # Results are in runs/quickstart. HPCPAR_RANKS sets the number of MPI ranks; the default is one per
 # core, between 2 and 4.
-# A prediction is as good as the calibration is fresh: where others use the machine, its speed changes
-# within minutes. So calibration and training take turns, three times at most, until the prediction is
-# right to 90%.
+# Predictions need a fresh calibration: on a shared machine, speed changes within minutes. So
+# calibration and training alternate, at most three times, until the prediction is 90% accurate.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=$(nproc)
@@ -20,7 +19,7 @@ run() {
   "$@" || { printf 'quickstart: this command failed with status %s: %s\n' "$?" "$*" >&2; exit 1; }
 }
 
-# 64 samples a rank: an iteration takes some 20 ms or more, long enough to be predicted
+# 64 samples a rank: an iteration takes at least 20 ms, long enough to predict
 lenet=(--network lenet5 --input 1x32x32 --batch $((64 * ranks)))
 
 run hpcpar data digits $out/digits.h5 --size 32
@@ -47,7 +46,7 @@ PYTHON
     printf 'quickstart: this machine is busy: its speed changed between calibration and run, three times (uptime: %s)\n' \
       "$(uptime | sed 's/.*load/load/')" >&2
   else
-    printf '\nquickstart: less than 90%% right: others may use this machine; calibrating again\n' >&2
+    printf '\nquickstart: less than 90%% accurate: others may be using this machine; calibrating again\n' >&2
   fi
 done
 
@@ -58,7 +57,7 @@ import sys
 import h5py
 
 run = json.load(open(sys.argv[1]))
-print(f"\nquickstart: {run['test_accuracy']:.1%} of the held-out digits are read right; "
+print(f"\nquickstart: {run['test_accuracy']:.1%} accurate on held-out digits; "
       f"an iteration took {run['measured_iteration_s'] * 1e3:.1f} ms, "
       f"predicted {run['predicted_iteration_s'] * 1e3:.1f} ms", file=sys.stderr)
 if run["test_accuracy"] < 0.97:

@@ -1,6 +1,7 @@
 """Compute kernels behind one interface: NumPy on CPUs, CuPy and CUDA C on GPUs.
 
-The package is installed as ``hpcpar.kernels``. Only `backend` imports the libraries of a backend.
+The package is installed as ``hpcpar.kernels``. A function with the name of a `Backend` method
+implements it. Only `backend` imports CuPy and PyTorch.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from hpcpar.errors import InputError, unknown
 from hpcpar.kernels.interface import Backend, MathMode
 
-#: Whose convolutions run on CPUs.
+#: Libraries for convolutions on CPUs.
 CPU_KERNELS = ("numpy", "torch")
 
 
@@ -23,14 +24,14 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0,
     math
         Precision of float32 products: ``fp32``, or ``tf32`` on a GPU.
     local_rank
-        Rank of this process on its node: it selects the GPU.
+        Rank of this process on its node, which selects the GPU.
     kernels
-        On CPUs, whose convolutions: of `CPU_KERNELS`.
+        Library for convolutions on a CPU, from `CPU_KERNELS`.
 
     Raises
     ------
     InputError
-        Unknown device or precision, no usable GPU, or no PyTorch (with what to do).
+        The device or precision is unknown, no GPU is usable, or a library is missing.
     """
     if math not in list(MathMode):
         raise unknown("math mode", math, MathMode)

@@ -24,7 +24,7 @@ DEVICE REAL act_value(int function, REAL a, REAL b, REAL x) {
     }
 }
 
-// k is x of SILU, GELU and MISH, else f(x).
+// k is x for SILU, GELU and MISH, otherwise f(x).
 DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
     const REAL one = 1;
     switch (function) {
@@ -52,7 +52,7 @@ DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
     }
 }
 
-// out may be x, and dx dy: every element is read before it is written, by the same thread.
+// out may be x, and dx may be dy: each thread reads an element before it writes it.
 KERNEL activation_forward(const REAL *x, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(out), double function, double a, double b) {
     const auto formula = [=](const REAL &x, REAL &out) { out = act_value((int)function, (REAL)a, (REAL)b, x); };
     for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(REAL, out));

@@ -1,15 +1,15 @@
-// Batch normalisation by channel: sums and statistics in double whatever REAL is.
+// Batch normalization per channel. Sums and statistics are double for any REAL.
 #include "common.cuh"
 
 #define EXTENTS i64 images, i64 channels, i64 depth, i64 height, i64 width, i64 parts
 
-// A block of threads takes one of `parts` shares of a channel's items: blocks along x take shares, along y channels.
+// The items of a channel are divided into `parts` shares. Thread blocks along x process shares, along y channels.
 #define FOR_SHARES \
     for (i64 c = blockIdx.y; c < channels; c += gridDim.y) \
         for (i64 part = blockIdx.x; part < parts; part += gridDim.x)
 #define FOR_SHARE(...) for_share(c, part, parts, images, depth, height, width, __VA_ARGS__)
 
-// A SHARED5 as an argument of FOR_SHARE. Members are named for AT5.
+// A SHARED5 as an argument of FOR_SHARE. The names of its members suit AT5.
 #define ARRAY5(TYPE, a) Array5<TYPE>{a, a##_n, a##_c, a##_d, a##_h, a##_w}
 template <class T>
 struct Array5 {
@@ -20,7 +20,7 @@ struct Array5 {
 template <class T>
 DEVICE bool aligned_lines(const Array5<T> &x) { return aligned(x.a) && x.a_n % WIDTH == 0 && x.a_c % WIDTH == 0; }
 
-// The places (n, w) of a thread's items in lines of `width` items. They move by a constant, so that no item needs a division.
+// The positions (n, w) of a thread's items in lines of `width` items. They advance by a constant, so no item needs a division.
 struct Walk {
     const i64 width, n_step, w_step;
     i64 item, n, w;
@@ -38,8 +38,8 @@ struct Walk {
     }
 };
 
-// Applies a formula to every element of a share, given the same element of each array. The caller merges contiguous pixels to lines.
-// The order follows from extents and strides, not from alignment: sums are the same wherever the arrays lie.
+// Applies a formula to every element of a share; its arguments are the matching elements of all arrays. The caller merges contiguous
+// pixels into lines. The order depends on extents and strides but not on alignment, so sums do not depend on addresses.
 template <class Formula, class... T>
 DEVICE void for_share(
     i64 c, i64 part, i64 parts, i64 images, i64 depth, i64 height, i64 width, const Formula &formula, Array5<T>... arrays) {
@@ -47,7 +47,7 @@ DEVICE void for_share(
     const i64 unit = whole ? WIDTH : 1, items = images * depth * height * (width / unit);
     const i64 first = part * items / parts + threadIdx.x, end = (part + 1) * items / parts;
     if (whole && (... && aligned_lines(arrays))) {
-        // Strides in vectors: with those in elements the compiler loses the alignment and splits the stores.
+        // Strides are in vectors: with strides in elements, the compiler would lose the alignment and split the stores.
         for (Walk at(first, width / WIDTH); at.item < end; at.next())
             apply_to_vectors(formula, arrays.a + (at.n * (arrays.a_n / WIDTH) + c * (arrays.a_c / WIDTH) + at.w) * WIDTH...);
     } else if (lines) {
@@ -63,7 +63,7 @@ DEVICE void for_share(
     }
 }
 
-// The caller adds up out[c][part]: (sum of x, sum of x * x), and below (sum of dy, sum of dy * (x - mean) * inv_std).
+// out[c][part] = (sum of x, sum of x * x), which the caller adds up; in the next kernel (sum of dy, sum of dy * (x - mean) * inv_std).
 KERNEL channel_moments(SHARED5(const REAL, x), double *out, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
@@ -87,12 +87,12 @@ KERNEL channel_moments_backward(
     SHARED5(const REAL, x), SHARED5(const REAL, dy), const double *mean, const double *inv_std, double *out, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
-        const double centre = mean[c];
+        const double center = mean[c];
         double sum = 0, products = 0;
         const auto formula = [&](const REAL &x, const REAL &dy) {
             const double gradient = (double)dy;
             sum += gradient;
-            products += gradient * ((double)x - centre);
+            products += gradient * ((double)x - center);
         };
         FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy));
         sum = block_sum(sum, shared);
@@ -104,13 +104,13 @@ KERNEL channel_moments_backward(
     }
 }
 
-// Mean and 1 / sqrt(variance + eps) from sums; moves `running` [2, channels] towards them if `update`.
+// Mean and 1 / sqrt(variance + eps) from sums. If `update`, `running` [2, channels] moves toward mean and unbiased variance.
 KERNEL batchnorm_statistics(
     VIEW2(const double, moments), double *mean, double *inv_std, VIEW2(REAL, running), i64 update, i64 channels, double count, double eps,
     double momentum) {
     GRID_STRIDE(c, channels) {
         const double m = AT2(moments, c, 0) / count, difference = AT2(moments, c, 1) / count - m * m;
-        // Rounding must not make the variance of a constant channel negative; a NaN stays.
+        // Rounding errors could make the variance of a constant channel negative. A NaN stays.
         const double variance = difference < 0 ? 0 : difference;
         mean[c] = m;
         inv_std[c] = 1.0 / sqrt(variance + eps);
@@ -132,8 +132,8 @@ KERNEL batchnorm_running(VIEW2(const REAL, running), double *mean, double *inv_s
 KERNEL batchnorm_forward(
     SHARED5(const REAL, x), SHARED5(REAL, out), const double *mean, const double *inv_std, const REAL *w, const REAL *b, EXTENTS) {
     FOR_SHARES {
-        const double of_x = inv_std[c] * (double)w[c];
-        const REAL factor = (REAL)of_x, addend = (REAL)((double)b[c] - mean[c] * of_x);
+        const double scale = inv_std[c] * (double)w[c];
+        const REAL factor = (REAL)scale, addend = (REAL)((double)b[c] - mean[c] * scale);
         const auto formula = [=](const REAL &x, REAL &out) { out = x * factor + addend; };
         FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(REAL, out));
     }
@@ -143,11 +143,11 @@ KERNEL batchnorm_backward(
     SHARED5(const REAL, x), SHARED5(const REAL, dy), SHARED5(REAL, dx), const double *mean, const double *inv_std, const REAL *w,
     VIEW2(const double, sums), double count, EXTENTS) {
     FOR_SHARES {
-        // dx = of_dy * dy + of_x * x + addend
+        // dx = dy_factor * dy + x_factor * x + addend
         const double slope = -inv_std[c] * inv_std[c] * AT2(sums, c, 1) / count;
-        const REAL of_dy = (REAL)(inv_std[c] * (double)w[c]), of_x = (REAL)slope;
+        const REAL dy_factor = (REAL)(inv_std[c] * (double)w[c]), x_factor = (REAL)slope;
         const REAL addend = (REAL)(-inv_std[c] * AT2(sums, c, 0) / count - slope * mean[c]);
-        const auto formula = [=](const REAL &x, const REAL &dy, REAL &dx) { dx = of_dy * dy + (of_x * x + addend); };
+        const auto formula = [=](const REAL &x, const REAL &dy, REAL &dx) { dx = dy_factor * dy + (x_factor * x + addend); };
         FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy), ARRAY5(REAL, dx));
     }
 }

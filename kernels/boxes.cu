@@ -1,4 +1,4 @@
-// Kernels over strided boxes of up to five dimensions: messages, masks, and what CuPy would need several passes for.
+// Kernels over strided boxes of up to five dimensions: packing of messages, and dropout masks.
 #include "common.cuh"
 
 KERNEL pack(const REAL *box, SHAPE5, STRIDES5(box), REAL *flat) {
@@ -16,8 +16,8 @@ KERNEL unpack_add(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
     for_each(d0, d1, d2, d3, d4, formula, FLAT5(const REAL, flat), BOX5(REAL, box));
 }
 
-// The element at global index g is kept when the top 53 bits of splitmix64's g-th output from `key`, as a number in [0, 1), are >= rate.
-// global_0 .. global_4 are the strides of the box in the whole tensor, `first` the global index of its first element.
+// Keeps the element at global index g if splitmix64's g-th output from `key` is >= rate, with its top 53 bits as a number in [0, 1).
+// global_0 .. global_4 are the strides of the box in the global tensor; `first` is the global index of its first element.
 KERNEL dropout_mask(REAL *out, SHAPE5, STRIDES5(out), STRIDES5(global), i64 first, u64 key, double rate, double kept) {
     GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
         const Place5 p = place5(item, d1, d2, d3, d4);

@@ -1,6 +1,6 @@
 // Lowering of one group of a convolution to a matrix product:
 // cols[((c * kd + t) * kh + u) * kw + v][((n * od + k) * oh + i) * ow + j].
-// The grid's second dimension runs over channels, the first over the places of all images of the block (fewer than 2**31).
+// The second dimension of the grid runs over channels, the first over the pixels of all images of a block (fewer than 2**31).
 #include "common.cuh"
 
 #define GEOMETRY \
@@ -9,13 +9,13 @@
 
 DEVICE bool inside(int i, i64 extent) { return i >= 0 && i < (int)extent; }
 
-// The output that reads place `t` of the padded input by its tap u, -1 if none does.
+// The output that reads position `t` of the padded input with its tap u, or -1.
 DEVICE int reader(int t, int u, i64 stride, i64 dilation, i64 outputs) {
     const int from = t - u * (int)dilation, out = from / (int)stride;
     return from < 0 || out >= (int)outputs || out * (int)stride != from ? -1 : out;
 }
 
-// cols = the reads of every output; reads outside x are zero.
+// cols = the inputs of every output; inputs outside x are zero.
 KERNEL im2col(VIEW5(const REAL, x), REAL *__restrict__ cols, GEOMETRY) {
     const i64 places = images * od * oh * ow;
     for (i64 c = blockIdx.y; c < channels; c += gridDim.y) {
@@ -40,7 +40,7 @@ KERNEL im2col(VIEW5(const REAL, x), REAL *__restrict__ cols, GEOMETRY) {
     }
 }
 
-// dx (+)= the adjoint of im2col. Every element gathers the columns that read it, in the order of (t, u, v).
+// dx (+)= adjoint of im2col. Each element of dx gathers the columns that read it, in the order of (t, u, v).
 KERNEL col2im(const REAL *__restrict__ cols, VIEW5(REAL, dx), i64 add, GEOMETRY) {
     const i64 places = images * od * oh * ow;
     for (i64 c = blockIdx.y; c < channels; c += gridDim.y) {

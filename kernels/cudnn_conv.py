@@ -22,7 +22,8 @@ from hpcpar.kernels.cudnn_graphs import (
     joined_segments,
     read_box,
 )
-from hpcpar.kernels.interface import Array, ConvSpec, Ints, MathMode, Tick, address
+from hpcpar.kernels.geometry import ConvSpec, Ints
+from hpcpar.kernels.interface import Array, MathMode, Tick, address
 
 if TYPE_CHECKING:
     from hpcpar.kernels.cupy_conv import CupyConv
@@ -30,14 +31,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Launch:
-    """An engine with the addresses of its arrays by identifier; `items` of them are written.
+    """An engine with the addresses of its arrays.
 
     Attributes
     ----------
+    pointers
+        Addresses by identifier of the tensor.
+    items
+        Number of items that the engine writes.
     copies
-        Arrays in place of views that are not aligned: they live as long as the launch.
+        Aligned copies of unaligned views, which must live as long as the launch.
     written, result
-        The copy that is written, and the view that it goes to afterwards; None without one.
+        The copy that the engine writes, and the view to copy it to afterwards; None without one.
     """
 
     engine: ConvEngine
@@ -57,12 +62,12 @@ _WRITTEN_UIDS = {
 
 
 class CudnnConv:
-    """The convolution kernels, one cuDNN graph per shape; all on one stream.
+    """The convolution kernels, one cuDNN graph per shape, all on one stream.
 
-    An array that starts at no multiple of `ALIGNMENT_BYTES` (a box inside a larger one) travels
-    through an aligned copy. What a call launches is kept for the next call on the same memory.
-    Deterministic engines in full precision are slow on 1 x 1 kernels: `fallback`, matrix products,
-    computes what `CupyConv.is_faster` says.
+    An array whose address is not a multiple of `ALIGNMENT_BYTES`, such as a box inside a larger
+    array, is replaced by an aligned copy. The launches of a call are kept for the next call on the
+    same memory. Deterministic engines in full precision are slow for some 1 x 1 kernels; there
+    `fallback` multiplies matrices instead.
 
     Parameters
     ----------
@@ -71,7 +76,7 @@ class CudnnConv:
     xp
         The array module: cupy.
     fallback
-        Computes the types and the shapes that cuDNN does not support.
+        Computes types and shapes that cuDNN does not support.
     math
         Precision of the products.
     workspace_limit_bytes
@@ -80,7 +85,7 @@ class CudnnConv:
     Attributes
     ----------
     unsupported
-        The convolutions that `fallback` computes because cuDNN has no engine for them.
+        The convolutions for which cuDNN has no engine.
     """
 
     def __init__(self, cudnn: Any, xp: Any, fallback: CupyConv, math: MathMode,
@@ -93,18 +98,18 @@ class CudnnConv:
         self._xp = xp
         self._handle = cudnn.create_handle()
         self._stream: int | None = None
-        #: None where cuDNN has no engine.
+        #: None if cuDNN has no engine.
         self._engines: dict[ConvProblem, ConvEngine | None] = {}
         self._calls: dict[Hashable, list[_Launch]] = {}
         self._workspace = xp.empty(0, np.uint8)
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory for the workspace: the need of the largest graph so far."""
+        """Size of the workspace, which the largest graph so far determines."""
         return int(self._workspace.size)
 
     def accepts(self, dtype: Any) -> bool:
-        """Whether cuDNN computes a type; it does not do float64."""
+        """Whether cuDNN supports a type; it does not support float64."""
         return np.dtype(dtype) == np.float32
 
     def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
@@ -152,18 +157,18 @@ class CudnnConv:
 
     def _launches(self, operation: ConvOperation, x: Array, w: Array, y: Array, spec: ConvSpec,
                   bias: Array | None = None) -> list[_Launch] | None:
-        """The engines of a convolution with their arrays, as in the last call on the same memory.
+        """The engines of a convolution with their arrays; kept for later calls on the same memory.
 
-        The caller sets the part of the result that no engine writes: there the sums are empty.
+        The caller must set the part of the result that no engine writes, where sums are empty.
 
         Returns
         -------
         list or None
-            None if the type, or one of the shapes, is not supported.
+            None if cuDNN does not support the type or a shape.
         """
         if not self.accepts(x.dtype):
             return None
-        call = (operation, spec, *map(_place, (x, w, y)), bias is not None and _place(bias))
+        call = (operation, spec, *map(_memory, (x, w, y)), bias is not None and _memory(bias))
         launches = self._calls.get(call)
         if launches is None:
             launches = self._planned(operation, x, w, y, spec, bias)
@@ -196,20 +201,20 @@ class CudnnConv:
                 return None
             copies = tuple(array for uid, array in arrays.items()
                            if address(array) != address(views[uid]))
-            own = arrays[written] is not views[written]
+            is_copy = arrays[written] is not views[written]
             launches.append(_Launch(
-                engine, {uid: address(array) for uid, array in arrays.items()},
-                views[written].size, copies, *((arrays[written], views[written]) if own else ())))
+                engine, {uid: address(array) for uid, array in arrays.items()}, views[written].size,
+                copies, *((arrays[written], views[written]) if is_copy else ())))
         return launches
 
     def _aligned(self, view: Array, is_input: bool) -> Array:
-        """The view, or a contiguous array in its place if it is not aligned."""
+        """The view if it is aligned, otherwise a new array; an input is copied to it."""
         if address(view) % ALIGNMENT_BYTES == 0:
             return view
         return view.copy() if is_input else self._xp.empty(view.shape, view.dtype)
 
     def _engine(self, problem: ConvProblem) -> ConvEngine | None:
-        """The engine of a convolution, built at its first use; None if there is none."""
+        """The engine of a convolution, built on first use; None if there is none."""
         if problem not in self._engines:
             self._engines[problem] = self._built(problem)
         return self._engines[problem]
@@ -222,8 +227,8 @@ class CudnnConv:
             self.unsupported.append(problem)
             return None
         if engine.workspace_bytes > self.workspace_bytes:
-            # Kernels may still use the old buffer. CuPy hands its memory only to later work of the
-            # same stream.
+            # Kernels may still use the old buffer. CuPy reuses its memory only for later work on
+            # the same stream.
             self._workspace = self._xp.empty(engine.workspace_bytes, np.uint8)
         return engine
 
@@ -234,8 +239,7 @@ class CudnnConv:
             self._stream = stream
             self._cudnn.set_stream(handle=self._handle, stream=stream)
         if stream != self._stream:
-            raise RuntimeError("the convolutions of a backend share their workspace: they run on "
-                               "one stream")
+            raise RuntimeError("convolutions share a workspace, so they must run on one stream")
         workspace = address(self._workspace)
         for launch in launches:
             launch.engine.execute(launch.pointers, workspace, self._handle)
@@ -247,6 +251,6 @@ class CudnnConv:
             tick()
 
 
-def _place(array: Array) -> tuple[int, Ints, Ints]:
-    """Where an array is, and its shape there."""
+def _memory(array: Array) -> tuple[int, Ints, Ints]:
+    """Address, shape and strides of an array."""
     return address(array), array.shape, array.strides

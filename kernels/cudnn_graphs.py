@@ -1,7 +1,7 @@
-"""Convolutions as cuDNN sees them: a description that is the key of a cache, and its graph.
+"""Descriptions of convolutions, which are keys of a cache, and their cuDNN graphs.
 
-The library is an argument (the module ``cudnn`` of nvidia-cudnn-frontend), so nothing here needs a
-GPU: `build_graph` also plans for a GPU that is only described.
+The cuDNN module (``cudnn`` of nvidia-cudnn-frontend) is an argument, so this module does not need a
+GPU: `build_engine` also plans for a description of a GPU.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from hpcpar.kernels.interface import Array, ConvSpec, Ints, MathMode, Pads, Segment
+from hpcpar.kernels.geometry import ConvSpec, Ints, Pads, Segment
+from hpcpar.kernels.interface import Array, MathMode
 
 #: Identifiers of the tensors of a graph.
 X_UID, WEIGHT_UID, Y_UID, BIAS_UID = 1, 2, 3, 4
-#: cuDNN reads and writes vectors: it takes every tensor to start at a multiple of this.
+#: cuDNN reads and writes vectors: the address of every tensor must be a multiple of this.
 ALIGNMENT_BYTES = 16
 
 
@@ -39,8 +40,8 @@ class StridedShape:
     def of(cls, array: Array) -> StridedShape:
         """The shape of an array.
 
-        An axis of extent 1 gets the stride of a contiguous array: its own has no effect, and
-        would only be a further key.
+        An axis of extent 1 gets the stride of a contiguous array: its actual stride has no effect,
+        but would lead to different keys.
         """
         strides: list[int] = []
         for extent, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
@@ -51,7 +52,7 @@ class StridedShape:
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """One convolution; the groups follow from the channels of x and of the weights."""
+    """A convolution. The channels of x and of the weights determine the number of groups."""
 
     operation: ConvOperation
     x: StridedShape
@@ -65,15 +66,15 @@ class ConvProblem:
 
 
 def joined_segments(segments: Sequence[Segment]) -> list[Segment]:
-    """The segments that each become a graph, without empty ones.
+    """The segments for which to build graphs, without empty ones.
 
-    Groups of one size that follow each other are one segment: cuDNN's grouped convolution.
+    Adjacent groups of equal size become one segment, for a grouped convolution of cuDNN.
     """
     filled = [s for s in segments if s.in_start < s.in_stop and s.out_start < s.out_stop]
     sizes = {(s.in_stop - s.in_start, s.out_stop - s.out_start) for s in filled}
-    follow = all((s.in_stop, s.out_stop) == (t.in_start, t.out_start)
-                 for s, t in itertools.pairwise(filled))
-    if len(sizes) != 1 or not follow:
+    adjacent = all((s.in_stop, s.out_stop) == (t.in_start, t.out_start)
+                   for s, t in itertools.pairwise(filled))
+    if len(sizes) != 1 or not adjacent:
         return filled
     first, last = filled[0], filled[-1]
     return [Segment(first.in_start, last.in_stop, first.out_start, last.out_stop)]
@@ -81,15 +82,15 @@ def joined_segments(segments: Sequence[Segment]) -> list[Segment]:
 
 def read_extent(extent: int, kernel: int, outputs: int, stride: int, dilation: int,
                 before: int) -> tuple[int, int] | None:
-    """The part [0, stop) of an axis of x that is passed to cuDNN, and the padding after it.
+    """The part [0, stop) of an axis of x to pass to cuDNN, and the padding after it.
 
-    cuDNN derives the number of outputs from both, so rows that no output reads are left out. Equal
-    padding on both sides is preferred: more engines support it.
+    Both determine cuDNN's number of outputs, so rows that no output reads are left out. Equal
+    padding on both sides is preferred, because more engines support it.
 
     Returns
     -------
     tuple or None
-        (stop, padding after); None if the outputs read padding only.
+        (stop, padding after); None if the outputs read only padding.
     """
     window = dilation * (kernel - 1) + 1
     reach = (outputs - 1) * stride + window - before
@@ -103,7 +104,7 @@ def read_extent(extent: int, kernel: int, outputs: int, stride: int, dilation: i
 
 def read_box(x: Array, kernel: Ints, y: Array,
              spec: ConvSpec) -> tuple[tuple[slice, ...], Pads] | None:
-    """The image axes of x that are passed to cuDNN, and their padding; None if nothing is read."""
+    """The box of x along its image axes to pass to cuDNN, and the padding; None if it is empty."""
     box, pads = [], []
     for axis, (stride, dilation, pad) in enumerate(
             zip(spec.stride, spec.dilation, spec.pads, strict=True)):
@@ -118,43 +119,41 @@ def read_box(x: Array, kernel: Ints, y: Array,
 
 @dataclass(frozen=True)
 class ConvEngine:
-    """A graph, and the engine that computes it: the plan of this index."""
+    """A graph, and the index of the engine (execution plan) that computes it."""
 
     graph: Any
     index: int
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that the engine needs beside the tensors."""
+        """Device memory that the engine needs in addition to the tensors."""
         return int(self.graph.get_workspace_size_plan_at_index(self.index))
 
     def execute(self, pointers: dict[int, int], workspace: int, handle: Any) -> None:
-        """Enqueue the convolution of the tensors at these addresses, by identifier.
+        """Enqueue the convolution of the tensors at `pointers`, which are addresses by identifier.
 
-        An execution by index takes 25 us of host time, one without 170.
+        Execution by index takes 25 us of host time; without an index, it would take 170 us.
         """
         self.graph.execute_plan_at_index(pointers, workspace, self.index, handle=handle)
 
 
 def build_engine(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_limit_bytes: int,
                  **device: Any) -> ConvEngine:
-    """The engine of a convolution that cuDNN's heuristics rank first.
+    """The first engine for a convolution in the order of cuDNN's heuristics.
 
-    The heuristics know the GPU only by its description: ranks with the same GPU and the same cuDNN
-    choose the same engine, so replicas of a layer round alike.
+    The heuristics depend only on the description of the GPU: ranks with the same GPU and the same
+    cuDNN choose the same engine, so replicas of a layer have the same rounding errors.
 
     Parameters
     ----------
     cudnn
-        The library.
-    problem
-        The convolution.
+        The cuDNN module.
     math
         Precision of the products.
     workspace_limit_bytes
         Engines that need more workspace are left out.
     **device
-        ``handle`` of the GPU, or ``device_property`` of one that is only described.
+        ``handle`` of the GPU, or ``device_property`` with its description.
 
     Raises
     ------
@@ -208,6 +207,6 @@ def build_engine(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_lim
         try:
             graph.build_plan_at_index(index)
         except (ValueError, cudnn.cudnnGraphNotSupportedError):
-            continue  # left out above, or it does not suit
+            continue  # deselected above, or not supported
         return ConvEngine(graph, index)
     raise cudnn.cudnnGraphNotSupportedError("no engine can be built")

@@ -1,12 +1,11 @@
-"""The GPU backend: CuPy (cuBLAS, elementwise operations), and CUDA C for the rest."""
+"""The GPU backend: CuPy for cuBLAS and some elementwise operations, CUDA C for the rest."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import Any
 
 import cupy as cp
@@ -17,49 +16,40 @@ from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
-from hpcpar.kernels.cupy_device import select_device, set_matmul_math, use_compute_stream
-from hpcpar.kernels.cupy_launch import Launcher, merge_dims, strides, view, volume
+from hpcpar.kernels.cupy_device import select_device, set_matmul_math
+from hpcpar.kernels.cupy_launch import Launcher, Launching, merge_dims, strides, view, volume
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
+from hpcpar.kernels.cupy_streams import CupyStreams
 from hpcpar.kernels.device_group import DeviceGroup
-from hpcpar.kernels.interface import (
-    ACTIVATIONS,
-    Array,
-    Backend,
-    ConvSpec,
-    Mark,
-    MathMode,
-    PoolSpec,
-    Tick,
-    address,
-)
+from hpcpar.kernels.geometry import ConvSpec
+from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick, address
 
-#: cuDNN's workspace takes at most this part of the card's memory: with less, VGG-16's convolutions
-#: lack their fast engines.
-_WORKSPACE_PART = 32
+#: The limit of cuDNN's workspace is the card's memory divided by this. With less, the fast engines
+#: for VGG-16's convolutions are not available.
+_WORKSPACE_DIVISOR = 32
 
 
-class CupyBackend(Backend):
+class CupyBackend(Launching, CupyStreams, Backend):
     """Compute kernels on one GPU.
 
     Parameters
     ----------
     scratch_bytes
-        Limit of the memory for the im2col matrices of a convolution.
+        Memory limit for the im2col matrices of a convolution.
     local_rank
-        Rank of this process on its node: it selects the GPU.
+        Rank of this process on its node, which selects the GPU.
     math
-        Precision of products of float32 numbers, in convolutions and matrix products.
+        Precision of float32 products.
 
     Attributes
     ----------
     convolutions
-        ``cudnn`` and its version, or ``im2col`` where nvidia-cudnn-frontend or cuDNN is not
-        installed.
+        ``cudnn`` and its version, or ``im2col`` if nvidia-cudnn-frontend or cuDNN is missing.
 
     Raises
     ------
     InputError
-        No usable GPU.
+        No GPU is usable.
     """
 
     name = "gpu"
@@ -69,10 +59,9 @@ class CupyBackend(Backend):
         self.device = select_device(local_rank)
         self.card = cp.cuda.Device(self.device).pci_bus_id
         free_bytes, total_bytes = map(int, cp.cuda.runtime.memGetInfo())
-        workspace_bytes = total_bytes // _WORKSPACE_PART
+        workspace_bytes = total_bytes // _WORKSPACE_DIVISOR
         self.memory_bytes = max(0, free_bytes - scratch_bytes - workspace_bytes)
-        use_compute_stream()
-        self._communication = cp.cuda.Stream(non_blocking=True)
+        super().__init__()
         self._uploads = cp.cuda.Stream(non_blocking=True)
         self.math = math
         set_matmul_math(math)
@@ -82,19 +71,18 @@ class CupyBackend(Backend):
 
             cudnn.backend_version()
         except (ImportError, RuntimeError):
-            # The module is missing, or the library behind it.
-            return
+            return  # the module or the library is missing
         self._use_cudnn(cudnn, workspace_bytes, math)
 
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
         self.xp: Any = cp
-        self._launch = launch
+        self.launch = launch
         self._im2col = CupyConv(launch, scratch_bytes)
         self._conv: CupyConv | CudnnConv = self._im2col
         self.convolutions = "im2col"
 
     def _use_cudnn(self, cudnn: Any, workspace_limit_bytes: int, math: MathMode) -> None:
-        """Convolve by the library, and by im2col what it does not support."""
+        """Use cuDNN for convolutions, and im2col where cuDNN has no engine."""
         try:
             self._conv = CudnnConv(cudnn, cp, self._im2col, math, workspace_limit_bytes)
         except RuntimeError as err:
@@ -117,23 +105,23 @@ class CupyBackend(Backend):
 
     @property
     def unsupported_convolutions(self) -> list[ConvProblem]:
-        """Convolutions so far that im2col computes because cuDNN has no engine for them."""
+        """Convolutions that im2col computes because cuDNN has no engine for them."""
         return self._conv.unsupported if isinstance(self._conv, CudnnConv) else []
 
     @property
     def cautions(self) -> list[str]:
         if self.convolutions == "im2col":
-            return ["cuDNN is not installed: convolutions are slower, by im2col; install it with: "
-                    "pip install 'hpcpar[gpu]'"]
+            return ["cuDNN is not installed, so convolutions use the slower im2col; install it "
+                    "with: pip install 'hpcpar[gpu]'"]
         count = len(self.unsupported_convolutions)
-        return [f"{count} shapes of convolutions are slower, by im2col: cuDNN has no engine for "
-                "them"] * (count > 0)
+        return [f"{count} convolution shapes use the slower im2col, because cuDNN has no engine "
+                "for them"] if count else []
 
     # -- arrays ------------------------------------------------------------------------------------
     def upload(self, host: Array) -> Array:
         if isinstance(host, cp.ndarray):
             return host
-        # another thread has another current device and stream
+        # The calling thread may have another current device and stream.
         with cp.cuda.Device(self.device), self._uploads:
             device = cp.asarray(host)
             self._uploads.synchronize()
@@ -173,30 +161,6 @@ class CupyBackend(Backend):
         if host.size:
             out.data.copy_from_host_async(address(host), host.nbytes)
 
-    # -- order of work -----------------------------------------------------------------------------
-    def communication_stream(self) -> AbstractContextManager[Any]:
-        return self._communication
-
-    def mark(self) -> Mark:
-        event = cp.cuda.Event()
-        event.record()
-        return event
-
-    def follow(self, mark: Mark) -> None:
-        cp.cuda.get_current_stream().wait_event(mark)
-
-    def reached(self, mark: Mark) -> bool:
-        return bool(mark.done)
-
-    def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
-        now = self.mark()
-        now.synchronize()
-        now_s = time.perf_counter()
-        return np.array([now_s - cp.cuda.get_elapsed_time(mark, now) / 1e3 for mark in marks])
-
-    def synchronize(self) -> None:
-        cp.cuda.runtime.deviceSynchronize()
-
     # -- messages between devices ------------------------------------------------------------------
     def require_groups(self) -> None:
         library()
@@ -206,31 +170,25 @@ class CupyBackend(Backend):
 
     # -- moving boxes ------------------------------------------------------------------------------
     def pack(self, box: Array, flat: Array) -> None:
-        if box.size == 0:
-            return
-        if not self._launch.supports(box.dtype):
+        if not self._move("pack", box, box, flat):
             flat.reshape(box.shape)[...] = box
-            return
-        shape, (steps,) = merge_dims(box.shape, strides(box))
-        self._launch("pack", box.dtype, box.size, (box, *shape, *steps, flat))
 
     def unpack(self, flat: Array, box: Array) -> None:
-        if box.size == 0:
-            return
-        if not self._launch.supports(box.dtype):
+        if not self._move("unpack", box, flat, box):
             box[...] = flat.reshape(box.shape)
-            return
-        shape, (steps,) = merge_dims(box.shape, strides(box))
-        self._launch("unpack", box.dtype, box.size, (flat, *shape, *steps, box))
 
     def unpack_add(self, flat: Array, box: Array) -> None:
-        if box.size == 0:
-            return
-        if not self._launch.supports(box.dtype):
+        if not self._move("unpack_add", box, flat, box):
             cp.add(box, flat.reshape(box.shape), out=box)
-            return
-        shape, (steps,) = merge_dims(box.shape, strides(box))
-        self._launch("unpack_add", box.dtype, box.size, (flat, *shape, *steps, box))
+
+    def _move(self, kernel: str, box: Array, source: Array, target: Array) -> bool:
+        """Launch a kernel between a box and a flat buffer; False if its type has no kernels."""
+        if not self.launch.supports(box.dtype):
+            return False
+        if box.size:
+            shape, (steps,) = merge_dims(box.shape, strides(box))
+            self.launch(kernel, box.dtype, box.size, (source, *shape, *steps, target))
+        return True
 
     def copy(self, x: Array, out: Array) -> None:
         out[...] = x
@@ -272,70 +230,40 @@ class CupyBackend(Backend):
         dy.sum(axis=(0, *range(2, dy.ndim)), out=out)
 
     # -- pooling -----------------------------------------------------------------------------------
-    def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-        cupy_pool.maxpool_forward(self._launch, x, spec, out, argmax)
-
-    def maxpool_backward(self, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
-        cupy_pool.maxpool_backward(self._launch, dy, argmax, spec, dx)
-
-    def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array],
-                        out: Array) -> None:
-        cupy_pool.avgpool_forward(self._launch, x, spec, scales, out)
-
-    def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array],
-                         dx: Array) -> None:
-        cupy_pool.avgpool_backward(self._launch, dy, spec, scales, dx)
-
-    def global_avgpool_forward(self, x: Array, out: Array) -> None:
-        cupy_pool.global_avgpool_forward(x, out)
-
-    def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
-        cupy_pool.global_avgpool_backward(dy, dx)
-
-    def global_maxpool_forward(self, x: Array, out: Array, argmax: Array) -> None:
-        any_array.global_maxpool_forward(x, out, argmax)
+    maxpool_forward = cupy_pool.maxpool_forward
+    maxpool_backward = cupy_pool.maxpool_backward
+    avgpool_forward = cupy_pool.avgpool_forward
+    avgpool_backward = cupy_pool.avgpool_backward
+    global_avgpool_forward = staticmethod(cupy_pool.global_avgpool_forward)
+    global_avgpool_backward = staticmethod(cupy_pool.global_avgpool_backward)
+    weighted_sums = staticmethod(any_array.weighted_sums)
+    global_maxpool_forward = staticmethod(any_array.global_maxpool_forward)
 
     def global_maxpool_backward(self, dy: Array, argmax: Array, dx: Array) -> None:
         any_array.global_maxpool_backward(cp, dy, argmax, dx)
 
-    # -- batch normalisation -----------------------------------------------------------------------
-    def channel_moments(self, x: Array, out: Array) -> None:
-        cupy_batchnorm.channel_moments(self._launch, x, out)
+    # -- batch normalization -----------------------------------------------------------------------
+    channel_moments = cupy_batchnorm.channel_moments
+    batchnorm_statistics = cupy_batchnorm.batchnorm_statistics
+    batchnorm_running = cupy_batchnorm.batchnorm_running
+    batchnorm_forward = cupy_batchnorm.batchnorm_forward
+    channel_moments_backward = cupy_batchnorm.channel_moments_backward
+    batchnorm_backward = cupy_batchnorm.batchnorm_backward
 
-    def batchnorm_statistics(self, moments: Array, count: int, eps: float, mean: Array,
-                             inv_std: Array, running: Array | None, momentum: float) -> None:
-        cupy_batchnorm.batchnorm_statistics(self._launch, moments, count, eps, mean, inv_std,
-                                            running, momentum)
-
-    def batchnorm_running(self, running: Array, eps: float, mean: Array, inv_std: Array) -> None:
-        cupy_batchnorm.batchnorm_running(self._launch, running, eps, mean, inv_std)
-
-    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
-                          out: Array) -> None:
-        cupy_batchnorm.batchnorm_forward(self._launch, x, mean, inv_std, w, b, out)
-
-    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
-                                 out: Array) -> None:
-        cupy_batchnorm.channel_moments_backward(self._launch, x, dy, mean, inv_std, out)
-
-    def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
-                           sums: Array, count: int, dx: Array) -> None:
-        cupy_batchnorm.batchnorm_backward(self._launch, x, dy, mean, inv_std, w, sums, count, dx)
-
-    # -- local response normalisation and elementwise ----------------------------------------------
+    # -- local response normalization and elementwise ----------------------------------------------
     def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
                     out: Array, scale: Array) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
         args = (*(item for a in (x, out, scale) for item in view(volume(a))), *geometry,
                 float(alpha), float(beta), float(k))
-        self._launch("lrn_forward", x.dtype, out.size, args)
+        self.launch("lrn_forward", x.dtype, out.size, args)
 
     def lrn_backward(self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
                      alpha: float, beta: float, dx: Array) -> None:
         geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
         args = (*(item for a in (x, out, scale, dy, dx) for item in view(volume(a))), *geometry,
                 float(alpha), float(beta))
-        self._launch("lrn_backward", x.dtype, dx.size, args)
+        self.launch("lrn_backward", x.dtype, dx.size, args)
 
     def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
                            out: Array) -> None:
@@ -351,7 +279,7 @@ class CupyBackend(Backend):
             return
         global_strides = tuple(math.prod(extent[axis + 1 :]) for axis in range(len(extent)))
         if tuple(out.shape) != tuple(shape):
-            # `out` is the flattened block: the same elements in row-major order.
+            # `out` is the flattened block, with the same elements in row-major order.
             if out.flags.c_contiguous:
                 self.dropout_mask(key, start, shape, extent, rate, out.reshape(shape))
             else:
@@ -363,7 +291,7 @@ class CupyBackend(Backend):
         keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
         box, (out_steps, steps) = merge_dims(tuple(shape), strides(out), global_strides)
         args = (out, *box, *out_steps, *steps, first, np.uint64(key), float(rate), keep)
-        self._launch("dropout_mask", out.dtype, out.size, args)
+        self.launch("dropout_mask", out.dtype, out.size, args)
 
     def add(self, a: Array, b: Array, out: Array) -> None:
         cp.add(a, b, out=out)
@@ -374,20 +302,11 @@ class CupyBackend(Backend):
     def multiply(self, a: Array, b: Array, out: Array) -> None:
         cp.multiply(a, b, out=out)
 
-    def image_products(self, a: Array, b: Array, out: Array) -> None:
-        any_array.image_products(a, b, out)
+    image_products = staticmethod(any_array.image_products)
 
-    def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array,
-                              sums: Array) -> None:
-        cupy_loss.softmax_cross_entropy(self._launch, x, labels, scale, dx, sums)
-
-    def logistic_cross_entropy(self, x: Array, labels: Array, first_class: int, scale: float,
-                               dx: Array, sums: Array) -> None:
-        cupy_loss.logistic_cross_entropy(self._launch, x, labels, first_class, scale, dx, sums)
-
-    def mean_squared_error(self, x: Array, targets: Array, scale: float, dx: Array,
-                           sums: Array) -> None:
-        cupy_loss.mean_squared_error(self._launch, x, targets, scale, dx, sums)
+    softmax_cross_entropy = cupy_loss.softmax_cross_entropy
+    logistic_cross_entropy = cupy_loss.logistic_cross_entropy
+    mean_squared_error = cupy_loss.mean_squared_error
 
     # -- update ------------------------------------------------------------------------------------
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
@@ -404,12 +323,12 @@ class CupyBackend(Backend):
                      (*corrected, beta1, beta2, eps, decay))
 
     def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
-        """Launch a kernel of an activation or an update on arrays of one shape."""
+        """Launch a kernel for an activation or an update; all arrays have the same shape."""
         if arrays[0].size == 0:
             return
         shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))
-        args = (*arrays, *shape, *(step for each in steps for step in each), *map(float, numbers))
-        self._launch(kernel, arrays[0].dtype, arrays[0].size, args)
+        args = (*arrays, *shape, *itertools.chain(*steps), *map(float, numbers))
+        self.launch(kernel, arrays[0].dtype, arrays[0].size, args)
 
     def all_finite(self, x: Array) -> bool:
         return x.size == 0 or bool(cp.isfinite(x).all())

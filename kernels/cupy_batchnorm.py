@@ -1,4 +1,4 @@
-"""Batch normalisation on a GPU."""
+"""Batch normalization on a GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from hpcpar.kernels.cupy_launch import Launcher, contiguous, merge_dims, strides, view
+from hpcpar.kernels.cupy_launch import Launching, contiguous, merge_dims, strides, view
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.interface import Array
 
-#: Number of thread blocks of a kernel, given enough items: a few per multiprocessor of a large GPU.
+#: Number of thread blocks of a large kernel: a few per multiprocessor of a large GPU.
 _BLOCKS = 1024
 
 
 @functools.lru_cache(maxsize=4096)
 def _parts(shape: tuple[int, ...]) -> int:
-    """Number of shares, one per thread block, that a channel's items are divided into."""
+    """Number of shares of a channel's items, one per thread block."""
     items = math.prod(shape)
     if items == 0:
         return 0
@@ -30,68 +30,62 @@ def _parts(shape: tuple[int, ...]) -> int:
 @functools.lru_cache(maxsize=4096)
 def _geometry(shape: tuple[int, ...], *all_strides: tuple[int, ...]) -> tuple[
         tuple[tuple[int, ...], ...], tuple[int, ...]]:
-    """Strides of images, channels and pixels of each array, and the extents that go with them."""
-    extents, steps = merge_dims(shape[2:], *(own[2:] for own in all_strides))
-    return (tuple((*own[:2], *step[2:]) for own, step in zip(all_strides, steps, strict=True)),
+    """Strides of each array over images, channels and merged pixels, and the extents."""
+    extents, steps = merge_dims(shape[2:], *(s[2:] for s in all_strides))
+    return (tuple((*s[:2], *step[2:]) for s, step in zip(all_strides, steps, strict=True)),
             (*shape[:2], *extents[2:]))
 
 
-def _for_shares(launch: Launcher, kernel: str, arrays: tuple[Array, ...],
+def _for_shares(gpu: Launching, kernel: str, arrays: tuple[Array, ...],
                 more: tuple[Any, ...]) -> None:
-    """Launch a kernel on the shares of every channel of arrays of one shape."""
+    """Launch a kernel on the shares of every channel; all arrays have the same shape."""
     shape = arrays[0].shape
     steps, extents = _geometry(shape, *map(strides, arrays))
     views = (item for array, step in zip(arrays, steps, strict=True) for item in (array, *step))
     parts = _parts(shape)
-    launch(kernel, arrays[0].dtype, parts * THREADS, (*views, *more, *extents, parts),
-           rows=shape[1])
+    gpu.launch(kernel, arrays[0].dtype, parts * THREADS, (*views, *more, *extents, parts),
+               rows=shape[1])
 
 
-def _sum(launch: Launcher, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
+def _sum(gpu: Launching, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
          out: Array) -> None:
-    """Sums [C, 2] over samples and image, deterministic: partial sums, then their sum in order."""
+    """Deterministic sums [C, 2] over samples and pixels: partial sums, then their sum in order."""
     sums = cp.empty((arrays[0].shape[1], _parts(arrays[0].shape), 2), np.float64)
-    _for_shares(launch, kernel, arrays, (*more, sums))
+    _for_shares(gpu, kernel, arrays, (*more, sums))
     sums.sum(axis=1, out=out)
 
 
-def channel_moments(launch: Launcher, x: Array, out: Array) -> None:
-    """See `Backend.channel_moments`."""
-    _sum(launch, "channel_moments", (x,), (), out)
+def channel_moments(gpu: Launching, x: Array, out: Array) -> None:
+    _sum(gpu, "channel_moments", (x,), (), out)
 
 
-def channel_moments_backward(launch: Launcher, x: Array, dy: Array, mean: Array, inv_std: Array,
+def channel_moments_backward(gpu: Launching, x: Array, dy: Array, mean: Array, inv_std: Array,
                              out: Array) -> None:
-    """See `Backend.channel_moments_backward`."""
-    _sum(launch, "channel_moments_backward", (x, dy), (mean, inv_std), out)
+    _sum(gpu, "channel_moments_backward", (x, dy), (mean, inv_std), out)
 
 
-def batchnorm_statistics(launch: Launcher, moments: Array, count: int, eps: float, mean: Array,
+def batchnorm_statistics(gpu: Launching, moments: Array, count: int, eps: float, mean: Array,
                          inv_std: Array, running: Array | None, momentum: float) -> None:
-    """See `Backend.batchnorm_statistics`."""
-    # A kernel accepts no None: without running statistics it gets an array that it ignores.
+    # Kernels do not accept None: without running statistics, this one gets an array to ignore.
     target = cp.empty((2, 1), np.float64) if running is None else running
     args = (*view(moments), mean, inv_std, *view(target), int(running is not None), len(mean),
             float(count), float(eps), float(momentum))
-    launch("batchnorm_statistics", target.dtype, len(mean), args)
+    gpu.launch("batchnorm_statistics", target.dtype, len(mean), args)
 
 
-def batchnorm_running(launch: Launcher, running: Array, eps: float, mean: Array,
+def batchnorm_running(gpu: Launching, running: Array, eps: float, mean: Array,
                       inv_std: Array) -> None:
-    """See `Backend.batchnorm_running`."""
-    launch("batchnorm_running", running.dtype, len(mean),
-           (*view(running), mean, inv_std, len(mean), float(eps)))
+    gpu.launch("batchnorm_running", running.dtype, len(mean),
+               (*view(running), mean, inv_std, len(mean), float(eps)))
 
 
-def batchnorm_forward(launch: Launcher, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
+def batchnorm_forward(gpu: Launching, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                       out: Array) -> None:
-    """See `Backend.batchnorm_forward`."""
     weights = (contiguous(w, x.dtype), contiguous(b, x.dtype))
-    _for_shares(launch, "batchnorm_forward", (x, out), (mean, inv_std, *weights))
+    _for_shares(gpu, "batchnorm_forward", (x, out), (mean, inv_std, *weights))
 
 
-def batchnorm_backward(launch: Launcher, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
+def batchnorm_backward(gpu: Launching, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
-    """See `Backend.batchnorm_backward`."""
     more = (mean, inv_std, contiguous(w, x.dtype), *view(sums), float(count))
-    _for_shares(launch, "batchnorm_backward", (x, dy, dx), more)
+    _for_shares(gpu, "batchnorm_backward", (x, dy, dx), more)

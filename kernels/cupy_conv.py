@@ -1,9 +1,9 @@
 """Convolution on a GPU: im2col of a block of images, then a matrix product by cuBLAS.
 
-An image is a volume of one plane. The matrix of a block has shape [channels * kd * kh * kw,
-images * od * oh * ow], so one product covers all images of the block. The weight gradient needs no
-sum over images. A 1 x 1 convolution of large images needs no such matrix: it is a product per
-image, of the pixels that it reads.
+An image is a volume with one plane. The matrix of a block has shape [channels * kd * kh * kw,
+images * od * oh * ow], so one product covers all images of the block, and also sums the weight
+gradient over them. A 1 x 1 convolution of large images does not need this matrix: it multiplies the
+pixels of each image in place.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Iterator
 import cupy as cp
 
 from hpcpar.kernels.cupy_launch import Launcher, three, view, volume
-from hpcpar.kernels.interface import Array, ConvSpec, Segment, Tick
+from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import Array, Tick
 
 #: The im2col kernels index the columns of a block with 32 bits.
 _MAX_COLUMNS = 2**31 - 1
-#: Pixels from which on a matrix product per image is fast; for the gradient of weights they are the
-#: length of the sums.
+#: Smallest number of pixels for which a matrix product per image is fast; in the weight gradient
+#: it is the length of the sums.
 _IMAGE_PRODUCT_PIXELS, _WEIGHT_PRODUCT_PIXELS = 48, 128
 
 
@@ -53,7 +54,7 @@ class CupyConv:
     launch
         Launcher of the im2col kernels.
     scratch_bytes
-        Limit of the memory for the matrices of a block, which has at least one image.
+        Memory limit for the matrices of a block. A block has at least one image.
     """
 
     def __init__(self, launch: Launcher, scratch_bytes: int) -> None:
@@ -61,7 +62,7 @@ class CupyConv:
         self.scratch_bytes = scratch_bytes
 
     def _blocks(self, out: Array, rows: int) -> Iterator[slice]:
-        """Blocks of images whose matrices, of `rows` rows in total, fit the scratch memory."""
+        """Blocks of images whose matrices, with `rows` rows in total, fit in the scratch memory."""
         pixels = math.prod(out.shape[2:])
         fitting = self.scratch_bytes // (rows * pixels * out.itemsize)
         size = max(1, min(fitting, _MAX_COLUMNS // pixels))
@@ -76,7 +77,7 @@ class CupyConv:
                 *before)
 
     def _im2col(self, x: Array, out: Array, kernel: tuple[int, ...], spec: ConvSpec) -> Array:
-        """The matrix of a group's input channels x; `out` gives the number of outputs."""
+        """The im2col matrix of a group's input channels x, for the outputs of `out`."""
         pixels = x.shape[0] * math.prod(out.shape[2:])
         cols = cp.empty((x.shape[1] * math.prod(kernel), pixels), x.dtype)
         args = (*view(x), cols, *self._geometry(x, out, kernel, spec))
@@ -91,7 +92,7 @@ class CupyConv:
 
     @staticmethod
     def _pixels(x: Array, y: Array, kernel: tuple[int, ...], spec: ConvSpec) -> Array | None:
-        """The pixels of x that those of y read; None if y reads more than a pixel, or is small."""
+        """The pixels of x that y reads, one each; None if the kernel is larger, or y is small."""
         if (math.prod(kernel) != 1 or any(before for before, _ in spec.pads)
                 or math.prod(y.shape[2:]) < _IMAGE_PRODUCT_PIXELS):
             return None
@@ -101,12 +102,12 @@ class CupyConv:
         return read if read.shape[2:] == y.shape[2:] else None
 
     def is_faster_to_data(self, dx: Array, w: Array, dy: Array, spec: ConvSpec) -> bool:
-        """Whether products of matrices beat cuDNN's deterministic engines in full precision."""
+        """Whether matrix products beat cuDNN's deterministic engines in full precision."""
         return (math.prod(spec.stride) > 1 and len(spec.segments) == 1 and dy.size > 0
                 and self._pixels(volume(dx), volume(dy), w.shape[2:], spec) is not None)
 
     def is_faster_to_weight(self, x: Array, dw: Array, dy: Array, spec: ConvSpec) -> bool:
-        """The same for the gradient of the weights."""
+        """The same for the weight gradient."""
         return (len(spec.segments) == 1 and dy.size > 0
                 and math.prod(dy.shape[2:]) >= _WEIGHT_PRODUCT_PIXELS
                 and self._pixels(volume(x), volume(dy), dw.shape[2:], spec) is not None)
@@ -147,8 +148,8 @@ class CupyConv:
         """See `Backend.conv_backward_data`."""
         if dx.size == 0:
             return
-        # Where each input channel belongs to one group, the group overwrites it; otherwise groups
-        # add to zeros.
+        # If each input channel belongs to exactly one group, the group overwrites dx. Otherwise all
+        # groups add to zeros.
         inputs = [(s.in_start, s.in_stop) for s in spec.segments if s.out_start < s.out_stop]
         add = dy.size == 0 or not covers(inputs, dx.shape[1])
         if add:
@@ -210,12 +211,12 @@ class CupyConv:
                     tick()
 
     def _products(self, y: Array, x: Array) -> Array:
-        """The matrix of sums over images and pixels of y [N, K, ...] times x [N, C, ...]."""
+        """The sums [K, C] over images and pixels of y [N, K, ...] times x [N, C, ...]."""
         left, right = (a.reshape(*a.shape[:2], math.prod(a.shape[2:])) for a in (y, x))
-        each = max(1, self.scratch_bytes // (left.shape[1] * right.shape[1] * y.itemsize))
+        step = max(1, self.scratch_bytes // (left.shape[1] * right.shape[1] * y.itemsize))
         total = None
-        for start in range(0, len(y), each):
-            images = slice(start, start + each)
+        for start in range(0, len(y), step):
+            images = slice(start, start + step)
             part = cp.matmul(left[images], right[images].swapaxes(1, 2)).sum(axis=0)
             total = part if total is None else total + part
         return total

@@ -1,4 +1,4 @@
-"""The GPU and the current stream of a process."""
+"""The GPU of a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcpar.kernels.interface import MathMode
 
 
 def select_device(local_rank: int) -> int:
-    """Select a visible GPU by the rank on the node, check the CUDA libraries, return its number.
+    """Select a visible GPU by the rank on the node; check the CUDA libraries; return its number.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def select_device(local_rank: int) -> int:
     device = local_rank % count
     try:
         cp.cuda.Device(device).use()
-        # The first use loads the compiler and cuBLAS: errors should surface here, before the run.
+        # The first use loads the compiler and cuBLAS, so their errors surface before the run.
         probe = cp.ones((2, 3), np.float32)
         float(cp.matmul(probe, probe.T + 1)[0, 0])
     except (ImportError, RuntimeError, OSError, MemoryError,
@@ -39,20 +39,10 @@ def select_device(local_rank: int) -> int:
     return device
 
 
-def use_compute_stream() -> None:
-    """Make a new stream current in place of the default stream, which waits for all others.
-
-    The stream is entered and never left: after a ``with`` of its own, CuPy goes back to the stream
-    that was entered before, not to the one in use.
-    """
-    if cp.cuda.get_current_stream() == cp.cuda.Stream.null:
-        cp.cuda.Stream(non_blocking=True).__enter__()
-
-
 def set_matmul_math(math: MathMode) -> None:
     """Set the precision of float32 matrix products in this process.
 
-    CuPy has no public function for it. Without a setting it follows the environment (CUPY_TF32).
+    CuPy has no public function for this. Its default comes from the environment (CUPY_TF32).
     """
     compute_type = (_routines_linalg.COMPUTE_TYPE_TF32 if math is MathMode.TF32 else
                     _routines_linalg.COMPUTE_TYPE_FP32)

@@ -14,10 +14,10 @@ from hpcpar.kernels import cupy_sources
 from hpcpar.kernels.interface import Array
 
 #: Limit of the blocks along a dimension of the grid (CUDA's limit for the second one). The kernels
-#: loop over further work.
+#: loop over the rest of the work.
 _MAX_BLOCKS = 65535
 _MAX_DIMS = 5
-#: C type that REAL stands for, by NumPy's type, whose name is slow to look up.
+#: C type of REAL by NumPy dtype; the dtype's name would be slow to look up.
 _REALS = {np.dtype(name): real for name, real in cupy_sources.REALS.items()}
 
 
@@ -37,12 +37,12 @@ def view(array: Array) -> tuple[Any, ...]:
 
 
 def contiguous(array: Array, dtype: Any) -> Array:
-    """A contiguous device array, copied only if necessary, also from the host."""
+    """A contiguous device array, copied from a device or host array only if necessary."""
     return cp.ascontiguousarray(cp.asarray(array, dtype))
 
 
 def volume(array: Array) -> Array:
-    """View [N, C, D, H, W] of features, images or volumes; added axes have extent 1."""
+    """A view [N, C, D, H, W] of features, images or volumes; new axes have extent 1."""
     if array.ndim == 2:
         return array[:, :, None, None, None]
     return array[:, :, None] if array.ndim == 4 else array
@@ -57,15 +57,15 @@ def three(numbers: Sequence[int], fill: int) -> tuple[int, ...]:
 def merge_dims(
     shape: tuple[int, ...], *all_strides: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Merge the dimensions of a box to five.
+    """Reduce the dimensions of a box to exactly five.
 
-    Neighbouring dimensions that are contiguous in every array become one. Dimensions of extent 1
-    fill up to five.
+    Adjacent dimensions that are contiguous in every array become one. If fewer than five remain,
+    dimensions of extent 1 fill the gap.
 
     Parameters
     ----------
     shape
-        Extents of the box, none of them 0.
+        Positive extents of the box.
     *all_strides
         Strides of each array over the box.
 
@@ -100,7 +100,7 @@ def merge_dims(
 
 
 class Launcher:
-    """The kernels on the current GPU, compiled at first use, once per source file and type."""
+    """Launches kernels on the current GPU; compiles each source once per type, on first use."""
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, np.dtype], Any] = {}
@@ -128,10 +128,8 @@ class Launcher:
 
         Parameters
         ----------
-        name
-            The kernel.
         dtype
-            The type that REAL stands for.
+            The type of REAL.
         items
             Threads along the first dimension of the grid; 0 launches nothing.
         args
@@ -144,3 +142,9 @@ class Launcher:
         blocks = min(math.ceil(items / cupy_sources.THREADS), _MAX_BLOCKS)
         function = self._function(name, np.dtype(dtype))
         function((blocks, min(rows, _MAX_BLOCKS)), (cupy_sources.THREADS,), args)
+
+
+class Launching:
+    """A backend with a launcher."""
+
+    launch: Launcher

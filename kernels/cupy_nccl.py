@@ -15,17 +15,17 @@ from hpcpar.errors import InputError
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.interface import Array, address
 
-#: One algorithm at any size, so that two runs add in the same order.
+#: One algorithm for all sizes, so that all runs add in the same order.
 _ALGORITHM = ("NCCL_ALGO", "Ring")
 
 
 def library() -> Any:
-    """CuPy's module of NCCL.
+    """CuPy's NCCL module.
 
     Raises
     ------
     InputError
-        There is none.
+        NCCL is missing.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -37,7 +37,7 @@ def library() -> Any:
 
 
 def nccl_version() -> str:
-    """Version of NCCL; empty where it is missing."""
+    """Version of NCCL; empty if NCCL is missing."""
     try:
         return str(library().get_version())
     except InputError:
@@ -45,7 +45,7 @@ def nccl_version() -> str:
 
 
 class NcclGroup(DeviceGroup):
-    """A communicator of NCCL; see `Backend.group`."""
+    """An NCCL communicator; see `Backend.group`."""
 
     def __init__(self, size: int, rank: int, share: Callable[[bytes], bytes]) -> None:
         self.size, self.rank = size, rank
@@ -59,8 +59,8 @@ class NcclGroup(DeviceGroup):
         self._comm = self._nccl.NcclCommunicator(size, group_id, rank)
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Operations that NCCL starts as one."""
+    def _grouped(self) -> Iterator[None]:
+        """A context whose operations NCCL launches as one."""
         self._nccl.groupStart()
         try:
             yield
@@ -68,13 +68,13 @@ class NcclGroup(DeviceGroup):
             self._nccl.groupEnd()
 
     def _message(self, array: Array) -> tuple[int, int, int]:
-        """Address, items and type of a message."""
+        """Address, number of items and NCCL type of a message."""
         return address(array), array.size, self._types[array.dtype]
 
     def exchange(self, sends: Sequence[tuple[Array, int]],
                  receives: Sequence[tuple[Array, int]]) -> None:
         stream = cp.cuda.get_current_stream().ptr
-        with self._together():
+        with self._grouped():
             for array, member in receives:
                 self._comm.recv(*self._message(array), member, stream)
             for array, member in sends:
@@ -93,7 +93,7 @@ class NcclGroup(DeviceGroup):
                 self._comm.allGather(address(own), address(blocks[0]), own.size,
                                      self._types[own.dtype], stream)
             return
-        with self._together():
+        with self._grouped():
             for member, block in enumerate(blocks):
                 if block.size:
                     at, items, kind = self._message(block)
@@ -106,7 +106,7 @@ class NcclGroup(DeviceGroup):
                 self._comm.reduceScatter(address(blocks[0]), address(own), own.size,
                                          self._types[own.dtype], self._nccl.NCCL_SUM, stream)
             return
-        with self._together():
+        with self._grouped():
             for member, block in enumerate(blocks):
                 if block.size:
                     at, items, kind = self._message(block)

@@ -1,4 +1,4 @@
-"""Pooling on a GPU: kernels for volumes; an image is a volume of one plane."""
+"""Pooling on a GPU, by kernels for volumes. An image is a volume with one plane."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import cupy as cp
 
-from hpcpar.kernels.cupy_launch import Launcher, contiguous, three, view, volume
-from hpcpar.kernels.interface import Array, PoolSpec
+from hpcpar.kernels.cupy_launch import Launching, contiguous, three, view, volume
+from hpcpar.kernels.geometry import PoolSpec
+from hpcpar.kernels.interface import Array
 
 
 def _geometry(x: Array, out: Array, spec: PoolSpec) -> tuple[int, ...]:
@@ -24,39 +25,34 @@ def _views(*arrays: Array) -> tuple[Any, ...]:
 
 
 def _factors(scales: Sequence[Array], dtype: Any) -> tuple[Array, ...]:
-    """Factors per output along each of the three axes of a volume."""
+    """One factor per output along each axis of a volume."""
     factors = tuple(contiguous(scale, dtype) for scale in scales)
     return factors if len(factors) == 3 else (cp.ones(1, dtype), *factors)
 
 
-def maxpool_forward(launch: Launcher, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-    """See `Backend.maxpool_forward`."""
-    launch("maxpool_forward", x.dtype, out.size,
-           (*_views(x, out, argmax), *_geometry(x, out, spec)))
+def maxpool_forward(gpu: Launching, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
+    gpu.launch("maxpool_forward", x.dtype, out.size,
+               (*_views(x, out, argmax), *_geometry(x, out, spec)))
 
 
-def maxpool_backward(launch: Launcher, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
-    """See `Backend.maxpool_backward`."""
-    launch("maxpool_backward", dx.dtype, dx.size,
-           (*_views(dy, argmax, dx), *_geometry(dx, dy, spec)))
+def maxpool_backward(gpu: Launching, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
+    gpu.launch("maxpool_backward", dx.dtype, dx.size,
+               (*_views(dy, argmax, dx), *_geometry(dx, dy, spec)))
 
 
-def avgpool_forward(launch: Launcher, x: Array, spec: PoolSpec, scales: Sequence[Array],
+def avgpool_forward(gpu: Launching, x: Array, spec: PoolSpec, scales: Sequence[Array],
                     out: Array) -> None:
-    """See `Backend.avgpool_forward`."""
-    launch("avgpool_forward", x.dtype, out.size,
-           (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
+    gpu.launch("avgpool_forward", x.dtype, out.size,
+               (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
 
 
-def avgpool_backward(launch: Launcher, dy: Array, spec: PoolSpec, scales: Sequence[Array],
+def avgpool_backward(gpu: Launching, dy: Array, spec: PoolSpec, scales: Sequence[Array],
                      dx: Array) -> None:
-    """See `Backend.avgpool_backward`."""
-    launch("avgpool_backward", dx.dtype, dx.size,
-           (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
+    gpu.launch("avgpool_backward", dx.dtype, dx.size,
+               (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
 
 
 def global_avgpool_forward(x: Array, out: Array) -> None:
-    """See `Backend.global_avgpool_forward`."""
     if x.size:
         out[...] = x.mean(axis=tuple(range(2, x.ndim)))
     else:
@@ -64,6 +60,5 @@ def global_avgpool_forward(x: Array, out: Array) -> None:
 
 
 def global_avgpool_backward(dy: Array, dx: Array) -> None:
-    """See `Backend.global_avgpool_backward`."""
     if dx.size:
         dx[...] = (dy * (1 / math.prod(dx.shape[2:]))).reshape(*dy.shape, *(1,) * (dx.ndim - 2))

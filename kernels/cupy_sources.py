@@ -1,4 +1,4 @@
-"""The CUDA C sources as text; this module does not import CuPy."""
+"""The CUDA C sources as text. This module does not import CuPy."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import functools
 import re
 from pathlib import Path
 
-#: Subjects with one ``.cu`` file each.
+#: Each subject has a ``.cu`` file.
 SUBJECTS = ("activation", "batchnorm", "boxes", "conv", "loss", "lrn", "pool", "update")
-#: C type that REAL stands for in the sources, by NumPy's type name.
+#: C type of REAL in the sources, by name of the NumPy dtype.
 REALS = {"float32": "float", "float64": "double"}
 #: Threads per block: a power of two, at most MAX_THREADS of common.cuh.
 THREADS = 256
@@ -19,10 +19,10 @@ _INCLUDE = '#include "common.cuh"'
 
 @functools.cache
 def source(subject: str) -> str:
-    """The complete source of a subject, the common header included.
+    """The complete source of a subject, including the text of the common header.
 
-    CuPy's cache of compiled kernels is keyed by the text of the source, so it would miss a change
-    in an included file.
+    CuPy caches compiled kernels by the text of their source, so it would miss changes in an
+    included file.
     """
     text = (_FOLDER / f"{subject}.cu").read_text(encoding="utf-8")
     return text.replace(_INCLUDE, (_FOLDER / "common.cuh").read_text(encoding="utf-8"))
@@ -30,6 +30,6 @@ def source(subject: str) -> str:
 
 @functools.cache
 def kernels() -> dict[str, str]:
-    """Subject of each kernel by the kernel's name."""
+    """Subjects by name of the kernel."""
     pattern = re.compile(r"^KERNEL (\w+)\(", re.MULTILINE)
     return {name: subject for subject in SUBJECTS for name in pattern.findall(source(subject))}

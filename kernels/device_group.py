@@ -1,4 +1,4 @@
-"""Messages between GPUs, as the communicator asks for them."""
+"""The interface of messages between GPUs."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ DeviceArray = Any
 
 
 class DeviceGroup(ABC):
-    """Ranks whose GPUs exchange messages by themselves, in the order of the current stream.
+    """Ranks whose GPUs exchange messages directly, in the order of the current stream.
 
-    Every member submits the same operations in the same order. Arrays are contiguous, on the
-    device, and used in place.
+    Every member submits the same operations in the same order. Operations work in place on
+    contiguous device arrays.
     """
 
     size: int
-    #: This process's place in the group.
+    #: Index of this process in the group.
     rank: int
 
     @abstractmethod
     def exchange(self, sends: Sequence[tuple[DeviceArray, int]],
                  receives: Sequence[tuple[DeviceArray, int]]) -> None:
-        """(array, member) of messages that travel together."""
+        """Send and receive messages (array, other member) at the same time."""
 
     @abstractmethod
     def allreduce(self, array: DeviceArray) -> None:
-        """array = its sum over the members."""
+        """array = sum of array over the members."""
 
     @abstractmethod
     def allgather(self, blocks: Sequence[DeviceArray]) -> None:
-        """blocks[k] = that of member k. They lie one after the other, and may differ in size."""
+        """blocks[k] = blocks[k] of member k. Blocks are adjacent in memory; sizes may differ."""
 
     @abstractmethod
     def reduce_scatter(self, blocks: Sequence[DeviceArray]) -> None:
-        """blocks[rank] = its sum over the members; the others are left undefined."""
+        """blocks[rank] = sum of blocks[rank] over the members; other blocks become undefined."""
 
     @abstractmethod
     def fault(self) -> str:
-        """The first fault of an operation so far; empty where all is well."""
+        """The first error in an operation so far, or empty."""

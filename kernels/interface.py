@@ -1,24 +1,18 @@
 """The interface of all compute kernels.
 
 Arrays are local blocks of images [N, C, H, W], volumes [N, C, D, H, W] or features [N, C];
-[N, C, ...] means any of these. `x` is the block that a layer *needs*, halos included; `y` or `out`
-is the block that a rank *owns*. Kernel size and stride have one number per image axis. Padding has
-two, (before, after), because a block is padded only at the edge of the image.
+[N, C, ...] means any of these. `x` is the block that a layer *needs*, including halos; `y` or `out`
+is the block that a rank *owns*.
 
-Every kernel
-
-* writes to a preallocated array, and overwrites it unless its description says *add*,
-* accepts empty blocks, in which any extent is 0,
-* accepts non-contiguous views, except where it asks for contiguous arrays,
-* computes in float32 and float64.
+Every kernel writes to a preallocated array, and overwrites it unless its description says *add*. It
+accepts empty blocks, in which any extent is 0. It accepts non-contiguous views unless its
+description requires contiguous arrays. It computes in float32 and float64.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -26,24 +20,19 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.kernels.device_group import DeviceGroup
+from hpcpar.kernels.geometry import ConvSpec, PoolSpec
+from hpcpar.kernels.streams import Streams
 
 Array = Any  #: numpy.ndarray or cupy.ndarray
 #: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
 ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "elu", "mish",
                "affine")
-Pair = tuple[int, int]
-#: One number per image axis.
-Ints = tuple[int, ...]
-#: (before, after) per image axis.
-Pads = tuple[Pair, ...]
-#: Callback between the blocks of a long kernel, in which communication progresses.
+#: Callback between the blocks of a long kernel, for communication progress.
 Tick = Callable[[], None]
-#: A point in the order of work: a time of `time.perf_counter` on a CPU, an event on a GPU.
-Mark = Any
 
 
 def address(array: Array) -> int:
-    """Address of an array's first item, on the host or on the device."""
+    """Address of an array's first element, on the host or on the device."""
     on_host = type(array) is np.ndarray
     return int(array.__array_interface__["data"][0] if on_host else array.data.ptr)
 
@@ -57,58 +46,14 @@ class MathMode(str, Enum):
     __str__ = str.__str__
 
 
-@dataclass(frozen=True)
-class Segment:
-    """One group of a convolution in local channel indices.
-
-    Output channels [out_start, out_stop) read input channels [in_start, in_stop). The segments of
-    a convolution are disjoint. Each output channel is in a segment; input channels outside all
-    segments have zero gradients.
-    """
-
-    in_start: int
-    in_stop: int
-    out_start: int
-    out_stop: int
-
-
-@dataclass(frozen=True)
-class ConvSpec:
-    """Geometry of a convolution of images or volumes on a local block.
-
-    Output (i, ...) reads x[i * stride - pads[0][0] + dilation * u, ...] for u in range(kernel);
-    elements outside x are zero. `out` or `dy` determines the number of outputs; no output reads
-    beyond the padding.
-    """
-
-    stride: Ints
-    dilation: Ints
-    pads: Pads
-    segments: tuple[Segment, ...]
-
-
-@dataclass(frozen=True)
-class PoolSpec:
-    """Geometry of pooling on a local block; see `ConvSpec`."""
-
-    kernel: Ints
-    stride: Ints
-    pads: Pads
-
-
-class Backend(ABC):
-    """Compute kernels on one kind of device.
-
-    A GPU has two streams: work of each is done in the order in which it was submitted, and a call
-    may return before its work is done. `follow` orders one stream behind the other. On a CPU every
-    call returns when its work is done.
-    """
+class Backend(Streams, ABC):
+    """Compute kernels on one kind of device."""
 
     name: str
     #: Array module: numpy or cupy.
     xp: Any
-    #: Memory of the device that is free for arrays at the start, without the kernels' work memory;
-    #: 0: its memory is the host's.
+    #: Device memory that is initially free for arrays, without the kernels' workspace; 0 if arrays
+    #: are in host memory.
     memory_bytes = 0
 
     @property
@@ -118,7 +63,7 @@ class Backend(ABC):
 
     @property
     def cautions(self) -> list[str]:
-        """Lines on what has been computed in a slower way than it could be."""
+        """One line for each known cause of slow kernels."""
         return []
 
     # -- arrays ------------------------------------------------------------------------------------
@@ -130,9 +75,9 @@ class Backend(ABC):
 
     @abstractmethod
     def upload(self, host: Array) -> Array:
-        """A copy on the device, complete on return; an array that is there already is returned.
+        """A copy on the device, complete on return. A device array is returned as it is.
 
-        Any thread may call it: work of the compute stream goes on meanwhile.
+        Any thread may call it; the compute stream continues meanwhile.
         """
 
     @abstractmethod
@@ -145,72 +90,39 @@ class Backend(ABC):
 
     @abstractmethod
     def host_buffer(self, items: int, dtype: Any) -> np.ndarray:
-        """A flat host array for messages, in pinned memory if the device is a GPU."""
+        """A flat host array for messages; in pinned memory if the device is a GPU."""
 
     @abstractmethod
     def enqueue_to_host(self, device: Array, out: np.ndarray) -> None:
-        """Copy a contiguous device array to a `host_buffer`, in the order of the stream."""
+        """Copy a contiguous device array to a `host_buffer` on the current stream."""
 
     @abstractmethod
     def enqueue_to_device(self, host: np.ndarray, out: Array) -> None:
-        """Copy a `host_buffer` to a contiguous device array, in the order of the stream."""
-
-    # -- order of work -----------------------------------------------------------------------------
-    @abstractmethod
-    def communication_stream(self) -> AbstractContextManager[Any]:
-        """Within it, work is submitted to the communication stream, outside to the compute stream.
-        """
-
-    @abstractmethod
-    def mark(self) -> Mark:
-        """A mark behind all work submitted to the current stream."""
-
-    @abstractmethod
-    def follow(self, mark: Mark) -> None:
-        """Let what is submitted to the current stream from now on wait for a mark of the other."""
-
-    @abstractmethod
-    def reached(self, mark: Mark) -> bool:
-        """True where all work before a mark is done."""
-
-    @abstractmethod
-    def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
-        """When the marks were reached, on the clock of `time.perf_counter`; waits for all of them.
-        """
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait for the completion of all kernels submitted so far."""
+        """Copy a `host_buffer` to a contiguous device array on the current stream."""
 
     # -- messages between devices ------------------------------------------------------------------
-    #: Names the card within its node; processes that share it have the same name.
+    #: Identifies the card within its node: processes that share a card have equal values.
     card = ""
 
     def require_groups(self) -> None:
-        """Check that `group` can be used.
+        """Check that `group` is available.
 
         Raises
         ------
         InputError
-            Messages between devices are not possible here.
+            This backend cannot send messages between devices.
         """
-        raise InputError(f"--transport nccl moves messages between GPUs, and the device is "
+        raise InputError(f"--transport nccl sends messages between GPUs, but the device is "
                          f"{self.name}; use --device gpu")
 
     def group(self, size: int, rank: int, share: Callable[[bytes], bytes]) -> DeviceGroup:
-        """A group of GPUs; all its members call this at the same time.
-
-        Parameters
-        ----------
-        share : callable
-            Returns the argument of the first member on every member.
-        """
+        """A group of GPUs. Collective; `share` broadcasts its argument from the first member."""
         raise NotImplementedError
 
     # -- moving boxes ------------------------------------------------------------------------------
     @abstractmethod
     def pack(self, box: Array, flat: Array) -> None:
-        """Copy a box of any strides to a flat contiguous buffer of the same size."""
+        """Copy a strided box to a flat contiguous buffer of the same size."""
 
     @abstractmethod
     def unpack(self, flat: Array, box: Array) -> None:
@@ -222,7 +134,7 @@ class Backend(ABC):
 
     @abstractmethod
     def copy(self, x: Array, out: Array) -> None:
-        """out = x, converted to the type of out."""
+        """out = x, converted to out's type."""
 
     @abstractmethod
     def accumulate(self, x: Array, out: Array) -> None:
@@ -235,21 +147,21 @@ class Backend(ABC):
         """out[n, o] = bias[o] + sum of x * w over the channels of the group and the kernel.
 
         x [N, C, H, W], w [O, C/groups, kh, kw] contiguous, bias [O], out [N, O, OH, OW]; volumes
-        accordingly.
+        have a depth axis, too.
         """
 
     @abstractmethod
     def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                            tick: Tick | None = None) -> None:
-        """dx = the gradient of the needed block x from the gradient dy of the owned outputs.
+        """dx = gradient of the needed block x, from the gradient dy of the owned outputs.
 
-        In the halos dx is a partial sum, to which other ranks contribute.
+        In the halos, dx is a partial sum; other ranks hold the other summands.
         """
 
     @abstractmethod
     def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                              dbias: Array | None, tick: Tick | None = None) -> None:
-        """dw [O, C/groups, *kernel], contiguous, and dbias [O]: this block's share of the sums."""
+        """dw [O, C/groups, *kernel], contiguous, and dbias [O]: partial sums over this block."""
 
     # -- fully connected ---------------------------------------------------------------------------
     @abstractmethod
@@ -263,63 +175,54 @@ class Backend(ABC):
 
     @abstractmethod
     def sum_samples(self, dy: Array, out: Array) -> None:
-        """out[o] = sum of dy[n, o, ...] over samples and image, dy [N, O, ...]."""
+        """out[o] = sum of dy[n, o, ...] over samples and pixels, dy [N, O, ...]."""
 
     # -- pooling -----------------------------------------------------------------------------------
     @abstractmethod
     def maxpool_forward(self, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-        """out = the maximum of each window; argmax = its row-major offset in the window, int16.
+        """out = maximum of each window; argmax = its row-major offset in the window, int16.
 
-        The first of several equal maxima wins. A NaN in a window makes the maximum NaN, with any
-        offset in argmax. argmax has the shape of out.
+        The first of several equal maxima wins. A NaN in a window makes the maximum NaN and its
+        argmax arbitrary. argmax has the shape of out.
         """
 
     @abstractmethod
     def maxpool_backward(self, dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> None:
-        """dx = the sum of dy over the windows whose maximum lies at the element."""
+        """dx = sum of dy over the windows whose maximum is at the element."""
 
     @abstractmethod
     def avgpool_forward(self, x: Array, spec: PoolSpec, scales: Sequence[Array],
                         out: Array) -> None:
         """out[.., i, j] = scales[0][i] * scales[1][j] * sum of the window.
 
-        `scales` has one array per image axis, of out's extent.
+        `scales` has one array per image axis, with out's extent.
         """
 
     @abstractmethod
     def avgpool_backward(self, dy: Array, spec: PoolSpec, scales: Sequence[Array],
                          dx: Array) -> None:
-        """dx = the adjoint of `avgpool_forward`."""
+        """dx = adjoint of `avgpool_forward`, applied to dy."""
 
     @abstractmethod
     def global_avgpool_forward(self, x: Array, out: Array) -> None:
-        """out [N, C] = mean of x [N, C, ...] over the image; zero for an empty image."""
+        """out [N, C] = mean of x [N, C, ...] over the pixels; zero for an empty image."""
 
     @abstractmethod
     def global_avgpool_backward(self, dy: Array, dx: Array) -> None:
         """dx [N, C, ...] = dy [N, C] / number of pixels."""
 
+    @abstractmethod
     def weighted_sums(self, x: Array, axes: Sequence[tuple[Array, Array] | None],
                       out: Array) -> None:
-        """out = x, of which along each image axis index i is replaced by a sum of some indices.
+        """out = weighted sums of x along each image axis (interpolation). out is not x.
 
-        With (index, weight) [taps, outputs] of an axis: out[.., i] = sum over t of
-        weight[t, i] * x[.., index[t, i]]; None leaves the axis as it is. out is not x.
+        For (index, weight) [taps, outputs] of an axis, out[.., i] = sum over t of
+        weight[t, i] * x[.., index[t, i]]; None leaves the axis unchanged.
         """
-        for axis, taps in enumerate(axes, 2):
-            if taps is not None:
-                shape = (-1, *(1,) * (x.ndim - 1 - axis))
-                terms = (x.take(index, axis) * weight.reshape(shape)
-                         for index, weight in zip(*taps, strict=True))
-                total = next(terms)
-                for term in terms:
-                    total += term
-                x = total
-        out[...] = x
 
     @abstractmethod
     def global_maxpool_forward(self, x: Array, out: Array, argmax: Array) -> None:
-        """out [N, C] = maximum of x [N, C, ...] over the image; argmax = its row-major int64 index.
+        """out [N, C] = maximum of x [N, C, ...] over pixels; argmax = its row-major index, int64.
 
         The first of several equal maxima wins; a NaN makes the maximum NaN.
         """
@@ -328,19 +231,19 @@ class Backend(ABC):
     def global_maxpool_backward(self, dy: Array, argmax: Array, dx: Array) -> None:
         """dx [N, C, ...] = dy [N, C] at the maxima, else 0."""
 
-    # -- batch normalisation -----------------------------------------------------------------------
+    # -- batch normalization -----------------------------------------------------------------------
     @abstractmethod
     def channel_moments(self, x: Array, out: Array) -> None:
-        """out [C, 2], float64 = float64 sums of x and x ** 2 over samples and image."""
+        """out [C, 2], float64 = float64 sums of x and x ** 2 over samples and pixels."""
 
     @abstractmethod
     def batchnorm_statistics(self, moments: Array, count: int, eps: float, mean: Array,
                              inv_std: Array, running: Array | None, momentum: float) -> None:
-        """mean and inv_std = 1 / sqrt(variance + eps), from the moments of `count` items a channel.
+        """mean and inv_std = 1 / sqrt(variance + eps), from moments of `count` items per channel.
 
-        mean and inv_std [C] are float64 and contiguous, `moments` [C, 2] comes from
-        `channel_moments`. `running` [2, C] (mean, variance) moves by `momentum` towards the new
-        mean and the unbiased variance count / (count - 1) * variance (count = 1: the variance).
+        mean and inv_std [C] are float64 and contiguous; `moments` [C, 2] comes from
+        `channel_moments`. `running` [2, C] (mean, variance) moves by `momentum` toward the new mean
+        and the unbiased variance count / (count - 1) * variance (count = 1: the variance).
         """
 
     @abstractmethod
@@ -355,21 +258,18 @@ class Backend(ABC):
     @abstractmethod
     def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
                                  out: Array) -> None:
-        """out [C, 2], float64 = sums of dy and dy * (x - mean) * inv_std over samples and image.
-
-        These are the gradients of the bias and of the weight.
-        """
+        """out [C, 2], float64 = sums of dy and dy * (x - mean) * inv_std (gradients of b and w)."""
 
     @abstractmethod
     def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                            sums: Array, count: int, dx: Array) -> None:
         """dx = inv_std * (w * dy - (sums[:, 0] + (x - mean) * inv_std * sums[:, 1]) / count).
 
-        `sums` [C, 2] are those of `channel_moments_backward` for w * dy in place of dy, over all
-        items behind the statistics, and `count` is their number. dx may be dy.
+        `sums` [C, 2] comes from `channel_moments_backward` with w * dy in place of dy, over the
+        same `count` items as the statistics. dx may be dy.
         """
 
-    # -- local response normalisation and elementwise ----------------------------------------------
+    # -- local response normalization and elementwise ----------------------------------------------
     @abstractmethod
     def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
                     out: Array, scale: Array) -> None:
@@ -383,7 +283,7 @@ class Backend(ABC):
     @abstractmethod
     def lrn_backward(self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
                      alpha: float, beta: float, dx: Array) -> None:
-        """dx for each channel of x from the dy of the owned channels: a partial sum."""
+        """dx = gradient of each channel of x from the owned channels' dy: a partial sum."""
 
     @abstractmethod
     def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
@@ -400,17 +300,17 @@ class Backend(ABC):
     @abstractmethod
     def activation_backward(self, function: str, numbers: tuple[float, float], kept: Array,
                             dy: Array, dx: Array) -> None:
-        """dx = dy * f'(x); `kept` is x of silu, gelu and mish, else f(x); dx may be dy.
+        """dx = dy * f'(x); `kept` is x for silu, gelu and mish, otherwise f(x); dx may be dy.
 
-        f' of relu at 0 is 0, of leaky_relu a, of clip at both bounds 0.
+        At kinks, f' is 0 for relu, a for leaky_relu, and 0 for clip.
         """
 
     @abstractmethod
     def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
                      extent: tuple[int, ...], rate: float, out: Array) -> None:
-        """out = 1 / (1 - rate) for elements that are kept, else 0.
+        """out = 1 / (1 - rate) for kept elements, else 0.
 
-        An element of the block that begins at `start` in a tensor of shape `extent` is kept if
+        The block begins at `start` in a tensor of shape `extent`. It keeps an element if
         uniform(splitmix64(key + (1 + flat global index) * 0x9E3779B97F4A7C15 mod 2**64)) >= rate.
         splitmix64 is the output function of the generator, without its increment; uniform takes
         the top 53 bits; `key` is below 2**64. The mask depends on the global index only, so it is
@@ -426,28 +326,28 @@ class Backend(ABC):
         """x *= factor."""
 
     def normalise(self, x: Array, mean: Array | float, scale: Array | float, out: Array) -> None:
-        """out = (x - mean) * scale, in the type of out; x [N, C, ...] of any type.
+        """out = (x - mean) * scale, in out's type; x [N, C, ...] has any type.
 
-        mean and scale are numbers, or arrays of the type of out that broadcast along x.
+        mean and scale are numbers, or arrays of out's type that broadcast to x.
         """
         self.xp.subtract(x, mean, out=out, dtype=out.dtype, casting="unsafe")
         self.xp.multiply(out, scale, out=out)
 
     @abstractmethod
     def multiply(self, a: Array, b: Array, out: Array) -> None:
-        """out = a * b; axes of extent 1 of b stand for all of a's."""
+        """out = a * b; b broadcasts to a along axes of extent 1."""
 
     @abstractmethod
     def image_products(self, a: Array, b: Array, out: Array) -> None:
-        """out [N, C] = sum of a * b [N, C, ...] over the image."""
+        """out [N, C] = sum of a * b [N, C, ...] over the pixels."""
 
     @abstractmethod
     def softmax_cross_entropy(self, x: Array, labels: Array, scale: float, dx: Array,
                               sums: Array) -> None:
-        """sums [2], float64 = sum over samples of -log softmax(x)[label], and correct predictions.
+        """sums [2], float64 = sum over samples of -log softmax(x)[label]; count of correct samples.
 
-        x [N, classes], labels [N] int64; dx = scale * gradient of the sum. A prediction is the
-        class of the largest logit. Samples with label -1 are ignored, with dx = 0.
+        x [N, classes], labels [N] int64; dx = scale * gradient of the sum. A sample is correct if
+        its label has the largest logit. Samples with label -1 are ignored; their dx is 0.
         """
 
     @abstractmethod
@@ -456,7 +356,7 @@ class Backend(ABC):
         """sums[0] = sum of the binary cross-entropies of independent logistic units.
 
         dx = scale * gradient. x [N, C] holds classes first_class .. first_class + C - 1; the target
-        is 1 at the label and 0 elsewhere. Samples with label -1 are ignored, with dx = 0. The sum
+        is 1 at the label and 0 elsewhere. Samples with label -1 are ignored; their dx is 0. The sum
         is numerically stable.
         """
 
@@ -470,9 +370,7 @@ class Backend(ABC):
 
     # -- update ------------------------------------------------------------------------------------
     def blocks(self, arrays: tuple[Array, ...], tick: Tick | None) -> Iterable[tuple[Array, ...]]:
-        """Matching views of arrays of one shape, through which an update goes one after the other;
-        communication progresses between them (`tick`).
-        """
+        """Matching views of equally shaped arrays for an update, with ticks between the views."""
         return [arrays]
 
     @abstractmethod
@@ -480,19 +378,19 @@ class Backend(ABC):
                    momentum: float, decay: float) -> None:
         """velocity = momentum * velocity - rate * (grad + decay * w); w += velocity.
 
-        This is the rule of One Weird Trick. Without a velocity it is w -= rate * (grad + decay * w)
-        for any momentum. All arrays have one shape.
+        This is the rule of One Weird Trick. Without a velocity, w -= rate * (grad + decay * w) for
+        any momentum. All arrays have the same shape.
         """
 
     @abstractmethod
     def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
                     beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
-        """Adam with bias correction, as torch.optim.Adam: the weight decay is part of the gradient.
+        """Adam with bias correction. As in torch.optim.Adam, the gradient includes weight decay.
 
         With g = grad + decay * w: first = beta1 * first + (1 - beta1) * g,
         second = beta2 * second + (1 - beta2) * g ** 2 and
         w -= rate * first / (1 - beta1 ** step) / (sqrt(second / (1 - beta2 ** step)) + eps).
-        `step` counts from 1. All arrays have one shape.
+        `step` starts at 1. All arrays have the same shape.
         """
 
     @abstractmethod

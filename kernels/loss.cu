@@ -1,5 +1,5 @@
-// Losses: one block of threads per sample (a power of two, at most MAX_THREADS), sums in double in a fixed order.
-// loss[n] and hits[n] are per sample; the caller adds them up. Samples with a negative label count for nothing.
+// Losses, with one thread block per sample (its size is a power of two, at most MAX_THREADS) and double sums in a fixed order.
+// loss[n] and hits[n] are per sample; the caller adds them up. Samples with a negative label are ignored.
 #include "common.cuh"
 
 KERNEL softmax_cross_entropy(
@@ -9,7 +9,7 @@ KERNEL softmax_cross_entropy(
     __shared__ i64 place[MAX_THREADS];
     for (i64 n = blockIdx.x; n < samples; n += gridDim.x) {
         const i64 label = labels[n];
-        // The whole block takes the same branch: the barriers below are met by all its threads or by none.
+        // All threads of the block take the same branch, so either all of them reach the barriers below or none.
         if (label < 0) {
             for (i64 c = threadIdx.x; c < classes; c += blockDim.x) AT2(dx, n, c) = 0;
             if (threadIdx.x == 0) loss[n] = hits[n] = 0;
@@ -44,7 +44,7 @@ KERNEL softmax_cross_entropy(
         for (i64 c = threadIdx.x; c < classes; c += blockDim.x) sum += (double)exp(AT2(x, n, c) - most);
         sum = block_sum(sum, part);
         if (threadIdx.x == 0) {
-            // A label that is no class makes the loss NaN, which stops the run, instead of reading out of bounds.
+            // An invalid label makes the loss NaN, which stops the run, instead of a read out of bounds.
             loss[n] = label < classes ? log(sum) - (double)(AT2(x, n, label) - most) : (double)(0.0 / 0.0);
             hits[n] = best == label ? 1.0 : 0.0;
         }
@@ -65,19 +65,19 @@ KERNEL logistic_cross_entropy(
         double sum = 0;
         for (i64 c = threadIdx.x; c < classes; c += blockDim.x) {
             const REAL v = AT2(x, n, c);
-            // exp of a non-positive number never overflows.
+            // exp of a non-positive number cannot overflow.
             const REAL small = exp(v > 0 ? -v : v);
-            const REAL wanted = c == target ? (REAL)1 : (REAL)0;
+            const REAL truth = c == target ? (REAL)1 : (REAL)0;
             const REAL sigmoid = (v > 0 ? (REAL)1 : small) / ((REAL)1 + small);
             if (label >= 0) sum += (double)((v > 0 ? v : (REAL)0) - (c == target ? v : (REAL)0)) + (double)log1p(small);
-            AT2(dx, n, c) = label >= 0 ? (REAL)(scale * (double)(sigmoid - wanted)) : (REAL)0;
+            AT2(dx, n, c) = label >= 0 ? (REAL)(scale * (double)(sigmoid - truth)) : (REAL)0;
         }
         sum = block_sum(sum, part);
         if (threadIdx.x == 0) loss[n] = sum;
     }
 }
 
-// Where the target is NaN (padding) an element counts for nothing.
+// Elements whose target is NaN (padding) are ignored.
 KERNEL mean_squared_error(
     VIEW2(const REAL, x), VIEW2(const REAL, targets), VIEW2(REAL, dx), double *loss, i64 samples, i64 outputs, double scale) {
     __shared__ double part[MAX_THREADS];

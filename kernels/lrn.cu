@@ -1,5 +1,5 @@
-// Local response normalisation across channels. Output channel i belongs to channel i + offset of x; its window is
-// [i + offset - size / 2, i + offset + (size - 1) / 2] clipped to x.
+// Local response normalization across channels. Output channel i comes from channel i + offset of x. Its window is
+// [i + offset - size / 2, i + offset + (size - 1) / 2], clipped to x.
 #include "common.cuh"
 
 #define GEOMETRY i64 images, i64 inputs, i64 outputs, i64 depth, i64 height, i64 width, i64 offset, i64 size
@@ -9,15 +9,15 @@ KERNEL lrn_forward(VIEW5(const REAL, x), VIEW5(REAL, out), VIEW5(REAL, scale), G
     GRID_STRIDE(item, images * outputs * depth * height * width) {
         const Place p = place(item, outputs, depth, height, width);
         Place read = p;
-        const int centre = p.c + (int)offset;
+        const int center = p.c + (int)offset;
         REAL sum = 0;
-        for (read.c = centre - (int)size / 2; read.c <= centre + ((int)size - 1) / 2; read.c++) {
+        for (read.c = center - (int)size / 2; read.c <= center + ((int)size - 1) / 2; read.c++) {
             if (read.c < 0 || read.c >= (int)inputs) continue;
             const REAL value = AT5(x, read);
             sum += value * value;
         }
         const REAL s = (REAL)k + factor * sum;
-        read.c = centre;
+        read.c = center;
         AT5(scale, p) = s;
         AT5(out, p) = AT5(x, read) * pow(s, (REAL)-beta);
     }
@@ -31,15 +31,15 @@ KERNEL lrn_backward(
     GRID_STRIDE(item, images * inputs * depth * height * width) {
         const Place p = place(item, inputs, depth, height, width);
         Place from = p;
-        const int centre = p.c - (int)offset;
+        const int center = p.c - (int)offset;
         REAL sum = 0;
-        for (from.c = centre - ((int)size - 1) / 2; from.c <= centre + (int)size / 2; from.c++) {
+        for (from.c = center - ((int)size - 1) / 2; from.c <= center + (int)size / 2; from.c++) {
             if (from.c < 0 || from.c >= (int)outputs) continue;
             sum += AT5(dy, from) * AT5(out, from) / AT5(scale, from);
         }
         REAL result = -factor * AT5(x, p) * sum;
-        from.c = centre;
-        if (centre >= 0 && centre < (int)outputs) result += AT5(dy, from) * pow(AT5(scale, from), (REAL)-beta);
+        from.c = center;
+        if (center >= 0 && center < (int)outputs) result += AT5(dy, from) * pow(AT5(scale, from), (REAL)-beta);
         AT5(dx, p) = result;
     }
 }

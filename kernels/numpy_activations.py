@@ -12,9 +12,10 @@ from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import flat_blocks
 from hpcpar.kernels.numpy_elementwise import masked
 
-#: erf(t) is 1 in float64 from here on, and the nodes of its table in each unit of t.
+#: erf(t) rounds to 1 in float64 for t above the first number; the second is the number of table
+#: nodes per unit of t.
 _ERF_END, _ERF_NODES = 6, 1024
-#: Factors of gelu by tanh.
+#: Constants in the tanh approximation of gelu.
 _ROOT, _CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
@@ -27,27 +28,27 @@ def _erf_table(dtype: str) -> tuple[Array, Array]:
 
 
 def erf(x: Array) -> Array:
-    """The error function by its Taylor series around the nearest node; of NaN 1.
+    """The error function, by its Taylor series around the nearest node; 1 for NaN.
 
-    The term of fifth order, the first that is left out, is below 1e-17.
+    The first omitted term has order 5 and is below 1e-17.
     """
     size = np.fmin(np.abs(x), _ERF_END)
     node = np.rint(size * _ERF_NODES)
     values, slopes = _erf_table(x.dtype.name)
-    place = node.astype(np.intp)
+    index = node.astype(np.intp)
     t = node / _ERF_NODES
     d = size - t
     series = 1 + d * (-t + d * ((2 * t * t - 1) / 3 + d * t * (0.5 - t * t / 3)))
-    return np.copysign(values[place] + slopes[place] * d * series, x)
+    return np.copysign(values[index] + slopes[index] * d * series, x)
 
 
 def _sigmoid(x: Array) -> Array:
-    """exp(-x) may overflow: the result is then 0."""
+    """1 / (1 + exp(-x)), which is 0 if exp(-x) overflows."""
     return 1 / (1 + np.exp(-x))
 
 
 def _normal(x: Array) -> Array:
-    """The normal distribution's function."""
+    """The cumulative distribution function of the normal distribution."""
     return (1 + erf(x * math.sqrt(0.5))) / 2
 
 
@@ -59,7 +60,7 @@ def _tanh_of_mish(x: Array) -> Array:
     return np.tanh(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
 
 
-#: (x, a, b, out), see `Backend.activation_forward`.
+#: Functions of (x, a, b, out); see `Backend.activation_forward`.
 _FORWARD: dict[str, Callable[[Array, float, float, Array], object]] = {
     "relu": lambda x, a, b, y: np.maximum(x, 0, out=y),
     "leaky_relu": lambda x, a, b, y: np.copyto(y, np.where(x > 0, x, a * x)),
@@ -93,7 +94,7 @@ def _mish_slope(x: Array) -> Array:
     return t + x * (1 - t * t) * _sigmoid(x)
 
 
-#: (kept, a, b, dy, dx), see `Backend.activation_backward`.
+#: Functions of (kept, a, b, dy, dx); see `Backend.activation_backward`.
 _BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
     "relu": lambda y, a, b, g, d: masked(y > 0, g, d),
     "leaky_relu": lambda y, a, b, g, d: np.copyto(d, np.where(y > 0, g, a * g)),
@@ -109,7 +110,6 @@ _BACKWARD: dict[str, Callable[[Array, float, float, Array, Array], object]] = {
 
 
 def activation_forward(function: str, numbers: tuple[float, float], x: Array, out: Array) -> None:
-    """See `Backend.activation_forward`."""
     compute, (a, b) = _FORWARD[function], numbers
     for block, y in flat_blocks(x, out):
         compute(block, a, b, y)
@@ -117,7 +117,6 @@ def activation_forward(function: str, numbers: tuple[float, float], x: Array, ou
 
 def activation_backward(function: str, numbers: tuple[float, float], kept: Array, dy: Array,
                         dx: Array) -> None:
-    """See `Backend.activation_backward`."""
     compute, (a, b) = _BACKWARD[function], numbers
     for block, g, d in flat_blocks(kept, dy, dx):
         compute(block, a, b, g, d)

@@ -21,15 +21,13 @@ from hpcpar.kernels import (
     numpy_pool,
     numpy_update,
 )
-from hpcpar.kernels.interface import Array, Backend, Mark, Tick
+from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks, ticking
+from hpcpar.kernels.streams import Mark
 
 
 class NumpyBackend(Scratch, Backend):
-    """Compute kernels on the CPU.
-
-    The instance is the scratch memory of its kernels, so it is not thread-safe.
-    """
+    """Compute kernels on the CPU. Not thread-safe: an instance is its kernels' scratch memory."""
 
     name = "cpu"
     xp: Any = np
@@ -60,7 +58,7 @@ class NumpyBackend(Scratch, Backend):
     mark = staticmethod(time.perf_counter)
 
     def follow(self, mark: Mark) -> None:
-        """Return at once: all work is done on return."""
+        """Return immediately: earlier work is done."""
 
     def reached(self, mark: Mark) -> bool:
         return True
@@ -69,7 +67,7 @@ class NumpyBackend(Scratch, Backend):
         return np.array(marks, np.float64)
 
     def synchronize(self) -> None:
-        """Return at once: all kernels are complete on return."""
+        """Return immediately: earlier work is done."""
 
     # -- moving boxes ------------------------------------------------------------------------------
     def pack(self, box: Array, flat: Array) -> None:
@@ -106,6 +104,7 @@ class NumpyBackend(Scratch, Backend):
     avgpool_backward = numpy_pool.avgpool_backward
     global_avgpool_forward = staticmethod(numpy_pool.global_avgpool_forward)
     global_avgpool_backward = staticmethod(numpy_pool.global_avgpool_backward)
+    weighted_sums = staticmethod(any_array.weighted_sums)
     global_maxpool_forward = staticmethod(any_array.global_maxpool_forward)
 
     def global_maxpool_backward(self, dy: Array, argmax: Array, dx: Array) -> None:

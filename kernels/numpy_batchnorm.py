@@ -1,4 +1,4 @@
-"""Batch normalisation in cache-sized blocks: float64 sums, and affine maps per channel."""
+"""Batch normalization in cache-sized blocks: float64 sums, and affine maps per channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
 
-#: Items per image and channel below which a BLAS call is slower than NumPy.
+#: With fewer items per image and channel, a BLAS call is slower than NumPy.
 SHORT = 32
 
 
@@ -17,7 +17,7 @@ def _blocks(a: Array) -> Iterator[tuple[slice, ...]]:
     """Indices of cache-sized blocks of an array [N, C, ...]: images, channels and rows."""
     if a.size == 0:
         return
-    # Larger than in elementwise kernels: fewer arrays per block, more NumPy calls.
+    # Blocks are larger than in elementwise kernels: there are fewer arrays and more NumPy calls.
     limit = 2 * BLOCK_ITEMS
     image = a[0, 0].size
     rows = a.shape[2] if a.ndim > 2 else 1
@@ -31,14 +31,14 @@ def _blocks(a: Array) -> Iterator[tuple[slice, ...]]:
 
 
 def _wide(name: str, part: Array, scratch: Scratch) -> Array:
-    """Contiguous float64 copy [n, c, items] of a block; products of float32 numbers are exact."""
+    """A contiguous float64 copy [n, c, items] of a block; products of float32 numbers are exact."""
     wide = scratch.get(name, part.shape, np.float64)
     wide[...] = part
     return wide.reshape(*part.shape[:2], -1)
 
 
 def _sums(a: Array) -> Array:
-    """Sums per channel of [n, c, items], by a product with ones: twice as fast as NumPy's sum."""
+    """Sums per channel of [n, c, items]. A product with ones is twice as fast as NumPy's sum."""
     if a.shape[2] < SHORT:
         return a.sum(axis=(0, 2))
     return (a @ np.ones(a.shape[2])).sum(axis=0)
@@ -52,7 +52,6 @@ def _dots(a: Array, b: Array) -> Array:
 
 
 def channel_moments(scratch: Scratch, x: Array, out: Array) -> None:
-    """See `Backend.channel_moments`."""
     out[...] = 0
     for block in _blocks(x):
         wide = _wide("wide", x[block], scratch)
@@ -62,7 +61,6 @@ def channel_moments(scratch: Scratch, x: Array, out: Array) -> None:
 
 def channel_moments_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array,
                              out: Array) -> None:
-    """See `Backend.channel_moments_backward`."""
     out[...] = 0
     for block in _blocks(x):
         gradient = _wide("wide", dy[block], scratch)
@@ -74,9 +72,8 @@ def channel_moments_backward(scratch: Scratch, x: Array, dy: Array, mean: Array,
 
 def batchnorm_statistics(moments: Array, count: int, eps: float, mean: Array, inv_std: Array,
                          running: Array | None, momentum: float) -> None:
-    """See `Backend.batchnorm_statistics`."""
     np.divide(moments[:, 0], count, out=mean)
-    # Rounding could make the variance of a constant channel negative.
+    # Rounding errors could make the variance of a constant channel negative.
     variance = np.maximum(moments[:, 1] / count - mean * mean, 0)
     if running is not None:
         running[0] += momentum * (mean - running[0])
@@ -85,14 +82,12 @@ def batchnorm_statistics(moments: Array, count: int, eps: float, mean: Array, in
 
 
 def batchnorm_running(running: Array, eps: float, mean: Array, inv_std: Array) -> None:
-    """See `Backend.batchnorm_running`."""
     mean[...] = running[0]
     np.divide(1, np.sqrt(running[1].astype(np.float64) + eps), out=inv_std)
 
 
 def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                       out: Array) -> None:
-    """See `Backend.batchnorm_forward`."""
     factor = inv_std * w
     factor, addend = (_column(a, x) for a in (factor, b - mean * factor))
     for block in _blocks(x):
@@ -102,8 +97,7 @@ def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
 
 def batchnorm_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
-    """See `Backend.batchnorm_backward`."""
-    # dx = dy_factor * dy + x_factor * x + addend, with coefficients rounded from float64.
+    # dx = dy_factor * dy + x_factor * x + addend; the coefficients are rounded from float64.
     dy_factor = inv_std * w
     x_factor = -inv_std * inv_std * sums[:, 1] / count
     addend = -inv_std * sums[:, 0] / count - x_factor * mean
@@ -117,5 +111,5 @@ def batchnorm_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_s
 
 
 def _column(a: Array, x: Array) -> Array:
-    """A number per channel in the type of x, in a shape that broadcasts over [N, C, ...]."""
+    """A number per channel in x's type, in a shape that broadcasts to [N, C, ...]."""
     return a.astype(x.dtype).reshape((-1,) + (1,) * (x.ndim - 2))

@@ -17,26 +17,23 @@ T = TypeVar("T")
 BLOCK_ITEMS = 1 << 15
 #: Blocks of an elementwise kernel between two ticks: about a millisecond.
 TICK_BLOCKS = 32
-#: Limit of the planes in a block of a convolution, which leaves room for several rows.
+#: Limit of the planes in a block of a convolution, so that a block can have several rows.
 PLANES = 16
 
 _NONE = np.empty(0, np.uint8)
 
 
 class Scratch:
-    """Named work arrays, reused between calls, that grow to the largest size requested.
-
-    Scratch memory is not thread-safe.
-    """
+    """Named work arrays, which grow as needed and are reused between calls. Not thread-safe."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, np.ndarray] = {}
 
     def get(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """An uninitialised C-ordered array, valid until the next request of the same name."""
+        """An uninitialized C-ordered array, valid until the next request for the same name."""
         try:
-            # An order of magnitude faster than a slice and a view. A missing or too small buffer
-            # raises a TypeError.
+            # This is an order of magnitude faster than a slice and a view. If the buffer is missing
+            # or too small, it raises a TypeError.
             return np.ndarray(shape, dtype, self._buffers.get(name, _NONE))
         except TypeError:
             # The old buffer is freed before the new one is allocated.
@@ -59,13 +56,13 @@ def volume_blocks(images: int, planes: int, rows: int, row_items: int,
                   limit: int) -> Iterator[tuple[slice, slice, slice]]:
     """Split a batch into blocks (images, planes, rows) of about `limit` items.
 
-    A block has several whole images, or a part of one image: a slab of planes, split into rows.
-    Blocks of several planes and rows overlap little in the inputs that they read.
+    A block has one or more whole images, or a part of one image: a slab of planes, split into rows.
+    Blocks with several planes and rows have little overlap in the inputs that they read.
 
     Parameters
     ----------
     images, planes, rows
-        Extents of the batch; there are no blocks if any is 0.
+        Extents of the batch; if any is 0, there are no blocks.
     row_items
         Scratch items per row of one plane.
     limit
@@ -85,9 +82,9 @@ def volume_blocks(images: int, planes: int, rows: int, row_items: int,
                 yield slice(image, image + 1), d, r
 
 
-def _even(extent: int, most: int) -> Iterator[slice]:
-    """Partition [0, extent) evenly into intervals of at most max(1, `most`) indices."""
-    parts = math.ceil(extent / max(1, most))
+def _even(extent: int, limit: int) -> Iterator[slice]:
+    """Partition [0, extent) evenly into intervals of at most max(1, `limit`) indices."""
+    parts = math.ceil(extent / max(1, limit))
     for part in range(parts):
         yield slice(part * extent // parts, (part + 1) * extent // parts)
 
@@ -95,7 +92,7 @@ def _even(extent: int, most: int) -> Iterator[slice]:
 def is_blas_matrix(a: Array) -> bool:
     """Whether np.matmul passes the last two axes to BLAS: contiguous rows or columns, no overlap.
 
-    For other arrays NumPy uses a scalar loop that is two orders of magnitude slower.
+    For other arrays, NumPy uses a scalar loop, which is two orders of magnitude slower.
     """
     item = a.itemsize
     (m, n), (row, col) = a.shape[-2:], a.strides[-2:]
@@ -110,7 +107,7 @@ def blas_input(a: Array) -> Array:
 
 
 def has_flat_images(a: Array) -> bool:
-    """Whether each channel of an image in [N, C, ...] is contiguous, as BLAS requires."""
+    """Whether each channel of each image in [N, C, ...] is contiguous, as BLAS requires."""
     *planes, height, width = a.shape[2:]
     _, channel, *plane, row, col = a.strides
     flat_plane = col == a.itemsize and row == width * col
@@ -119,7 +116,7 @@ def has_flat_images(a: Array) -> bool:
 
 
 def flat_blocks(a: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
-    """Matching cache-sized views of arrays of one shape, split along the leading axes."""
+    """Matching cache-sized views of arrays with equal shapes, split along the leading axes."""
     if a.size <= BLOCK_ITEMS or a.ndim == 0:
         if a.size:
             yield (a, *others)
@@ -135,7 +132,7 @@ def flat_blocks(a: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def ticking(blocks: Iterable[T], tick: Tick | None) -> Iterator[T]:
-    """The blocks of an elementwise kernel, with a tick after each `TICK_BLOCKS` of them."""
+    """The blocks of an elementwise kernel, with a tick after every `TICK_BLOCKS` of them."""
     for i, block in enumerate(blocks, 1):
         yield block
         if tick is not None and i % TICK_BLOCKS == 0:

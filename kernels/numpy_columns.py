@@ -1,9 +1,9 @@
 """im2col and col2im of a convolution, with one row per output pixel and the channels last.
 
 With the channels last, the part of a window within an image row is a contiguous run of kernel
-width * channels items, which NumPy copies at the speed of memcpy. In NCHW order a run has at most
-the length of an image row. Pixels are in the order depth, image, row, column. With the depth
-outermost, the inputs of one kernel offset along the depth are one range of rows.
+width * channels items, which NumPy copies at the speed of memcpy. In NCHW order, a run is at most
+one image row. Pixels are in the order depth, image, row, column. With the depth outermost, the
+inputs of one kernel offset along the depth are one range of rows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,7 @@ TILE = 64
 
 
 def gather(x: Array, window: Correlation, reads: BlockReads, scratch: Scratch) -> list[Array]:
-    """The columns [pixels, kh * kw * C] of a block, one matrix per kernel offset along the depth.
-
-    Parameters
-    ----------
-    x : array
-        Images of the block.
-    """
+    """The columns [pixels, kh * kw * C] of a block x, one matrix per kernel offset in depth."""
     padded = scratch.get("padded", reads.padded, x.dtype)
     if not reads.covered:
         padded[...] = 0

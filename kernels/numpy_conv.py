@@ -1,11 +1,11 @@
 """Convolutions as matrix products over cache-sized blocks of images.
 
-An image is a volume of one plane. `numpy_columns` gathers the columns of a block with the channels
-last, and the product ``columns [pixels, K] @ weights [K, O]`` is transposed into the output. With
-all operands in row order BLAS is up to a third faster than with ``weights [O, K] @ columns^T``,
-and one product can span several small images. Columns cover kernel offsets within a plane. Each
-offset along the depth has a product of its own, which reads a part of the same columns; the
-products are summed.
+An image is a volume with one plane. `numpy_columns` gathers the columns of a block with the
+channels last, and the product ``columns [pixels, K] @ weights [K, O]`` is transposed into the
+output. With all operands in row order, BLAS is up to a third faster than with
+``weights [O, K] @ columns^T``, and one product can span several small images. Columns cover kernel
+offsets within a plane. Each offset along the depth has its own product, from a part of the same
+columns; the products are summed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcpar.kernels import numpy_columns, numpy_depthwise
-from hpcpar.kernels.interface import Array, ConvSpec, Ints, Tick
+from hpcpar.kernels.geometry import ConvSpec, Ints
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, blas_input, has_flat_images
 from hpcpar.kernels.numpy_columns import TILE
 from hpcpar.kernels.numpy_conv_windows import Blocks, Correlation, Index, blocks
 
-#: Bytes of columns per block: large enough for BLAS to amortise packing the weights, small enough
+#: Bytes of columns per block: large enough for BLAS to amortize packing the weights, small enough
 #: for the L3 cache.
 COLUMN_BYTES = 6 << 20
-#: The same for the weight gradient, where each block also adds to the whole gradient.
+#: The same for the weight gradient, in which each block also adds to the whole gradient.
 WEIGHT_COLUMN_BYTES = 12 << 20
-#: Pixels per image below which 1x1 kernels, too, gather several images into one product.
+#: With fewer pixels per image, even 1x1 kernels gather several images into one product.
 NARROW = 96
-#: Size of the cache of geometries: more than the different convolutions of a large network.
+#: Size of the cache of geometries: larger than the number of different convolutions in a network.
 SHAPES = 1024
 
 
@@ -41,12 +42,12 @@ class ConvGroup(NamedTuple):
     inputs, outputs : slice
         Channels of the group in x and y.
     weights, rotated : Index
-        Index of the weights [O, C, kd, kh, kw] in w, and the same with the kernel rotated by 180
-        degrees.
+        Index of the group's weights [O, C, kd, kh, kw] in w, and the same with the kernel rotated
+        by 180 degrees.
     blocks : Blocks
-        Blocks of images with the inputs that each reads.
+        Blocks of images and their inputs.
     pixelwise : bool
-        Whether each output pixel reads the input pixel at its own position only.
+        Whether each output pixel reads only the input pixel at the same position.
     """
 
     window: Correlation
@@ -89,7 +90,6 @@ def _groups(x: Ints, w: Ints, y: Ints, spec: ConvSpec, limit: int, item: int,
 
 def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec: ConvSpec,
                  out: Array, tick: Tick | None = None) -> None:
-    """See `Backend.conv_forward`."""
     if numpy_depthwise.is_depthwise(x, w, out, spec):
         numpy_depthwise.conv_forward(scratch, x, w, bias, spec, out, tick)
         return
@@ -101,7 +101,6 @@ def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec:
 
 def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                        tick: Tick | None = None) -> None:
-    """See `Backend.conv_backward_data`."""
     if numpy_depthwise.is_depthwise(dx, w, dy, spec):
         numpy_depthwise.conv_backward_data(scratch, dy, w, spec, dx, tick)
         return
@@ -109,7 +108,7 @@ def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx
     adjoint = spec.stride == (1,) * len(spec.stride)
     channels_read = sum(segment.in_stop - segment.in_start for segment in spec.segments)
     if dy.size == 0 or channels_read < dx.shape[1] or not adjoint:
-        # The code below skips channels that no segment reads, and adds if there is a stride.
+        # The loop below skips channels that no segment reads, and adds to dx if there is a stride.
         dx[...] = 0
     if dy.size == 0 or dx.size == 0:
         return
@@ -123,7 +122,6 @@ def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx
 
 def conv_backward_weight(scratch: Scratch, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                          dbias: Array | None, tick: Tick | None = None) -> None:
-    """See `Backend.conv_backward_weight`."""
     if numpy_depthwise.is_depthwise(x, dw, dy, spec):
         numpy_depthwise.conv_backward_weight(scratch, x, dy, spec, dw, dbias, tick)
         return
@@ -210,12 +208,12 @@ def _weight_gradient(x: Array, dy: Array, group: ConvGroup, dw: Array, dbias: Ar
             dbias += flat.sum(axis=1)
         if x.size:
             columns = numpy_columns.gather(x[n], group.window, reads, scratch)
-            for total, of_offset in zip(gradient, columns, strict=True):
+            for total, columns_u in zip(gradient, columns, strict=True):
                 if first:
-                    np.matmul(flat, of_offset, out=total)
+                    np.matmul(flat, columns_u, out=total)
                 else:
                     product = scratch.get("product", shape[1:], dw.dtype)
-                    total += np.matmul(flat, of_offset, out=product)
+                    total += np.matmul(flat, columns_u, out=product)
             first = False
         if tick is not None:
             tick()

@@ -1,6 +1,6 @@
 """Indices of the inputs that blocks of a convolution read, cached by shape.
 
-For small blocks, computing slices would otherwise take longer than copies and matrix products.
+Without the cache, the computation of slices would dominate small blocks.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hpcpar.kernels.interface import Ints
+from hpcpar.kernels.geometry import Ints
 from hpcpar.kernels.numpy_blocks import volume_blocks
 
-#: Index of an array: slices, and None for the depth axis that an image gets as a volume.
+#: Index of an array: slices, and None for the depth axis of an image.
 Index = tuple[Any, ...]
 
 
@@ -33,11 +33,11 @@ class Correlation:
         return self.kernel == (1, 1, 1) and self.stride == (1, 1, 1)
 
     def reach(self, axis: int, outputs: int) -> int:
-        """Extent of the inputs, padding included, of a number of neighbouring outputs."""
+        """Extent of the inputs, including padding, that `outputs` adjacent outputs read."""
         return (outputs - 1) * self.stride[axis] + self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def row_items(self, width: int, channels: int) -> int:
-        """Scratch items per row of outputs, for the columns or (large strides) the padded image."""
+        """Scratch items per row of outputs: columns or, at large strides, the padded image."""
         taps = max(self.kernel[1] * self.kernel[2], self.stride[1] * self.stride[2])
         return max(1, width * channels * taps * self.stride[0])
 
@@ -49,7 +49,7 @@ class Correlation:
 
 
 class ColumnRun(NamedTuple):
-    """Neighbouring columns that col2im adds to the padded inputs in one NumPy call.
+    """Adjacent columns that col2im adds to the padded inputs in one NumPy call.
 
     Attributes
     ----------
@@ -79,18 +79,18 @@ class BlockReads(NamedTuple):
     in_x, in_padded : Index
         The inputs that the block reads, in x and in the padded inputs.
     covered : bool
-        Whether the padded inputs contain no padding.
+        Whether the padded inputs are free of padding.
     padded : tuple of int
         Shape of the padded inputs [planes, images, rows, columns, C]; planes are a multiple of the
         stride.
     columns, strides : tuple of int
         Shape of the columns [stride, groups of planes, images, rows, width, kh, kw, C], and strides
-        in bytes of this array in the padded inputs. Planes that are a stride apart are neighbours,
-        so one kernel offset along the depth reads neighbouring planes.
+        in bytes of this array in the padded inputs. Planes that are a stride apart are adjacent in
+        the columns, so each kernel offset along the depth reads a contiguous range.
     pixels : tuple of int
         Shape of a matrix product without its channels: [planes, images, rows, width].
     starts : tuple of int
-        First pixel in the columns that each kernel offset along the depth reads.
+        First pixel of each kernel offset along the depth in the columns.
     runs : tuple of tuple of ColumnRun
         Runs of columns that each kernel offset along the depth adds to the padded inputs; empty if
         the stride is 1.
@@ -108,7 +108,7 @@ class BlockReads(NamedTuple):
     runs: tuple[tuple[ColumnRun, ...], ...]
 
 
-#: Blocks of a batch: the images of each, and the inputs that it reads.
+#: Blocks of a batch: images and inputs of each block.
 Blocks = tuple[tuple[slice, BlockReads], ...]
 
 
@@ -121,7 +121,7 @@ def blocks(window: Correlation, x: Ints, inputs: slice, y: Ints, outputs: slice,
     x, y : tuple of int
         Shapes of inputs and outputs.
     inputs, outputs : slice
-        Channels of the group in them.
+        Channels of the group in x and y.
     limit : int
         Approximate bytes of the columns of a block.
     item : int
@@ -149,7 +149,7 @@ def _volume(shape: Ints) -> Ints:
 
 def _reads(window: Correlation, x: Ints, inputs: slice, outputs: slice, images: int, d: slice,
            r: slice, width: int, item: int) -> BlockReads:
-    """The inputs of output planes `d` and rows `r` of some images."""
+    """The inputs of output planes `d` and rows `r` in a number of images."""
     (kd, kh, kw), (sd, sh, sw), (dd, dh, dw) = window.kernel, window.stride, window.dilation
     planes, rows, channels = d.stop - d.start, r.stop - r.start, inputs.stop - inputs.start
     groups = -(-window.reach(0, planes) // sd)
@@ -167,17 +167,17 @@ def _reads(window: Correlation, x: Ints, inputs: slice, outputs: slice, images: 
     strides = (sd * plane, image, sh * line, sw * pixel)
     runs: list[tuple[ColumnRun, ...]] = []
     for u in range(kd) if window.stride != (1, 1, 1) else ():
-        # Neighbouring taps up to the stride belong to neighbouring inputs: one run adds them.
-        # Longer runs of neighbouring outputs would overlap.
+        # Adjacent taps belong to adjacent inputs, so one run adds up to `sw` of them. The inputs of
+        # longer runs would overlap between adjacent outputs.
         group = sw if dw == 1 else 1
-        of_offset = []
+        runs_u = []
         for a in range(kh):
             for b in range(0, kw, group):
                 items = min(group, kw - b) * channels
                 columns = (..., a, slice(b * channels, b * channels + items))
                 offset = u * dd * plane + a * dh * line + b * dw * pixel
-                of_offset.append(ColumnRun(columns, (*pixels, items), (*strides, item), offset))
-        runs.append(tuple(of_offset))
+                runs_u.append(ColumnRun(columns, (*pixels, items), (*strides, item), offset))
+        runs.append(tuple(runs_u))
     whole = slice(None)
     is_image = len(x) == 4
     return BlockReads(
@@ -197,9 +197,9 @@ def _reads(window: Correlation, x: Ints, inputs: slice, outputs: slice, images: 
 
 def _overlap(window: Correlation, axis: int, first: int, padded: int,
              inputs: int) -> tuple[slice, slice]:
-    """The part of a padded extent within the inputs, as slices of the padded and of the inputs."""
+    """The part of a padded extent within the inputs, as slices of both."""
     start = first * window.stride[axis] - window.before[axis]
     low = min(max(0, -start), padded)
     high = max(low, min(padded, inputs - start))
-    # The slice of an empty part must not become a negative index.
+    # An empty part must not become a slice with negative indices.
     return slice(low, high), slice(low + start, high + start) if high > low else slice(0, 0)

@@ -1,7 +1,7 @@
-"""Depthwise convolutions: each channel is filtered alone, so there is no matrix product to make.
+"""Depthwise convolutions, which filter each channel separately, without matrix products.
 
-Some channels of an image, few enough for the cache, are padded; each kernel offset contributes the
-product of one weight per channel and a shifted view of them.
+A cache-sized block of an image's channels is padded. Each kernel offset then contributes the
+product of one weight per channel and a shifted view of the block.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array, ConvSpec, Ints, Tick
+from hpcpar.kernels.geometry import ConvSpec, Ints
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
 from hpcpar.kernels.numpy_conv_windows import Index
 
-#: Index of what a kernel offset reads of padded inputs, and of its weights.
+#: Index of a kernel offset's inputs in the padded inputs, and of its weights.
 _Tap = tuple[Index, Index]
 
 
 def is_depthwise(x: Array, w: Array, out: Array, spec: ConvSpec) -> bool:
-    """True where output channel i reads input channel i alone, for all of several channels."""
+    """True if there are several channels, and output channel i reads only input channel i."""
     channels = len(spec.segments)
     return (channels == x.shape[1] == out.shape[1] > 1 == w.shape[1]
             and all(s.in_start == s.out_start for s in spec.segments))
@@ -35,8 +36,8 @@ def _taps(kernel: Ints, out: Ints, spec: ConvSpec) -> list[_Tap]:
 
 def _blocks(x: Array, out: Array, w: Array, spec: ConvSpec, scratch: Scratch, tick: Tick | None
             ) -> Iterator[tuple[Array, Array, Array, Array, Array, slice]]:
-    """Channels of one image after the other: inputs, outputs, weights [channels, 1, ..., *kernel],
-    padded inputs, the part of these that is the image, and the channels.
+    """Blocks of channels, image by image: inputs, outputs, weights [channels, 1, ..., *kernel],
+    padded inputs, the image within the padded inputs, and the slice of channels.
     """
     padded = tuple(n + sum(pad) for n, pad in zip(x.shape[2:], spec.pads, strict=True))
     inner = (..., *(slice(pad[0], pad[0] + n)
@@ -47,15 +48,14 @@ def _blocks(x: Array, out: Array, w: Array, spec: ConvSpec, scratch: Scratch, ti
             c = slice(start, start + step)
             whole = scratch.get("padded", (len(x[n, c]), *padded), x.dtype)
             whole[...] = 0
-            lifted = w[c, 0].reshape(-1, *(1,) * len(padded), *w.shape[2:])
-            yield x[n, c], out[n, c], lifted, whole, whole[inner], c
+            weights = w[c, 0].reshape(-1, *(1,) * len(padded), *w.shape[2:])
+            yield x[n, c], out[n, c], weights, whole, whole[inner], c
             if tick is not None:
                 tick()
 
 
 def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec: ConvSpec,
                  out: Array, tick: Tick | None) -> None:
-    """See `Backend.conv_forward`."""
     taps = _taps(w.shape[2:], out.shape[2:], spec)
     for image, y, weights, padded, inner, c in _blocks(x, out, w, spec, scratch, tick):
         inner[...] = image
@@ -67,7 +67,6 @@ def conv_forward(scratch: Scratch, x: Array, w: Array, bias: Array | None, spec:
 
 def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                        tick: Tick | None) -> None:
-    """See `Backend.conv_backward_data`."""
     taps = _taps(w.shape[2:], dy.shape[2:], spec)
     for image, y, weights, padded, inner, _ in _blocks(dx, dy, w, spec, scratch, tick):
         term = scratch.get("term", y.shape, y.dtype)
@@ -78,7 +77,6 @@ def conv_backward_data(scratch: Scratch, dy: Array, w: Array, spec: ConvSpec, dx
 
 def conv_backward_weight(scratch: Scratch, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                          dbias: Array | None, tick: Tick | None) -> None:
-    """See `Backend.conv_backward_weight`."""
     taps = _taps(dw.shape[2:], dy.shape[2:], spec)
     image_axes = tuple(range(1, dy.ndim - 1))
     dw[...] = 0

@@ -1,4 +1,4 @@
-"""Elementwise kernels, in blocks that stay in the cache between NumPy calls."""
+"""Elementwise kernels on cache-sized blocks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ _WORD = 1 << 64
 
 
 def masked(keep: Array, x: Array, out: Array) -> None:
-    """out = x where `keep`, else 0, by a bit mask, because 0 * infinity is NaN."""
+    """out = x where `keep`, else 0; by a bit mask, because 0 * infinity is NaN."""
     bits = np.dtype(f"i{out.itemsize}")
     np.bitwise_and(x.view(bits), np.negative(keep.view(np.int8)), out=out.view(bits))
 
 
 def dropout_mask(scratch: Scratch, key: int, start: tuple[int, ...], shape: tuple[int, ...],
                  extent: tuple[int, ...], rate: float, out: Array) -> None:
-    """See `Backend.dropout_mask`."""
     if out.size == 0:
         return
-    # `out` may be the flattened block: the same elements in row-major order.
+    # `out` may be the flattened block, with the same elements in row-major order.
     block = out if tuple(out.shape) == tuple(shape) else np.empty(shape, out.dtype)
     steps = [math.prod(extent[axis + 1 :]) for axis in range(len(extent))]
     flat_start = sum(s * step for s, step in zip(start, steps, strict=True))
-    # The counter of an element is key + (1 + global index) * golden modulo 2**64, a sum of one term
-    # per axis.
+    # The counter of an element is key + (1 + global index) * golden modulo 2**64, which is a sum
+    # with one term per axis.
     origin = (key + (1 + flat_start) * _GOLDEN) % _WORD
-    # uniform is a multiple of 2**-53, so uniform >= rate is a comparison of integers.
+    # `uniform` is a multiple of 2**-53, so integers suffice to compare it with the rate.
     threshold = np.uint64(math.ceil(rate * 2**53))
     keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
     _fill_mask(block, [step * _GOLDEN % _WORD for step in steps], origin, threshold, keep, scratch)
@@ -43,7 +42,7 @@ def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, 
                scratch: Scratch) -> None:
     """Fill the mask of a block whose counters start at `origin` and grow by `steps` per axis.
 
-    Blocks beyond the cache size are split along the first axis.
+    Larger blocks than the cache are split along the first axis.
     """
     inner = out.size // out.shape[0] if out.ndim else 1
     if inner > BLOCK_ITEMS:
@@ -71,5 +70,4 @@ def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, 
 
 
 def all_finite(x: Array) -> bool:
-    """See `Backend.all_finite`."""
     return all(bool(np.isfinite(part).all()) for (part,) in flat_blocks(x))

@@ -9,19 +9,19 @@ import numpy as np
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import blas_input, is_blas_matrix
 
-#: Limits of the flops and bytes of a part: some milliseconds on a core, so that the overhead of a
-#: BLAS call is negligible.
+#: Limits of the flops and bytes of a part: a few milliseconds on a core, which makes the overhead
+#: of a BLAS call negligible.
 PART_FLOPS, PART_BYTES = 1 << 29, 1 << 25
-#: Rows per part that BLAS needs for its usual flop rate.
-MANY_ROWS = 128
+#: Rows per part that BLAS needs for its full flop rate.
+MIN_ROWS = 128
 
 
 def gemm(a: Array, b: Array, out: Array, *, transpose_a: bool = False, transpose_b: bool = False,
          tick: Tick | None = None) -> None:
-    """See `Backend.gemm`; split by rows, or by columns if rows are few, to call `tick`."""
+    """See `Backend.gemm`; split by rows, or by columns if there are few rows, to call `tick`."""
     left, right = blas_input(a.T if transpose_a else a), blas_input(b.T if transpose_b else b)
     parts = _parts(left, right) if tick is not None else 1
-    columns = out.shape[0] < MANY_ROWS * parts
+    columns = out.shape[0] < MIN_ROWS * parts
     extent = out.shape[int(columns)]
     parts = min(parts, max(1, extent))
     for i in range(parts):

@@ -1,4 +1,4 @@
-"""Losses and their gradients on small matrices of samples and classes."""
+"""Losses and their gradients, on small matrices of samples and classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from hpcpar.kernels.interface import Array
 
 
 def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array, sums: Array) -> None:
-    """See `Backend.softmax_cross_entropy`."""
     sums[:] = 0
     if x.size == 0:
         return
@@ -27,19 +26,18 @@ def softmax_cross_entropy(x: Array, labels: Array, scale: float, dx: Array, sums
 
 def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: float, dx: Array,
                            sums: Array) -> None:
-    """See `Backend.logistic_cross_entropy`."""
     sums[0] = 0
     if x.size == 0:
         return
-    # log(1 + exp(x)) and the sigmoid through exp(-|x|), which cannot overflow.
+    # log(1 + exp(x)) and the sigmoid are computed from exp(-|x|), which cannot overflow.
     small = np.exp(-np.abs(x))
     losses = np.maximum(x, 0)
     losses += np.log1p(small)
     gradient = np.where(x >= 0, 1, small) / (1 + small)
     local = labels - first_class
-    here = np.flatnonzero((labels >= 0) & (local >= 0) & (local < x.shape[1]))
-    losses[here, local[here]] -= x[here, local[here]]
-    gradient[here, local[here]] -= 1
+    n = np.flatnonzero((labels >= 0) & (local >= 0) & (local < x.shape[1]))
+    losses[n, local[n]] -= x[n, local[n]]
+    gradient[n, local[n]] -= 1
     losses[labels < 0] = 0
     gradient[labels < 0] = 0
     np.multiply(gradient, scale, out=dx)
@@ -47,7 +45,6 @@ def logistic_cross_entropy(x: Array, labels: Array, first_class: int, scale: flo
 
 
 def mean_squared_error(x: Array, targets: Array, scale: float, dx: Array, sums: Array) -> None:
-    """See `Backend.mean_squared_error`."""
     difference = np.subtract(x, targets)
     difference[np.isnan(targets)] = 0
     np.multiply(difference, 2 * scale, out=dx)

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels."""
+"""Local response normalization across channels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch
 
 def lrn_forward(scratch: Scratch, x: Array, offset: int, size: int, alpha: float, beta: float,
                 k: float, out: Array, scale: Array) -> None:
-    """See `Backend.lrn_forward`."""
     channels = out.shape[1]
     for image in range(x.shape[0] if out.size else 0):
         for r in _row_blocks(x):
@@ -30,7 +29,6 @@ def lrn_forward(scratch: Scratch, x: Array, offset: int, size: int, alpha: float
 
 def lrn_backward(scratch: Scratch, x: Array, out: Array, scale: Array, dy: Array, offset: int,
                  size: int, alpha: float, beta: float, dx: Array) -> None:
-    """See `Backend.lrn_backward`."""
     channels, owned = x.shape[1], out.shape[1]
     if out.size == 0:
         dx[...] = 0
@@ -61,7 +59,7 @@ def _row_blocks(x: Array) -> list[slice]:
 
 
 def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Array:
-    """`length` channels, of which channel c is a[c - lead], or zero outside a."""
+    """`length` channels; channel c is a[c - lead], or zero outside a."""
     result = scratch.get(name, (length, *a.shape[1:]), a.dtype)
     first, last = min(max(0, lead), length), max(0, min(length, a.shape[0] + lead))
     result[:first] = 0
@@ -74,9 +72,9 @@ def _window(name: str, a: Array, length: int, lead: int, scratch: Scratch) -> Ar
 def _window_sums(a: Array, size: int, count: int, scratch: Scratch) -> Array:
     """sums[c] = a[c] + ... + a[c + size - 1] for `count` channels.
 
-    Sums over 1, 2, 4, ... channels are computed by doubling, and those in the binary digits of
-    `size` are added. This takes log2(size) passes. Without the subtractions of a running sum there
-    is no cancellation.
+    The loop doubles the number of summands, 1, 2, 4, ..., and adds the sums that make up the binary
+    representation of `size`, which takes log2(size) passes. A running sum would need subtractions,
+    which cancel digits.
     """
     sums = scratch.get("sums", (count, *a.shape[1:]), a.dtype)
     start, power, empty = 0, 1, True

@@ -1,7 +1,7 @@
-"""Pooling as a loop over window offsets: each is a strided view of a cache-sized block.
+"""Pooling as a loop over window offsets, each a strided view of a cache-sized block.
 
-Windows are reduced along one image axis after the other, the last axis first. Overlapping windows
-thus share all reductions but the last, and the first reduction runs along contiguous rows.
+Windows are reduced along one image axis after the other, last axis first. Overlapping windows thus
+share all reductions but the last, and the first reduction runs along contiguous rows.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from hpcpar.kernels.interface import Array, PoolSpec
+from hpcpar.kernels.geometry import PoolSpec
+from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks
 from hpcpar.kernels.numpy_pool_windows import pool_blocks, scatter_index
 
 
 def maxpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, out: Array, argmax: Array) -> None:
-    """See `Backend.maxpool_forward`."""
-    # Bytes are fast to compare and merge; large windows need two per offset.
-    kind = np.int8 if math.prod(spec.kernel) <= 127 else np.int16
+    # Single bytes are fast to compare and merge; large windows need two bytes per offset.
+    code_type = np.int8 if math.prod(spec.kernel) <= 127 else np.int16
     if x.size == 0:
         out[...] = -np.inf
         argmax[...] = 0
     for n, c, _, block in pool_blocks(x.shape, out.shape, spec).each():
-        values, codes, to = x[n, c, block.reads], None, out[n, c, block.rows]
+        values, codes, target = x[n, c, block.reads], None, out[n, c, block.rows]
         for axis in reversed(range(x.ndim - 2)):
-            best = _reduced(axis, values, to, scratch)
-            best_code = scratch.get(f"code{axis}", best.shape, kind)
+            best = _reduced(axis, values, target, scratch)
+            best_code = scratch.get(f"code{axis}", best.shape, code_type)
             offsets = block.offsets[axis]
             if block.complete[axis]:
                 # The maximum so far is the element at the first window offset.
@@ -39,17 +39,17 @@ def maxpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, out: Array, argm
             else:
                 best[...] = -np.inf
                 best_code[...] = 0
-            # Codes are row-major offsets, which grow along each axis: with a strict comparison the
+            # Codes are row-major offsets, which grow along each axis. With a strict comparison, the
             # first of equal maxima wins.
             for u, outputs, reads in offsets:
-                code = kind(u) if codes is None else codes[reads] + kind(u)
+                code = code_type(u) if codes is None else codes[reads] + code_type(u)
                 _merge_larger(values[reads], code, best[outputs], best_code[outputs])
             values, codes = best, best_code
         argmax[n, c, block.rows] = codes
 
 
 def _reduced(axis: int, values: Array, out: Array, scratch: Scratch) -> Array:
-    """Array for the reduction of `values` along an axis: `out` for the first, the last reduced."""
+    """Array for the reduction of `values` along an axis; `out` for axis 0, which is the last."""
     if axis == 0:
         return out
     shape = (*values.shape[: 2 + axis], *out.shape[2 + axis :])
@@ -59,8 +59,8 @@ def _reduced(axis: int, values: Array, out: Array, scratch: Scratch) -> Array:
 def _merge_larger(candidate: Array, code: Array, best: Array, best_code: Array) -> None:
     """Update the maxima and their codes where a candidate is strictly larger.
 
-    The candidate's code is never below that of the maximum so far, so the larger code is the right
-    one. A masked copy would not be vectorised. np.maximum propagates NaN.
+    A candidate's code is at least the code of the maximum so far, so np.maximum also merges codes;
+    a masked copy would not be vectorized. np.maximum propagates NaN.
     """
     larger = np.greater(candidate, best).view(np.int8)
     np.maximum(best_code, larger * code, out=best_code)
@@ -72,7 +72,7 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
     dx[...] = 0
     if dx.size == 0:
         return
-    # `flat` is dx as one run of memory, gaps included; an element's index in it is the sum of its
+    # `flat` is the memory of dx, including gaps. The index of an element in it is the sum of its
     # indices times the strides.
     strides = tuple(stride // dx.itemsize for stride in dx.strides)
     if dx.flags.c_contiguous:
@@ -90,7 +90,7 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
         index += n.start * strides[0] + c.start * strides[1]
         outside = scatter.outside[i]
         if outside is not None:
-            # A window without a finite maximum has offset 0, which may lie in the padding.
+            # A window without a finite maximum has offset 0, which may be in the padding.
             inside = (offset != 0) | ~outside
             if not inside.all():
                 index, gradient = index[inside], gradient[inside]
@@ -99,14 +99,13 @@ def maxpool_backward(dy: Array, argmax: Array, spec: PoolSpec, dx: Array) -> Non
 
 def avgpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, scales: Sequence[Array],
                     out: Array) -> None:
-    """See `Backend.avgpool_forward`."""
     if x.size == 0:
         out[...] = 0
     for n, c, _, block in pool_blocks(x.shape, out.shape, spec).each():
-        values, to = x[n, c, block.reads], out[n, c, block.rows]
+        values, target = x[n, c, block.reads], out[n, c, block.rows]
         factors = _factors(scales, block.rows)
         for axis in reversed(range(x.ndim - 2)):
-            sums, offsets = _reduced(axis, values, to, scratch), block.offsets[axis]
+            sums, offsets = _reduced(axis, values, target, scratch), block.offsets[axis]
             if block.complete[axis]:
                 np.add(values[offsets[0].reads], 0, out=sums)
                 offsets = offsets[1:]
@@ -120,7 +119,6 @@ def avgpool_forward(scratch: Scratch, x: Array, spec: PoolSpec, scales: Sequence
 
 def avgpool_backward(scratch: Scratch, dy: Array, spec: PoolSpec, scales: Sequence[Array],
                      dx: Array) -> None:
-    """See `Backend.avgpool_backward`."""
     dx[...] = 0
     for n, c, _, block in pool_blocks(dx.shape, dy.shape, spec).each():
         first, *others = _factors(scales, block.rows)
@@ -141,19 +139,17 @@ def avgpool_backward(scratch: Scratch, dy: Array, spec: PoolSpec, scales: Sequen
 
 
 def _factors(scales: Sequence[Array], rows: slice) -> list[Array]:
-    """Scales of the outputs `rows` per image axis, shaped to broadcast over the image."""
+    """The scales of the outputs `rows` per image axis, shaped to broadcast over the image."""
     parts = [scales[0][rows], *scales[1:]]
     return [part.reshape((-1,) + (1,) * (len(parts) - 1 - axis)) for axis, part in enumerate(parts)]
 
 
 def global_avgpool_forward(x: Array, out: Array) -> None:
-    """See `Backend.global_avgpool_forward`."""
     np.sum(x, axis=tuple(range(2, x.ndim)), out=out)
     out *= 1 / max(1, math.prod(x.shape[2:]))
 
 
 def global_avgpool_backward(dy: Array, dx: Array) -> None:
-    """See `Backend.global_avgpool_backward`."""
     share = 1 / max(1, math.prod(dx.shape[2:]))
     gradient = np.broadcast_to(dy.reshape(dy.shape + (1,) * (dx.ndim - 2)), dx.shape)
     for target, source in flat_blocks(dx, gradient):

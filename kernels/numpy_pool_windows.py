@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array, Ints, PoolSpec
+from hpcpar.kernels.geometry import Ints, PoolSpec
+from hpcpar.kernels.interface import Array
 from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS
 
-#: Size of the caches of geometries: more than the different poolings of a large network.
+#: Size of the caches of geometries: larger than the number of different poolings in a network.
 SHAPES = 256
-#: Planes of up to this many blocks are not split into rows: reading a whole plane is faster.
+#: A plane is not split into rows up to this multiple of the block size: whole planes are faster.
 WHOLE = 4
 
 Index = tuple[Any, ...]
@@ -26,10 +27,10 @@ class WindowOffset(NamedTuple):
     Attributes
     ----------
     code : int
-        Its contribution to the row-major offset in the window.
+        Contribution to the row-major offset in the window.
     outputs, reads : Index
-        The outputs for which the offset lies inside the input, and the inputs that they read, as
-        indices of arrays [N, C, ...].
+        Indices of the outputs whose input at this offset is not padding, and of these inputs, in
+        arrays [N, C, ...].
     """
 
     code: int
@@ -48,7 +49,7 @@ class RowBlock(NamedTuple):
         Window offsets per image axis. Indices along the first axis are relative to `rows` and
         `reads`.
     complete : tuple of bool
-        Per image axis, whether the first window offset lies inside the input for all outputs.
+        Per image axis, whether the first window offset is not padding for any output.
     """
 
     rows: slice
@@ -104,13 +105,12 @@ def _row_block(x: Ints, out: Ints, first: int, stop: int, spec: PoolSpec) -> Row
             for offset, read in zip(rows, relative, strict=True)]
     offsets = tuple(map(tuple, (rows, *others)))
     extents = (stop - first, *out[3:])
-    complete = tuple(_is_complete(of_axis, outputs)
-                     for of_axis, outputs in zip(offsets, extents, strict=True))
+    complete = tuple(map(_is_complete, offsets, extents))
     return RowBlock(slice(first, stop), slice(low, high), offsets, complete)
 
 
 def _is_complete(offsets: tuple[WindowOffset, ...], outputs: int) -> bool:
-    """Whether the first window offset lies inside the input for all outputs of an axis."""
+    """Whether the first window offset is not padding for any output along an axis."""
     return (len(offsets) > 0 and offsets[0].code == 0
             and offsets[0].outputs[-1] == slice(0, outputs))
 
@@ -137,7 +137,7 @@ def _along(axis: int, part: slice) -> Index:
 
 
 class ScatterIndex(NamedTuple):
-    """Distances in items between inputs in memory, to scatter gradients to the maxima.
+    """Distances in memory between inputs, in items, to scatter gradients to the maxima.
 
     Attributes
     ----------
@@ -146,9 +146,9 @@ class ScatterIndex(NamedTuple):
     planes : array
         [images of a block, channels of a block, 1, ...], from the first channel of a block.
     corners : tuple of array
-        Per row block [rows, ...], from the beginning of a channel to the corners of the windows.
+        Per row block [rows, ...], from the start of a channel to the corners of the windows.
     outside : tuple of array or None
-        Per row block, which windows have their corner in the padding; None if there are none.
+        Per row block, whether each window's corner is in the padding; None if no corner is.
     """
 
     offset: Array
@@ -181,9 +181,9 @@ def scatter_index(x: Ints, out: Ints, strides: Ints, spec: PoolSpec) -> ScatterI
 
 
 def _corners(others: Ints, rows: slice, spec: PoolSpec) -> list[Array]:
-    """First input index of the windows of `rows` per image axis, shaped to broadcast over images.
+    """First input index of each window of `rows`, per image axis, shaped to broadcast over images.
 
-    `others` are the extents of the outputs along the further image axes.
+    `others` are the extents of the outputs along the other image axes.
     """
     outputs = [np.arange(rows.start, rows.stop), *map(np.arange, others)]
     corners = []

@@ -1,4 +1,4 @@
-"""Weight updates of arrays that stay in the cache between NumPy calls (see `Backend.blocks`)."""
+"""Weight updates on cache-sized blocks from `Backend.blocks`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hpcpar.kernels.numpy_blocks import Scratch
 
 def sgd_update(scratch: Scratch, w: Array, grad: Array, velocity: Array | None, rate: float,
                momentum: float, decay: float) -> None:
-    """See `Backend.sgd_update`."""
     step = np.multiply(w, decay, out=scratch.get("step", w.shape, w.dtype))
     step += grad
     step *= -rate
@@ -24,7 +23,6 @@ def sgd_update(scratch: Scratch, w: Array, grad: Array, velocity: Array | None, 
 
 def adam_update(scratch: Scratch, w: Array, grad: Array, first: Array, second: Array, rate: float,
                 beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
-    """See `Backend.adam_update`."""
     gradient = np.multiply(w, decay, out=scratch.get("step", w.shape, w.dtype))
     gradient += grad
     part = np.multiply(gradient, 1 - beta1, out=scratch.get("part", w.shape, w.dtype))
@@ -34,7 +32,7 @@ def adam_update(scratch: Scratch, w: Array, grad: Array, first: Array, second: A
     gradient *= 1 - beta2
     second *= beta2
     second += gradient
-    # The buffer of the gradient is reused for the divisor.
+    # The divisor overwrites the gradient.
     np.sqrt(second, out=gradient)
     gradient *= 1 / math.sqrt(1 - beta2**step)
     gradient += eps

@@ -1,4 +1,4 @@
-// Pooling. Both backward kernels gather: an element of dx looks up the windows that hold it.
+// Pooling. Both backward kernels gather: an element of dx adds up the gradients of the windows that contain it.
 #include "common.cuh"
 
 #define GEOMETRY \
@@ -11,13 +11,13 @@
         for (r.h = begin(p.h, sh, ph); r.h < end(p.h, sh, ph, kh, height); r.h++) \
             for (r.w = begin(p.w, sw, pw); r.w < end(p.w, sw, pw, kw, width); r.w++)
 
-// The outputs whose windows hold input p, as loops over o.
+// The outputs whose windows contain input p, as loops over o.
 #define FOR_WINDOWS(o, p) \
     for (o.d = first_window(p.d + (int)pd, (int)kd, (int)sd); o.d <= last_window(p.d + (int)pd, (int)sd) && o.d < (int)od; o.d++) \
         for (o.h = first_window(p.h + (int)ph, (int)kh, (int)sh); o.h <= last_window(p.h + (int)ph, (int)sh) && o.h < (int)oh; o.h++) \
             for (o.w = first_window(p.w + (int)pw, (int)kw, (int)sw); o.w <= last_window(p.w + (int)pw, (int)sw) && o.w < (int)ow; o.w++)
 
-// The row-major place in the window of output o that reads input r.
+// The row-major offset of input r in the window of output o.
 #define PLACE(o, r) \
     (((r.d - o.d * (int)sd + (int)pd) * (int)kh + r.h - o.h * (int)sh + (int)ph) * (int)kw + r.w - o.w * (int)sw + (int)pw)
 
@@ -31,8 +31,8 @@ DEVICE int end(int out, i64 stride, i64 pad, i64 size, i64 extent) {
     return stop < (int)extent ? stop : (int)extent;
 }
 
-// argmax is the row-major place in the window, the first of several equal ones; a NaN is the maximum, as in NumPy.
-// A window wholly outside x gets minus infinity and place 0, which is outside x too: no gradient goes there.
+// argmax is the row-major offset of the first maximum in the window. A NaN is the maximum, as in NumPy.
+// A window completely outside x gets minus infinity and offset 0, which is also outside x, so it has no gradient.
 KERNEL maxpool_forward(VIEW5(const REAL, x), VIEW5(REAL, out), VIEW5(short, argmax), GEOMETRY) {
     GRID_STRIDE(item, images * channels * od * oh * ow) {
         const Place p = place(item, channels, od, oh, ow);
@@ -63,7 +63,7 @@ KERNEL maxpool_backward(VIEW5(const REAL, dy), VIEW5(const short, argmax), VIEW5
     }
 }
 
-// Average pooling with one factor per output index of each axis: the borders' rule is the caller's.
+// Average pooling with one factor per output index of each axis, with which the caller decides how borders count.
 KERNEL avgpool_forward(
     VIEW5(const REAL, x), const REAL *__restrict__ scale_d, const REAL *__restrict__ scale_h, const REAL *__restrict__ scale_w,
     VIEW5(REAL, out), GEOMETRY) {

@@ -10,21 +10,22 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from hpcpar.kernels.interface import Array, ConvSpec, Ints, Tick
+from hpcpar.kernels.geometry import ConvSpec, Ints
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.kernels.numpy_conv import SHAPES
 
 _forward = torch.ops.aten.convolution.default
 _backward = torch.ops.aten.convolution_backward.default
-#: glibc's numbers of two limits.
+#: Numbers of two parameters of glibc's mallopt.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 class TorchBackend(NumpyBackend):
-    """NumPy's kernels, but PyTorch's for convolutions of equal groups with kernels above 1 x 1,
-    which NumPy multiplies in place.
+    """The NumPy backend, with PyTorch for convolutions with equal groups and kernels above 1 x 1.
 
-    Both read and write the same arrays. A convolution of PyTorch's ticks once, at its end.
+    NumPy is fast enough for 1 x 1 kernels, which it multiplies in place. Both work on the same
+    arrays. A convolution by PyTorch calls `tick` once, at its end.
     """
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class TorchBackend(NumpyBackend):
         if call is None:
             super().conv_forward(x, w, bias, spec, out, tick)
             return
-        y = _forward(call.extended(x), torch.from_numpy(w),
+        y = _forward(call.padded(x), torch.from_numpy(w),
                      None if bias is None else torch.from_numpy(bias), *call.geometry)
         _store(y, out, tick)
 
@@ -52,10 +53,10 @@ class TorchBackend(NumpyBackend):
             super().conv_backward_data(dy, w, spec, dx, tick)
             return
         gradient = torch.from_numpy(dy)
-        of_x = gradient.new_empty(1).expand(call.shape)  # its shape matters only
-        wide, _, _ = _backward(gradient, of_x, torch.from_numpy(w), None, *call.geometry,
-                               (True, False, False))
-        _store(torch.constant_pad_nd(wide, [-n for n in call.extra]), dx, tick)
+        x_shape = gradient.new_empty(1).expand(call.shape)  # PyTorch reads only its shape
+        padded, _, _ = _backward(gradient, x_shape, torch.from_numpy(w), None, *call.geometry,
+                                 (True, False, False))
+        _store(torch.constant_pad_nd(padded, [-n for n in call.extra]), dx, tick)
 
     def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                              dbias: Array | None, tick: Tick | None = None) -> None:
@@ -63,7 +64,7 @@ class TorchBackend(NumpyBackend):
         if call is None:
             super().conv_backward_weight(x, dy, spec, dw, dbias, tick)
             return
-        _, weight, bias = _backward(torch.from_numpy(dy), call.extended(x), torch.from_numpy(dw),
+        _, weight, bias = _backward(torch.from_numpy(dy), call.padded(x), torch.from_numpy(dw),
                                     dw.shape[:1], *call.geometry, (False, True, dbias is not None))
         if dbias is not None:
             _store(bias, dbias)
@@ -72,15 +73,14 @@ class TorchBackend(NumpyBackend):
 
 @dataclass(frozen=True)
 class TorchCall:
-    """A convolution in PyTorch's terms.
+    """The arguments of a convolution in PyTorch, whose own padding is equal on both sides.
 
     Attributes
     ----------
     extra : list of int
-        Pixels added before and after each image axis, from the last axis on, or left out, if below
-        0; PyTorch itself pads both sides alike.
+        Pixels to add before and after each image axis, last axis first; negative to remove some.
     shape : tuple of int
-        Of the input with these pixels.
+        Shape of the input with these pixels.
     geometry : tuple
         Stride, padding, dilation, whether it is transposed, output padding, groups.
     """
@@ -89,15 +89,15 @@ class TorchCall:
     shape: Ints
     geometry: tuple[Ints, list[int], Ints, bool, Ints, int]
 
-    def extended(self, x: Array) -> Tensor:
-        """The input with the pixels added."""
-        own = torch.from_numpy(x)
-        return torch.constant_pad_nd(own, self.extra) if any(self.extra) else own
+    def padded(self, x: Array) -> Tensor:
+        """The input with the extra pixels."""
+        tensor = torch.from_numpy(x)
+        return torch.constant_pad_nd(tensor, self.extra) if any(self.extra) else tensor
 
 
 @lru_cache(maxsize=SHAPES)
 def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
-    """How PyTorch computes a convolution of these shapes; None where NumPy does."""
+    """PyTorch's arguments for a convolution with these shapes; None if NumPy computes it."""
     groups = max(1, len(spec.segments))
     ins, outs = x[1] // groups, y[1] // groups
     equal = all((s.in_start, s.in_stop, s.out_start, s.out_stop)
@@ -112,26 +112,28 @@ def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
         n, stride = x[2 + axis], spec.stride[axis]
         reach = (y[2 + axis] - 1) * stride + spec.dilation[axis] * (w[2 + axis] - 1) + 1
         after = reach - n - before
-        alike = after <= before and n + 2 * before - reach < stride
-        pads.append(before if alike else 0)
-        more = (0, 0) if alike else (before, after)
-        extra[:0] = more
-        extents.append(n + sum(more))
+        symmetric = after <= before and n + 2 * before - reach < stride
+        pads.append(before if symmetric else 0)
+        extra_pixels = (0, 0) if symmetric else (before, after)
+        extra[:0] = extra_pixels
+        extents.append(n + sum(extra_pixels))
     geometry = (spec.stride, pads, spec.dilation, False, (0,) * len(pads), groups)
     return TorchCall(extra, (*x[:2], *extents), geometry)
 
 
-def _store(found: Tensor, out: Array, tick: Tick | None = None) -> None:
-    torch.from_numpy(out).copy_(found)
+def _store(result: Tensor, out: Array, tick: Tick | None = None) -> None:
+    torch.from_numpy(out).copy_(result)
     if tick is not None:
         tick()
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what is freed: PyTorch allocates each output anew, and memory from the system
-    comes zeroed page by page, which takes a fifth of VGG-16's time.
+    """Make glibc keep freed memory for later allocations.
+
+    PyTorch allocates every output anew. The system zeroes new pages, which would take a fifth of
+    VGG-16's time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other C libraries have none
+    if mallopt is not None:  # other C libraries do not have it
         mallopt(M_TRIM_THRESHOLD, -1)
         mallopt(M_MMAP_MAX, 0)

@@ -1,7 +1,7 @@
-// Updates of the weights in one pass over boxes of up to five dimensions (parts of a weight matrix are strided).
+// Weight updates in one pass over strided boxes of up to five dimensions, such as parts of a weight matrix.
 #include "common.cuh"
 
-// OWT's rule.
+// The rule of One Weird Trick.
 KERNEL sgd_update(
     REAL *w, REAL *velocity, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(velocity), STRIDES5(grad), double rate, double momentum,
     double decay) {
@@ -20,7 +20,7 @@ KERNEL plain_update(REAL *w, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(gra
     for_each(d0, d1, d2, d3, d4, formula, BOX5(REAL, w), BOX5(const REAL, grad));
 }
 
-// Adam; `rate` and `spread` hold the corrections of the bias: rate / (1 - beta1 ** step) and 1 / sqrt(1 - beta2 ** step).
+// Adam. `rate` and `spread` include bias correction: rate / (1 - beta1 ** step) and 1 / sqrt(1 - beta2 ** step).
 KERNEL adam_update(
     REAL *w, REAL *first, REAL *second, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(first), STRIDES5(second), STRIDES5(grad),
     double rate, double spread, double beta1, double beta2, double eps, double decay) {

@@ -1,4 +1,4 @@
-"""Two algorithms of collectives as a user adds them: by their rounds alone."""
+"""Two collective algorithms, defined by their rounds as a user would add them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Star(Algorithm):
 
 
 class Pairwise(Algorithm):
-    """Every member sends its buffer to every other, all in one round: the least latency for 3."""
+    """Every member sends its buffer to all others in one round: the lowest latency for three."""
 
     name = "pairwise"
     kinds = (Kind.ALLREDUCE,)
@@ -38,7 +38,7 @@ class Pairwise(Algorithm):
 
 @contextmanager
 def added(algorithm: type[Algorithm]) -> Iterator[None]:
-    """The algorithm is known for a while."""
+    """Registers an algorithm until the end of the block."""
     collective_algorithm(algorithm)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The rounds of collectives as tests ask for them."""
+"""Rounds and prices of collectives, for tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcpar.schedule.algorithms.base import Collective, Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.steps import Kind
 
-#: The algorithms of each kind of collective, besides the MPI library's.
+#: The algorithms for each kind of collective, except the MPI library's.
 BY_KIND = {kind: algorithms_of(kind) for kind in (
     Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER, Kind.REDUCE, Kind.BROADCAST)}
 
@@ -22,5 +22,5 @@ def rounds_of(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int, segme
 
 def collective_s(kind: Kind, algorithm: str, n_bytes: Any, segments: Any, way: Route,
                  add_s_per_byte: float = 0.0) -> Any:
-    """Seconds of a collective in closed form."""
+    """Time of a collective (s) in closed form."""
     return ALGORITHMS[algorithm].priced_s(kind, n_bytes, segments, way, add_s_per_byte)

@@ -1,6 +1,4 @@
-"""What all tests share: no site defaults, the cases that this run draws, and how often Python looks
-for garbage in cycles.
-"""
+"""Setup of all tests: no site defaults, a draw of cases, and rare garbage collections."""
 
 from __future__ import annotations
 
@@ -13,27 +11,27 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-# assertions in helpers say as much as those in tests
+# Failed assertions in helpers print as much as failed assertions in tests.
 pytest.register_assert_rewrite(*(
     ".".join(("tests", *path.relative_to(TESTS).with_suffix("").parts))
     for path in TESTS.rglob("*.py") if not path.name.startswith(("test_", "conftest", "__"))))
 
 from tests.limits import DRAWN, THIRDS  # noqa: E402
 
-#: No test reads the site defaults of whoever runs it.
+# Tests do not read the site defaults of the user who runs them.
 os.environ["HPCPAR_CONFIG"] = ""
-# pytest-xdist tells its workers a width
+# pytest-xdist sets a width for its workers.
 os.environ.pop("COLUMNS", None)
 
-#: New objects, and younger collections, before a generation is looked through.
+#: Thresholds of `gc.set_threshold`, high for speed.
 THRESHOLDS = (20_000, 20, 20)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps a third of the cases of each parametrized test, at least one, where a third is drawn.
+    """Keeps a third of the cases of each parametrized test, at least one, if the run draws a third.
 
-    Three seeds in a row draw every case. Cases are shuffled by a checksum, lest a third is always
-    the same value of one parameter.
+    Three consecutive seeds cover all cases. A checksum shuffles the cases, so that a third does not
+    always have the same value of a parameter.
     """
     if DRAWN is None:
         return
@@ -41,20 +39,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if hasattr(item, "callspec"):
             cases[item.nodeid.partition("[")[0]].append(item)
-    left_out = []
+    deselected = []
     for group in cases.values():
         group.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
         kept = set(range(DRAWN % THIRDS, len(group), THIRDS)) or {DRAWN % len(group)}
-        left_out += [item for k, item in enumerate(group) if k not in kept]
-    config.hook.pytest_deselected(items=left_out)
-    gone = set(map(id, left_out))
-    items[:] = [item for item in items if id(item) not in gone]
+        deselected += [item for k, item in enumerate(group) if k not in kept]
+    config.hook.pytest_deselected(items=deselected)
+    dropped = set(map(id, deselected))
+    items[:] = [item for item in items if id(item) not in dropped]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Leave modules and tests out of collections: PyTorch and some thousand tests make a large
-    heap, and none of it is ever free.
-    """
+    """Exclude modules and tests, a large heap that is never freed, from garbage collections."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

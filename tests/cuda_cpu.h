@@ -1,5 +1,5 @@
-// Runs CUDA C kernels on the CPU, for tests: every thread of a block is a std::thread, __syncthreads a barrier, blocks go in turn.
-// Enough for plain kernels: threadIdx, blockIdx, blockDim, gridDim, static __shared__ arrays, __syncthreads and the C math functions.
+// Runs CUDA C kernels on the CPU, for tests. Every thread of a block is a std::thread, __syncthreads is a barrier, and blocks run in turn.
+// Kernels may use threadIdx, blockIdx, blockDim, gridDim, static __shared__ arrays, __syncthreads and the C math functions.
 #ifndef HPCPAR_TESTS_CUDA_CPU_H
 #define HPCPAR_TESTS_CUDA_CPU_H
 
@@ -22,10 +22,10 @@ inline std::barrier<> *cuda_cpu_barrier = nullptr;
 #define __host__
 #define __forceinline__ inline
 #define __restrict__ __restrict
-#define __shared__ static  // one copy is right because only one block runs at a time
+#define __shared__ static  // one copy is enough because only one block runs at a time
 #define __syncthreads() cuda_cpu_barrier->arrive_and_wait()
 
-// CUDA has these in the global namespace for float and double alike; C has only the double ones there.
+// CUDA has these functions in the global namespace for both float and double; C has only the double versions there.
 using std::erf;
 using std::exp;
 using std::log;
@@ -34,7 +34,7 @@ using std::pow;
 using std::sqrt;
 using std::tanh;
 
-// `params` holds the address of every parameter, as cuLaunchKernel takes them.
+// `params` contains the address of every parameter, as for cuLaunchKernel.
 template <class... Params, std::size_t... Index>
 void cuda_cpu_call(void (*kernel)(Params...), void **params, std::index_sequence<Index...>) {
     kernel(*static_cast<Params *>(params[Index])...);
@@ -63,7 +63,7 @@ void cuda_cpu_launch(void (*kernel)(Params...), const unsigned *grid, const unsi
     for (std::thread &thread : threads) thread.join();
 }
 
-// The C entry point of a kernel: its parameters as addresses.
+// The C entry point of a kernel, which takes the addresses of its parameters.
 #define CUDA_CPU_ENTRY(kernel) \
     extern "C" void cuda_cpu_##kernel(const unsigned *grid, const unsigned *block, void **params) { \
         cuda_cpu_launch(kernel, grid, block, params); \

@@ -18,29 +18,29 @@ import numpy as np
 
 TESTS = Path(__file__).resolve().parent
 #: Options of g++. A misaligned access, which is an error on a GPU but not on most CPUs, ends the
-#: process by a signal.
+#: process with a signal.
 OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
            "-pthread", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error", f"-I{TESTS}")
 
 
 @cache
 def missing() -> str:
-    """Why kernels cannot be compiled here; empty where they can."""
+    """Why this machine cannot compile kernels; empty if it can."""
     if shutil.which("g++") is None:
         return "no g++"
-    known = subprocess.run(["g++", "-std=c++20", "-fsyntax-only", "-include", "barrier", "-xc++",
-                            "/dev/null"], capture_output=True)
-    return "g++ knows no C++20" if known.returncode else ""
+    done = subprocess.run(["g++", "-std=c++20", "-fsyntax-only", "-include", "barrier", "-xc++",
+                           "/dev/null"], capture_output=True)
+    return "g++ does not support C++20" if done.returncode else ""
 
 
 @cache
 def library(code: str, real: str) -> ctypes.CDLL:
-    """The kernels of a source, with ``REAL`` as `real`; compiled once per machine.
+    """The kernels of a source with ``REAL`` = `real`, compiled once per machine.
 
     Raises
     ------
     RuntimeError
-        With the compiler's output.
+        The compiler reports an error or a warning.
     """
     names = re.findall(r"^KERNEL (\w+)\(", code, re.MULTILINE)
     text = "\n".join(['#include "cuda_cpu.h"', code,
@@ -54,20 +54,18 @@ def library(code: str, real: str) -> ctypes.CDLL:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             source.write_text(text)
-            made = path.with_suffix(".part")
-            done = subprocess.run(["g++", *OPTIONS, f"-DREAL={real}", str(source), "-o", made],
+            part = path.with_suffix(".part")
+            done = subprocess.run(["g++", *OPTIONS, f"-DREAL={real}", str(source), "-o", part],
                                   capture_output=True, text=True)
             if done.returncode or "warning" in done.stderr:
                 raise RuntimeError(done.stderr)
-            made.rename(path)
+            part.rename(path)
     return ctypes.CDLL(str(path))
 
 
 def launch(kernels: ctypes.CDLL, name: str, grid: tuple[int, ...], block: tuple[int, ...],
            args: tuple[Any, ...]) -> None:
-    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double, NumPy
-    scalars as they are.
-    """
+    """Launch a kernel as CuPy does: arrays as pointers, ints with 64 bits, floats as double."""
     values: list[Any] = []
     for arg in args:
         if isinstance(arg, np.ndarray):

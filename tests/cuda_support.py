@@ -1,9 +1,9 @@
-"""The CUDA C kernels on the CPU, for tests: the sources as C++ against ``cuda_cpu.h``, and
+"""The CUDA C kernels on the CPU, for tests: the sources compiled as C++ against ``cuda_cpu.h``, and
 `CupyBackend` on top of them.
 
-NumPy stands in CuPy's place, so that the backend's own code (geometry, strides, blocks of images)
-runs with the kernels. A test module does ``from tests.cuda_support import *``,
-which brings the fixtures ``libraries`` and ``backend``.
+NumPy replaces CuPy, so that the backend's own code (geometry, strides, blocks of images) runs with
+the kernels. A test module does ``from tests.cuda_support import *``, which imports the fixtures
+``libraries`` and ``backend``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.cuda_cpu import launch as call_on_cpu
 DTYPES = ("float32", "float64")
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
-# Indices beyond 32 bits take a path of their own, which no small array reaches.
+# Indices beyond 32 bits take another code path, which small arrays do not reach.
 PROBES = """
 KERNEL probe_place(i64 index, i64 channels, i64 depth, i64 height, i64 width, i64 *to) {
     const Place p = place(index, channels, depth, height, width);
@@ -42,13 +42,13 @@ def libraries() -> dict[str, ctypes.CDLL]:
     if cuda_cpu.missing():
         pytest.skip(cuda_cpu.missing())
     code = "\n".join([*map(cupy_sources.source, cupy_sources.SUBJECTS), PROBES])
-    with ThreadPoolExecutor() as pool:  # the compiler runs once for each type
-        made = pool.map(lambda real: cuda_cpu.library(code, real), cupy_sources.REALS.values())
-        return dict(zip(cupy_sources.REALS, made, strict=True))
+    with ThreadPoolExecutor() as pool:  # one compiler per type
+        compiled = pool.map(lambda real: cuda_cpu.library(code, real), cupy_sources.REALS.values())
+        return dict(zip(cupy_sources.REALS, compiled, strict=True))
 
 
 class NumpyAsCupy:
-    """As much of CuPy as the backend's kernels use."""
+    """The part of CuPy that the backend's kernels use."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -63,9 +63,7 @@ class NumpyAsCupy:
 
 @pytest.fixture(scope="module")
 def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
-    """`CupyBackend` with NumPy arrays, its kernels run on the CPU, and room for about two images in
-    a convolution's matrices.
-    """
+    """`CupyBackend` on the CPU; convolutions have scratch memory for about two images."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from hpcpar.kernels import (
         cupy_backend,
@@ -79,8 +77,8 @@ def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
     class CpuLauncher(cupy_launch.Launcher):
         def _function(self, name: str, dtype: np.dtype) -> Callable[..., None]:
             def function(grid: tuple[int, int], block: tuple[int], args: tuple[Any, ...]) -> None:
-                # Threads are dear here: two blocks of 8 in each dimension, fewer than the work, so
-                # that the kernels must loop.
+                # Threads are expensive on a CPU. Two blocks of 8 threads per dimension are fewer
+                # than the work, so the kernels must loop.
                 call_on_cpu(libraries[dtype.name], name, (min(grid[0], 2), min(grid[1], 2)), (8,),
                             args)
 
@@ -98,9 +96,7 @@ SENTINEL = 77
 
 
 def make(shape: tuple[int, ...], dtype: Any, rng: np.random.Generator | None = None) -> np.ndarray:
-    """A view with uneven strides inside a larger array that is SENTINEL everywhere; filled at
-    random if `rng` is given.
-    """
+    """A view with uneven strides inside a larger array of SENTINEL; random numbers with `rng`."""
     steps = [1 + axis % 2 for axis in range(len(shape))]
     base = np.full([step * extent + 2 for step, extent in zip(steps, shape, strict=True)], SENTINEL,
                    dtype)
@@ -113,7 +109,7 @@ def make(shape: tuple[int, ...], dtype: Any, rng: np.random.Generator | None = N
 
 
 def check(view: np.ndarray, expected: np.ndarray, exact: bool = False) -> None:
-    """The values, and that nothing around the view was written."""
+    """Check the values of a view, and that the memory around it is unchanged."""
     tolerance = 0 if exact else TOLERANCE.get(view.dtype.name, 0)
     np.testing.assert_allclose(view, expected, rtol=tolerance, atol=10 * tolerance)
     if view.base is not None:
@@ -125,9 +121,7 @@ def check(view: np.ndarray, expected: np.ndarray, exact: bool = False) -> None:
 
 
 def make_row(values: np.ndarray, offset: int) -> np.ndarray:
-    """A contiguous copy of a row, `offset` elements behind a multiple of 16 bytes, inside a larger
-    array that is SENTINEL everywhere.
-    """
+    """A copy of a row inside an array of SENTINEL, `offset` elements beyond 16-byte alignment."""
     base = np.full(len(values) + 10, SENTINEL, values.dtype)
     first = 2 + -base[2:].ctypes.data % 16 // base.itemsize + offset
     row = base[first : first + len(values)]
@@ -136,7 +130,7 @@ def make_row(values: np.ndarray, offset: int) -> np.ndarray:
 
 
 def check_row(row: np.ndarray, expected: np.ndarray) -> None:
-    """The very same values, and that nothing around the row was written."""
+    """Check that a row has exactly these values, and that the memory around it is unchanged."""
     np.testing.assert_array_equal(row, expected)
     base = row.base
     assert base is not None
@@ -145,5 +139,5 @@ def check_row(row: np.ndarray, expected: np.ndarray) -> None:
 
 def output_extent(extent: int, kernel: int, stride: int, dilation: int,
                   pads: tuple[int, int]) -> int:
-    """Outputs of a window along one axis."""
+    """Number of outputs of a window along one axis."""
     return max(0, (extent + sum(pads) - dilation * (kernel - 1) - 1) // stride + 1)

@@ -1,4 +1,4 @@
-"""Convolutions that cuDNN refuses, for the tests of the library and of the pretended one."""
+"""Convolutions that cuDNN refuses, for tests of the real and the pretended library."""
 
 from __future__ import annotations
 

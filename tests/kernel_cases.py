@@ -1,27 +1,28 @@
-"""Tests of the kernel interface that every backend must pass: these, and those of convolutions,
-pooling and normalisation.
+"""Tests of the kernel interface that every backend must pass, including convolutions, pooling and
+normalization.
 
-A test module defines a fixture ``backend`` (module scope) and does ``from tests.kernel_cases import
-*``. References are PyTorch in float64 on the CPU; tests that need none
-run without PyTorch.
+A test module defines a fixture ``backend`` (module scope) and does
+``from tests.kernel_cases import *``. The reference is PyTorch in float64 on the CPU; tests without
+a reference run without PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from hpcpar.kernels.interface import ACTIVATIONS, Backend
+from hpcpar.network.layers import Activation
 from tests.kernel_conv_cases import *  # noqa: F403
 from tests.kernel_norm_cases import *  # noqa: F403
 from tests.kernel_pool_cases import *  # noqa: F403
 from tests.kernel_support import DTYPES, blank, check, fetch, loss_sums, place, random, torch_module
+from tests.layer_cases import cases
 
 GOLDEN = 0x9E3779B97F4A7C15
-#: Numbers of an activation that has none.
+#: The numbers (a, b) of an activation that does not use them.
 NONE = (0.0, 0.0)
 
 
@@ -46,34 +47,26 @@ def test_relu(backend: Backend, style: int, dtype: Any) -> None:
     np.testing.assert_array_equal(fetch(dy), want)
 
 
-#: Functions of PyTorch by the names of `ACTIVATIONS`, with the numbers (a, b).
-TORCH_ACTIVATIONS: dict[str, tuple[tuple[float, float], Callable[[Any], Any]]] = {
-    "leaky_relu": ((0.2, 0.0), lambda x: torch_module().nn.functional.leaky_relu(x, 0.2)),
-    "clip": ((-0.5, 0.75), lambda x: torch_module().nn.functional.hardtanh(x, -0.5, 0.75)),
-    "sigmoid": (NONE, lambda x: x.sigmoid()),
-    "tanh": (NONE, lambda x: x.tanh()),
-    "silu": (NONE, lambda x: torch_module().nn.functional.silu(x)),
-    "gelu": (NONE, lambda x: torch_module().nn.functional.gelu(x)),
-    "gelu by tanh": ((1.0, 0.0),
-                     lambda x: torch_module().nn.functional.gelu(x, approximate="tanh")),
-    "elu": ((0.7, 1.2), lambda x: 1.2 * torch_module().nn.functional.elu(x, 0.7)),
-    "mish": (NONE, lambda x: torch_module().nn.functional.mish(x)),
-    "affine": ((-1.5, 0.25), lambda x: -1.5 * x + 0.25),
-}
+#: Every activation function.
+ACTIVATION_LAYERS = {name: case.layer(name, **case.options) for name, case in cases(1).items()
+                     if issubclass(case.layer, Activation)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
-@pytest.mark.parametrize("case", TORCH_ACTIVATIONS)
+@pytest.mark.parametrize("case", ACTIVATION_LAYERS)
 def test_activations(backend: Backend, case: str, style: int, dtype: Any) -> None:
     """Values and gradients are PyTorch's, at kinks and far out too, also in place; NaN stays."""
-    torch, (numbers, function), name = torch_module(), TORCH_ACTIVATIONS[case], case.split()[0]
+    torch, layer = torch_module(), cast(Activation, ACTIVATION_LAYERS[case])
+    from tests.reference_layers import activation
+
+    name, numbers = layer.kind, layer.numbers
     assert name in ACTIVATIONS
     host, gradient = 3 * random(0, (3, 4, 5), dtype), random(1, (3, 4, 5), dtype)
-    host[0, 0] = [0, -0.5, 0.75, -80, 80]
+    host[0, 0] = [0, *numbers, -80, 80]
     gradient[0, 0, 3] = np.inf if name == "clip" else 1
     tx = torch.from_numpy(host.astype(np.float64)).requires_grad_()
-    ty = function(tx)
+    ty = activation(layer, tx)
     ty.backward(torch.from_numpy(gradient.astype(np.float64)))
     x, y, dx = place(backend, host, style), blank(backend, host.shape, dtype, style), blank(
         backend, host.shape, dtype, style)
@@ -81,7 +74,7 @@ def test_activations(backend: Backend, case: str, style: int, dtype: Any) -> Non
     backend.activation_forward(name, numbers, x, y)
     close = {np.float64: 1e-12, np.float32: 1e-5}[dtype]
     np.testing.assert_allclose(fetch(y), ty.detach().numpy(), rtol=close, atol=close)
-    kept = x if name in ("silu", "gelu", "mish") else y
+    kept = x if "input" in layer.backward_reads else y
     backend.activation_backward(name, numbers, kept, dy, dx)
     np.testing.assert_allclose(fetch(dx), tx.grad.numpy(), rtol=close, atol=close)
     backend.activation_backward(name, numbers, kept, dy, dy)
@@ -104,7 +97,7 @@ def splitmix64(z: int) -> int:
 
 def test_dropout_mask_definition(backend: Backend) -> None:
     """The generator is splitmix64: with the key as seed, element i uses output number i."""
-    # The published first outputs for seed 1234567.
+    # These are the published first outputs for seed 1234567.
     assert [splitmix64((1234567 + (1 + i) * GOLDEN) % 2**64)
             for i in range(2)] == [6457827717110365317, 3203168211198807973]
     key, extent = 2**64 - 5, (3, 7)
@@ -134,7 +127,7 @@ def test_dropout_mask_mean(backend: Backend, rate: float) -> None:
     out = blank(backend, shape, np.float32)
     backend.dropout_mask(7, (0, 0), shape, shape, rate, out)
     mask = fetch(out)
-    # Five standard deviations of the mean of 80000 samples.
+    # The bound is five standard deviations of the mean of 80000 samples.
     assert abs(mask.mean() - 1) <= 5 * np.sqrt(rate / (1 - rate) / mask.size) + 1e-6
     assert set(np.unique(mask)) <= {0, np.float32(1 / (1 - rate))}
 
@@ -170,14 +163,14 @@ def test_multiply_bias_and_sums(backend: Backend, style: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 def test_weighted_sums(backend: Backend, style: int, dtype: Any) -> None:
-    """Along each image axis a product with a matrix of few entries in a row; one axis is left."""
+    """A product with a sparse matrix along each image axis; one axis remains unchanged."""
     x, rng = random(0, (2, 3, 4, 5, 6), dtype), np.random.default_rng(1)
     index = [rng.integers(0, 4, (2, 7)), rng.integers(0, 6, (3, 2))]
     weight = [rng.standard_normal(i.shape).astype(dtype) for i in index]
     matrices = [np.zeros((7, 4)), np.zeros((2, 6))]
     for matrix, rows, entries in zip(matrices, index, weight, strict=True):
-        for one, values in zip(rows, entries, strict=True):
-            np.add.at(matrix, (np.arange(len(one)), one), values)
+        for columns, values in zip(rows, entries, strict=True):
+            np.add.at(matrix, (np.arange(len(columns)), columns), values)
     tables = [(place(backend, i), place(backend, w)) for i, w in zip(index, weight, strict=True)]
     out = blank(backend, (2, 3, 7, 5, 2), dtype, style)
     backend.weighted_sums(place(backend, x, style), [tables[0], None, tables[1]], out)
@@ -191,7 +184,7 @@ def test_weighted_sums(backend: Backend, style: int, dtype: Any) -> None:
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize("image", [(4, 5), (2, 3, 4), (0, 3)])
 def test_gates(backend: Backend, image: tuple[int, ...], style: int, dtype: Any) -> None:
-    """A number for each channel of an image: the product, and sums of products over the image."""
+    """Products with one number per channel of an image, and sums of products over the pixels."""
     x, other = random(0, (2, 3, *image), dtype), random(1, (2, 3, *image), dtype)
     gate = random(2, (2, 3), dtype)
     out, sums = blank(backend, x.shape, dtype, style), blank(backend, gate.shape, dtype, style)
@@ -234,10 +227,10 @@ def test_softmax_cross_entropy(backend: Backend, style: int, dtype: Any) -> None
                                              ignore_index=-1)
     (0.25 * want).backward()
     dx = blank(backend, x.shape, dtype, style)
-    loss, right = loss_sums(backend, "softmax_cross_entropy", place(backend, x, style),
-                            place(backend, labels), 0.25, dx)
+    loss, correct = loss_sums(backend, "softmax_cross_entropy", place(backend, x, style),
+                              place(backend, labels), 0.25, dx)
     assert loss == pytest.approx(want.item(), rel=1e-10 if dtype == np.float64 else 1e-5)
-    assert right == int(((x.argmax(axis=1) == labels) & (labels >= 0)).sum())
+    assert correct == int(((x.argmax(axis=1) == labels) & (labels >= 0)).sum())
     check(dx, tx.grad)
 
 
@@ -369,7 +362,7 @@ def test_boxes_empty(backend: Backend) -> None:
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize("stored", [np.uint8, np.int16, np.uint16, np.float32, np.float64])
 def test_images_are_normalised(backend: Backend, stored: type, style: int) -> None:
-    """An image of any type, in the type of the result."""
+    """Images of any type are normalized in the type of the result."""
     for dtype in DTYPES:
         for shape in ((2, 3, 4, 5), (2, 3, 2, 4, 5), (2, 0, 4, 5)):
             images = (100 * abs(random(0, shape, np.float64))).astype(stored)

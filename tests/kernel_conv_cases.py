@@ -1,4 +1,4 @@
-"""Tests of the convolutions that every backend must pass (see kernel_cases)."""
+"""Tests of convolutions for every backend (see kernel_cases)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcpar.kernels.interface import Backend, ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import Backend
 from tests.kernel_support import (
     DTYPES,
-    FEW,
+    FIFTY_EXAMPLES,
     blank,
     check,
     extents,
@@ -27,7 +28,7 @@ from tests.kernel_support import (
 
 @dataclass(frozen=True)
 class ConvCase:
-    """A block of a convolution; `styles` are those of x, out, dy and dx (see `place`)."""
+    """Shapes of a convolution on a block; for the styles of x, out, dy and dx see `place`."""
 
     spec: ConvSpec
     x: tuple[int, ...]
@@ -43,16 +44,16 @@ def conv_cases(draw: Any, depthwise: bool = False) -> ConvCase:
     def numbers(low: int, high: int) -> tuple[int, ...]:
         return draw(st.tuples(*[st.integers(low, high)] * axes))
 
-    most = 4 if axes == 2 else 3
-    kernel, stride, pads = (numbers(1, most), numbers(1, most),
+    limit = 4 if axes == 2 else 3
+    kernel, stride, pads = (numbers(1, limit), numbers(1, limit),
                             tuple(zip(numbers(0, 3), numbers(0, 3), strict=True)))
     dilation = draw(st.sampled_from([(1, 1, 1), (1, 1, 1), (1, 2, 1), (2, 1, 3), (3, 2, 2)]))[:axes]
-    # At least one output; the kernel may be larger than the image without its padding.
+    # There is at least one output; the kernel may be larger than the image without padding.
     low = [max(1, d * (k - 1) + 1 - sum(p)) for d, k, p in zip(dilation, kernel, pads, strict=True)]
     size = tuple(draw(st.integers(least, least + (9 if axes == 2 else 4))) for least in low)
     inputs, filters = draw(st.integers(1, 4)), draw(st.lists(st.integers(1, 5), min_size=1,
                                                              max_size=3))
-    # A group of which this block owns no output leaves a gap in the inputs.
+    # A group without outputs in this block leaves a gap in the inputs.
     gap = draw(st.integers(0, 2))
     if depthwise:
         inputs, filters, gap = 1, [1] * draw(st.integers(2, 5)), 0
@@ -87,7 +88,7 @@ def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
         )
         for s in spec.segments
     ]
-    # A block may own fewer outputs than its needed box would allow.
+    # A block may own fewer outputs than its inputs would allow.
     want = torch.cat(parts, 1)[(..., *(slice(extent) for extent in case.out[2:]))]
     want.backward(torch.from_numpy(dy.astype(np.float64)))
     ticks: list[int] = []
@@ -109,13 +110,13 @@ def check_conv(backend: Backend, case: ConvCase, dtype: Any) -> None:
 
 
 @given(case=conv_cases(), dtype=st.sampled_from(DTYPES))
-@settings(FEW, max_examples=100)
+@settings(FIFTY_EXAMPLES, max_examples=100)
 def test_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> None:
     check_conv(backend, case, dtype)
 
 
 @given(case=conv_cases(depthwise=True), dtype=st.sampled_from(DTYPES))
-@FEW
+@FIFTY_EXAMPLES
 def test_depthwise_conv_against_torch(backend: Backend, case: ConvCase, dtype: Any) -> None:
     check_conv(backend, case, dtype)
 
@@ -183,7 +184,7 @@ def test_conv_by_hand(backend: Backend) -> None:
 
 
 @given(case=conv_cases())
-@FEW
+@FIFTY_EXAMPLES
 def test_conv_adjoints(backend: Backend, case: ConvCase) -> None:
     """<conv(x, w), dy> = <x, backward data(dy)> = <w, backward weight(x, dy)>."""
     x, w, dy = (random(i, s, np.float64) for i, s in enumerate((case.x, case.w, case.out)))
@@ -226,7 +227,7 @@ def test_conv_empty(backend: Backend, images: int, channels: int, filters: int, 
 
 
 def test_conv_without_output_columns(backend: Backend) -> None:
-    """A stride beyond the window: from no columns the reach is negative."""
+    """With a stride beyond the window, the reach of no columns is negative."""
     spec = ConvSpec((3, 3), (1, 1), ((0, 0), (0, 0)), (Segment(0, 2, 0, 2),))
     x, dy = place(backend, random(0, (2, 2, 4, 5), np.float32)), np.zeros((2, 2, 2, 0), np.float32)
     w, dw = place(backend, random(1, (2, 2, 1, 1), np.float32)), blank(backend, (2, 2, 1, 1),
@@ -240,7 +241,7 @@ def test_conv_without_output_columns(backend: Backend) -> None:
 
 
 def test_conv_unowned_group(backend: Backend) -> None:
-    """A block with inputs but without segments has a zero gradient."""
+    """The gradient of a block with inputs but without segments is zero."""
     spec = ConvSpec((1, 1), (1, 1), ((1, 1), (1, 1)), ())
     dx = blank(backend, (1, 2, 4, 4), np.float32)
     empty = place(backend, np.zeros((1, 0, 4, 4), np.float32))

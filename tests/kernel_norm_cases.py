@@ -1,4 +1,4 @@
-"""Tests of LRN and batch normalisation that every backend must pass (see kernel_cases)."""
+"""Tests of LRN and batch normalization for every backend (see kernel_cases)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.kernels.interface import Backend
 from tests.kernel_support import DTYPES, blank, check, fetch, place, random, torch_module
 
 
-# -- local response normalisation ------------------------------------------------------------------
+# -- local response normalization ------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from tests.kernel_support import DTYPES, blank, check, fetch, place, random, tor
 )
 def test_lrn_against_torch(backend: Backend, channels: int, size: int, beta: float,
                            cuts: tuple[int, ...], style: int, dtype: Any) -> None:
-    """Blocks of channels with halos give the whole tensor's result, and their gradients add up."""
+    """Blocks of channels with halos give the result and the gradients of the whole tensor."""
     torch = torch_module()
     shape, alpha, k = (2, channels, 4, 3), 0.7, 1.5
     x, dy = random(0, shape, dtype), random(1, shape, dtype)
@@ -65,7 +65,7 @@ def test_lrn_backward_of_no_outputs(backend: Backend) -> None:
     check(dx, np.zeros(dx.shape))
 
 
-# -- batch normalisation ---------------------------------------------------------------------------
+# -- batch normalization ---------------------------------------------------------------------------
 SHAPES = [(4, 3), (5, 3, 4, 6), (2, 4, 3, 2, 5), (1, 2, 9, 7), (40, 5, 1, 1)]
 EPS, MOMENTUM = 1e-3, 0.2
 
@@ -134,7 +134,7 @@ def test_batchnorm_by_running_statistics(backend: Backend, style: int, dtype: An
 
 
 def test_batchnorm_far_from_zero(backend: Backend) -> None:
-    """The sums need float64: the variance is 1e-8 of the mean of squares."""
+    """The sums need float64: the variance is 1e-8 times the mean of squares."""
     x = (1000 + 0.1 * random(0, (64, 2, 20, 20), np.float64)).astype(np.float32)
     moments, (mean, inv_std) = (blank(backend, (2, 2), np.float64),
                                 (blank(backend, (2,), np.float64) for _ in range(2)))
@@ -146,7 +146,7 @@ def test_batchnorm_far_from_zero(backend: Backend) -> None:
 
 
 def test_batchnorm_of_one_item_and_of_a_constant(backend: Backend) -> None:
-    """No division by zero, and no square root of a variance that rounding made negative."""
+    """Neither a division by zero nor the root of a negative variance (from rounding) occurs."""
     x = np.full((1, 3), 0.1, np.float32)
     moments, (mean, inv_std) = (blank(backend, (3, 2), np.float64),
                                 (blank(backend, (3,), np.float64) for _ in range(2)))

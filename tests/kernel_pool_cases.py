@@ -1,4 +1,4 @@
-"""Tests of pooling that every backend must pass (see kernel_cases)."""
+"""Tests of pooling for every backend (see kernel_cases)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcpar.kernels.interface import Array, Backend, PoolSpec
+from hpcpar.kernels.geometry import PoolSpec
+from hpcpar.kernels.interface import Array, Backend
 from tests.kernel_support import (
     DTYPES,
-    FEW,
+    FIFTY_EXAMPLES,
     blank,
     check,
     extents,
@@ -28,8 +29,8 @@ from tests.kernel_support import (
 def pool_cases(draw: Any) -> tuple[PoolSpec, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """(spec, shape of x, shape of out, styles)."""
     axes = draw(st.sampled_from([2, 2, 3]))
-    most = 4 if axes == 2 else 3
-    kernel, stride = (draw(st.tuples(*[st.integers(1, most)] * axes)) for _ in range(2))
+    limit = 4 if axes == 2 else 3
+    kernel, stride = (draw(st.tuples(*[st.integers(1, limit)] * axes)) for _ in range(2))
     pads = tuple((draw(st.integers(0, k - 1)), draw(st.integers(0, k - 1))) for k in kernel)
     low = [max(1, k - sum(p)) for k, p in zip(kernel, pads, strict=True)]
     size = tuple(draw(st.integers(least, least + (8 if axes == 2 else 4))) for least in low)
@@ -46,7 +47,7 @@ def halves(backend: Backend, out_shape: tuple[int, ...], dtype: Any) -> list[Arr
 
 
 @given(case=pool_cases(), dtype=st.sampled_from(DTYPES), ties=st.booleans())
-@FEW
+@FIFTY_EXAMPLES
 def test_maxpool_against_torch(backend: Backend, case: Any, dtype: Any, ties: bool) -> None:
     torch = torch_module()
     spec, shape, out_shape, styles = case
@@ -93,7 +94,7 @@ def test_maxpool_keeps_nan(backend: Backend) -> None:
 
 
 @given(case=pool_cases(), dtype=st.sampled_from(DTYPES))
-@FEW
+@FIFTY_EXAMPLES
 def test_avgpool_against_torch(backend: Backend, case: Any, dtype: Any) -> None:
     torch = torch_module()
     spec, shape, out_shape, styles = case
@@ -115,7 +116,7 @@ def test_avgpool_against_torch(backend: Backend, case: Any, dtype: Any) -> None:
 
 
 @given(case=pool_cases())
-@FEW
+@FIFTY_EXAMPLES
 def test_pool_adjoints(backend: Backend, case: Any) -> None:
     spec, shape, out_shape, _ = case
     x, dy = random(0, shape, np.float64), random(1, out_shape, np.float64)
@@ -125,7 +126,7 @@ def test_pool_adjoints(backend: Backend, case: Any) -> None:
     backend.avgpool_backward(place(backend, dy), spec, scales, dx)
     assert np.vdot(fetch(out), dy) == pytest.approx(np.vdot(x, fetch(dx)), rel=1e-9, abs=1e-9)
     argmax = blank(backend, out_shape, np.int16)
-    # For maxima that exist (no window of padding only) the operator is linear near x.
+    # Except for windows with only padding, the operator is linear near x.
     x += 10
     backend.maxpool_forward(place(backend, x), spec, out, argmax)
     backend.maxpool_backward(place(backend, dy), argmax, spec, dx)
@@ -185,7 +186,7 @@ def test_global_avgpool_of_no_pixels(backend: Backend) -> None:
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 2, 2, 3, 4), (1, 5, 1, 1), (0, 2, 3, 3)])
 def test_global_maxpool(backend: Backend, shape: tuple[int, ...], style: int, dtype: Any) -> None:
-    """As PyTorch's, whose gradient goes to the first of equal maxima; a NaN stays."""
+    """The result equals PyTorch's: the gradient goes to the first of equal maxima. A NaN stays."""
     torch = torch_module()
     x, dy = np.round(2 * random(0, shape, dtype)), random(1, shape[:2], dtype)
     tx = torch.from_numpy(x.astype(np.float64)).requires_grad_()

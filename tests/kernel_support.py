@@ -1,4 +1,4 @@
-"""Helpers of the kernel tests: arrays with various strides on a device, and comparison."""
+"""Helpers for the kernel tests: arrays with various strides on a device, and comparisons."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hypothesis import settings
 from hpcpar.kernels.interface import Array, Backend
 
 DTYPES = (np.float64, np.float32)
-FEW = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+FIFTY_EXAMPLES = settings(max_examples=50, deadline=None, derandomize=True, database=None)
 
 
 def torch_module() -> Any:
-    """PyTorch; skips the test without it."""
+    """PyTorch; skips the test if it is missing."""
     return pytest.importorskip("torch", reason="PyTorch is the reference of this test",
                                exc_type=ImportError)
 
 
 def place(backend: Backend, host: np.ndarray, style: int = 0) -> Array:
-    """A device copy: contiguous (0), a box of a larger array (1), with gaps between items (2) or
-    with axes in another order (3).
+    """A device copy: contiguous (0), a box of a larger array (1), with gaps between items (2), or
+    with reversed axes (3).
     """
     xp = backend.xp
     if style == 0:
@@ -47,7 +47,7 @@ def fetch(a: Array) -> np.ndarray:
 
 
 def loss_sums(backend: Backend, kernel: str, *args: Any) -> list[float]:
-    """What a loss kernel writes to `sums`: [loss, correct predictions]."""
+    """The `sums` of a loss kernel: [loss, correct predictions]."""
     sums = backend.zeros((2,), np.float64)
     getattr(backend, kernel)(*args, sums)
     loss, correct = fetch(sums)
@@ -55,7 +55,7 @@ def loss_sums(backend: Backend, kernel: str, *args: Any) -> list[float]:
 
 
 def check(got: Array, want: Any) -> None:
-    """Equal up to rounding: 1e-10 of the largest value in float64, 2e-5 in float32."""
+    """Equality up to rounding: 1e-10 of the largest value in float64, 2e-5 in float32."""
     result, expected = fetch(got), np.asarray(want)
     assert result.shape == expected.shape
     if expected.size:

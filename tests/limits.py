@@ -1,16 +1,16 @@
-"""How long a test may take, and which cases a run draws; ``tests/run.sh`` says both."""
+"""Time limits of tests, and the cases that a run draws; ``tests/run.sh`` sets both."""
 
 from __future__ import annotations
 
 import os
 
-#: Times slower than the machine of the stated times; `tests/speed.py` measures it.
+#: Factor by which this machine is slower than the reference machine; `tests/speed.py` measures it.
 SLOWNESS = max(1.0, float(os.environ.get("HPCPAR_TEST_SLOWNESS", "1")))
 #: A command or a test that takes longer (s) is stuck, not slow.
 LIMIT_S = 300 * SLOWNESS
-#: What ends "at once" ends in less (s), on a busy machine too.
+#: Limit (s) for an action that should end immediately, even on a busy machine.
 SOON_S = 20 * SLOWNESS
-#: A run draws one of so many parts of the combinations.
+#: Number of parts that the cases are divided into; a run may draw one of them.
 THIRDS = 3
-#: The seed of the part; None for every case.
+#: Seed that selects the part; None for all cases.
 DRAWN = int(os.environ["HPCPAR_TEST_SEED"]) if os.environ.get("HPCPAR_TEST_SEED") else None

@@ -1,8 +1,7 @@
-"""Layers on blocks called directly, for tests: ops with boxes cut by hand, and PyTorch in float64
-as the reference.
+"""Helpers for tests of operators on blocks, with PyTorch in float64 as the reference.
 
-A cut is emulated: every block's op gets the box that it needs out of the whole input, and its
-gradients are added to the whole gradient, as the executor's exchanges do.
+Instead of communication, each block's operator gets the box that it needs from the whole input, and
+its gradients are added to the whole gradient.
 """
 
 from __future__ import annotations
@@ -36,11 +35,14 @@ def close(got: Any, want: Any) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=bound)
 
 
-def boxes(extents: Sequence[int], cuts: Sequence[int]) -> list[Box]:
-    """All blocks of a tensor whose axes are split into these numbers of parts, some empty."""
+def boxes(extents: Sequence[int], cuts: Sequence[int], granule: int = 1) -> list[Box]:
+    """All blocks of a tensor whose axes are split into these numbers of parts, some empty.
+
+    Parts of the channels (the second axis) consist of whole granules.
+    """
     parts = [
-        [block(extent, cut, i) for i in range(cut)]
-        for extent, cut in zip(extents, cuts, strict=True)
+        [block(extent, cut, i, granule if axis == 1 else 1) for i in range(cut)]
+        for axis, (extent, cut) in enumerate(zip(extents, cuts, strict=True))
     ]
     return list(itertools.product(*parts))
 
@@ -70,22 +72,20 @@ def parameters(layer: Layer, x: tuple[int, ...], dtype: Any, rows: tuple[int, in
 def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: np.ndarray,
          needs: tuple[Box, ...] | None = None, p: Any = None, backend: Backend | None = None,
          **more: Any) -> Operator:
-    """An op with blocks of its own that hold what they must; outputs are full of a number that must
-    be overwritten.
-    """
+    """An operator on new blocks. Its outputs are filled with a number that it must overwrite."""
     shapes = tuple(x.shape[1:] for x in inputs)
     if needs is None:
         names = axes_of(dy.shape[1:])
-        found = []
-        for which, x in enumerate(inputs):
-            need = []
+        needed = []
+        for i, x in enumerate(inputs):
+            box = []
             for name, extent in zip(axes_of(x.shape[1:]), x.shape, strict=True):
-                relation = layer.relation(name, x.shape[1:], which)
-                need.append(relation.needed(*own[names.index(name)], extent) if name in names
-                            else (0, extent))
-            found.append(tuple(need))
-        needs = tuple(found)
-    # strides of a part of a larger block
+                relation = layer.relation(name, x.shape[1:], i)
+                box.append(relation.needed(*own[names.index(name)], extent) if name in names
+                           else (0, extent))
+            needed.append(tuple(box))
+        needs = tuple(needed)
+    # Inputs have the strides of a part of a larger block.
     xs = [
         np.repeat(x[within(need, x.shape)], 2, axis=-1)[..., ::2]
         for x, need in zip(inputs, needs, strict=True)]
@@ -98,7 +98,7 @@ def make(layer: Layer, batch: int, inputs: Sequence[np.ndarray], own: Box, dy: n
 
 def gather(ops: Sequence[Operator], inputs: Sequence[np.ndarray],
            out: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The whole output and input gradients, assembled from blocks."""
+    """The whole output and input gradients, assembled from the operators' blocks."""
     y, dxs = np.zeros_like(out), [np.zeros_like(x) for x in inputs]
     for op in ops:
         y[at(op.ctx.own)] = op.blocks.y

@@ -1,7 +1,7 @@
-"""A strategy and an optimizer from outside the package, as a user writes them.
+"""A strategy and an optimizer from outside the package, as a user would write them.
 
-``mpiexec -n 2 python tests/outside.py run ...`` is ``hpcpar run ...`` that knows them; tests take
-them by `known`.
+``mpiexec -n 2 python tests/outside.py run ...`` runs ``hpcpar run ...`` with them; tests use
+`registered`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 
 
 @contextmanager
-def known() -> Iterator[None]:
+def registered() -> Iterator[None]:
     """Registers both until the end of the block."""
     with patch.dict(STRATEGIES), patch.dict(OPTIMIZERS):
         register()
@@ -25,7 +25,7 @@ def known() -> Iterator[None]:
 
 
 def register() -> None:
-    """What a module of a user does when it is imported."""
+    """Registers both, as the import of a user's module does."""
     @Strategy("halves:AxB", "samples, then channels", "the first half of the layers by samples, "
               "the second by A channel parts times B sample parts", grids=mixed)
     def halves(request: StrategyRequest) -> Configs:

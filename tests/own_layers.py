@@ -1,4 +1,4 @@
-"""Two layers of a user: a pointwise one, and a windowed one with weights."""
+"""Two layers as a user would add them: a pointwise one, and a windowed one with weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpcpar.extend import (
 
 @dataclass(frozen=True)
 class Softplus(Activation):
-    """log(1 + exp(x)); its backward pass needs the output alone."""
+    """log(1 + exp(x)); its backward pass needs only the output."""
 
     kind: ClassVar[str] = "softplus"
 
@@ -54,13 +54,13 @@ class SoftplusOp(Operator):
 
 @reads_onnx("Softplus")
 def softplus(importer: Importer, node: Node) -> str:
-    """From a file, or from PyTorch."""
+    """Imports the layer from an ONNX file or from PyTorch."""
     return importer.add(Softplus, node)
 
 
 @reads_torch("softplus")
 def softplus_call(call: Call) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """PyTorch's operator by its name in ONNX."""
+    """Translates PyTorch's operator to ONNX's."""
     return "Softplus", call.tensors("self"), {}
 
 
@@ -97,7 +97,7 @@ class Blur(Windowed):
 
 @operator(Blur)
 class BlurOp(Operator):
-    """One product for each place in the window."""
+    """One product for each position in the window."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -108,21 +108,22 @@ class BlurOp(Operator):
     def _padded(self, x: Array) -> Array:
         return self.backend.xp.pad(x, ((0, 0), (0, 0), *self.pads))
 
-    def _places(self) -> Iterator[tuple[Any, Any]]:
+    def _taps(self) -> Iterator[tuple[Any, Any]]:
         """Index of each weight, and of the inputs that it multiplies."""
-        for place in itertools.product(*map(range, self.layer.kernel)):
-            yield (slice(None), *place), (slice(None), slice(None), *(
-                slice(at, at + (n - 1) * step + 1, step)
-                for at, n, step in zip(place, self.y.shape[2:], self.layer.stride, strict=True)))
+        for offset in itertools.product(*map(range, self.layer.kernel)):
+            yield (slice(None), *offset), (slice(None), slice(None), *(
+                slice(first, first + (n - 1) * step + 1, step)
+                for first, n, step in zip(offset, self.y.shape[2:], self.layer.stride,
+                                          strict=True)))
 
     def _forward(self) -> None:
         x, w = self._padded(self.x[self.inner]), self.parameters.weight
-        self.y[...] = sum(x[read] * w[weight][:, None, None] for weight, read in self._places())
+        self.y[...] = sum(x[read] * w[weight][:, None, None] for weight, read in self._taps())
 
     def _backward(self) -> None:
         w = self.parameters.weight
         dx = self._padded(self.backend.xp.zeros_like(self.dx[self.inner]))
-        for weight, read in self._places():
+        for weight, read in self._taps():
             dx[read] += self.dy * w[weight][:, None, None]
         self.dx[...] = 0
         self.dx[self.inner] = dx[(..., *(slice(a, n - b) for (a, b), n in zip(
@@ -130,5 +131,5 @@ class BlurOp(Operator):
 
     def _backward_weight(self) -> None:
         x = self._padded(self.x[self.inner])
-        for weight, read in self._places():
+        for weight, read in self._taps():
             self.parameters.dweight[weight] = (x[read] * self.dy).sum(axis=(0, 2, 3))

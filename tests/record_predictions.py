@@ -1,10 +1,10 @@
-"""Record what the code predicts, or compare it with what was recorded.
+"""Record predictions of the code, or compare new predictions with the record.
 
-``python -m tests.record_predictions --write`` computes every case and writes `RECORD`. Without
-``--write`` it compares, prints each difference, and exits with 1 if there is any.
+``python -m tests.record_predictions --write`` computes all cases and writes `RECORD`. Without
+``--write``, it compares, prints each difference, and exits with 1 if there is any.
 ``--only SUBSTRING`` restricts both to the cases whose key contains it.
 
-Every case goes through the command line's own entry point, called in this process with ``--json``.
+Every case calls the entry point of the command line in this process, with ``--json``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hpcpar.cli.main import main as hpcpar
 from tests.recorded_commands import COMMANDS, Command
 
 RECORD = Path(__file__).with_name("golden_predictions.json")
-#: Largest relative difference of two floats that count as equal.
+#: Largest relative difference between equal floats.
 TOLERANCE = 1e-9
-#: Smaller differences (s) are rounding: an exposed time of 0 may come out as 1e-18.
+#: Smaller differences (s) are rounding errors: an exposed time of 0 may become 1e-18.
 NEGLIGIBLE_S = 1e-15
-#: Quantities of a prediction that are recorded as they are.
+#: Quantities of a prediction in the record.
 QUANTITIES = (
     "iteration_s",
     "compute_s",
@@ -40,7 +40,7 @@ QUANTITIES = (
     "memory_bytes",
     "fits",
 )
-#: Those that are recorded where they are not 0.
+#: Quantities that are recorded if they are not 0.
 RARE = ("io_s", "measured_compute")
 #: Parts of a rank's memory.
 MEMORY = (
@@ -51,12 +51,12 @@ MEMORY = (
     "kept_bytes",
     "wire_bytes",
 )
-#: Phases of an iteration, in the order of the file, and the sums of each.
+#: Phases of an iteration, in the order of the file, and the quantities of each.
 PHASES = ("forward", "loss", "backward", "gradient", "update")
 PHASE = ("compute_s", "communication_s", "exposed_communication_s")
-#: Numbers of a layer; their sums, each layer weighted by its position, tell layers apart.
+#: Quantities of layers. Their sums weight each layer by its position, to distinguish layers.
 LAYER_SUMS = ("compute_s", "communication_s", "communication_bytes", "memory_bytes")
-#: What a layer-wise search tells of itself, its times left out.
+#: Results of a layer-wise search, without its times.
 SEARCH = (
     "objective_s",
     "bound_s",
@@ -67,19 +67,19 @@ SEARCH = (
     "edge_eliminations",
     "K",
 )
-#: Parts of a case that the file holds as lists: their names in order.
+#: Parts of a case that are lists in the file, with the names of their items.
 LISTS = {"cost": QUANTITIES, "memory": MEMORY, "layers": LAYER_SUMS, "search": SEARCH}
-#: Runs of layers that a summary of configurations shows; a digest stands for all of them.
+#: Number of runs of layers that a summary of configurations shows, before a digest of all runs.
 SHOWN_RUNS = 3
 
 
 def record(command: Command) -> dict[str, dict[str, Any]]:
-    """Run a command; returns what is recorded of every case.
+    """Run a command; returns the summaries of its cases by key.
 
     Raises
     ------
     RuntimeError
-        The command failed, or its output does not hold one prediction for each case.
+        The command failed, or its output does not have one prediction for each case.
     """
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -92,24 +92,24 @@ def record(command: Command) -> dict[str, dict[str, Any]]:
     several = "predictions" in document
     rows: Iterator[dict[str, Any]] = iter(document["predictions"] if several else [document])
     skipped = {(s["ranks"], s["strategy"]) for s in document["skipped"]} if several else set()
-    found: dict[str, dict[str, Any]] = {}
+    summaries: dict[str, dict[str, Any]] = {}
     for key, case in command.cases.items():
         if case in skipped:
-            found[key] = {"skipped": True}
+            summaries[key] = {"skipped": True}
             continue
         row = next(rows, None)
         if row is None:
             raise RuntimeError(f"hpcpar {' '.join(command.words)}: fewer predictions than cases")
-        found[key] = summary(row)
-        if found[key]["strategy"] == case[1]:
-            del found[key]["strategy"]  # it says more only where a search chose it
+        summaries[key] = summary(row)
+        if summaries[key]["strategy"] == case[1]:
+            del summaries[key]["strategy"]  # the key has it, unless a search chose it
     if next(rows, None) is not None:
         raise RuntimeError(f"hpcpar {' '.join(command.words)}: more predictions than cases")
-    return found
+    return summaries
 
 
 def summary(document: dict[str, Any]) -> dict[str, Any]:
-    """What is recorded of one prediction in a ``--json`` document."""
+    """The recorded part of a prediction in a ``--json`` document."""
     out: dict[str, Any] = {"strategy": document["strategy"]}
     out["cost"] = {name: document[name] for name in QUANTITIES}
     out |= {name: document[name] for name in RARE if document[name]}
@@ -119,7 +119,7 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
         for name in PHASES
     }
     out["layers"] = {
-        name: sum(at * row[name] for at, row in enumerate(document["layers"], 1))
+        name: sum(i * row[name] for i, row in enumerate(document["layers"], 1))
         for name in LAYER_SUMS
     }
     out["configs"] = configurations(document["layers"])
@@ -136,7 +136,7 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def configurations(layers: Iterable[dict[str, Any]]) -> str:
-    """Configurations by runs of layers that share one: the first runs, and a digest of all."""
+    """Runs of layers with equal configurations: the first few runs, and a digest of all."""
     runs = []
     for config, group in groupby(layers, key=_configuration):
         names = [row["name"] for row in group]
@@ -149,29 +149,29 @@ def configurations(layers: Iterable[dict[str, Any]]) -> str:
 
 
 def _configuration(row: dict[str, Any]) -> str:
-    """A layer's configuration: its cuts, its ranks, and its placement where that is outer."""
+    """A layer's cuts, its ranks, and its placement if that is outer."""
     cuts = "".join(f"{axis}{degree}" for axis, degree in row["config"].items() if degree > 1)
     ranks = f"{row['ranks']}@{row['first_rank']}"
     return f"{cuts or 'whole'}/{ranks}" + ("/outer" if row["placement"] == "outer" else "")
 
 
-def differences(old: Any, new: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Quantities that differ: floats by more than `TOLERANCE`, anything else at all."""
+def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Quantities that differ: floats by more than `TOLERANCE`, other values at all."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
-            yield from differences(old.get(name), new.get(name), f"{at}.{name}" if at else name)
+            yield from differences(old.get(name), new.get(name), f"{path}.{name}" if path else name)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, (a, b) in enumerate(zip(old, new, strict=True)):
-            yield from differences(a, b, f"{at}[{index}]")
+            yield from differences(a, b, f"{path}[{index}]")
     elif isinstance(old, float) and isinstance(new, float):
         if not math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=NEGLIGIBLE_S):
-            yield at, old, new
+            yield path, old, new
     elif type(old) is not type(new) or old != new:
-        yield at, old, new
+        yield path, old, new
 
 
 def packed(row: dict[str, Any]) -> dict[str, Any]:
-    """A case as the file holds it: without the names that every case shares, and without zeros."""
+    """A case in the form of the file: without names that all cases share, and without zeros."""
     out = dict(row)
     for name in LISTS.keys() & row.keys():
         out[name] = [row[name][quantity] for quantity in LISTS[name]]
@@ -184,25 +184,25 @@ def packed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(row: dict[str, Any]) -> dict[str, Any]:
-    """A case of the file as `summary` returns it."""
+    """The inverse of `packed`."""
     out = dict(row)
     for name in LISTS.keys() & row.keys():
         out[name] = dict(zip(LISTS[name], row[name], strict=True))
     if "phases" in row:
-        whole = [sums + [0.0] * (len(PHASE) - len(sums)) for sums in row["phases"]]
-        each = [dict(zip(PHASE, sums, strict=True)) for sums in whole]
-        out["phases"] = dict(zip(PHASES, each, strict=True))
+        padded = [sums + [0.0] * (len(PHASE) - len(sums)) for sums in row["phases"]]
+        phases = [dict(zip(PHASE, sums, strict=True)) for sums in padded]
+        out["phases"] = dict(zip(PHASES, phases, strict=True))
     return out
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """The record: what was predicted, by the key of the case."""
+    """The recorded summaries by key of the case."""
     text = RECORD.read_text(encoding="utf-8")
     return {key: unpacked(row) for key, row in json.loads(text).items()}
 
 
 def save(cases: dict[str, dict[str, Any]]) -> None:
-    """Write the record, one line for each case."""
+    """Write the record, with one line for each case."""
     lines = [
         f"{json.dumps(key)}:{json.dumps(packed(row), separators=(',', ':'))}"
         for key, row in cases.items()
@@ -211,7 +211,7 @@ def save(cases: dict[str, dict[str, Any]]) -> None:
 
 
 def chosen(only: str) -> list[Command]:
-    """Commands of which a case's key contains `only`."""
+    """Commands with a case whose key contains `only`."""
     return [c for c in COMMANDS if any(only in key for key in c.cases)]
 
 
@@ -221,7 +221,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--write", action="store_true", help="write the record (with --only, those cases of it)"
+        "--write", action="store_true", help="write the record (with --only, only these cases)"
     )
     parser.add_argument(
         "--only", default="", metavar="SUBSTRING", help="only cases whose key contains this"
@@ -233,7 +233,7 @@ def main() -> int:
     new: dict[str, dict[str, Any]] = {}
     for command in chosen(args.only):
         begin = time.process_time()
-        found = record(command)
+        summaries = record(command)
         if args.times:
             mark = "quick" if command.quick else "slow"
             print(
@@ -241,11 +241,11 @@ def main() -> int:
                 file=sys.stderr,
                 flush=True,
             )
-        new |= {key: row for key, row in found.items() if args.only in key}
+        new |= {key: row for key, row in summaries.items() if args.only in key}
     if args.write:
-        known = load() | new if args.only else new
-        keys = [key for command in COMMANDS for key in command.cases if key in known]
-        save({key: known[key] for key in keys})
+        cases = load() | new if args.only else new
+        keys = [key for command in COMMANDS for key in command.cases if key in cases]
+        save({key: cases[key] for key in keys})
         print(f"wrote {len(new)} cases to {RECORD}")
         return 0
     old = {key: row for key, row in load().items() if args.only in key}

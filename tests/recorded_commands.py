@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """One command line, of one case or several.
+    """A command line for one or more cases.
 
     Attributes
     ----------
     ranks, strategies : tuple
-        ``predict`` takes all of them in one call, ``plan`` one of each.
+        ``predict`` takes all of them in one call, ``plan`` only one of each.
     options : str
-        Other options, as they are written.
+        Other options, as on the command line.
     quick : bool
-        The test runs it; the script runs all.
+        Whether the test runs the command; the script runs all commands.
     """
 
     network: str
@@ -38,11 +38,11 @@ class Command:
 
     @property
     def cases(self) -> dict[str, tuple[int, str]]:
-        """Ranks and strategy of every case, by its key, in the order of the command's output."""
-        where, plan = f"{self.network} {self.machine}", "plan " * (self.kind == "plan")
-        rest = f" {self.options}".replace("--", "").rstrip()
+        """Ranks and strategy of each case by its key, in the order of the command's output."""
+        prefix, plan = f"{self.network} {self.machine}", "plan " * (self.kind == "plan")
+        suffix = f" {self.options}".replace("--", "").rstrip()
         return {
-            f"{where} {ranks} ranks batch {self.batch} {plan}{strategy}{rest}": (ranks, strategy)
+            f"{prefix} {ranks} ranks batch {self.batch} {plan}{strategy}{suffix}": (ranks, strategy)
             for ranks in self.ranks
             for strategy in self.strategies
         }
@@ -50,21 +50,21 @@ class Command:
 
 def searches(strategy: str, network: str, machine: str, batch: int, ranks: tuple[int, ...],
              options: str = "", quick: bool = True) -> list[Command]:
-    """``plan --strategy layerwise`` (or ``auto``) on every number of ranks."""
+    """``plan --strategy layerwise`` (or ``auto``) for each number of ranks."""
     return [Command(network, machine, batch, (p,), (strategy,), options, quick, "plan")
             for p in ranks]
 
 
-#: Strategies without a grid that every network can be asked for.
+#: Strategies without a grid, which suit every network.
 PLAIN = ("data", "filter", "channel", "spatial", "owt")
-#: Strategies of 4 and of 16 ranks with a grid.
+#: Strategies with a grid, for 4 and 16 ranks.
 FOUR = ("grid:2x2", "grid-fc:2x2", "domain:2x2", "df:2x2", "ds:2x2", "pipeline:2x2")
 SIXTEEN = ("grid:4x4", "grid-fc:4x4", "domain:4x4", "df:4x4", "ds:4x4", "pipeline:4x4")
 OUTER = ("grid:4x4/outer", "grid-fc:4x4/outer", "domain:4x4/outer", "df:4x4/outer", "ds:4x4/outer")
 
 # fmt: off
 COMMANDS: list[Command] = [
-    # every network, every kind of strategy
+    # all networks and kinds of strategies
     Command("lenet5", "local", 64, (1,), ("data",)),
     Command("lenet5", "local", 64, (4,), (*PLAIN, "owt-b", "owt-c", *FOUR, "pipeline")),
     Command("lenet5", "h100x8", 64, (16,), (*PLAIN, *SIXTEEN)),
@@ -171,7 +171,7 @@ COMMANDS: list[Command] = [
     Command(
         "alexnet", "p100x4x4", 128, (16,), ("pipeline:4x4",), "--order 1f1b --overlap gradient",
     ),
-    # what overlaps
+    # kinds of overlap
     Command(
         "alexnet", "p100x4x4", 256, (16,), (*PLAIN, "owt-b", "owt-c", *SIXTEEN), "--overlap none",
         quick=False,
@@ -192,7 +192,7 @@ COMMANDS: list[Command] = [
         "inception_v3", "abci-v100", 256, (8,), ("data", "spatial"), "--overlap gradient",
         quick=False,
     ),
-    # synchronisation, collectives, buckets, optimizers, types
+    # synchronization, collectives, buckets, optimizers, precisions
     Command(
         "alexnet", "p100x4x4", 256, (16,), ("data", "grid:4x4", "owt", "pipeline:4x4"),
         "--synchronisation sharded",
@@ -295,7 +295,7 @@ COMMANDS: list[Command] = [
     *searches("layerwise", "cosmoflow", "abci-v100", 64, (16,), quick=False),
     *searches("auto", "cosmoflow", "abci-v100", 64, (8,), quick=False),
     *searches("auto", "cosmoflow", "h100x8", 16, (32,), quick=False),
-    # plans that the memory limits, and those that do not fit
+    # plans near the memory limit, and plans that do not fit
     Command("vgg16", "k20x8", 512, (4, 8), ("data", "spatial", "filter", "owt")),
     Command("resnet50", "k80x16", 2048, (4, 16), ("data",)),
     *searches("layerwise", "vgg16", "k20x8", 512, (8,), quick=False),

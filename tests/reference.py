@@ -22,19 +22,19 @@ from hpcpar.runtime import parameters
 from hpcpar.runtime.ops.pointwise import mask_key
 from hpcpar.schedule.pipeline_order import switch
 
-#: Function (layer, samples of the pass) -> blocks with their own normalisation statistics (see
+#: Maps (layer, samples of the pass) to blocks with separate normalization statistics (see
 #: `reference_layers.Block`).
 Blocks = Callable[[Layer, int], list[tuple[slice, ...]]]
 
 
 def torch_optimizer(name: str, *numbers: float) -> tuple[Any, Mapping[str, Any]]:
-    """PyTorch's class for an optimizer, and its options by rate, momentum and decay."""
+    """PyTorch's class for an optimizer, and its options for a rate, momentum and decay."""
     import torch
 
-    described = OPTIMIZERS[name].torch
-    assert described is not None
-    known, options = described(*numbers)
-    return getattr(torch.optim, known), options
+    equivalent = OPTIMIZERS[name].torch
+    assert equivalent is not None
+    class_name, options = equivalent(*numbers)
+    return getattr(torch.optim, class_name), options
 
 
 class Reference:
@@ -43,36 +43,33 @@ class Reference:
     Parameters
     ----------
     seed : int
-        Of initial weights and dropout.
+        Seed of initial weights and dropout.
     optimizer : str
-        A name of `hpcpar.plan.optimizers.OPTIMIZERS`.
+        A name in `hpcpar.plan.optimizers.OPTIMIZERS`.
     microbatches : int
-        Parts of the batch that pass one after the other before the update; statistics are those of
-        a part.
+        Number of parts that the batch is divided into; each part has its own statistics.
     fc_passes : sequence of arrays of int, optional
-        Sample numbers of each turn of the layers from `hpcpar.schedule.outline.switch` on (one
-        weird trick, variable batch size): they minimise the mean over a turn's samples and are
-        updated after it; the layers before get the gradient of the mean over all.
+        Samples of each pass through the layers from `hpcpar.schedule.pipeline_order.switch` on (One
+        Weird Trick with a variable batch size). These layers minimize the mean over a pass's
+        samples and are updated after it. The layers before get the gradient of the mean over all.
     blocks : callable, optional
-        Parts of the image and the pass that are normalised on their own; a pass as a whole by
-        default.
+        Blocks of the pass to normalize separately; by default, the whole pass is one block.
 
     Attributes
     ----------
     outputs, gradients : dict of ndarray
-        After `iterate`: of every layer's output but the loss, over the whole batch [N, ...] in the
-        order of its samples.
+        Outputs of all layers but the loss in the last iteration, and their gradients, for the whole
+        batch [N, ...] in the order of its samples.
     weight_gradients : dict of list of ndarray
-        Of weight and bias by layer name; of the last turn in layers that take fc_passes.
+        Gradients of weight and bias by layer; from the last pass in layers with fc_passes.
     running : dict of ndarray
-        [blocks, 2, C] running mean and variance of batch normalisations.
-    weights : dict of list of tensor
+        [blocks, 2, C] running mean and variance by batch normalization.
     """
 
     def __init__(self, network: Network, seed: int, *, optimizer: str = "momentum",
                  microbatches: int = 1, fc_passes: Sequence[np.ndarray] | None = None,
                  blocks: Blocks | None = None) -> None:
-        import torch  # here, as it takes long to load and all ranks import this file
+        import torch  # not at the top, because all ranks import this file and loading takes long
 
         from tests import reference_layers
 
@@ -83,7 +80,7 @@ class Reference:
         self.running: dict[str, np.ndarray] = {}
         for layer in network.weighted:
             self.weights[layer.name] = [t.requires_grad_() for t in self._initial(layer)]
-        #: PyTorch's optimizer of each layer, of others than SGD.
+        #: PyTorch's optimizer for each layer, except SGD.
         self._torch: dict[str, Any] = {}
         self._velocity = {k: [torch.zeros_like(t) for t in v] for k, v in self.weights.items()}
         self.outputs: dict[str, np.ndarray] = {}
@@ -91,7 +88,7 @@ class Reference:
         self.weight_gradients: dict[str, list[np.ndarray]] = {}
 
     def _initial(self, layer: Layer) -> list[Any]:
-        """Initial weight and bias, as in every plan."""
+        """Initial weight and bias; independent of the plan."""
         torch, shape = self.torch, layer.weight_shape(self.network.input_shape(layer))
         if isinstance(layer, Normalisation):
             scale = parameters.initial_scale(self.network, layer)
@@ -105,19 +102,16 @@ class Reference:
 
     # -- passes ------------------------------------------------------------------------------------
     def mask(self, layer: Dropout, shape: tuple[int, ...], number: int) -> np.ndarray:
-        """Dropout mask of the tensor of one pass.
-
-        The number of a pass is iteration * passes + pass.
-        """
+        """Dropout mask of a layer in pass `number` = iteration * passes + pass."""
         axes = {"sample": 1, "channel": 2, "value": len(shape)}[layer.unit]
         key = mask_key(self.seed, number, self.network.layers.index(layer))
         mask = self.compute.dropout_mask(key, shape[:axes], layer.rate)
         return mask.reshape(shape[:axes] + (1,) * (len(shape) - axes))
 
     def _forward(self, layers: Iterable[Layer], have: dict[str, Any], number: int) -> None:
-        """Compute the outputs of `layers` from those of earlier layers.
+        """Compute the outputs of `layers` from the outputs of earlier layers in `have`.
 
-        `number` is the number of the pass, or -1 in evaluation.
+        `number` is the number of the pass, or -1 for evaluation.
         """
         for layer in layers:
             if layer is self.network.layers[-1] or isinstance(layer, Input):
@@ -159,11 +153,11 @@ class Reference:
         kind = np.float64 if isinstance(last, MeanSquaredError) else np.int64
         return self.compute.loss(last, have[last.inputs[0]], targets.astype(kind), samples)
 
-    def _keep(self, have: dict[str, Any], where: Any, batch: int) -> None:
+    def _keep(self, have: dict[str, Any], samples: Any, batch: int) -> None:
         """Copy the outputs and gradients of a pass to their positions in the whole batch."""
         for name, tensor in have.items():
             for kept, piece in ((self.outputs, tensor.detach()), (self.gradients, tensor.grad)):
-                kept.setdefault(name, np.zeros((batch, *tensor.shape[1:])))[where] = piece.numpy()
+                kept.setdefault(name, np.zeros((batch, *tensor.shape[1:])))[samples] = piece.numpy()
 
     # -- training ----------------------------------------------------------------------------------
     def iterate(self, images: np.ndarray, targets: np.ndarray, step: int, rate: float,
@@ -175,16 +169,14 @@ class Reference:
         images : ndarray
             [N, C, ...].
         targets : ndarray
-            [N] labels, or [N, outputs] where the loss is a mean squared error.
+            [N] labels, or [N, outputs] for a mean squared error.
         step : int
             Number of the iteration.
-        rate, momentum, decay : float
-            Of the update.
 
         Returns
         -------
         float
-            Mean loss of the batch before the update (of fc_passes: before each turn's).
+            Mean loss of the batch before the update (with fc_passes: before each pass's update).
         """
         self.outputs, self.gradients = {}, {}
         if self.fc_passes is None:
@@ -195,7 +187,7 @@ class Reference:
                               lambda layers: self._update(layers, rate, momentum, decay))
 
     def _microbatches(self, images: np.ndarray, targets: np.ndarray, step: int) -> float:
-        """Forward and backward pass of all parts, with accumulated weight gradients."""
+        """Forward and backward pass of all micro-batches, with accumulated weight gradients."""
         value, count = 0.0, len(images)
         for m in range(self.microbatches):
             part = slice(*block(count, self.microbatches, m))
@@ -210,30 +202,30 @@ class Reference:
         return value
 
     def _in_fc_passes(self, images: np.ndarray, targets: np.ndarray, step: int,
-                  fc_passes: Sequence[np.ndarray],
+                      fc_passes: Sequence[np.ndarray],
                       update: Callable[[Sequence[Layer]], None]) -> float:
-        """Layers before the switch take the whole batch, those after it one FC pass at a time."""
+        """An iteration in which the layers from the switch on take one FC pass at a time."""
         at, count, value = switch(self.network), len(images), 0.0
         before, after = self.network.layers[:at], self.network.layers[at:]
         have = self._input(images)
         self._forward(before, have, step)
         crossing = sorted({name for layer in after for name in layer.inputs} & set(have))
-        back = {name: self.torch.zeros_like(have[name]) for name in crossing}
-        for turn, samples in enumerate(fc_passes):
-            given = {name: have[name][samples].detach().requires_grad_() for name in crossing}
-            mine = dict(given)
-            self._forward(after, mine, step * len(fc_passes) + turn)
-            loss = self._loss(mine, targets[samples], len(samples))
+        gradients = {name: self.torch.zeros_like(have[name]) for name in crossing}
+        for i, samples in enumerate(fc_passes):
+            inputs = {name: have[name][samples].detach().requires_grad_() for name in crossing}
+            in_pass = dict(inputs)
+            self._forward(after, in_pass, step * len(fc_passes) + i)
+            loss = self._loss(in_pass, targets[samples], len(samples))
             loss.backward()
             share = len(samples) / count
             value += loss.item() * share
-            for name, x in given.items():
-                back[name][samples] = x.grad * share
-                del mine[name]
-            self._keep(mine, samples, count)
+            for name, x in inputs.items():
+                gradients[name][samples] = x.grad * share
+                del in_pass[name]
+            self._keep(in_pass, samples, count)
             update(after)
         self.torch.autograd.backward([have[name] for name in crossing],
-                                     [back[name] for name in crossing])
+                                     [gradients[name] for name in crossing])
         self._keep(have, slice(None), count)
         update(before)
         return value
@@ -262,16 +254,14 @@ class Reference:
 
     def _step(self, name: str, tensors: list[Any], *numbers: float) -> None:
         """Update by PyTorch's optimizer."""
-        known, options = torch_optimizer(self.optimizer, *numbers)
+        optimizer, options = torch_optimizer(self.optimizer, *numbers)
         if name not in self._torch:
-            self._torch[name] = known(tensors, **options)
+            self._torch[name] = optimizer(tensors, **options)
         self._torch[name].param_groups[0].update(options)
         self._torch[name].step()
 
     def evaluate(self, images: np.ndarray, targets: np.ndarray) -> float:
-        """Loss without dropout, by running statistics (of synchronised normalisation); `outputs`
-        are those of this pass.
-        """
+        """Loss without dropout, with synchronized running statistics. Also sets `outputs`."""
         with self.torch.no_grad():
             have = self._input(images)
             self._forward(self.network.layers, have, -1)

@@ -1,4 +1,4 @@
-"""Reference implementation of each layer in PyTorch, for the kernels and parallel training."""
+"""Reference implementations of all layers in PyTorch, for tests of kernels and of training."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from hpcpar.network.layers import (
 
 f = torch.nn.functional
 
-#: A part of a batch with its own normalisation statistics: slices of (samples, rows, ...), without
+#: A part of a batch with separate normalization statistics: slices of (samples, rows, ...), without
 #: channels.
 Block = tuple[slice, ...]
 
 
 def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
-    """Dropout mask from the definition in the interface."""
+    """The dropout mask, as `Backend.dropout_mask` defines it."""
     n = np.arange(1, int(np.prod(shape)) + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):
         z = np.uint64(key) + n * np.uint64(0x9E3779B97F4A7C15)
@@ -63,9 +63,9 @@ def dropout_mask(key: int, shape: tuple[int, ...], rate: float) -> np.ndarray:
 
 
 def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
-    """Output of a layer without training-specific behaviour; `weights` are (weight, bias)."""
+    """Output of a layer that does the same in training and evaluation; `weights`: weight, bias."""
     x = xs[0]
-    if hasattr(layer, "torch"):  # a layer from outside the package brings its own
+    if hasattr(layer, "torch"):  # a layer from outside the package
         return layer.torch(x, *weights)
     if isinstance(layer, ConvTranspose):
         transposed = f.conv_transpose2d if layer.dimensions == 2 else f.conv_transpose3d
@@ -148,7 +148,7 @@ def torch_weight(weight: Any, groups: int) -> Any:
 
 
 def activation(layer: Activation, x: Any) -> Any:
-    """An activation function by the one of PyTorch that people write."""
+    """An activation function, by the PyTorch function that users call for it."""
     a, b = layer.numbers
     functions = {
         "relu": f.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "silu": f.silu,
@@ -161,11 +161,11 @@ def activation(layer: Activation, x: Any) -> Any:
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:
-    """Average pooling of volumes; PyTorch's refuses padded volumes smaller than the kernel."""
+    """Average pooling of volumes. PyTorch refuses padded volumes smaller than the kernel."""
     out, sides, ceiling = layer.output_shape(tuple(x.shape[1:]))[1:], [], []
     for n, size, k, s, p in zip(out, x.shape[2:], layer.kernel, layer.stride, layer.padding,
                                 strict=True):
-        # the partial window of ceil mode, which is no padding
+        # The partial window of ceil mode does not count as padding.
         beyond = max(0, (n - 1) * s + k - size - 2 * p)
         sides, ceiling = [p, p, *sides], [0, beyond, *ceiling]
 
@@ -177,7 +177,7 @@ def average(layer: AvgPool3d, x: Any) -> Any:
 
 
 def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
-    """Sum of the loss over the given samples, divided by `samples`, the mini-batch size."""
+    """Sum of the loss over the samples of `scores`, divided by the mini-batch size `samples`."""
     y = torch.from_numpy(targets)
     if isinstance(layer, MeanSquaredError):
         return f.mse_loss(scores, y, reduction="sum") / (samples * scores[0].numel())
@@ -192,24 +192,23 @@ def loss(layer: Layer, scores: Any, targets: np.ndarray, samples: int) -> Any:
 
 
 def dice_sum(scores: Any, labels: Any) -> Any:
-    """Sum over samples of the mean over classes of MONAI's Dice loss with a softmax; pixels of
-    label -1 do not count.
+    """MONAI's Dice loss with softmax, averaged over classes and summed over samples. Pixels with
+    label -1 are ignored.
     """
     counts = (labels >= 0).unsqueeze(1)
-    wanted = f.one_hot(labels.clamp(min=0), scores.shape[1]).movedim(-1, 1) * counts
+    truth = f.one_hot(labels.clamp(min=0), scores.shape[1]).movedim(-1, 1) * counts
     p, pixels = scores.softmax(1) * counts, list(range(2, scores.ndim))
-    both, each = (p * wanted).sum(pixels), p.sum(pixels) + wanted.sum(pixels)
-    return (1 - (2 * both + 1e-5) / (each + 1e-5)).mean(1).sum()
+    both, total = (p * truth).sum(pixels), p.sum(pixels) + truth.sum(pixels)
+    return (1 - (2 * both + 1e-5) / (total + 1e-5)).mean(1).sum()
 
 
 def normalise(x: Any, gamma: Any, beta: Any, eps: float,
               blocks: list[Block]) -> tuple[Any, list[Any]]:
-    """Batch normalisation of each block by its own statistics.
+    """Batch normalization of each block by its own statistics.
 
     Returns
     -------
     y : tensor
-        Of the shape of `x`.
     statistics : list of tensor or None
         Mean and unbiased variance [2, C] of each block; None for an empty one. The variance of a
         single value is 0.
@@ -229,7 +228,7 @@ def normalise(x: Any, gamma: Any, beta: Any, eps: float,
 
 
 def scaled(x: Any, mean: Any, variance: Any, gamma: Any, beta: Any, eps: float) -> Any:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta, all of them [C] or the last two numbers."""
+    """(x - mean) / sqrt(variance + eps) * gamma + beta per channel; the last two may be numbers."""
     shape = (1, -1, *(1,) * (x.ndim - 2))
     factor = gamma / torch.sqrt(variance + eps)
     addend = torch.as_tensor(beta, dtype=x.dtype)

@@ -1,7 +1,7 @@
-"""Runs the commands of documentation pages: every ``sh`` block, in order, as a reader would.
+"""Runs the commands on documentation pages: every ``sh`` block, in order, as a reader would.
 
-Run: ``python tests/run_docs.py README.md docs`` from the checkout, with ``.venv`` made. Blocks of
-another kind (``text``, ``sh batch``) need hours, other machines or files of the reader.
+Run: ``python tests/run_docs.py README.md docs`` in a checkout with a ``.venv``. Blocks of other
+kinds (``text``, ``sh batch``) need hours, other machines or the reader's files.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: A block that is run, indented inside a list or not.
+#: A block to run, which may be indented inside a list.
 BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```", re.M | re.S)
-#: Longest time of a page.
+#: Time limit of a page.
 LIMIT_S = 900
 
 
 def pages(names: Iterable[str]) -> list[Path]:
-    """The Markdown files of the names, folders with all below them."""
+    """The named Markdown files, and all Markdown files below the named folders."""
     found: list[Path] = []
     for name in names:
         path = Path(name)
@@ -32,12 +32,12 @@ def pages(names: Iterable[str]) -> list[Path]:
 
 
 def script(text: str, skipped: str) -> str:
-    """The page's commands as one script that echoes each line before it runs it."""
+    """The commands on a page as one script, which prints each line before it runs it."""
     lines = ["set -euo pipefail"]
     for _, block in BLOCK.findall(text):
         if skipped and skipped in block:
             continue
-        if "<<" in block:  # a here-document is shown and run as a whole
+        if "<<" in block:  # a block with a here-document is printed and run as a whole
             lines += [f"printf '%s\\n' {shlex.quote(block)}", block]
             continue
         for line in block.splitlines():

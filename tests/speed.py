@@ -1,7 +1,7 @@
-"""How many times slower this machine is than the one that the stated times come from.
+"""Measures how many times slower this machine is than the reference machine.
 
-Run: ``python tests/speed.py``. It prints one number, at least 1: the geometric mean over a Python
-loop and a matrix product on one core. Limits of time and the time to expect scale with it.
+Run: ``python tests/speed.py``. It prints the geometric mean of the slowdowns of a Python loop and
+of a matrix product on one core, at least 1. Time limits and expected times scale with it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Seconds on the fast machine: a loop of 10^7 additions, a float32 product of 1,024 x 1,024.
+#: Times on the reference machine (s): a loop of 10^7 additions, a float32 product of 1,024 x 1,024.
 LOOP_S, PRODUCT_S = 0.22, 0.017
 
 
 def best_s(work: Callable[[], object]) -> float:
-    """The shortest of three runs."""
+    """The shortest time of three runs (s)."""
     times = []
     for _ in range(3):
         begin = time.perf_counter()
@@ -34,7 +34,7 @@ def loop() -> int:
 
 
 def slowness() -> float:
-    """Times slower than the fast machine."""
+    """Slowdown relative to the reference machine."""
     a = np.ones((1024, 1024), np.float32)
     return max(1.0, (best_s(loop) / LOOP_S * (best_s(lambda: a @ a) / PRODUCT_S)) ** 0.5)
 

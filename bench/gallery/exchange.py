@@ -73,7 +73,7 @@ def exchange_of(row: Row) -> Exchange:
             return Exchange(PlanOptions(**options, bucket_bytes=bucket_bytes),
                             cycle_s if words == "horovod" else 0.0)
     if row.sync.startswith("replicated, nccl"):
-        # assumed: its kernels and those of layers take turns on the multiprocessors
+        # assumed: its kernels and the layers' kernels take turns on the multiprocessors
         return Exchange(PlanOptions(**options, overlap=Overlap.NONE, collectives="ring"),
                         bus_order=True)
     return Exchange(options)

@@ -35,7 +35,7 @@ BASES = {"tables": ("network", "network"), "sheet": ("device", "device"),
          "others": ("device", "device"), "rate": ("rate", "device"), "peak": ("peak", "device")}
 #: Fewest rows, and families of devices, of a class.
 LEAST_ROWS, LEAST_FAMILIES = 20, 2
-#: A narrower class has at least one end that differs by so much from the wider one's.
+#: A narrower class has at least one end that differs by this much from the wider one's.
 MATERIAL = 0.02
 PERCENTILES = (5, 50, 95)
 
@@ -121,7 +121,7 @@ def _enough(some: Sequence[Residual]) -> bool:
 
 
 def _differs(made: ResidualClass, found: Sequence[ResidualClass]) -> bool:
-    """Whether an end is elsewhere than that of the class that would be taken without it."""
+    """Whether an end differs from the class that would be taken without this one."""
     wider = Residuals(tuple(found)).of(made.basis, made.where)
     return max(abs(math.log(made.low / wider.low)),
                abs(math.log(made.high / wider.high))) > MATERIAL

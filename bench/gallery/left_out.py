@@ -1,4 +1,4 @@
-"""What the model of kernels predicts of rows that it was not fitted to: ``left_out.csv``.
+"""Predictions of the model of kernels for rows that it was not fitted to: ``left_out.csv``.
 
 ``python -m bench.fit_kernels --leave device`` and ``--leave network`` write the file; the page
 reads it.

@@ -1,4 +1,4 @@
-"""Networks of the gallery: those of published measurements that are not built in.
+"""Networks of the gallery: published measurements use them, and they are not built in.
 
 `NETWORKS` maps the names in ``runs.csv`` to functions of the input shape.
 """

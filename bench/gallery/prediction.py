@@ -13,7 +13,7 @@ from hpcpar.machine import catalogue, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.plan import make_plan
+from hpcpar.plan.plan import PlanOptions, make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.schedule.steps import Op
 from hpcpar.simulation.price_plan import price
@@ -92,8 +92,8 @@ def predict(row: Row) -> Result:
     batch = round(row.batch * ranks)
     # devices that share a sample cut its image
     strategy = "data" if row.batch >= 1 else f"ds:{batch}x{ranks // batch}"
-    plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network,
-                     precision=row.precision, **exchange.options)
+    options: PlanOptions = {**exchange.options, "precision": row.precision}
+    plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network, **options)
     found = price(network, plan, machine, training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
     return Result(row, found.iteration_s + exchange.waiting_s(found) - update_s,

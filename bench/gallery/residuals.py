@@ -4,13 +4,14 @@ Usage: python -m bench.gallery.residuals
 
 It fits the model again without each device, then without each network, predicts the counted rows
 that were left out, and writes ``residuals.csv``: the logarithms of predicted over measured times.
-Two further columns have the same rows priced by one rate for all layers: that of the papers'
-presets, in float32 alone, and the data sheet's peak. Of MI25 and KNL, which have no runs, it
+Two further columns have the same rows priced by one rate for all layers: the rate of the papers'
+presets, in float32 alone, and the data sheet's peak. MI25 and KNL have no runs: for them it
 predicts DeepBench's convolutions. It needs SciPy and takes a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -49,7 +50,7 @@ def family(device: str) -> str:
 
 
 def key(row: Row | Sample, by: str) -> str:
-    """What is left out for this row."""
+    """The device or network that is left out for this row."""
     if by == "device":
         return family(row.device)
     return row.graph_name if isinstance(row, Row) else row.network
@@ -116,6 +117,7 @@ def column(name: str) -> dict[str, float]:
 
 def main() -> None:
     """Writes the residuals."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     with ProcessPoolExecutor(2) as pool:
         found = dict(zip(COLUMNS, pool.map(column, COLUMNS), strict=True))
     with FILE.open("w", encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""The published training runs and forward passes, and what is assumed of each."""
+"""The published training runs and forward passes, and the assumptions about each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUSING = ("MXNet NGC", "MXNet 1.6.0 (NGC", "PaddlePaddle NGC")
 #: Families of these layers, and the part of their time that is left (`bench.fit_kernels`).
 FUSED_FAMILIES, FUSED = ("activation", "normalisation", "other"), 0.75
 
-#: Input limits a run whose twin with synthetic data is so many times as fast.
+#: Input limits a run whose twin with synthetic data is this many times as fast.
 INPUT_COSTS = 1.1
 _DOUBTS = (
     ("suspected", "note: input suspected"), ("leave out", "note: leave out"),
@@ -139,7 +139,7 @@ class Row:
 
     @property
     def _without_data(self) -> tuple[str, ...]:
-        """What two runs share that differ in their data."""
+        """The cells that two runs share if they differ in their data only."""
         return tuple(self.cells[name] for name in (
             "source", "network", "input", "precision", "framework", "device", "machine", "devices",
             "batch_per_device", "sync", "note"))

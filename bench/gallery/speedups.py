@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.gallery.prediction import Result
 
-#: What the rows of a family share, beside the exchange of gradients.
+#: Cells that the rows of a family share, beside the exchange of gradients.
 FAMILY = ("source", "network", "input", "device", "machine", "framework", "precision",
           "batch_per_device", "data", "note")
 

@@ -53,11 +53,11 @@ class Claim:
     unit : str
         Written behind both ("x", " ms").
     note : str
-        What differs, and why.
+        The difference, and its reason.
     also : mapping
         Further columns: our value counted in other ways.
     because : str
-        Why ours is not what is published, where that is known.
+        Why ours differs from the published value, where that is known.
     judged : str
         The verdict, where numbers do not give it.
     """
@@ -95,7 +95,7 @@ class Claim:
 
     @property
     def _off(self) -> float:
-        """Distance from what is published, as a part of it; infinity where it is not a number."""
+        """Relative distance from the published value; infinity where it is not a number."""
         if self.ratio is not None:
             return abs(self.ratio - 1)
         bounds = _BOUNDS.fullmatch(self.published) if isinstance(self.published, str) else None
@@ -159,7 +159,7 @@ class Report:
     remarks : sequence of str
         Sentences below the tables.
     reproduced, missing : str
-        What of the paper is reproduced and what is not, in a few words.
+        The reproduced and the missing parts of the paper, in a few words.
     """
 
     title: str
@@ -187,9 +187,9 @@ def listed(values: Mapping[str, float], form: str = ".3g", unit: str = "") -> st
     return ", ".join(f"{name} {value:{form}}{unit}" for name, value in values.items())
 
 
-def span(values: Iterable[float], form: str = ".3g", unit: str = "x") -> str:
+def span(values: Iterable[Value], form: str = ".3g", unit: str = "x") -> str:
     """Least and most of some numbers, as in: 1.1 to 1.6x."""
-    numbers = sorted(values)
+    numbers = sorted(float(value) for value in values if value is not None)
     return f"{numbers[0]:{form}} to {numbers[-1]:{form}}{unit}"
 
 

@@ -6,7 +6,7 @@
 
 AlexNet, VGG-16 and Inception-v3, 32 images a GPU, on 16 K80 (preset `k80x16`) and on up to 16 P100
 (`p100x4x4`): the published configurations, and the plan that this project's layer-wise search
-finds. The figures are drawings; the numbers are those of the text. DeePa spreads its parameter
+finds. The figures are drawings; the numbers come from the text. DeePa spreads its parameter
 servers over the GPUs (section 5): ours is the schedule with sharded parameters; other columns have
 one server a layer, and Eq 1 with gradients hidden. TensorFlow and PyTorch are not simulated: our
 data parallelism stands for them, as fast as DeePa's own by section 7.1.
@@ -34,6 +34,7 @@ from bench.papers.layerwise import (
     variants,
     volume,
 )
+from hpcpar.plan.plan import Overlap
 
 K80, P100 = "k80x16", "p100x4x4"
 CLASSES_22K = 21_841
@@ -88,7 +89,7 @@ def claims_of_overlap(names: Sequence[str]) -> list[Claim]:
         also: dict[str, Value] = {}
         for title, plans in ((OURS, (SEARCHED,)), ("published plan, sharded", variants(name))):
             none, full = (min(predict(K80, name, s, 16, "sharded", overlap).iteration_s
-                              for s in plans) for overlap in ("none", "full"))
+                              for s in plans) for overlap in (Overlap.NONE, Overlap.FULL))
             also[title] = 100 * (none / full - 1)
         ours = also.pop(OURS)
         out.append(Claim(f"Fig 7, {TITLES[name]}", "10 to 30%", ours, "%", also=also,
@@ -234,7 +235,7 @@ def panels(names: Sequence[str]) -> list[Panel]:
 
 
 def remarks(gains: Sequence[Claim], overlaps: Sequence[Claim]) -> list[str]:
-    """What is reproduced, and why not the rest."""
+    """The reproduced figures, and why not the rest."""
     over_data = [c for c in gains if "OWT" not in c.what]
     published = [c.also["published plan, sharded"] for c in over_data]
     return [

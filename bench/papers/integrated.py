@@ -21,7 +21,7 @@ from bench.papers.common import Claim, Panel, Report, Section, listed, main
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Conv2d, Linear
+from hpcpar.network.layers import Conv, Conv2d, Linear
 from hpcpar.papers import gholami as eq
 from hpcpar.papers.gholami import CostTerm, HockneyLink, total_s
 from hpcpar.papers.gholami_choice import choose
@@ -29,7 +29,7 @@ from hpcpar.papers.gholami_choice import choose
 SAMPLES = 1_200_000
 BATCH = 2048
 RANKS = (8, 32, 128, 512)
-#: Images per rank in weak scaling: those of P = 512 in strong scaling, as the text has no sizes.
+#: Images per rank in weak scaling, as for P = 512 in strong scaling; the text has no sizes.
 WEAK_IMAGES = 4
 #: Scaling beyond the batch: B, and numbers of ranks P; P / B ranks share an image.
 SMALL_BATCH, MANY_RANKS = 512, (512, 1024, 2048, 4096)
@@ -239,7 +239,8 @@ def claims_of_batches() -> list[Claim]:
     """Compute time by batch (Fig 4), Eq 4's epoch by batch, and Eq 5's limit."""
     alone = {b: compute_s(1, b) for b in (1 << i for i in range(12))}
     pure = {b: epochs(one_grid, 512, b)[1, 512].total_s for b in (512 << i for i in range(5))}
-    conv = next(x for x in ALEXNET.matmul_layers if ALEXNET.input_shape(x) == (384, 13, 13))
+    conv = next(x for x in ALEXNET.matmul_layers
+                if isinstance(x, Conv) and ALEXNET.input_shape(x) == (384, 13, 13))
     ratios = {b: eq.eq5_volume_ratio(ALEXNET, conv, b) for b in range(1, 65)}
     return [
         Claim("Fig 4, one KNL: batch of the fastest epoch, 1 to 2,048", 256,
@@ -269,8 +270,8 @@ def claims_of_fig_9_and_10() -> list[Claim]:
         for title, terms in (("one grid", one_grid), ("grid for FC layers", fc_grid)):
             found = epochs(terms, p, WEAK_IMAGES * p)
             best = fastest(found)
-            each[title] = "{:.2f}x ({:.2f}x) at {}".format(*found[1, p].over(found[best]),
-                                                           name(best))
+            total, communication = found[1, p].over(found[best])
+            each[title] = f"{total:.2f}x ({communication:.2f}x) at {name(best)}"
         out.append(Claim(f"Fig 9, P = {p}, B = {WEAK_IMAGES * p}: total (communication)", None,
                          each.pop("one grid"), also=each))
     beyond = {p: epochs(domain_and_fc_grid, p, SMALL_BATCH) for p in MANY_RANKS}

@@ -1,7 +1,7 @@
 """Networks, configurations and cost accounting shared by the benches of OptCNN and DeePa.
 
-Both papers come from one group and use the same system and networks. Configurations on 16 GPUs are
-those of DeePa's Figures 9 to 11, on 4 GPUs those of OptCNN's Table 5 and DeePa's Figure 15. Other
+Both papers come from one group and use the same system and networks. Configurations on 16 GPUs
+come from DeePa's Figures 9 to 11, on 4 GPUs from OptCNN's Table 5 and DeePa's Figure 15. Other
 numbers of GPUs follow the same pattern. Only the drawings show which parts of Inception-v3 run on
 half of the GPUs; here these are modules E1 and E2 with their input concatenation and all later
 layers.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -26,7 +26,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
 from hpcpar.papers import optcnn
 from hpcpar.plan.config import Config
-from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, Synchronisation
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs, sections
 from hpcpar.search import auto
@@ -139,7 +139,8 @@ def machine(preset: str, name: str) -> Machine:
 
 
 def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
-            overlap: str = "full", classes: int = 1000, batch: int | None = None) -> Prediction:
+            overlap: Overlap = Overlap.FULL, classes: int = 1000,
+            batch: int | None = None) -> Prediction:
     """The priced schedule with local batch normalisation, by default with 32 images per GPU."""
     return _predict(preset, name, strategy, ranks, synchronisation, overlap, classes,
                     batch or IMAGES * ranks)
@@ -147,9 +148,10 @@ def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: 
 
 @cache
 def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
-             overlap: str, classes: int, batch: int) -> Prediction:
+             overlap: Overlap, classes: int, batch: int) -> Prediction:
     on, net, named = machine(preset, name), network(name, classes), spec(name, classes)
-    options = {"overlap": overlap, "synchronisation": synchronisation, "batch_norm": "local"}
+    options: dict[str, Any] = {"overlap": overlap, "batch_norm": "local",
+                            "synchronisation": Synchronisation(synchronisation)}
     if synchronisation == "server":
         options["collectives"] = "mpi"  # the server talks to every GPU, without a tree
     if strategy == SEARCHED:
@@ -162,7 +164,7 @@ def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation:
 
 # -- the papers' counting --------------------------------------------------------------------------
 def _degrees(config: Config) -> optcnn.Configuration:
-    return optcnn.Configuration(config.n, config.c, config.h, config.w, config.d)
+    return optcnn.Configuration(*(int(getattr(config, axis)) for axis in "nchwd"))
 
 
 @cache
@@ -249,7 +251,7 @@ class Eq1:
 @cache
 def eq1(preset: str, name: str, strategy: str, ranks: int) -> Eq1:
     """Eq 1 with the preset's links: a flow at the rate of the level between its two GPUs, gradients
-    at that of the level they cross.
+    at the rate of the level that they cross.
     """
     net, configs, on = network(name), configurations(name, strategy, ranks), machine(preset, name)
     update_s = 0.0
@@ -272,9 +274,11 @@ Step = Callable[[str, str, str, int], float]
 #: Ways of counting: parameters on one server a layer, spread over the GPUs that hold them, and the
 #: papers' own model with gradients hidden.
 WAYS: dict[str, Step] = {
-    "one server": lambda *case: predict(*case, "server").iteration_s,
-    "sharded": lambda *case: predict(*case, "sharded").iteration_s,
-    "Eq 1": lambda *case: eq1(*case).overlapped_s,
+    "one server": lambda preset, name, strategy, ranks: predict(
+        preset, name, strategy, ranks, "server").iteration_s,
+    "sharded": lambda preset, name, strategy, ranks: predict(
+        preset, name, strategy, ranks, "sharded").iteration_s,
+    "Eq 1": lambda preset, name, strategy, ranks: eq1(preset, name, strategy, ranks).overlapped_s,
 }
 
 

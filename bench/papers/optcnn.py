@@ -4,7 +4,7 @@
 
 AlexNet, VGG-16 and Inception-v3, 32 images a GPU, preset `p100x4x4`: data, model (every layer by
 channels) and OWT parallelism, the published layer-wise configurations, and the plan that this
-project's layer-wise search finds. The figures are drawings; the numbers are those of the text.
+project's layer-wise search finds. The figures are drawings; the numbers come from the text.
 Steps are priced with one parameter server a layer, and with parameters spread over all GPUs that
 hold them (sharded), both with overlap. Eq 1 is the paper's own model, in which a transfer moves its
 flows one after the other, here with gradients hidden as far as computing lasts.
@@ -47,7 +47,7 @@ PRESET = "p100x4x4"
 RANKS = (1, 2, 4, 8, 16)
 OTHERS = ("data", "model", "owt")
 OURS, EQ_1 = "searched, one server", "published plan, Eq 1"
-#: What channel parallelism moves in Fig 2, by DeePa's drawing of it.
+#: MiB that channel parallelism moves in Fig 2, by DeePa's drawing of it.
 DRAWN_MIB = 32
 #: Section 6.1: speedup of 16 GPUs over one, layer-wise and of the best other strategy; the gain in
 #: throughput ("up to").
@@ -91,8 +91,9 @@ def of_layer_s(name: str, layer: str, configs: Configs, ranks: int) -> float:
 def claims_of_layers() -> list[Claim]:
     """Figures 1 to 3: single layers."""
     vgg, inception = network("vgg16"), network("inception_v3")
+    whole = (Config(n=4), Config(c=4), Config(h=4), Config(w=4))
     by_ms = {f"{axis} = 4": 1e3 * of_layer_s("vgg16", "conv4_1", mixed(
-        vgg, Config(**{axis: 4}), [Config(n=4)] * 3), 4) for axis in "nchw"}
+        vgg, config, [Config(n=4)] * 3), 4) for axis, config in zip("nchw", whole, strict=True)}
     less = (volume("vgg16", "data", 2, only=("fc6",)).total_bytes
             / volume("vgg16", "model", 2, only=("fc6",)).total_bytes)
     weights_mib = 4 * math.prod(vgg.by_name["fc6"].weight_shape(

@@ -4,8 +4,8 @@
 
 The one-tower AlexNet, 128 images a GPU, preset `k20x8`, whose rate is fitted to the one-GPU row.
 Table 1 uses scheme (b). `owt-b` updates the fully connected layers after every pass: batch size
-(128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. What a pass needs travels
-beside computing, as section 4 has it.
+(128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. The inputs of a pass
+travel beside computing, as section 4 has it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.papers.common import Claim, Panel, Report, Section, main
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.papers import owt
-from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.strategy_request import sections
 from hpcpar.simulation.price_plan import Prediction, price
 
@@ -35,7 +35,7 @@ TABLE_1 = {1: (98.05, 1.0, 98.05, 1.0), 2: (50.24, 1.95, 50.90, 1.93),
 
 
 @cache
-def predict(strategy: str, ranks: int, overlap: str = "full") -> Prediction:
+def predict(strategy: str, ranks: int, overlap: Overlap = Overlap.FULL) -> Prediction:
     # as in the paper, a GPU sends what it has to each of the others, without a tree
     plan = make_plan(SPEC, strategy, ranks, IMAGES * ranks, overlap=overlap, collectives="mpi",
                      machine=MACHINE)
@@ -84,7 +84,7 @@ def claims_of_others(ranks: int) -> list[Claim]:
     """The other schemes and data parallelism, which the paper does not measure."""
     one, b = variable_s(1), variable_s(ranks)
     whole = {s: predict(s, ranks).iteration_s for s in ("owt", "owt-c", "data")}
-    plain = predict("data", ranks, "none").iteration_s
+    plain = predict("data", ranks, Overlap.NONE).iteration_s
     compute_s, receive_s = owt.footnote4_fc_sample_s(4096, 4096, 8, 2e12, 6e9)
     return [
         Claim(f"{ranks} GPUs: scheme (a), speedup", None, ranks * one / whole["owt"], "x"),

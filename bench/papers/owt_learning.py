@@ -6,7 +6,7 @@ LeNet-5 on the bundled 8 x 8 digits, a base batch of 32 where the paper has 128,
 rate 0.01 for the base batch. Every figure is the mean over seeds of the error on the held-out
 digits after the last epoch. Batches of 32 K in all layers are fixed; with (32 K, 32) fully
 connected layers are updated after each of K passes, as schemes (b) and (c) do on K ranks. The
-paper's errors are those of AlexNet on ImageNet: only their order can be compared.
+paper has the errors of AlexNet on ImageNet: only their order can be compared.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def part(name: str, doc: str, report: Report) -> str:
 
 
 def summary(reports: list[Report]) -> str:
-    """The table of what is reproduced and what is not."""
+    """The table of reproduced and missing parts."""
     rows = [f"| {r.title} | {r.reproduced} | {r.missing or 'nothing'} | {r.counts} |"
             for r in reports]
     return "\n".join(["| paper | reproduced | not reproduced | rows |",

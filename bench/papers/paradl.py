@@ -43,7 +43,7 @@ from hpcpar.machine.model import Level, Machine
 from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import Table3Layer, TrainingRun
-from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.simulation.price_plan import price
 
 #: Share of a level that other jobs take in Fig 6: four times as long for large messages.
@@ -86,7 +86,7 @@ def claims_of_the_public_tool() -> list[Claim]:
     flat = Machine("flat", MACHINE.device, (Level("flat", 0, 30.31e-6, 8e-11),))
     # leaves 8 x 8 x 512 in front of fc6, as pooling 226 x 226 rounding up does
     spec = NetworkSpec("vgg16", (3, 256, 256), 1000)
-    plan = make_plan(spec, "data", 16, 512, overlap="none", collectives="ring",
+    plan = make_plan(spec, "data", 16, 512, overlap=Overlap.NONE, collectives="ring",
                      machine=flat)
     found_s = price(spec.build(), plan, flat).phases["gradient"]["communication_s"] * IMAGENET / 512
     latency_s = 15 * 30 * 30.31e-6 * IMAGENET / 512

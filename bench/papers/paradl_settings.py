@@ -1,7 +1,7 @@
 """Models and settings of ParaDL (Kahira et al., HPDC 2021, section 5.1), by Table 3 and priced.
 
 df and ds keep filters and image parts in a node of 4 (section 4.5.1); no overlap, local batch
-normalisation, activations gathered after every layer. Images a GPU are those of the paper's public
+normalisation, activations gathered after every layer. Images a GPU come from the paper's public
 tool (64 for ResNet-50, 32 else); a node has as many for df, where each GPU holds all activations of
 its node, and filter, channel and pipeline have 32 in all (strong scaling): the text has no numbers.
 """
@@ -19,7 +19,7 @@ from hpcpar.network.layers import Shape
 from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
-from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.stages import stages
 from hpcpar.search import auto
 from hpcpar.simulation.price_plan import Prediction, price
@@ -110,7 +110,7 @@ def schedule(model: Model, strategy: str, ranks: int, batch: int,
         ranks,
         batch,
         gather="eager",
-        overlap="none",
+        overlap=Overlap.NONE,
         batch_norm="local",
         machine=machine,
         microbatches=SEGMENTS if strategy == "pipeline" else 1,

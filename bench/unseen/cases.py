@@ -24,7 +24,8 @@ from tests.strategies import named
 #: Network -> image, batch. A network's smallest layers still have pixels for four ranks.
 SIZES = {"lenet5": ((1, 28, 28), 64), "alexnet": ((3, 99, 99), 16), "vgg16": ((3, 64, 64), 8),
          "resnet50": ((3, 64, 64), 16)}
-#: Of AlexNet's own layer sizes, on links that are slow for them: what one weird trick is about.
+#: Strategies for AlexNet's own layer sizes on links that are slow for them: the case of one weird
+#: trick.
 WIRE = ("data", "owt", "auto")
 #: Links of the shaped networks (Mbit/s).
 FAST, SLOW = 1000, 100
@@ -43,7 +44,7 @@ class Place:
         return f"{self.mbit} Mbit/s" if self.mbit else "memory"
 
     def rough(self) -> Machine:
-        """What a first estimate of times takes it for."""
+        """The machine that a first estimate of times assumes."""
         machine = files.load("local")
         return replace(machine,
                        levels=(Level("network", 0, 1e-4, 8e-6 / self.mbit),
@@ -80,7 +81,7 @@ class Group:
 
 
 @dataclass
-class Turn:
+class CaseRun:
     """A case in one job: predicted from the job's calibration, and run interleaved with it.
 
     Attributes
@@ -126,13 +127,13 @@ def accuracy(predicted_s: float, measured_s: float) -> float:
 
 @dataclass
 class Result:
-    """What became of a case; `note` says why it was not run.
+    """The result of a case; `note` says why it was not run.
 
     Attributes
     ----------
     plan : str
         The strategy that `auto` took; it was not run a second time where it is one of the others.
-    turns : list of Turn
+    runs : list of CaseRun
         One for each job.
     """
 
@@ -144,43 +145,43 @@ class Result:
     strategy: str
     note: str = ""
     plan: str = ""
-    turns: list[Turn] = field(default_factory=list)
+    runs: list[CaseRun] = field(default_factory=list)
 
-    def median(self, what: Callable[[Turn], float]) -> float:
+    def median(self, what: Callable[[CaseRun], float]) -> float:
         """Over the jobs."""
-        return statistics.median(what(turn) for turn in self.turns)
+        return statistics.median(what(run) for run in self.runs)
 
     @property
     def measured_s(self) -> float:
-        return self.median(lambda turn: turn.measured_s)
+        return self.median(lambda run: run.measured_s)
 
     @property
     def predicted_s(self) -> float:
-        """A job's prediction belongs to its measurement, as both are of the same minutes: the
-        median of what one is of the other counts.
+        """A job's prediction belongs to its measurement, from the same minutes: the median of
+        their ratios counts.
         """
-        return self.measured_s * self.median(lambda turn: turn.predicted_s / turn.measured_s)
+        return self.measured_s * self.median(lambda run: run.predicted_s / run.measured_s)
 
     @property
     def known_s(self) -> float:
         """As `predicted_s`, with the steps of the case's own plan."""
-        return self.measured_s * self.median(lambda turn: turn.known_s / turn.measured_s)
+        return self.measured_s * self.median(lambda run: run.known_s / run.measured_s)
 
     @property
     def simulated_s(self) -> float | None:
         """As `predicted_s`, simulated."""
-        found = [turn.simulated_s / turn.measured_s for turn in self.turns if turn.simulated_s]
+        found = [run.simulated_s / run.measured_s for run in self.runs if run.simulated_s]
         return self.measured_s * statistics.median(found) if found else None
 
     @property
     def wire_ratio(self) -> float | None:
-        found = [turn.wire_ratio for turn in self.turns if turn.wire_ratio]
+        found = [run.wire_ratio for run in self.runs if run.wire_ratio]
         return statistics.median(found) if found else None
 
     @property
     def shares_cores(self) -> bool:
         """True for more ranks than cores."""
-        return any(turn.shares_cores for turn in self.turns)
+        return any(run.shares_cores for run in self.runs)
 
     @property
     def accuracy(self) -> float:
@@ -193,18 +194,18 @@ class Result:
     @property
     def single(self) -> list[float]:
         """The accuracy of each job alone, without the steps of the case's own plan."""
-        return [accuracy(turn.predicted_s, turn.measured_s) for turn in self.turns]
+        return [accuracy(run.predicted_s, run.measured_s) for run in self.runs]
 
     def cause_s(self, known: bool, cause: str) -> float:
         """Measured less predicted (s) by this cause."""
-        return self.median(lambda turn: (turn.known_causes if known
-                                         else turn.causes).get(cause, 0.0))
+        return self.median(lambda run: (run.known_causes if known
+                                         else run.causes).get(cause, 0.0))
 
     @classmethod
     def load(cls, row: dict[str, Any]) -> Result:
         """From plain data."""
         return cls(**(row | {"image": tuple(row["image"]),
-                             "turns": [Turn(**turn) for turn in row["turns"]]}))
+                             "runs": [CaseRun(**run) for run in row["runs"]]}))
 
 
 def groups(options: argparse.Namespace) -> list[Group]:
@@ -220,8 +221,8 @@ def groups(options: argparse.Namespace) -> list[Group]:
     out = [group(Place(), name, p) for p in ranks
            for name in chosen] if options.network != "shaped" else []
     if options.network != "memory":
-        # more ranks, or faster links between so many, are bound by the cores; on slow links only
-        # what has few weights
+        # more ranks, or faster links between this many, are bound by the cores; on slow links only
+        # networks with few weights
         places = [(Place(FAST if p <= 4 else SLOW), p) for p in ranks if p > 1]
         out += [group(place, name, p) for place, p in places for name in chosen if name == "lenet5"
                 or place.mbit == FAST]

@@ -78,7 +78,7 @@ def main() -> int:
             training.run(lambda _: None)
             if job.counts:
                 wire[case.plan].append((_sent_bytes(w) - before) / case.steps)
-        machine = calibration.found()
+        machine = calibration.machine()
         for case, training in zip(job.cases, trainings, strict=True):
             training.close()
             _write(w, case, training, machine, started)

@@ -34,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done.
+    """The work of a job.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Failed(Exception):
 
 
 def output(*words: str, limit_s: float = LIMIT_S) -> str:
-    """What a command prints."""
+    """The output of a command."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, cwd=ROOT,
                               stdin=subprocess.DEVNULL, check=False)

@@ -53,16 +53,16 @@ def percent(value: float | None) -> str:
 
 
 def report(found: Sequence[Result]) -> str:
-    """All tables; those of cases whose ranks share cores apart."""
-    done = [r for r in found if r.turns]
+    """All tables; cases whose ranks share cores have tables of their own."""
+    done = [r for r in found if r.runs]
     parts = []
     for title, shared in (("A core for each rank", False), ("Ranks share cores", True)):
         some = [r for r in done if r.shares_cores == shared]
         if some:
             parts += [f"## {title}\n", *_tables(some)]
     if done:
-        turns = [turn for r in done for turn in r.turns]
-        dates, loads = [turn.date for turn in turns], [turn.load for turn in turns]
+        runs = [run for r in done for run in r.runs]
+        dates, loads = [run.date for run in runs], [run.load for run in runs]
         parts.append(f"{min(dates)} to {max(dates)}, {len(os.sched_getaffinity(0))} cores, "
                      f"load average before a case {min(loads):.1f} to {max(loads):.1f}\n")
     parts += [f"not run: {r.place}, {r.network}, {r.ranks} ranks, {r.strategy}: {r.note}"
@@ -91,9 +91,9 @@ def _tables(done: Sequence[Result]) -> list[str]:
         parts.append(f"{name}: {len(values)}, mean accuracy {percent(statistics.mean(values))}, "
                      f"least {percent(min(values))}, {sum(v < LEAST for v in values)} "
                      f"under {LEAST:.0%}\n")
-    turns = [turn for r in done for turn in r.turns]
-    for name, inside in (("unseen", [turn.inside for turn in turns]),
-                         ("steps known", [turn.known_inside for turn in turns])):
+    runs = [run for r in done for run in r.runs]
+    for name, inside in (("unseen", [run.inside for run in runs]),
+                         ("steps known", [run.known_inside for run in runs])):
         told = [one for one in inside if one is not None]
         if told:
             parts.append(f"90% intervals, {name}: {percent(sum(told) / len(told))} of {len(told)} "
@@ -112,7 +112,7 @@ def _case(r: Result) -> tuple[object, ...]:
         r.place, r.network, r.ranks, f"{r.strategy}: {r.plan}" if r.plan else r.strategy,
         seconds(r.measured_s), f"{r.predicted_s / r.measured_s:.2f} x", percent(r.accuracy),
         " ".join(f"{100 * a:.0f}" for a in r.single),
-        f"{r.median(lambda turn: turn.table_part):.0%}",
+        f"{r.median(lambda run: run.table_part):.0%}",
         f"{r.known_s / r.measured_s:.2f} x", percent(r.known_accuracy),
         f"{r.wire_ratio:.3f}" if r.wire_ratio else "-",
     )
@@ -142,8 +142,8 @@ def ordered(each: Sequence[Result], apart: float) -> list[int]:
 
 def repeated(each: Sequence[Result]) -> float | None:
     """Kendall's tau between two jobs' measurements, the mean over all pairs of jobs."""
-    jobs = range(min((len(r.turns) for r in each), default=0))
-    found = [tau(agree([(r.turns[a].measured_s, r.turns[b].measured_s) for r in each]))
+    jobs = range(min((len(r.runs) for r in each), default=0))
+    found = [tau(agree([(r.runs[a].measured_s, r.runs[b].measured_s) for r in each]))
              for a, b in combinations(jobs, 2)]
     known = [t for t in found if t is not None]
     return statistics.mean(known) if known else None

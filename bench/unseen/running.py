@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.unseen.cases import FAST, Group, Place, Result, Turn, free_bytes, possible
+from bench.unseen.cases import FAST, CaseRun, Group, Place, Result, free_bytes, possible
 from bench.unseen.jobs import ROOT, SCRIPT, Case, Failed, Job, output
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.calibrate.calibrate import ROUNDS
@@ -41,7 +41,7 @@ SEEN = (0.5, 2.0)
 #: In every round a case runs for about so long (s), a part of it after each visit of one of its
 #: plans, within limits of iterations.
 SLICE_S, FEWEST, MOST = 0.8, 2, 50
-#: Part of the memory for plans that those of one job may take.
+#: Part of the memory for plans that the plans of one job may take.
 ROOM = 0.4
 #: Iterations of an epoch: what a rank does at an epoch's end delays the next iteration.
 EPOCH = 16
@@ -77,10 +77,10 @@ class Bench:
     def _done(self, group: Group, strategy: str) -> int:
         """Jobs that a case has behind it; all of them where it cannot be run."""
         known = self._known(group, strategy)
-        return self.jobs if known.note and not known.note.startswith("failed") else len(known.turns)
+        return self.jobs if known.note and not known.note.startswith("failed") else len(known.runs)
 
     def _known(self, group: Group, strategy: str) -> Result:
-        """What became of a case so far."""
+        """The result of a case so far."""
         return self.results.get(group.id(strategy)) or self._result(group, strategy)
 
     def _keep(self, group: Group, result: Result) -> None:
@@ -90,9 +90,9 @@ class Bench:
         new.write_text(text)
         new.replace(self.file)
         what = result.note
-        if result.turns:
-            last = result.turns[-1]
-            what = (f"job {len(result.turns)} of {self.jobs}: unseen {seconds(last.predicted_s)}, "
+        if result.runs:
+            last = result.runs[-1]
+            what = (f"job {len(result.runs)} of {self.jobs}: unseen {seconds(last.predicted_s)}, "
                     f"steps known {seconds(last.known_s)}, "
                     f"measured {seconds(last.measured_s)}")
         print(f"{group.name} {result.strategy}: {what}", file=sys.stderr, flush=True)
@@ -121,7 +121,7 @@ class Bench:
             if taken in chosen:
                 self._keep(group,
                            self._result(group, "auto", plan=taken,
-                                        turns=self.results[group.id(taken)].turns))
+                                        runs=self.results[group.id(taken)].runs))
         except Failed as err:
             for strategy in self.missing(group):
                 self._keep(group, replace(self._known(group, strategy), note=f"failed: {err}"))
@@ -179,10 +179,10 @@ class Bench:
         job.save(here / f"job{name}.json")
         self._job(group, sys.executable, str(ROOT / "bench" / "unseen" / "interleaved.py"),
                   str(here / f"job{name}.json"))
-        for strategy, turn in zip(todo, _turns(network, job, load, date), strict=True):
+        for strategy, run in zip(todo, _case_runs(network, job, load, date), strict=True):
             out = self._known(group, strategy)
-            plan = todo[strategy].strategy if strategy == "auto" else ""
-            self._keep(group, replace(out, note="", plan=plan, turns=[*out.turns, turn]))
+            chosen = todo[strategy].strategy if strategy == "auto" else ""
+            self._keep(group, replace(out, note="", plan=chosen, runs=[*out.runs, run]))
 
     @staticmethod
     def _result(group: Group, strategy: str, **more: Any) -> Result:
@@ -210,14 +210,14 @@ class Bench:
                 continue  # it was stopped
             by_plan = {str(here / f"{s.replace(':', '-')}.json"): result
                        for s, result in found.items()}
-            for case, turn in zip(job.cases, _turns(network, job, 0.0, ""), strict=True):
+            for case, run in zip(job.cases, _case_runs(network, job, 0.0, ""), strict=True):
                 result = by_plan.get(case.plan)
-                if result is not None and number < len(result.turns):
-                    old = result.turns[number]
-                    result.turns[number] = replace(turn, load=old.load, date=old.date)
+                if result is not None and number < len(result.runs):
+                    old = result.runs[number]
+                    result.runs[number] = replace(run, load=old.load, date=old.date)
                     self._keep(group, result)
         if "auto" in found and found["auto"].plan in found:
-            self._keep(group, replace(found["auto"], turns=found[found["auto"].plan].turns))
+            self._keep(group, replace(found["auto"], runs=found[found["auto"].plan].runs))
 
 
 def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[dict[str, Plan]]:
@@ -237,7 +237,7 @@ def _fitting(network: Network, todo: dict[str, Plan], group: Group) -> Iterator[
 
 
 def _keys(network: Network, found: Iterable[Plan]) -> set[str]:
-    """What a machine's table has of plans' compute steps."""
+    """Keys of plans' compute steps that a machine's table has."""
     return {key for plan in found for key in WorkIndex(network, plan,
                                                        schedule_for(network, plan)).keys}
 
@@ -248,7 +248,7 @@ def _only(machine: Machine, network: Network, seen: Iterable[Plan]) -> Machine:
     return replace(machine, compute={key: s for key, s in machine.compute.items() if key in keys})
 
 
-def _turns(network: Network, job: Job, load: float, date: str) -> Iterator[Turn]:
+def _case_runs(network: Network, job: Job, load: float, date: str) -> Iterator[CaseRun]:
     """The runs of a job beside both predictions."""
     known = files.load(job.machine)
     unseen = _only(known, network, [plans.load(path) for case in job.cases for path in case.seen])
@@ -257,21 +257,21 @@ def _turns(network: Network, job: Job, load: float, date: str) -> Iterator[Turn]
         run, plan = record_file.read(case.record), plans.load(case.plan)
         sent, planned = wire[case.plan], int(run.sent_bytes.sum())
         ratio = statistics.median(sent) / planned if sent and planned else None
-        yield _turn(run, network, plan, unseen, known, ratio, load, date)
+        yield _case_run(run, network, plan, unseen, known, ratio, load, date)
 
 
-def _turn(
+def _case_run(
     run: RunRecord, network: Network, plan: Plan, unseen: Machine, known: Machine,
     wire_ratio: float | None, load: float, date: str
-) -> Turn:
+) -> CaseRun:
     """A run beside both predictions."""
-    found = [price(network, plan, machine, samples=run.samples).to_json(steps=True)
-             for machine in (unseen, known)]
-    row, known_row = (compare_one(replace(run, prediction=prediction)) for prediction in found)
-    return Turn(
+    found = [price(network, plan, machine, samples=run.samples) for machine in (unseen, known)]
+    row, known_row = (compare_one(replace(run, prediction=prediction.to_json(steps=True)))
+                      for prediction in found)
+    return CaseRun(
         row.iteration.measured_s, row.iteration.predicted_s or 0.0, known_row.iteration.predicted_s
         or 0.0,
-        float(found[0]["measured_compute"]), _causes(row), _causes(known_row), row.compared,
+        found[0].measured_compute, _causes(row), _causes(known_row), row.compared,
         wire_ratio, load, date, row.node.shared, row.inside, known_row.inside,
         Simulator(network, plan, unseen).play().mean_s,
     )

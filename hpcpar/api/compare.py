@@ -50,20 +50,20 @@ class CompareResult(TableResult):
 
 
 def compare(*records: str | RunRecord, allow_external: bool = False) -> CompareResult:
-    """Compares runs with their predictions; the arguments are record files, or records.
+    """Compares runs, given as record files or records, with their predictions.
 
     Parameters
     ----------
     allow_external : bool
-        Read files that have data in other files.
+        Read HDF5 files that keep data in other files.
 
     Raises
     ------
     InputError
-        There is no record, or one cannot be read.
+        No record is given, or one cannot be read.
     """
     if not records:
-        raise InputError("no record to compare; give files that 'hpcpar run --out' wrote")
+        raise InputError("no record to compare; give files from hpcpar run --out")
     files = load(*(r for r in records if isinstance(r, str)), allow_external=allow_external)
     loaded = [files.pop(0) if isinstance(r, str) else r for r in records]
     return CompareResult(tuple(comparison.compare(loaded)))

@@ -1,4 +1,4 @@
-"""Functions that take each option of a dataclass as a keyword argument."""
+"""Functions that take the options of a dataclass as keyword arguments."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Result = TypeVar("Result")
 
 def by_keyword(group: Callable[P, Group],
                function: Callable[[Group], Result]) -> Callable[P, Result]:
-    """A function of options as a function of keyword arguments.
+    """Turns a function of options into a function of keyword arguments.
 
-    The dataclass is the one description: type checkers and editors take its parameters for those
-    of the function (by `P`), ``inspect.signature`` and notebooks by ``__signature__``.
+    The dataclass defines the parameters: type checkers and editors read them through `P`,
+    ``inspect.signature`` and notebooks through ``__signature__``.
     """
     signature = inspect.signature(group)
 
@@ -42,10 +42,10 @@ def by_keyword(group: Callable[P, Group],
 
 
 def _docstring(text: str, group: Any, name: str) -> str:
-    """The docstring of a function of options, with a line for each."""
+    """The docstring of the function, with an entry for each option."""
     options = [f for f in fields(group) if "option" in f.metadata]
     lines = [f"{f.name} : {f.type}\n    {help_of(f)}"
              for f in sorted(options, key=lambda f: bool(f.kw_only))]
     return "\n".join([
         text, "", "Parameters", "----------", *lines, "", "Raises", "------", "InputError",
-        f"    An argument is not possible; ``hpcpar {name}`` has the same options."])
+        f"    An argument is invalid; ``hpcpar {name}`` has the same options."])

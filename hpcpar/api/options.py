@@ -1,4 +1,4 @@
-"""The options of the Python functions, in groups; the commands have the same."""
+"""Groups of options that the Python functions and the commands share."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from hpcpar.plan.plan import (
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategies import GATHERS
 
-#: Default samples of an epoch: ImageNet as the papers count it, MNIST for small images.
+#: Default samples per epoch: ImageNet as the papers count it; MNIST for small images.
 IMAGENET_SAMPLES = 1_200_000
 MNIST_SAMPLES = 60_000
 
 
 def about_network() -> dict[str, Any]:
-    """The description of a network's name."""
+    """The metadata of the option ``network``."""
     return about(
-        path, f"one of {', '.join(NETWORKS)}; file.py:function or module:function, which returns a "
-        "network or a PyTorch module; a .onnx file; or a .json file, of hpcpar networks -o or "
+        path, f"one of {', '.join(NETWORKS)}; file.py:function or module:function that returns a "
+        "network or a PyTorch module; a .onnx file; or a .json file from hpcpar networks -o or "
         "hpcpar plan -o", "NAME", section="network and data")
 
 
 def about_machine(default: str) -> dict[str, Any]:
-    """The description of a machine's name; `default` says in words which one is the default."""
+    """The metadata of the option ``machine``; `default` describes the default machine."""
     return about(path, f"preset or machine file (default: {default})", "NAME|FILE",
                  section="machine")
 
@@ -50,10 +50,10 @@ class NetworkOptions(OptionGroup, section="network and data"):
     """The variant of a network."""
 
     input: Shape | str | None = option(
-        None, image, "image shape, CxDxHxW for volumes, CxW for signals (default: the network's "
-        "usual one)", "CxHxW")
+        None, image, "image shape; CxDxHxW for volumes, CxW for signals (default: the network's "
+        "usual shape)", "CxHxW")
     classes: int | None = option(
-        None, positive, "number of classes (default: the network's usual one)", "N")
+        None, positive, "number of classes (default: the network's usual number)", "N")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +61,27 @@ class LossOptions(NetworkOptions, section="network and data"):
     """The variant of a network, and what training minimizes."""
 
     loss: str | None = option(
-        None, OneOf(LOSSES), "what training minimizes (default: what the network ends in)")
+        None, OneOf(LOSSES), "the loss that training minimizes (default: the network's own)")
     label_smoothing: float | None = option(
-        None, part, "share of a label that is spread over all classes (default: the network's)",
+        None, part, "fraction of each label to spread over all classes (default: the network's)",
         "SHARE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleOptions(OptionGroup, section="network and data"):
-    """Modules of the user's own."""
+    """The user's modules."""
 
     layers: tuple[str, ...] = option(
-        (), path, "import this module or file.py first: it defines layers, strategies, collective "
-        "algorithms or optimizers of your own (may be repeated)", "MODULE", nargs="*")
+        (), path, "import this module or file.py first; it defines your own layers, strategies, "
+        "collective algorithms or optimizers (may be repeated)", "MODULE", nargs="*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions(OptionGroup, section="machine"):
-    """The state of a machine."""
+    """The current load of a machine."""
 
     load: Mapping[str, float] | str | None = option(
-        None, loads, "share of a level's bandwidth that other jobs take, as in system=0.2 "
+        None, loads, "fraction of a level's bandwidth that other jobs use, as in system=0.2 "
         "(default: the machine file's)", "LEVEL=SHARE,...")
 
     def loaded(self, machine: Machine) -> Machine:
@@ -95,21 +95,22 @@ class PrecisionOptions(OptionGroup, section="plan"):
 
     precision: str | None = option(
         None, OneOf(PRECISIONS),
-        "number format; tf32: float32 with products on tensor cores; amp: activations and products "
-        "in float16 or bfloat16, sums, weights and updates in float32 (predicted, not run) "
+        "number format; tf32: float32, with matrix products on tensor cores; amp: activations and "
+        "products in float16 or bfloat16, sums, weights and updates in float32 (prediction only) "
         "(default: the plan's, else fp32)")
 
     def in_precision(self, plan: Plan) -> Plan:
-        """A given plan in the number format that is asked for."""
+        """A given plan in the requested number format."""
         return replace(plan, precision=self.precision or plan.precision)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(PrecisionOptions, section="plan"):
-    """Options of every plan; a scaling study chooses them once for all of its plans."""
+    """Options of every plan; a scaling study sets them once for all of its plans."""
 
     overlap: str | None = option(
-        None, OneOf(Overlap), "what communication may hide behind computing (default full)")
+        None, OneOf(Overlap), "communication that computing may hide: none, sums of gradients, "
+        "or all (default full)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,62 +119,64 @@ class PlanFields(StepOptions, section="plan"):
 
     gather: str | None = option(
         None, OneOf(GATHERS),
-        "when activations split by channel are gathered (default lazy: just before a layer needs "
-        "them whole)")
+        "when to gather activations cut by channel: lazy, just before a layer needs them whole, or "
+        "eager, right after their layer (default lazy)")
     collectives: str = option(
         Plan.collectives, OneOf(COLLECTIVES),
-        "who chooses the algorithms of collectives; auto: the cost model")
+        "algorithm of collectives; auto: the cheapest for each step; mpi: the library's own")
     synchronisation: str = option(
-        Plan.synchronisation, OneOf(Synchronisation), "how weights are kept alike")
+        Plan.synchronisation, OneOf(Synchronisation), "how replicas stay equal: an "
+        "allreduce of gradients, sharded updates, or a parameter server")
     optimizer: str = option(
         Plan.optimizer, OneOf(OPTIMIZERS),
-        "what updates the weights; its learning rate belongs to the run: hpcpar run --rate")
+        "optimizer; hpcpar run --rate sets its learning rate")
     microbatches: int | None = option(
-        None, microbatches, "parts of the mini-batch in time (default: of a pipeline, four times "
-        "its stages; else 1)", "M")
+        None, microbatches, "micro-batches per mini-batch (default: four per stage of a pipeline; "
+        "else 1)", "M")
     order: str = option(
         Plan.order, OneOf(PipelineOrder),
-        "of a pipeline's micro-batches: all forward first, or one forward, one backward, which "
-        "keeps fewer activations")
+        "order of a pipeline's micro-batches; gpipe: all forward, then all backward; 1f1b: one "
+        "forward, one backward, which keeps fewer activations")
     bucket: int | None = option(
-        None, natural, "sum the gradients of several layers together, up to so many bytes "
-        "(default: the fastest size; 0: each layer on its own)", "BYTES")
+        None, natural, "largest bucket in which gradients of several layers are summed together "
+        "(default: the fastest size; 0: sum each layer separately)", "BYTES")
     recompute: int = option(
-        Plan.recompute, natural, "keep activations at the ends of N segments of the network (of "
-        "every stage) only, and compute the others again in the backward pass; 0: keep all", "N")
+        Plan.recompute, natural, "cut the network (each stage of a pipeline) into N segments, keep "
+        "only the activations between them, and recompute the others in the backward pass; 0: keep "
+        "all", "N")
     batch_norm: str = option(
         Plan.batch_norm, OneOf(BATCH_NORMS),
-        "statistics of the whole batch, or of each rank's part")
+        "statistics of batch normalization: over the whole batch, or over each rank's part")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PricingOptions(OptionGroup, section="prediction"):
-    """Options that change the price of a plan, beside the plan and the machine."""
+    """Options that change a plan's price without changing the plan or the machine."""
 
-    epochs: float = option(1.0, amount, "epochs of the whole training", "N")
+    epochs: float = option(1.0, amount, "epochs of the training", "N")
     samples: int | None = option(
-        None, positive, f"samples of an epoch (default: {IMAGENET_SAMPLES}, the papers' ImageNet, "
-        f"for images of 64 pixels and more, else {MNIST_SAMPLES}, MNIST)", "N")
+        None, positive, f"samples per epoch (default: {IMAGENET_SAMPLES}, the papers' ImageNet, "
+        f"for images at least 64 pixels wide, else {MNIST_SAMPLES}, MNIST)", "N")
     accounting: str = option(
         "schedule", OneOf(ACCOUNTINGS),
-        "price what is executed, or the same steps by the formulas of Gholami et al. (Eq 3 to 9; "
-        "with --gather eager and --overlap none unless given)")
+        "how to price the steps: as executed, or by the formulas of Gholami et al. (Eq 3 to 9; "
+        "implies --gather eager and --overlap none unless given)")
     contention: float | None = option(
-        None, amount, "flows that share a link above the innermost level (default: derived from "
-        "the placement)", "PHI")
-    gamma: float = option(1.0, amount, "part of the activations' memory that is needed", "G")
+        None, amount, "number of flows that share a link above the innermost level (default: "
+        "derived from the placement)", "PHI")
+    gamma: float = option(1.0, amount, "fraction of the activations' memory that is needed", "G")
     io: float | None = option(
         None, amount, "rate at which a rank reads its images (default: not counted)", "BYTES/S")
     io_item_bytes: float = option(
-        1.0, amount, "bytes of a stored value (default 1: uint8)", "N")
+        1.0, amount, "bytes per stored value (default 1: uint8)", "N")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
-    """The options of a plan and its price, besides network, machine and strategy."""
+    """The options of a plan and its price, except network, machine and strategy."""
 
     def epoch_samples(self, spec: NetworkSpec) -> int:
-        """The number of samples of an epoch."""
+        """The number of samples per epoch."""
         return self.samples or (IMAGENET_SAMPLES if spec.shape[-1] >= 64 else MNIST_SAMPLES)
 
     @property

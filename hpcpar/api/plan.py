@@ -1,4 +1,4 @@
-"""The best plan of a network, or a named strategy's, with its prediction."""
+"""The best plan of a network, or the plan of one strategy, with its prediction."""
 
 from __future__ import annotations
 
@@ -44,16 +44,15 @@ class PlanResult(TableResult):
     Attributes
     ----------
     candidates : tuple of Candidate
-        The choice, then its alternatives, the best first.
+        The choice, then its alternatives, best first.
     search : SearchResult or None
-        The outcome of the layer-wise search, where that was asked for.
+        The outcome of the layer-wise search, with ``strategy="layerwise"``.
     search_s : float
-        Time that planning took.
+        Planning time.
     epochs : float
         Length of the training.
     robust : tuple of Robust
-        The candidates about as fast as the fastest, the choice first, where robustness was asked
-        for.
+        With `robust`: the candidates nearly as fast as the fastest, the choice first.
     """
 
     candidates: tuple[Candidate, ...]
@@ -64,9 +63,9 @@ class PlanResult(TableResult):
 
     @property
     def answer(self) -> str:
-        """The plan to take, in one sentence."""
-        taken = answer.of_plan(self.prediction, self.epochs, choice=len(self.candidates) > 1)
-        return taken + answer.statistics(self.prediction, self.best.other_statistics_s)
+        """The plan to use, in one sentence."""
+        use = answer.of_plan(self.prediction, self.epochs, choice=len(self.candidates) > 1)
+        return use + answer.statistics(self.prediction, self.best.other_statistics_s)
 
     @property
     def best(self) -> Candidate:
@@ -75,12 +74,12 @@ class PlanResult(TableResult):
 
     @property
     def plan(self) -> Plan:
-        """The plan of the choice."""
+        """The chosen plan."""
         return self.best.plan
 
     @property
     def prediction(self) -> Prediction:
-        """The price of the choice."""
+        """The price of the chosen plan."""
         return self.best.prediction
 
     @cached_property
@@ -90,7 +89,7 @@ class PlanResult(TableResult):
 
     @cached_property
     def advice(self) -> MemoryAdvice | None:
-        """How the choice was made to fit in memory, or could be."""
+        """How the choice fits in memory, or could be made to fit."""
         return advice_on(list(self.candidates))
 
     @cached_property
@@ -104,16 +103,15 @@ class PlanResult(TableResult):
         Raises
         ------
         InputError
-            The file cannot be written, no name stands for the network, or the plan does not fit in
-            memory and `force` is False.
+            The file cannot be written, or the plan does not fit in memory and `force` is False.
         """
         if not (force or self.best.fits):
             raise InputError(f"{path} is not written: {self.best.strategy} does not fit in memory; "
-                             "plan otherwise, or give --force")
+                             "change the plan, or add --force")
         plans.save(self.plan, path)
 
     def to_json(self, schedule: bool = False, explained: bool = False) -> dict[str, Any]:
-        """The document of ``hpcpar plan --json``, with ``--show-schedule``, with ``--explain``."""
+        """The document of ``hpcpar plan --json``, with ``--show-schedule`` or ``--explain``."""
         data = self.prediction.to_json(steps=True) | {"search_s": self.search_s}
         if self.search is not None:
             data["search"] = self.search.to_json()
@@ -143,29 +141,29 @@ class PlanResult(TableResult):
 
 @dataclass(frozen=True)
 class PlanArguments(PlanningOptions, LossOptions, section="plan"):
-    """The options of ``hpcpar plan`` that decide the plan and its price."""
+    """The options of ``hpcpar plan`` that determine the plan and its price."""
 
     network: NetworkLike = field(metadata=about_network())
     ranks: int = field(metadata=about(checks.ranks, "number of ranks", "P"))
     batch: int = field(metadata=about(
-        positive, "samples of a mini-batch, over all ranks", "B"))
+        positive, "samples per mini-batch, over all ranks", "B"))
     machine: MachineLike = field(
         default="local", metadata=about_machine("the site's, else local"))
     strategy: str = option(
         "auto", str,
-        "auto = the fastest that was found to fit; "
+        "auto = the fastest strategy found that fits; "
         + "".join(f"{entry.form} = {entry.help}; " for entry in STRATEGIES.values())
-        + "'/outer' behind it puts model groups across nodes", "S")
+        + "the suffix '/outer' spreads model groups across nodes", "S")
     _: KW_ONLY
     robust: float | str | None = option(
         None, jitters,
         "simulate the plans within 2% of the fastest with this jitter of compute steps, as in 0.05 "
-        "(see hpcpar simulate --jitter), and take the one whose 95th percentile is least",
+        "(see hpcpar simulate --jitter), and take the one with the lowest 95th percentile",
         "SHARE|measured")
 
 
 def find_plan(asked: PlanArguments) -> PlanResult:
-    """Finds the best plan, or prices a named strategy's."""
+    """Finds the best plan, or prices the plan of one strategy."""
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
     where = asked.loaded(machine_of(asked.machine))
@@ -190,7 +188,7 @@ plan = by_keyword(PlanArguments, find_plan)
 
 def _candidates(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,
                 machine: Machine, **options: Any) -> tuple[list[Candidate], SearchResult | None]:
-    """The candidates, the best first, and the result of a layer-wise search that was asked for."""
+    """The candidates, best first, and the outcome of a layer-wise search."""
     if strategy not in ("auto", "layerwise"):
         return [auto.price_named(network, spec, strategy, ranks, batch, machine, **options)], None
     layerwise = strategy == "layerwise"

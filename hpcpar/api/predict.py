@@ -1,4 +1,4 @@
-"""Prices of strategies on numbers of ranks, and the choice of a number of ranks."""
+"""Prices of strategies for several numbers of ranks, and the choice of that number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer
 from hpcpar.report.traces import perfetto
 from hpcpar.search import auto
-from hpcpar.search.candidates import Candidate, alone
+from hpcpar.search.candidates import Candidate, price_strategy
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 from hpcpar.simulation.price_plan import Prediction, price
@@ -49,17 +49,17 @@ class PredictResult(TableResult):
     candidates : tuple of Candidate
         The priced strategies; empty for a given plan.
     skipped : tuple of dict
-        Strategies that a number of ranks cannot follow, and the reason.
+        Strategies that cannot cut the network over a number of ranks, with the reason.
     explanations : tuple of Explanation
-        What limits each candidate, where that was asked for.
+        The limits of each candidate, with ``explain``.
     scales : tuple of Scale
-        Efficiency and cost of each candidate, where a condition was given.
+        Efficiency and cost of each candidate, if a condition was given.
     choice : Scale or None
-        The one that meets the conditions.
+        The candidate that meets the conditions.
     epochs : float
         Length of the training.
     other_statistics_s : float or None
-        Of a given plan, as `Candidate.other_statistics_s`.
+        For a given plan, `Candidate.other_statistics_s`.
     """
 
     predictions: tuple[Prediction, ...]
@@ -78,14 +78,14 @@ class PredictResult(TableResult):
             return "Every strategy was skipped: use a larger batch or fewer ranks"
         if self.scales:
             return answer.of_scaling(self.choice, self.epochs)
-        taken, best = answer.of_predictions(self.predictions, self.epochs), self.best
-        of, other_s = ((best.prediction, best.other_statistics_s) if best else
-                       (self.predictions[0], self.other_statistics_s))
-        return taken + answer.statistics(of, other_s)
+        use, best = answer.of_predictions(self.predictions, self.epochs), self.best
+        prediction, other_s = ((best.prediction, best.other_statistics_s) if best else
+                               (self.predictions[0], self.other_statistics_s))
+        return use + answer.statistics(prediction, other_s)
 
     @property
     def best(self) -> Candidate | None:
-        """The choice, or the fastest for a sample that fits; None for a plan file."""
+        """The choice, or the fastest candidate per sample that fits; None for a plan file."""
         if self.choice is not None:
             return self.choice.candidate
         return min(self.candidates, default=None,
@@ -106,14 +106,14 @@ class PredictResult(TableResult):
         return document
 
     def rows(self) -> list[Record]:
-        """The price of every plan, with its efficiency and cost where a condition was given."""
+        """The price of every plan, with its efficiency and cost if a condition was given."""
         costs = [s.to_json() for s in self.scales] or [{}] * len(self.predictions)
         return flat([p.to_json() | cost for p, cost in zip(self.predictions, costs, strict=True)])
 
     def plot(self, path: str | None = None) -> Any:
         """Draws the predictions, into the file `path` if given; returns the figure."""
         tasks = {c.task.ranks: c.task for c in self.candidates if c.task.ranks <= c.task.batch}
-        data = {ranks: alone(task, "data").prediction for ranks, task in tasks.items()}
+        data = {ranks: price_strategy(task, "data").prediction for ranks, task in tasks.items()}
         return prediction_bars.bars(self.predictions, data, path)
 
     def plot_timeline(self, path: str | None = None) -> Any:
@@ -127,50 +127,50 @@ class PredictResult(TableResult):
 
 @dataclass(frozen=True)
 class PredictArguments(PlanningOptions, LossOptions):
-    """The options of ``hpcpar predict`` that decide plans and their prices."""
+    """The options of ``hpcpar predict`` that determine plans and their prices."""
 
     network: NetworkLike | None = field(default=None, metadata=about_network())
     ranks: int | str | Iterable[int] | None = option(
-        None, several_ranks, "numbers of ranks (with --efficiency, --deadline or --node-hours "
-        "default 1,2,4,...,1024)", "P,P,...")
+        None, several_ranks, "numbers of ranks (default with --efficiency, --deadline or "
+        "--node-hours: 1,2,4,...,1024)", "P,P,...")
     batch: int | None = option(
-        None, positive, "samples of a mini-batch, over all ranks", "B")
+        None, positive, "samples per mini-batch, over all ranks", "B")
     machine: MachineLike | None = field(
         default=None, metadata=about_machine("the plan file's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
-        "data", path, "strategies; 'grid:*' stands for every grid, 'auto' for the fastest that "
+        "data", path, "strategies; 'grid:*' means every grid, 'auto' the fastest strategy that "
         "fits", "S,S,...")
     _: KW_ONLY
     plan: str | Plan | PlanResult | None = option(
         None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
         "plan.json")
     batch_per_rank: float | Fraction | str | None = option(
-        None, share, "samples of a mini-batch on each rank (weak scaling); 1/4 where four ranks "
-        "share a sample", "B")
-    forward_only: bool = flag("inference: the forward pass alone", section="prediction")
+        None, share, "samples per mini-batch on each rank (weak scaling); 1/4 if four ranks share "
+        "a sample", "B")
+    forward_only: bool = flag("price inference: the forward pass only", section="prediction")
     explain: bool = flag(
-        "name what limits each prediction, and what would help most", section="prediction")
+        "explain what limits each plan, and which changes would help most", section="prediction")
     efficiency: float | None = option(
-        None, fraction, "choose the fastest with at least this parallel efficiency (0 to 1)", "E",
-        section="prediction")
+        None, fraction, "choose the fastest plan with at least this parallel efficiency (0 to 1)",
+        "E", section="prediction")
     deadline: float | None = option(
-        None, amount, "choose the cheapest that trains all --epochs in this time", "HOURS",
+        None, amount, "choose the cheapest plan that trains all --epochs in this time", "HOURS",
         section="prediction")
     node_hours: float | None = option(
-        None, amount, "choose the fastest that trains all --epochs within this budget", "H",
+        None, amount, "choose the fastest plan that trains all --epochs within this budget", "H",
         section="prediction")
 
 
 def price_plans(asked: PredictArguments) -> PredictResult:
-    """Prices strategies on numbers of ranks, or a plan."""
+    """Prices strategies for several numbers of ranks, or a given plan."""
     conditions = {"efficiency": asked.efficiency, "node_hours": asked.node_hours,
                   "deadline_s": None if asked.deadline is None else 3600 * asked.deadline}
     if asked.plan is not None:
-        _refuse("--plan and {} exclude each other: the plan file fixes it", asked, (
+        _refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
             "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
             "batch_per_rank", "gather", "overlap"))
-        _refuse("{} compares strategies and ranks: give --network, --ranks and --batch, not --plan",
-                asked, ("efficiency", "deadline", "node_hours", "explain"))
+        _refuse("{} compares strategies and ranks: replace --plan with --network, --ranks and "
+                "--batch", asked, ("efficiency", "deadline", "node_hours", "explain"))
         given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
         plan, machine = plan_and_machine(given, asked.machine)
         plan = asked.in_precision(plan)
@@ -186,10 +186,10 @@ def price_plans(asked: PredictArguments) -> PredictResult:
         raise InputError(
             f"--{missing} is missing; give --network, --ranks and --batch, or --plan plan.json")
     if (asked.batch is None) == (asked.batch_per_rank is None):
-        raise InputError("give --batch (over all ranks) or --batch-per-rank, one of the two")
+        raise InputError("give either --batch (over all ranks) or --batch-per-rank")
     strategies = names(asked.strategy)
     if not strategies:
-        raise InputError("--strategy names none; leave it out, or give some, as in auto,data")
+        raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
     each = asked.batch or share(asked.batch_per_rank)
     sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
@@ -223,13 +223,13 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
     Parameters
     ----------
     batch : int
-        Mini-batch of the one rank that efficiencies refer to; in weak scaling, a rank's share.
+        Mini-batch of the single rank to which efficiencies refer; in weak scaling, a rank's share.
     """
     if not candidates:
-        raise InputError("nothing to choose from: every strategy was skipped on every number of "
+        raise InputError("no plan to choose from: every strategy was skipped on every number of "
                          "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
-    serial_s = alone(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
+    serial_s = price_strategy(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
     return scaling(candidates, task.samples or 0, epochs, serial_s)
 
 
@@ -242,12 +242,12 @@ def _price_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> Predic
 def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],
            strategies: Iterable[str], machine: Machine,
            **options: Any) -> tuple[list[Candidate], list[dict[str, Any]]]:
-    """Every strategy on every number of ranks, and those that cannot be cut so.
+    """Prices every strategy on every number of ranks; also returns the impossible cases.
 
     Parameters
     ----------
     sizes : mapping
-        The mini-batch by number of ranks.
+        Number of ranks -> mini-batch.
     """
     found: list[Candidate] = []
     skipped: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Results in common: the answer, rows of plain data, a data frame, a table in a notebook."""
+"""The base of results: an answer, rows of plain data, a data frame, a table for notebooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.report.tables import amount, percent, seconds
 if TYPE_CHECKING:
     import pandas
 
-#: One row by column; the names of numbers end in their unit.
+#: Column -> value; names of numbers end in their unit.
 Record = dict[str, object]
 #: Rows of the table in a notebook.
 _SHOWN = 20
@@ -70,10 +70,9 @@ class TableResult:
 
 
 def flat(rows: Iterable[Mapping[str, object]]) -> list[Record]:
-    """Rows of nested tables as plain rows.
+    """Flattens nested rows.
 
-    The names in nested tables stand behind a point. The values of a list stand behind each other;
-    lists of tables are left out.
+    A dot joins nested names, and a space joins the values of a list; lists of tables are dropped.
     """
     return [dict(_flat(row)) for row in rows]
 
@@ -89,7 +88,7 @@ def _flat(row: Mapping[str, object], stem: str = "") -> Iterator[tuple[str, obje
 
 
 def _head(name: str) -> str:
-    """The name of a column without its unit, which the cells have."""
+    """A column's name without its unit, which the cells show."""
     return name.removesuffix("_s").removesuffix("_bytes").replace("_", " ").replace(".", " ")
 
 

@@ -1,4 +1,4 @@
-"""A plan played on all of its ranks, message by message."""
+"""A plan simulated on all of its ranks, message by message."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import simulation_plot
 from hpcpar.report.tables.simulated import SimulationReport, summary
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
-from hpcpar.simulation.price_plan import memory_of_ranks, price_alone
+from hpcpar.simulation.price_plan import memory_of_ranks, plan_costs
 from hpcpar.simulation.simulate import Simulator
 
-#: Iterations that are played where they differ.
+#: Default iterations with jitter.
 REPEATS = 20
 
 
 @dataclass(frozen=True, repr=False)
 class SimulateResult(TableResult):
-    """Iterations of a plan, played on all ranks."""
+    """Simulated iterations of a plan on all ranks."""
 
     columns: ClassVar[tuple[str, ...]] = ("rank", "compute_s", "exposed_s", "waiting_s", "last")
     simulated: SimulationReport
@@ -43,7 +43,7 @@ class SimulateResult(TableResult):
         return self.simulated.to_json()
 
     def rows(self) -> list[Record]:
-        """A row for every rank, as ``hpcpar simulate --csv``."""
+        """One row per rank, as ``hpcpar simulate --csv``."""
         return list(self.simulated.ranks_rows())
 
     def plot(self, path: str | None = None) -> Any:
@@ -51,8 +51,8 @@ class SimulateResult(TableResult):
         return simulation_plot.plot(self.simulated, path)
 
     def save(self, path: str) -> None:
-        """Writes the record, which `compare` and ``hpcpar trace`` read as a measured one."""
-        from hpcpar.report.simulated_record import record_of  # the rest needs no HDF5
+        """Writes a record, which `compare` and ``hpcpar trace`` read like a measured one."""
+        from hpcpar.report.simulated_record import record_of  # only saving needs HDF5
         from hpcpar.train.record_file import write
 
         write(path, record_of(self.simulated))
@@ -60,34 +60,33 @@ class SimulateResult(TableResult):
 
 @dataclass(frozen=True)
 class SimulateArguments(LoadOptions, PrecisionOptions):
-    """The options of ``hpcpar simulate`` that decide what is played.
+    """The options of ``hpcpar simulate`` that determine the simulation.
 
     Attributes
     ----------
     progress : callable, optional
-        Gets the number of iterations that are done, and of all.
+        Called with the number of finished iterations and the total.
     """
 
     plan: str | Plan | PlanResult = field(
-        metadata=about(path, "the plan to play", "plan.json", section="plan"))
+        metadata=about(path, "plan to simulate", "plan.json", section="plan"))
     machine: MachineLike | None = field(
         default=None, metadata=about_machine("the plan file's"))
     _: KW_ONLY
     jitter: float | str = option(
-        0.0, jitters, "standard deviation of each compute step's time over its mean, as in 0.05: "
-        "drawn for every step, rank and iteration (default 0); 'measured' is that of the machine's "
+        0.0, jitters, "standard deviation of each compute step's time over its mean, as in 0.05; "
+        "drawn for every step, rank and iteration (default 0); measured: from the machine's "
         "calibration", "SHARE|measured")
     slow: str | Mapping[str, float] | None = option(
-        None, factors, "ranks that compute slower, as in rank5=2 or, by a level of the machine, "
-        "node3=1.3", "UNIT=FACTOR,...")
+        None, factors, "slow ranks, or units of a level: rank5=2, node3=1.3", "UNIT=FACTOR,...")
     repeat: int | None = option(
-        None, positive, f"iterations, with --jitter (default {REPEATS})", "N")
-    seed: int = option(0, checks.seed, "fixes the jitter", "N")
+        None, positive, f"with --jitter: number of iterations (default {REPEATS})", "N")
+    seed: int = option(0, checks.seed, "seed of the jitter", "N")
     progress: Callable[[int, int], None] | None = None
 
 
 def simulate_plan(asked: SimulateArguments) -> SimulateResult:
-    """Plays iterations of a plan on all of its ranks."""
+    """Simulates iterations of a plan on all of its ranks."""
     given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
     chosen, on = plan_and_machine(given, asked.machine)
     chosen = asked.in_precision(chosen)
@@ -96,7 +95,8 @@ def simulate_plan(asked: SimulateArguments) -> SimulateResult:
     spread = jitter_on(on, asked.jitter)
     repeats = asked.repeat or (REPEATS if spread else 1)
     if repeats > 1 and not spread:
-        raise InputError("--repeat needs --jitter: without it all iterations are alike")
+        raise InputError("--repeat needs --jitter, since all iterations are equal without it: add "
+                         "--jitter SHARE")
     noise = Noise(spread, slow_ranks(on, ranks, units), asked.seed)
     simulator = Simulator(network, chosen, on)
     quiet = slowed = played = simulator.play()
@@ -106,7 +106,7 @@ def simulate_plan(asked: SimulateArguments) -> SimulateResult:
         played = simulator.play(noise, repeats, lambda done: progress and progress(done, repeats))
     messages, sent_bytes = simulator.traffic()
     left_bytes = simulator.left_bytes()
-    costs = price_alone(network, chosen, on)
+    costs = plan_costs(network, chosen, on)
     memory = max(int(m.total_bytes) for m in memory_of_ranks(network, chosen, costs))
     return SimulateResult(SimulationReport(
         network, chosen, on, costs, quiet, slowed, played, messages, sent_bytes,

@@ -1,4 +1,4 @@
-"""Networks and machines, by name, by file or as they are."""
+"""Networks, machines and plans, given by name, as a file or as an object."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from hpcpar.report.tables import say
 if TYPE_CHECKING:
     import torch
 
-#: A name, ``module:function``, the path of a file, a network, or a module of PyTorch.
+#: A name, ``module:function``, the path of a file, a network, or a PyTorch module.
 NetworkLike: TypeAlias = "str | Network | torch.nn.Module"
 #: A preset's name, the path of a file, or a machine.
 MachineLike: TypeAlias = "str | Machine"
 
 
 def load_network(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
-    """A network by its name, as `hpcpar.network.builtin.network`, or of a network or plan file.
+    """A network by name, as `hpcpar.network.builtin.network`, or from a network or plan file.
 
     Raises
     ------
@@ -43,20 +43,20 @@ def load_network(name: str, shape: Shape | None = None, classes: int | None = No
     if (shape and image_of(shape)) not in (None, net.image_shape) or (
             classes or net.classes) != net.classes:
         raise InputError(f"network '{name}' takes inputs {shape_text(net.image_shape)} and has "
-                         f"{net.classes} outputs; leave --input and --classes out, or write the "
-                         "file again with them")
+                         f"{net.classes} outputs; drop --input and --classes, or write the file "
+                         "again with them")
     return net
 
 
 def network_of(network: NetworkLike, input: Shape | str | None = None,
                classes: int | None = None, loss: str | None = None,
                label_smoothing: float | None = None) -> tuple[NetworkSpec, Network]:
-    """A network and what names it; shape, classes and loss default to its usual ones.
+    """A network with its specification; shape, classes and loss default to the network's own.
 
     Raises
     ------
     InputError
-        The network cannot be loaded, or is an object of another shape.
+        The network cannot be loaded, or is an object with another shape.
     """
     shape = None if input is None else image(input)
     if isinstance(network, str):
@@ -67,8 +67,8 @@ def network_of(network: NetworkLike, input: Shape | str | None = None,
         net = network if isinstance(network, Network) else _from_module(network, shape)
         own = net.image_shape, net.classes
         if (shape or own[0], classes or own[1]) != own:
-            raise InputError(f"network '{net.name}' has its shape and classes; leave input and "
-                             "classes out")
+            raise InputError(f"network '{net.name}' takes images {shape_text(own[0])} and has "
+                             f"{own[1]} classes; drop input and classes")
     net = with_loss(net, loss, label_smoothing)
     for note in loss_notes(net):
         say(f"note: {note}")
@@ -81,20 +81,18 @@ def _from_module(module: torch.nn.Module, shape: Shape | None) -> Network:
         raise InputError(f"network is a {kind}; give a name, a file, a Network or a "
                          "torch.nn.Module")
     if shape is None:
-        raise InputError(f"module '{kind}' does not know its images; give their shape, as in "
+        raise InputError(f"module '{kind}' does not state its input shape; give it, as in "
                          "input=(3, 224, 224)")
     return from_torch(module, shape)
 
 
 def machine_of(machine: MachineLike) -> Machine:
-    """A machine by name, by file, or as it is."""
+    """A machine, given by name, as a file or as an object."""
     return machine if isinstance(machine, Machine) else files.load(machine)
 
 
 def plan_and_machine(given: str | Plan, machine: MachineLike | None) -> tuple[Plan, Machine]:
-    """A plan, from its file or as it is, and a machine; without one, that which the plan was made
-    for.
-    """
+    """A plan, given as a file or an object, and a machine (by default the plan's own)."""
     plan = plans.load(given) if isinstance(given, str) else given
     if machine:
         return plan, machine_of(machine)

@@ -51,7 +51,7 @@ from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler
 from hpcpar.sweep.scripts import BatchJob
 from hpcpar.sweep.study import KINDS, Case, Study, StudyOptions
 
-#: Iterations of a run without steps and epochs.
+#: Iterations of a run without --steps and --epochs.
 STEPS = 30
 #: Mini-batches in synthetic data.
 BATCHES = 4
@@ -59,7 +59,7 @@ BATCHES = 4
 
 @dataclass(frozen=True, repr=False)
 class SweepResult(TableResult):
-    """A scaling study, as far as it has come.
+    """A scaling study in its current state.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ class SweepResult(TableResult):
     page : str
         Path of the report.
     note : str
-        Why it has no pictures; empty where it has.
+        The reason if the report has no pictures, else empty.
     dry_run : dict
-        Of a dry run: the ``commands``, or the paths of the batch ``scripts``.
+        For a dry run: the ``commands``, or the paths of the batch ``scripts``.
     """
 
     columns = ("strategy", "ranks", "batch", "state", "predicted.iteration_s",
@@ -94,7 +94,7 @@ class SweepResult(TableResult):
         return self.document | self.dry_run
 
     def rows(self) -> list[Record]:
-        """One row a case, as ``hpcpar sweep --csv``."""
+        """One row per case, as ``hpcpar sweep --csv``."""
         return flat(self.document["points"])
 
     def plot(self, path: str | None = None, name: str = "time") -> Any:
@@ -104,7 +104,7 @@ class SweepResult(TableResult):
         if name not in PICTURES:
             raise unknown("picture", name, PICTURES)
         if not any(p.predicted for p in self.points):
-            raise InputError(f"{self.title}: nothing can run, so there is nothing to draw")
+            raise InputError(f"{self.title}: no case can run, so there is nothing to draw")
         drawn = figures(self.points, self.title, self.study.kind == "weak")
         return finish(pyplot(), drawn[name], path, DPI)
 
@@ -117,9 +117,9 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
     Attributes
     ----------
     kind : str
-        ``strong`` or ``weak``; the batch is that of all ranks, or of each.
+        ``strong`` (the batch is over all ranks) or ``weak`` (of each rank).
     site : (path, mapping)
-        Job options of the site, which all others override, and their file.
+        The file of the site's batch options, and these options, which all others override.
     """
 
     kind: str
@@ -127,43 +127,43 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
     ranks: int | str | Iterable[int] = field(
         metadata=about(several_ranks, "numbers of ranks", "P,P,...", section="plan"))
     batch: float | Fraction | str = field(metadata=about(
-        share, "samples of a mini-batch: strong: over all ranks, the same at every size; weak: of "
+        share, "samples per mini-batch; strong: over all ranks, the same at every size; weak: on "
         "each rank", "B", section="plan"))
     out: str = field(metadata=about(
-        str, "folder of the sweep: the same command goes on where it stopped", "FOLDER",
+        str, "folder of the sweep; the same command continues a stopped sweep", "FOLDER",
         section="output"))
     machine: MachineLike | None = field(default=None, metadata=about_machine(
-        "the folder's, else the site's, else measured or local"))
+        "the folder's, else the site's, else measured, or local with Slurm"))
     strategies: str | Iterable[str] = option(
-        "auto,data", path, "each at each size; 'grid:*' stands for every grid", "S,S,...",
+        "auto,data", path, "strategies to run at every size; 'grid:*' means every grid", "S,S,...",
         section="plan")
     _: KW_ONLY
     simulate: int | str | Iterable[int] | None = option(
-        None, several_ranks, "numbers of ranks that are simulated instead of run, beside the "
-        "measured ones", "P,P,...", section="prediction")
+        None, several_ranks, "further numbers of ranks, to simulate instead of run", "P,P,...",
+        section="prediction")
     data: str = option(
-        "", path, f"data file (default: synthetic, {BATCHES} of the largest mini-batches)",
+        "", path, f"data file (default: synthetic data, {BATCHES} of the largest mini-batches)",
         "FILE.h5", section="network and data")
     steps: int | None = option(
-        None, positive, f"iterations of every run (default {STEPS})", "N", section="training",
-        excludes="length")
+        None, positive, f"length of every run in iterations (default {STEPS})", "N",
+        section="training", excludes="length")
     epochs: int | None = option(
         None, positive, "length of every run in epochs, instead of --steps", "N",
         section="training", excludes="length")
-    retry: bool = flag("also run again what has failed")
+    retry: bool = flag("run failed cases again")
     dry_run: bool = flag(
-        "plan, and print the commands or batch scripts; run nothing")
+        "plan, and print the commands or batch scripts without running them")
     launcher: str = option(
         "local", OneOf(SCHEDULERS), "start ranks here with mpiexec, or submit batch jobs")
     mpiexec: str = option(
-        "", str, "local: what stands before -n P (default: the mpiexec beside this Python, or on "
+        "", str, "local: launcher command before -n P (default: mpiexec next to this Python, or on "
         "PATH)", "COMMAND")
-    no_wait: bool = flag("submit, collect what is there, and return", section="batch jobs")
+    no_wait: bool = flag("submit, collect finished runs, and return", section="batch jobs")
     one_allocation: bool = flag(
-        "one job for all sizes (default: one for each)", section="batch jobs")
+        "one job for all sizes (default: one job per size)", section="batch jobs")
     job_file: str = option(
-        "", path, "these options (docs/reference/sweep.md); those given here win", "FILE.toml",
-        section="batch jobs")
+        "", path, "file of these options (docs/reference/sweep.md); the command line overrides it",
+        "FILE.toml", section="batch jobs")
     site: tuple[str, Mapping[str, Any]] = ("", {})
 
     def __post_init__(self) -> None:
@@ -173,17 +173,17 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
             argument("batch", positive, self.batch)
 
     def job(self) -> BatchOptions:
-        """The options of batch jobs: the site's, the file's and these."""
+        """The options of batch jobs: the site's, then the file's, then these."""
         given = {f.name: getattr(self, f.name) for f in fields(BatchOptions)
                  if getattr(self, f.name) != f.default}
         return read(self.job_file, given, self.site)
 
 
 def run_sweep(asked: SweepArguments) -> SweepResult:
-    """Runs a scaling study, or goes on where it stopped.
+    """Runs a scaling study, or continues a stopped one.
 
-    Without a machine it is ``machine.toml`` in the folder; without that file a local sweep measures
-    it, others take ``local``.
+    The default machine is ``machine.toml`` in the folder. Without that file, a local sweep measures
+    the machine, and other sweeps take ``local``.
     """
     require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
@@ -195,7 +195,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     each = share(asked.batch)
     wanted = tuple(names(asked.strategies))
     if not wanted:
-        raise InputError("--strategies names none; leave it out, or give some, as in auto,data")
+        raise InputError("--strategies is empty; drop it, or name strategies, as in auto,data")
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
@@ -226,7 +226,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")
         states = planning.prepare(study, tell.planning)
-        # a case still marked as running was left by a sweep that was killed
+        # a killed sweep leaves cases marked as running
         todo = [case for case, status in states.items()
                 if status.state in (PLANNED, RUNNING, *[FAILED] * asked.retry)]
         played = [case for case in todo if study.simulates(case)]
@@ -251,7 +251,7 @@ sweep = by_keyword(SweepArguments, run_sweep)
 
 
 def _module(name: str) -> str:
-    """A module for runs in other folders: of a file the absolute path."""
+    """A module's name that works in other folders: files get their absolute path."""
     return os.path.abspath(name) if name.endswith(".py") else name
 
 
@@ -260,12 +260,12 @@ def _launcher(given: str) -> list[str]:
 
 
 def sweep_report(out: str) -> SweepResult:
-    """Draws the report of a finished or partial study again; plans and runs nothing.
+    """Writes the report of a finished or partial study again, without planning or running.
 
     Raises
     ------
     InputError
-        The folder `out` is not that of a study.
+        The folder `out` does not hold a study.
     """
     require_no_links(os.path.abspath(out))
     study = studies.load(os.path.abspath(out))
@@ -280,16 +280,17 @@ def _result(study: Study, states: dict[Case, Status], dry: dict[str, list[str]])
 
 
 def _machine(given: MachineLike, device: str) -> Machine:
-    """The machine, which computes on the device that the runs will use."""
+    """The machine; its device must be the one that the runs use."""
     machine = machine_of(given)
     if (machine.kind, device) in (("gpu", "cpu"), ("cpu", "gpu")):
-        raise InputError(f"ranks of machine {machine.name} compute on {machine.kind}s, --device is "
-                         f"{device}: give --device {machine.kind}, or another --machine")
+        raise InputError(f"ranks of machine {machine.name} compute on {machine.kind}s, but "
+                         f"--device is {device}: give --device {machine.kind} or another "
+                         "--machine")
     return machine
 
 
 def _cautions(study: Study, measured_here: bool) -> list[str]:
-    """Facts that make predictions or measurements uncertain."""
+    """Warnings about uncertain predictions or measurements."""
     guess = (f"machine {study.machine.name} is not calibrated: predictions are estimates; write "
              f"{os.path.join(study.out, 'machine.toml')} with: hpcpar calibrate -o")
     warning = peak_warning(study.machine)
@@ -321,21 +322,21 @@ def _run_by_jobs(study: Study, system: Scheduler, states: dict[Case, Status],
         watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
     except KeyboardInterrupt:
         if watch.jobs:
-            tell.say(f"jobs {', '.join(watch.jobs)} go on: the same command collects them; "
+            tell.say(f"jobs {', '.join(watch.jobs)} keep running: the same command collects them; "
                      f"{system.cancel} {' '.join(watch.jobs)} ends them")
         raise
 
 
 def _data(network: Network, given: str, out: str, needed: int, dry: bool,
           tell: SweepProgress) -> tuple[str, int]:
-    """The data file and its number of samples; makes synthetic data where there are too few.
+    """The data file and its number of samples; makes synthetic data if there are too few.
 
-    A dry run makes none. A sweep over more ranks needs more samples.
+    A dry run makes no data. A sweep over more ranks needs more samples.
     """
     path = os.path.abspath(given or os.path.join(out, "data.h5"))
-    there = _samples(network, path) if given or os.path.exists(path) else 0
-    if given or there >= needed:
-        return path, there
+    count = _samples(network, path) if given or os.path.exists(path) else 0
+    if given or count >= needed:
+        return path, count
     if not dry:
         tell.say(f"making {needed} synthetic images in {path}")
         targets = network.classes if network.loss.takes_targets else 0
@@ -349,6 +350,6 @@ def _samples(network: Network, path: str) -> int:
     count, *shape = dataset.info(path)["images"]["shape"]
     if tuple(shape) != network.image_shape:
         has, takes = shape_text(shape), shape_text(network.image_shape)
-        raise InputError(f"data file {path} holds images {has}, the network takes {takes}; make "
-                         f"other data, or give --input {has}")
+        raise InputError(f"data file {path} holds images {has}, but the network takes {takes}; "
+                         f"make other data, or give --input {has}")
     return int(count)

@@ -1,1 +1,1 @@
-"""From measurements inside a job to a machine file, and its refinement by records of runs."""
+"""Measures a machine in a job, and refines its file by records of runs."""

@@ -1,4 +1,4 @@
-"""From measured seconds of messages and collectives to the numbers of a level."""
+"""Fits latency (alpha) and inverse bandwidth (beta) of a level to measured message times."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-#: Up to here a message is short: its latency is fitted apart.
+#: Largest short message; short messages have a separate latency.
 SMALL_BYTES = 4096
-#: Where flows of one unit together are slower than one alone by less than this, nobody shares.
+#: The ranks of a unit share links if simultaneous flows are slower than a single one by this
+#: factor.
 _SHARES = 1.15
 
 
 def hockney(sizes: Sequence[int], seconds: NDArray[np.float64]) -> tuple[float, float, float]:
-    """(alpha, beta, alpha of short messages) of messages: least squares of relative errors over the
-    long, the short ones' latency apart.
+    """(alpha, beta, alpha of short messages), by least squares of relative errors.
+
+    Long messages determine alpha and beta; then short messages determine their own alpha.
     """
     b, t = np.asarray(sizes, float), np.asarray(seconds)
     long = b >= SMALL_BYTES
@@ -36,13 +38,14 @@ def residual(sizes: Sequence[int], seconds: NDArray[np.float64],
     return float(np.sqrt(np.mean((model / seconds - 1.0) ** 2)))
 
 
-def links(inside: int, alone: float, together: float) -> float:
-    """Links by which a unit of `inside` ranks is attached, 0 where nobody shares.
+def links(inside: int, single_beta: float, shared_beta: float) -> float:
+    """Number of links that connect a unit of `inside` ranks; 0 if its ranks do not share links.
 
     Parameters
     ----------
-    alone, together : float
-        Inverse bandwidth of the one flow that leaves a unit, and of each where all its ranks send
-        at once.
+    single_beta, shared_beta : float
+        Inverse bandwidth (s per byte) of a flow out of the unit, alone and while all ranks of the
+        unit send.
     """
-    return 0.0 if inside == 1 or together < _SHARES * alone else inside * alone / together
+    shares = inside > 1 and shared_beta >= _SHARES * single_beta
+    return inside * single_beta / shared_beta if shares else 0.0

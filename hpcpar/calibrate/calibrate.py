@@ -1,4 +1,4 @@
-"""Calibration: from measurements inside a job to a machine description."""
+"""Calibration: measures the ranks of a job and makes a machine description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcpar.calibrate.device_probe import DeviceProbe
 from hpcpar.calibrate.link_probe import Hiding, LevelProbe, Steps, computing
 from hpcpar.calibrate.p2p_probe import P2pProbe
 from hpcpar.calibrate.provenance import Origin
-from hpcpar.calibrate.samples import Samples, together
+from hpcpar.calibrate.samples import Samples, concatenated
 from hpcpar.calibrate.timer import Timer, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.cores import fullest_node
@@ -34,41 +34,42 @@ from hpcpar.plan.plan import Plan
 from hpcpar.simulation.price_plan import price
 from hpcpar.variables import whole_number
 
-#: Rounds, spread over the calibration's time; each samples everything and visits every plan.
+#: Number of rounds; each takes a sample with every timer and visits every plan.
 ROUNDS = 7
-#: Time (s) to make the weights of a plan anew, for each byte of them; an estimate.
+#: Estimated time to initialize the weights of a plan (s per byte).
 _WEIGHTS_S_PER_BYTE = 1e-8
-#: Length of a sample of messages where ranks share cores (s): some of a scheduler's time slices.
+#: Length of a sample of messages if ranks share cores (s): several time slices of the scheduler.
 SHARED_S = 0.05
 
 
 def ranks_per_node(world: World) -> int:
-    """Ranks on each node, which must be equal and consecutive for levels to make sense.
+    """Number of ranks on each node.
 
     Raises
     ------
     InputError
-        On every rank, if ranks are placed otherwise.
+        Nodes have different numbers of ranks, or their ranks are not consecutive. Every rank
+        raises it.
     """
     hosts = world.comm.allgather(world.hostname)
     first = hosts.count(hosts[0])
     if hosts != [host for host in dict.fromkeys(hosts) for _ in range(first)]:
         raise on_all_ranks(InputError(
-            f"ranks are not placed in equal blocks of {first} per node; start the job with as "
-            "many ranks on every node, in block order"
+            f"ranks are not placed in equal blocks of {first} per node; start the job with the "
+            "same number of ranks on every node, in block order"
         ))
     return first
 
 
 def cores_per_unit(node: NodeCores, local: int, size: int) -> int:
-    """Cores of one unit of the innermost level; 0 where they are unknown.
+    """Cores of one unit of the innermost level; 0 if unknown.
 
     Parameters
     ----------
     node : NodeCores
-        Ranks and cores of a machine, which has several nodes where these are containers.
+        Ranks and cores of a physical machine, which may run several nodes as containers.
     local, size : int
-        Ranks of a node and of the job. With one rank a node the only unit is the whole job.
+        Ranks per node and in the job. With one rank per node, the unit is the whole job.
     """
     unit = local if local > 1 else size
     if unit > node.ranks:
@@ -77,79 +78,79 @@ def cores_per_unit(node: NodeCores, local: int, size: int) -> int:
 
 
 class Calibration:
-    """The measurements of a job; every rank makes it at the same time.
+    """The measurements of a job. All methods are collective.
 
     Parameters
     ----------
-    tell : callable
-        Called with the progress in words.
+    report : callable
+        Called with a line of progress.
     transport : Transport
-        The way of messages between GPUs.
+        How messages travel between GPUs.
     """
 
-    def __init__(self, world: World, backend: Backend, name: str, tell: Callable[[str], None],
+    def __init__(self, world: World, backend: Backend, name: str, report: Callable[[str], None],
                  transport: Transport = Transport.STAGED) -> None:
-        self.world, self.backend, self.name, self._tell = world, backend, name, tell
+        self.world, self.backend, self.name, self._report = world, backend, name, report
         self.begin = time.perf_counter()
         local = self.local = ranks_per_node(world)
         nodes = self.nodes = world.size // local
         steps, config = Steps(Communicator(world, backend, transport)), Config(n=nodes, c=local)
-        tell("setting up: rates of a device")
+        report("setting up: rates of a device")
         self._rates = DeviceProbe(world, backend, world.rank % local == 0)
         self._node = fullest_node(world, backend.name)
         before = computing(backend)
 
         def timer(action: Callable[[], None]) -> Timer:
-            """A message comes after computing, as in an iteration. Where ranks share cores, it
-            would wait for what the others compute, which counts as computing already.
+            """A timer of messages that follow compute, as in an iteration. If ranks share cores,
+            a message would wait for other ranks' compute, so it is timed alone.
             """
             if self._node.shared:
-                return Timer(world, backend, action, lasts_s=SHARED_S)
+                return Timer(world, backend, action, sample_s=SHARED_S)
             return Timer(world, backend, action, before)
 
         self._levels: list[LevelProbe] = []
         self._exchanges: list[P2pProbe] = []
         if local > 1:
-            tell(f"setting up: links between {local} ranks of a node")
-            holds = 0 if nodes == 1 else local
-            self._levels.append(LevelProbe(steps, config, "c", "node", holds, 1, timer))
+            report(f"setting up: links between {local} ranks of a node")
+            ranks = 0 if nodes == 1 else local
+            self._levels.append(LevelProbe(steps, config, "c", "node", ranks, 1, timer))
             self._exchanges.append(P2pProbe(steps, "c", "node", nodes, local, timer))
         if nodes > 1:
-            tell(f"setting up: links between {nodes} nodes")
+            report(f"setting up: links between {nodes} nodes")
             self._levels.append(LevelProbe(steps, config, "n", "network", 0, local, timer))
             self._exchanges.append(P2pProbe(steps, "n", "network", nodes, local, timer))
         self._hiding = [Hiding(steps, backend, timer)] if world.size > 1 else []
         probes: list[DeviceProbe | LevelProbe | P2pProbe | Hiding]
         probes = [self._rates, *self._levels, *self._exchanges, *self._hiding]
         self._timers = [timer for probe in probes for timer in probe.timers]
-        #: The plan that measures a piece of work, by the work's key.
+        #: The number of the plan that measures each piece of work, by the work's key.
         self._owner: dict[str, int] = {}
-        #: Samples of the visits of a plan, by its place among all that were visited.
+        #: Samples from each visit, by number of the plan.
         self._samples: dict[int, list[Samples]] = defaultdict(list)
         self._plans = 0
 
     @property
     def elapsed_s(self) -> float:
-        """The longest of all ranks."""
-        return self.world.most(time.perf_counter() - self.begin)
+        """Time since the start of the calibration, the maximum over ranks."""
+        return self.world.max(time.perf_counter() - self.begin)
 
     def visits(self, plans: Sequence[Plan], links: bool = True) -> Iterator[int]:
-        """Measures; yields the number of every visited plan after its visit.
+        """Measures the plans in rounds; yields the index of each plan after each visit.
 
         Parameters
         ----------
         links : bool
-            Also sample links and rates.
+            Also measure links and rates.
         """
         timers = self._timers if links else []
         first, self._plans = self._plans, self._plans + len(plans)
         links_s = ROUNDS * sum(timer.sample_s for timer in timers)
-        machine = self._machine()
-        expected_s = self.world.most(links_s + sum(self.expected_s(p, machine) for p in plans))
-        self._tell(f"{ROUNDS} rounds of {len(timers)} measurements, {len(plans)} plans: "
-                   f"about {expected_s:.0f} s ({links_s:.0f} s for the links and rates)")
+        machine = self._links_and_rates()
+        expected_s = self.world.max(links_s + sum(self.expected_s(p, machine) for p in plans))
+        self._report(f"{ROUNDS} rounds of {len(timers)} measurements, {len(plans)} plans: "
+                     f"about {expected_s:.0f} s ({links_s:.0f} s for the links and rates)")
         for i in range(ROUNDS):
-            self._tell(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
+            self._report(f"round {i + 1} of {ROUNDS}, {time.perf_counter() - self.begin:.0f} s")
             for timer in timers:
                 timer.take()
             for number, plan in enumerate(plans):
@@ -157,25 +158,25 @@ class Calibration:
                 yield number
 
     def _visit(self, number: int, plan: Plan) -> None:
-        gc.collect()  # the arrays of the plan before, which know each other
+        gc.collect()  # frees the previous plan's arrays, which are in reference cycles
         others = {key for key, owner in self._owner.items() if owner != number}
-        found = compute_probe.compute_samples(self.world, plan, self.backend, others)
-        if found is not None:
-            self._owner |= {work.key: number for work in found.works}
-            self._samples[number].append(found)
+        samples = compute_probe.compute_samples(self.world, plan, self.backend, others)
+        if samples is not None:
+            self._owner |= {work.key: number for work in samples.works}
+            self._samples[number].append(samples)
 
     def expected_s(self, plan: Plan, machine: Machine) -> float:
-        """Duration of all visits of a plan (s), from what `machine` says."""
-        found = price(plan.network.build(), plan, machine)
-        visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * found.compute_s)
-        weights_s = int(found.memory.weights_bytes) * _WEIGHTS_S_PER_BYTE
-        return ROUNDS * (2 * found.compute_s + visit_s + weights_s)
+        """Expected duration of all visits of a plan (s) on `machine`."""
+        priced = price(plan.network.build(), plan, machine)
+        visit_s = max(compute_probe.VISIT_S, compute_probe.FEWEST * priced.compute_s)
+        weights_s = int(priced.memory.weights_bytes) * _WEIGHTS_S_PER_BYTE
+        return ROUNDS * (2 * priced.compute_s + visit_s + weights_s)
 
-    def _machine(self) -> Machine:
-        """Links and rates as measured so far, with their quality."""
+    def _links_and_rates(self) -> Machine:
+        """The machine without compute steps, from the samples so far."""
         world, rates = self.world, self._rates
-        found = [level.found() for level in self._levels]
-        levels = tuple(f.level for f in found) or files.load("local").levels
+        fits = [level.fit() for level in self._levels]
+        levels = tuple(fit.level for fit in fits) or files.load("local").levels
         host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = self.backend.memory_bytes or host_bytes // self.local
         device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
@@ -184,9 +185,9 @@ class Calibration:
                  f"{threads} BLAS thread(s) a rank")
         notes += "".join(f", {name} {value}" for name, value in self.backend.versions.items())
         if world.size == 1:
-            notes += "; links not measured, they are the preset 'local'"
+            notes += "; links are not measured but come from the preset 'local'"
         quality = {
-            "links": [f.quality for f in found],
+            "links": [fit.quality for fit in fits],
             "memory": {"alone_bytes_per_s": rates.alone_bytes_per_s,
                        "together_bytes_per_s": rates.copy_bytes_per_s},
         }
@@ -199,22 +200,19 @@ class Calibration:
             processor=processor,
         )
 
-    def of(self, plans: Sequence[Plan]) -> Machine:
-        """The machine, with the compute steps of `plans`."""
+    def measure(self, plans: Sequence[Plan]) -> Machine:
+        """Measures links, rates and the compute steps of `plans`; returns the machine."""
         for _ in self.visits(plans):
             pass
-        return self.found()
+        return self.machine()
 
-    def found(self) -> Machine:
-        """The machine after the last round, the same on all ranks.
-
-        The slowest rank's times are common to all already; each rank's own fits are not.
-        """
-        machine, world = self._machine(), self.world
+    def machine(self) -> Machine:
+        """The machine from all samples so far, the same on all ranks."""
+        machine, world = self._links_and_rates(), self.world
         collectives: list[Factors] = []
         for level, exchanges in zip(self._levels, self._exchanges, strict=True):
             collectives += [*level.factors(machine, world.size), *exchanges.factors(machine)]
-        samples = [together(visits) for visits in self._samples.values()]
+        samples = [concatenated(visits) for visits in self._samples.values()]
         hosts = world.comm.allgather(world.hostname)
         origin = Origin.of(hosts, whole_number("OPENBLAS_NUM_THREADS") or 0, self.backend.name,
                            self.backend.versions)
@@ -224,8 +222,8 @@ class Calibration:
         }
         if samples:
             quality["compute"] = _compute_quality(samples)
-        table = {key: seconds for each in samples for key, seconds in each.table().items()}
-        works = [work for each in samples for work in each.works]
+        table = {key: seconds for s in samples for key, seconds in s.table().items()}
+        works = [work for s in samples for work in s.works]
         return world.bcast(replace(
             machine, compute=table, kinds=kinds(machine.device, works, table),
             collectives=tuple(collectives), quality=quality,
@@ -234,29 +232,18 @@ class Calibration:
 
 
 def _compute_quality(samples: list[Samples]) -> dict[str, Any]:
-    """Spread of the iterations, quartile range over median: of the middle step and of the worst."""
-    each = {work.key: seconds for found in samples
-            for work, seconds in zip(found.works, found.seconds.T, strict=True)}
-    low, middle, high = np.array([np.percentile(seconds, (25, 50, 75))
-                                  for seconds in each.values()]).T
-    spread = (high - low) / np.maximum(middle, 1e-9)
-    # steps of no weight differ most
-    counts = middle >= np.median(middle)
-    worst = int(np.argmax(np.where(counts, spread, -1.0)))
+    """Median and worst spread (interquartile range over median) of the compute steps' times."""
+    by_key = {work.key: seconds for s in samples
+              for work, seconds in zip(s.works, s.seconds.T, strict=True)}
+    low, median, high = np.array([np.percentile(seconds, (25, 50, 75))
+                                  for seconds in by_key.values()]).T
+    spread = (high - low) / np.maximum(median, 1e-9)
+    # Short steps have the largest spread, but it does not matter.
+    long = median >= np.median(median)
+    worst = int(np.argmax(np.where(long, spread, -1.0)))
     return {
-        "steps": len(each), "spread": float(np.median(spread)),
-        "worst_spread": float(spread[worst]), "worst": list(each)[worst],
-        "outliers": sum(outliers(seconds) for seconds in each.values()),
-        "samples": sum(len(seconds) for seconds in each.values()),
+        "steps": len(by_key), "spread": float(np.median(spread)),
+        "worst_spread": float(spread[worst]), "worst": list(by_key)[worst],
+        "outliers": sum(outliers(seconds) for seconds in by_key.values()),
+        "samples": sum(len(seconds) for seconds in by_key.values()),
     }
-
-
-def calibrate(
-    world: World, backend: Backend, plans: Sequence[Plan], name: str,
-    tell: Callable[[str], None], transport: Transport = Transport.STAGED,
-) -> Machine:
-    """Measures this job's ranks: levels, device rates, and the compute steps of `plans`.
-
-    All ranks get the same machine.
-    """
-    return Calibration(world, backend, name, tell, transport).of(plans)

@@ -1,4 +1,4 @@
-"""Times of the compute steps of plans inside a job, with every rank at work."""
+"""Times of a plan's compute steps while all ranks of a job work."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from hpcpar.runtime.program import Program
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 
-#: Length of a visit of a plan (s), and its fewest iterations.
+#: Length of a visit of a plan (s), and its smallest number of iterations.
 VISIT_S, FEWEST = 0.25, 1
 
 
 def compute_samples(
     world: World, plan: Plan, backend: Backend, known: Collection[str]
 ) -> Samples | None:
-    """Times of the pieces of work of a plan that are not in `known`; None where there are none.
+    """Times of a plan's pieces of work that are not in `known`; None if all are.
 
-    Whole iterations run without messages: caches are as cold as in a run, and all ranks compute.
-    Each step takes its share of what a rank does between steps.
+    Whole iterations run without messages, so caches are as cold as in a run, and all ranks compute.
+    The time between steps is divided evenly among the compute steps.
     """
     network = plan.network.build()
     schedule = schedule_for(network, plan)
@@ -47,19 +47,18 @@ def compute_samples(
     world.barrier()
     begin = time.perf_counter()
     iterate()
-    once_s = world.most(time.perf_counter() - begin)
+    once_s = world.max(time.perf_counter() - begin)
     steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / once_s)), len(schedule.steps)))
     computing = list(program.actions)
     world.barrier()
     for row in steps_s:
         begin = time.perf_counter()
         iterate()
-        took_s = time.perf_counter() - begin
+        iteration_s = time.perf_counter() - begin
         row[:] = program.times().seconds
-        between_s = took_s - row.sum()
-        row[computing] += between_s / max(1, len(computing))
-    each = np.array(world.comm.allgather(work.seconds(steps_s, world.rank)))
-    seconds = of_all_ranks(each, fullest_node(world, backend.name).shared)
+        row[computing] += (iteration_s - row.sum()) / max(1, len(computing))
+    by_rank = np.array(world.comm.allgather(work.seconds(steps_s, world.rank)))
+    seconds = of_all_ranks(by_rank, fullest_node(world, backend.name).shared)
     works = list(work.works.values())
     return Samples([works[i] for i in new], seconds[:, new])
 
@@ -67,9 +66,7 @@ def compute_samples(
 def _silent(
     world: World, network: Network, plan: Plan, schedule: Schedule, backend: Backend
 ) -> tuple[Callable[[], None], Program]:
-    """An iteration of training without messages, on random data, as a run's loop does it; weights
-    stay as they are.
-    """
+    """A training iteration as in a run, but without messages, on random data, with rate 0."""
     executor = Executor(network, plan, schedule, NullCommunicator(world, backend), backend, 0)
     program = executor.training
     assert program is not None
@@ -81,16 +78,15 @@ def _silent(
                           np.full(per_channel, 1 / 64, plan.dtype))
     order = rng.permutation(len(images))
     stamps, numbers = Stamps(world, len(schedule.steps)), itertools.count()
-    count = plan.batch
-    truth_shape = (count, *shape(executor.truth_box))
+    truth_shape = (plan.batch, *shape(executor.truth_box))
     truth = rng.integers(0, network.classes, truth_shape)
     if network.loss.takes_targets:
         truth = rng.standard_normal(truth_shape).astype(plan.dtype)
 
     def iterate() -> None:
-        chosen = backend.upload(images[order])
+        shuffled = backend.upload(images[order])
         begin = time.perf_counter()
-        executor.iterate(chosen, truth, 0, 0.0, 0.9, 0.0)
+        executor.iterate(shuffled, truth, 0, 0.0, 0.9, 0.0)
         stamps.add(next(numbers), program, begin)
 
     return iterate, program

@@ -1,4 +1,4 @@
-"""Rates of one rank's device with all ranks at work: products, copies, launches, packing."""
+"""Rates of a rank's device while all ranks work: products, copies, launches, packing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hpcpar.calibrate.timer import Timer, long_enough
 from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 
-#: Edge of the square matrices, and bytes of the vectors: they double, up to the second number,
-#: until an operation takes so long (s). Shorter ones do not fill a GPU.
+#: Ranges of the edge of square matrices and of the bytes of vectors. They double until an operation
+#: takes this time (s). Shorter operations do not fill a GPU.
 _EDGES, _PRODUCT_S = (768, 12_288), 5e-3
 _VECTOR_BYTES, _COPY_S = (8 << 20, 1 << 30), 1e-3
-#: Bytes of what is added to, over those of a vector.
+#: Length of a vector, as a multiple of the length of the additions.
 _PIECE = 8
 
 
@@ -24,7 +24,7 @@ class DeviceProbe:
     Parameters
     ----------
     first : bool
-        This rank is the first of its node: it copies once more while the others of the node rest.
+        This rank is the first of its node: it also copies while the node's other ranks are idle.
     """
 
     def __init__(self, world: World, backend: Backend, first: bool) -> None:
@@ -47,7 +47,7 @@ class DeviceProbe:
         return Timer(self._world, self._backend, action)
 
     def _matrices(self, edge: int) -> Timer:
-        """A product of matrices of random numbers."""
+        """A product of matrices with random numbers."""
         rng = np.random.default_rng(0)
         a, b, c = (self._backend.empty((edge, edge), "float32") for _ in range(3))
         for matrix in (a, b):
@@ -69,12 +69,12 @@ class DeviceProbe:
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Read and written, with all ranks of a node copying."""
+        """Bytes read plus bytes written, while all ranks of a node copy."""
         return 2.0 * self._long_bytes / self._copy.seconds
 
     @property
     def alone_bytes_per_s(self) -> float:
-        """Read and written, with one rank of a node copying."""
+        """Bytes read plus bytes written, while one rank of a node copies."""
         return 2.0 * self._long_bytes / self._alone.seconds
 
     @property

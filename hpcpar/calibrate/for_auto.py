@@ -1,8 +1,8 @@
-"""Calibration of what the search chooses (``hpcpar calibrate --for auto``): search, measure the
-compute steps of the plans that lead, search again, until the choice stands.
+"""Calibration for the search (``hpcpar calibrate --for auto``): search, measure the compute steps
+of the leading plans, and search again until the choice is stable.
 
-OptCNN measures tC of every configuration of every layer. Here only the pieces of work of plans that
-may turn out to be the fastest are measured.
+OptCNN measures tC of every configuration of every layer. This module measures only the compute
+steps of plans that may be the fastest.
 """
 
 from __future__ import annotations
@@ -20,46 +20,34 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Plan
 from hpcpar.search.candidates import Candidate
 
-#: Estimates of work are seldom too long by more than this factor.
+#: Estimates of compute times are rarely too long by more than this factor.
 TOO_LONG = 1.5
-#: Plans that are measured before the next search.
-AT_A_TIME = 4
-#: From a machine to candidates, the best first.
+#: Number of plans to measure before the next search.
+PLANS_PER_SEARCH = 4
+#: Returns the candidates for a machine, best first.
 Search = Callable[[Machine], list[Candidate]]
 
 
 class Contender(NamedTuple):
-    """A plan that may turn out to be the fastest.
-
-    Attributes
-    ----------
-    estimated_s : dict
-        By the key of every piece of work that is not measured: estimated seconds in an iteration.
-    """
+    """A plan that may be the fastest."""
 
     candidate: Candidate
+    #: Estimated time per iteration (s) of each unmeasured piece of work, by its key.
     estimated_s: dict[str, float]
 
 
 @dataclass(frozen=True)
 class AutoChoice:
-    """The choice of the search in the end.
-
-    Attributes
-    ----------
-    searches : int
-        Searches until then.
-    measured, shapes : int
-        Pieces of work that were measured, of all those of the plans near the fastest.
-    stands : bool
-        False where the budget was spent before all contenders were measured.
-    """
+    """The final choice of the search."""
 
     strategy: str
     iteration_s: float
+    #: Number of searches.
     searches: int
+    #: Measured pieces of work, and all pieces of work, of the plans near the fastest.
     measured: int
     shapes: int
+    #: False if time ran out before all contenders were measured.
     stands: bool
 
 
@@ -72,15 +60,13 @@ class Contest:
         self._shapes: set[str] = set()
 
     def contenders(self, machine: Machine) -> list[Contender]:
-        """Plans with work that is not measured: the fastest, and those that would be if estimates
-        were too long by `TOO_LONG`.
-        """
+        """Plans with unmeasured work that are, or with times `TOO_LONG` would be, the fastest."""
         self._searches += 1
-        found = self._search(replace(machine, trusts_estimates=True))
-        found = [c for c in found if c.fits == found[0].fits]
-        best_s = min(c.iteration_s for c in found)
-        out = []
-        for c in found:
+        candidates = self._search(replace(machine, trusts_estimates=True))
+        candidates = [c for c in candidates if c.fits == candidates[0].fits]
+        best_s = min(c.iteration_s for c in candidates)
+        contenders = []
+        for c in candidates:
             if c.iteration_s > TOO_LONG * best_s:
                 continue
             spent_s = seconds_of_work(c)
@@ -88,18 +74,19 @@ class Contest:
             estimated_s = {key: s for key, s in spent_s.items() if key not in machine.compute}
             least_s = c.iteration_s - (1 - 1 / TOO_LONG) * sum(estimated_s.values())
             if estimated_s and (c.iteration_s == best_s or least_s < best_s):
-                out.append(Contender(c, estimated_s))
-        self._stands = not out
-        return out
+                contenders.append(Contender(c, estimated_s))
+        self._stands = not contenders
+        return contenders
 
     def next_plans(self, machine: Machine, left_s: float,
                    expected_s: Callable[[Plan, Machine], float]) -> list[Plan]:
-        """The plans to measure next, those that tell most first; none where the choice stands, or
-        nothing more can be measured in `left_s`.
+        """The plans to measure next, the most informative first.
+
+        Empty if the choice is stable, or if `left_s` is too short for any measurement.
         """
         contenders, plans = self.contenders(machine), list[Plan]()
-        while contenders and len(plans) < AT_A_TIME:
-            best = most_telling(contenders)
+        while contenders and len(plans) < PLANS_PER_SEARCH:
+            best = most_informative(contenders)
             contenders = [c for c in contenders if c is not best]
             measuring_s = expected_s(best.candidate.plan, machine)
             if measuring_s <= left_s:
@@ -117,14 +104,14 @@ class Contest:
 
 
 def seconds_of_work(candidate: Candidate) -> dict[str, float]:
-    """Seconds that an iteration spends on every piece of work, by its key."""
+    """Time per iteration (s) of every piece of work, by its key."""
     network, plan = candidate.task.network, candidate.plan
     work = WorkIndex(network, plan, schedule_for(network, plan))
     return work.totals([float(step.seconds) for step in candidate.costs.steps])
 
 
-def most_telling(contenders: Sequence[Contender]) -> Contender:
-    """The contender whose pieces of work take the largest shares of all contenders' iterations."""
+def most_informative(contenders: Sequence[Contender]) -> Contender:
+    """The contender whose unmeasured work takes the largest share of all contenders' iterations."""
     share: dict[str, float] = defaultdict(float)
     for c in contenders:
         for key, seconds in c.estimated_s.items():
@@ -133,26 +120,27 @@ def most_telling(contenders: Sequence[Contender]) -> Contender:
 
 
 def unmeasured(contenders: Sequence[Contender], measured: Contender) -> list[Contender]:
-    """The contenders that still have unmeasured work once `measured` is measured."""
-    left = [Contender(c.candidate, {key: s for key, s in c.estimated_s.items()
+    """The contenders that still have unmeasured work after the measurement of `measured`."""
+    rest = [Contender(c.candidate, {key: s for key, s in c.estimated_s.items()
                                     if key not in measured.estimated_s}) for c in contenders]
-    return [c for c in left if c.estimated_s]
+    return [c for c in rest if c.estimated_s]
 
 
 def calibrate_for_auto(calibration: Calibration, search: Search,
                        budget_s: float) -> tuple[Machine, AutoChoice]:
-    """Measures links and rates, then what the best plans compute, until the choice stands or the
-    budget is spent. All ranks get the same.
+    """Alternates searches and measurements until the choice is stable or the time is up.
+
+    All ranks get the same result.
     """
     world, contest = calibration.world, Contest(search)
     deque(calibration.visits([]), maxlen=0)
     while True:
-        machine, left_s = calibration.found(), budget_s - calibration.elapsed_s
+        machine, left_s = calibration.machine(), budget_s - calibration.elapsed_s
         plans = world.first(partial(contest.next_plans, machine, left_s, calibration.expected_s))
         if not plans:
             break
         for number in calibration.visits(plans, links=False):
-            # after a whole round: estimates of what measuring takes may be too short
+            # `expected_s` may be too short: stop after a complete round.
             if number == len(plans) - 1 and calibration.elapsed_s > budget_s:
                 break
     choice = world.first(partial(contest.choice, machine))

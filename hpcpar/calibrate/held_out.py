@@ -1,4 +1,4 @@
-"""90% intervals of measured over predicted times, from samples that are held out in turn."""
+"""90% intervals of the ratio of measured to predicted times, by cross-validation on samples."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hpcpar.calibrate.samples import Samples, together
+from hpcpar.calibrate.samples import Samples, concatenated
 from hpcpar.cost.compute.step_time import plain_roofline_s
 from hpcpar.cost.compute.work import Work
 from hpcpar.machine.model import Device, Ratios
 
 
 def interval(ratios: Sequence[float], weights: Sequence[float] | None = None) -> Ratios | None:
-    """The 90% interval in which a further ratio lies; None with fewer than three.
+    """The 90% prediction interval of the next ratio; None from fewer than three ratios.
 
-    Logarithms of ratios are taken for normal around 0 (the prediction), with Student's t for few.
+    The logarithms of the ratios are assumed to be normally distributed around 0. Student's t
+    accounts for their small number.
     """
     if len(ratios) < 3:
         return None
@@ -30,23 +31,21 @@ def interval(ratios: Sequence[float], weights: Sequence[float] | None = None) ->
 
 
 def of_compute(visits_of_plans: Iterable[Sequence[Samples]]) -> Ratios | None:
-    """Measured computing: every visit of a plan, predicted from the plan's other visits."""
+    """Measured compute steps: each visit of a plan, predicted from its other visits."""
     ratios, weights = [], []
     for visits in visits_of_plans:
         for i, visit in enumerate(visits if len(visits) > 1 else ()):
-            others = together([*visits[:i], *visits[i + 1:]])
-            own_s, others_s = (sum(each.table().values()) for each in (visit, others))
-            if own_s > 0 and others_s > 0:
-                ratios.append(own_s / others_s)
+            others = concatenated([*visits[:i], *visits[i + 1:]])
+            visit_s, others_s = (sum(samples.table().values()) for samples in (visit, others))
+            if visit_s > 0 and others_s > 0:
+                ratios.append(visit_s / others_s)
                 weights.append(others_s)
     return interval(ratios, weights)
 
 
 def of_estimates(device: Device, works: Iterable[Work],
                  table: Mapping[str, float]) -> Ratios | None:
-    """Estimated computing: every piece of work of the table, predicted by its roofline and the
-    factor of the others of its kind.
-    """
+    """Estimated compute steps: each is predicted by its roofline and the others of its kind."""
     kinds: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for work in works:
         roofline_s = float(plain_roofline_s(device, work))
@@ -55,16 +54,14 @@ def of_estimates(device: Device, works: Iterable[Work],
     ratios, weights = [], []
     for pairs in kinds.values():
         measured_s, expected_s = (sum(values) for values in zip(*pairs, strict=True))
-        for own_s, roofline_s in pairs if len(pairs) > 1 else ():
-            factor = (measured_s - own_s) / (expected_s - roofline_s)
-            ratios.append(own_s / (factor * roofline_s))
-            weights.append(own_s)
+        for work_s, roofline_s in pairs if len(pairs) > 1 else ():
+            factor = (measured_s - work_s) / (expected_s - roofline_s)
+            ratios.append(work_s / (factor * roofline_s))
+            weights.append(work_s)
     return interval(ratios, weights)
 
 
 def of_timers(samples_of_timers: Iterable[Sequence[float]]) -> Ratios | None:
-    """Communication: the median of a movement's later samples, predicted by that of its earlier
-    ones, as a run's median is by the calibration's.
-    """
+    """Communication: the median of each timer's later samples, predicted by its earlier samples."""
     halves = [(s[: len(s) // 2], s[len(s) // 2:]) for s in samples_of_timers if len(s) > 1]
-    return interval([float(np.median(later) / np.median(before)) for before, later in halves])
+    return interval([float(np.median(later) / np.median(earlier)) for earlier, later in halves])

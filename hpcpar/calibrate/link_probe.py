@@ -1,4 +1,4 @@
-"""Times of a level's messages and collectives, and the communication that computing hides."""
+"""Times of a level's messages and collectives, and the communication that compute hides."""
 
 from __future__ import annotations
 
@@ -26,40 +26,38 @@ from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
-#: Largest buffer of a ring, of a message for each member: on very many nodes the largest messages
-#: are left out.
-MOST_BYTES = 256 << 20
+#: Largest buffer of a ring, which holds one message per member. With very many members, the largest
+#: messages are left out.
+MAX_RING_BYTES = 256 << 20
 #: Bytes of the buffers of collectives.
 BUFFERS = (4096, 32 * 1024, 128 * 1024, 1 << 20, 4 << 20)
-#: Bytes of long buffers, each measured where a ring of the longest messages passes as many bytes on
-#: in so many seconds: the longest between GPUs only.
+#: Bytes of long buffers, and the time limit (s) of each. A buffer is measured if the estimate from
+#: the longest ring messages is below the limit; only GPUs are fast enough for the longest.
 LONG_BUFFERS_S = {16 << 20: 0.1, 64 << 20: 0.01, 256 << 20: 0.01}
-#: A gradient worth hiding: its bytes double, up to the second number, until an allreduce takes so
-#: long (s).
+#: Range of bytes of a gradient to hide. They double until its allreduce takes this time (s).
 LONG_BYTES, LONG_S = (8 << 20, 256 << 20), 1e-3
-#: Edge of the square matrices that are multiplied beside it: it doubles, up to the second number,
-#: until a product takes so long (s). Shorter ones do not fill a GPU.
+#: Range of edges of the square matrices that are multiplied meanwhile. The edge doubles until a
+#: product takes this time (s). Shorter products do not fill a GPU.
 EDGES, PRODUCT_S = (256, 2048), 30e-6
-#: Compute time beside a message, as a multiple of the message's time: long enough to hide it
-#: completely, and short enough to be hidden by it.
+#: Compute time during a message, as a multiple of the message's time: long enough to hide the
+#: message completely, and short enough for the message to hide it.
 LONG_COMPUTE, SHORT_COMPUTE = 1.5, 0.25
-#: Least progress beside computing.
+#: Lower bound of the progress of messages during compute.
 SLOWEST = 0.01
-#: Bytes of a number that is sent.
+#: Bytes of an element.
 ITEM = 4
-#: The tensor that a probe's steps move, for their messages of errors.
+#: The tensor of a probe's steps in error messages.
 PROBED = TensorRef("probe", Role.OUTPUT)
 MakeTimer = Callable[[Callable[[], None]], Timer]
-#: Size of a core's own caches, about.
+#: Approximate size of a core's private caches.
 CACHE_BYTES = 1 << 20
 
 
 class Steps:
-    """Makes collectives over one mesh axis of a configuration, on buffers of zeros: sums stay zero,
-    however often.
+    """Makes collectives over one mesh axis of a configuration, on buffers of zeros.
 
-    Buffers are where a run's are, in a device's memory too: staging them is part of a message's
-    time.
+    Repeated sums stay zero. As in a run, the buffers are in device memory, so that the time of a
+    message includes staging.
     """
 
     def __init__(self, communicator: Communicator) -> None:
@@ -68,14 +66,14 @@ class Steps:
 
     def action(self, kind: Kind, algorithm: str, config: Config, axis: str, n_bytes: int,
                only: int | None = None) -> Callable[[], None]:
-        """One collective, all groups at work at once; or one group alone, that of rank `only`."""
+        """A collective in all groups at the same time, or only in the group of rank `only`."""
         transfer = self.bind(kind, algorithm, config, axis, n_bytes)
         if only is not None and self.rank not in Group((config.mesh_axes[axis],)).members(only):
             return lambda: None
-        return self.whole(transfer)
+        return self.blocking(transfer)
 
-    def whole(self, transfer: Transfer) -> Callable[[], None]:
-        """From a movement's start to its end."""
+    def blocking(self, transfer: Transfer) -> Callable[[], None]:
+        """An action that starts a transfer and waits for it."""
         def run() -> None:
             self.communicator.start(transfer)
             self.communicator.wait(transfer)
@@ -84,9 +82,8 @@ class Steps:
 
     def bind(self, kind: Kind, algorithm: str, config: Config, axis: str,
              n_bytes: int) -> Transfer:
-        """A collective on a whole buffer of `n_bytes` of its own."""
+        """A collective on a new buffer of `n_bytes`, rounded down to equal blocks."""
         mesh_axis = config.mesh_axes[axis]
-        # blocks of one size
         items = max(1, n_bytes // ITEM // int(mesh_axis.size)) * int(mesh_axis.size)
         cut = Layout(config, (Axis(axis, items, items),))
         whole = Layout(config, (Axis(axis, items, items, relation=Full()),))
@@ -94,19 +91,19 @@ class Steps:
         destination = cut if kind is Kind.REDUCE_SCATTER else whole
         zeros = self.communicator.backend.zeros
         buffer = zeros((items,), "float32")
-        held, wanted = (buffer[slice(*layout.box(self.rank)[0])]
-                        for layout in (source, destination))
+        before, after = (buffer[slice(*layout.box(self.rank)[0])]
+                         for layout in (source, destination))
         if kind is Kind.REDUCE_SCATTER:
-            wanted = zeros(wanted.shape, "float32")
+            after = zeros(after.shape, "float32")
         step = self._step(kind, source, destination, Group((mesh_axis,)), algorithm)
-        return self.communicator.bind(step, held, wanted)
+        return self.communicator.bind(step, before, after)
 
     def direct(self, kind: Kind, source: Layout, destination: Layout) -> Transfer:
-        """Messages from rank to rank, between buffers of their own."""
-        held, wanted = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
-                        for layout in (source, destination))
+        """Direct messages from rank to rank, between new buffers."""
+        before, after = (self.communicator.backend.zeros(shape(layout.box(self.rank)), "float32")
+                         for layout in (source, destination))
         step = self._step(kind, source, destination, None, "direct")
-        return self.communicator.bind(step, held, wanted)
+        return self.communicator.bind(step, before, after)
 
     def _step(self, kind: Kind, source: Layout, destination: Layout, group: Group | None,
               algorithm: str) -> Comm:
@@ -118,9 +115,7 @@ class Steps:
 
 
 def computing(backend: Backend) -> Callable[[], None]:
-    """Computing as it comes before a message in an iteration: it empties the core's caches of all
-    that messages need.
-    """
+    """Compute before a message, as in an iteration: it evicts the message from the caches."""
     a, b, c = (backend.zeros((256, 256), "float32") for _ in range(3))
     x, y = (backend.zeros((CACHE_BYTES // ITEM,), "float32") for _ in range(2))
 
@@ -133,7 +128,7 @@ def computing(backend: Backend) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class MeasuredLevel:
-    """A level, and how sure its numbers are."""
+    """A level, and the confidence in its numbers."""
 
     level: Level
     quality: dict[str, Any]
@@ -145,10 +140,12 @@ class LevelProbe:
     Parameters
     ----------
     axis : str
-        The mesh axis of `config` in which its neighbours differ.
+        The mesh axis of `config` along which the level's neighbors differ.
+    ranks : int
+        Ranks in a unit of this level (`Level.ranks`).
     inside : int
-        Ranks of a unit of the level inside: all of them send at once, and one alone where there are
-        several.
+        Ranks in a unit of the next inner level. All of them send at the same time; if there are
+        several, one also sends alone.
     """
 
     def __init__(
@@ -158,16 +155,16 @@ class LevelProbe:
         self.mesh_axis = config.mesh_axes[axis]
         self.name, self.ranks, self.inside = name, ranks, inside
         self.p = int(self.mesh_axis.size)
-        self.pieces = [piece for piece in PIECES if piece * self.p <= MOST_BYTES]
+        self.pieces = [piece for piece in PIECES if piece * self.p <= MAX_RING_BYTES]
 
         def ring(piece: int, only: int | None = None) -> Timer:
             return timer(steps.action(Kind.ALLGATHER, "ring", config, axis,
                                       self.p * piece, only))
 
         self.messages = [ring(piece) for piece in self.pieces]
-        self.alone = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
-        last = self.messages[-1].once_s / (self.p * self.pieces[-1])
-        long = [n for n, most_s in LONG_BUFFERS_S.items() if n * last <= most_s]
+        self.single = [ring(piece, 0) for piece in self.pieces] if inside > 1 else []
+        s_per_byte = self.messages[-1].once_s / (self.p * self.pieces[-1])
+        long = [n for n, limit_s in LONG_BUFFERS_S.items() if n * s_per_byte <= limit_s]
         self.buffers = (*BUFFERS, *long)
         library = ["mpi"] if steps.communicator.library_collectives else []
         self.collectives = {
@@ -180,54 +177,53 @@ class LevelProbe:
 
     @property
     def timers(self) -> list[Timer]:
-        return [*self.messages, *self.alone,
-                *(g for each in self.collectives.values() for g in each)]
+        return [*self.messages, *self.single,
+                *(timer for timers in self.collectives.values() for timer in timers)]
 
-    def found(self) -> MeasuredLevel:
-        """The level; every rank has measured the same."""
+    def fit(self) -> MeasuredLevel:
+        """The level that fits the samples."""
         rounds = self._messages_s(self.messages)
         fitted = alpha_beta_fit.hockney(self.pieces, np.median(rounds, axis=0))
         alpha, beta, small = fitted
         low, high = bootstrap(rounds, lambda t: alpha_beta_fit.hockney(self.pieces, t)).tolist()
         links, flow = 0.0, beta
-        if self.alone:
-            alone_s = np.median(self._messages_s(self.alone), axis=0)
-            flow = alpha_beta_fit.hockney(self.pieces, alone_s)[1]
+        if self.single:
+            single_s = np.median(self._messages_s(self.single), axis=0)
+            flow = alpha_beta_fit.hockney(self.pieces, single_s)[1]
             links = alpha_beta_fit.links(self.inside, flow, beta)
         quality = {
             "level": self.name, "ranks": self.p,
             "alpha_s": [low[0], high[0]], "small_alpha_s": [low[2], high[2]],
             "beta_s_per_byte": [low[1], high[1]], "alone_beta_s_per_byte": flow,
             "residual": alpha_beta_fit.residual(self.pieces, np.median(rounds, axis=0), fitted),
-            "outliers": sum(outliers(g.samples) for g in self.timers),
-            "samples": sum(len(g.samples) for g in self.timers),
+            "outliers": sum(outliers(timer.samples) for timer in self.timers),
+            "samples": sum(len(timer.samples) for timer in self.timers),
         }
-        beta = flow if links else beta
-        short = alpha_beta_fit.SMALL_BYTES
-        level = Level(self.name, self.ranks, alpha, beta, small, short, links,
-                      ratios=held_out.of_timers(g.samples for g in self.timers))
+        level = Level(self.name, self.ranks, alpha, flow if links else beta, small,
+                      alpha_beta_fit.SMALL_BYTES, links,
+                      ratios=held_out.of_timers(timer.samples for timer in self.timers))
         return MeasuredLevel(level, quality)
 
     def _messages_s(self, timers: list[Timer]) -> NDArray[np.float64]:
-        """[rounds, sizes] seconds of a message of a ring."""
-        return np.array([g.samples or [g.once_s] for g in timers]).T / (self.p - 1)
+        """[rounds, sizes] seconds per ring message."""
+        return np.array([timer.samples or [timer.once_s] for timer in timers]).T / (self.p - 1)
 
     def factors(self, machine: Machine, ranks: int) -> list[Factors]:
-        """Measured times of collectives over those that alpha and beta give."""
-        way = route(NetworkModel(machine), [self.mesh_axis], ranks)
+        """Measured times of collectives, as multiples of the alpha-beta model's times."""
+        path = route(NetworkModel(machine), [self.mesh_axis], ranks)
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
-        out = []
+        factors = []
         for (kind, algorithm), timers in self.collectives.items():
-            model = [float(ALGORITHMS[algorithm].priced_s(kind, n, 1, way, machine.add_s_per_byte))
-                     for n in sizes]
-            times = tuple(g.seconds / m for g, m in zip(timers, model, strict=True))
-            out.append(Factors(self.name, kind.value, algorithm, sizes, times))
-        return out
+            model_s = [float(ALGORITHMS[algorithm].priced_s(kind, n, 1, path,
+                                                            machine.add_s_per_byte))
+                       for n in sizes]
+            times = tuple(timer.seconds / s for timer, s in zip(timers, model_s, strict=True))
+            factors.append(Factors(self.name, kind.value, algorithm, sizes, times))
+        return factors
 
 
 def _product(backend: Backend, communicator: Communicator, edge: int) -> Callable[[], None]:
-    """A product of square matrices, then progress of communication as between blocks of a kernel.
-    """
+    """A product of square matrices, then a call for communication progress, as in a kernel."""
     a, b, c = (backend.zeros((edge, edge), "float32") for _ in range(3))
 
     def product() -> None:
@@ -238,10 +234,10 @@ def _product(backend: Backend, communicator: Communicator, edge: int) -> Callabl
 
 
 class Hiding:
-    """The part of a long allreduce that computing hides.
+    """The part of a long allreduce that compute hides.
 
-    With computing alone taking A seconds, the allreduce alone B and both together C, A + B - C are
-    hidden: with much computing a part of the allreduce, with little a part of the computing.
+    If compute takes A seconds alone, the allreduce B seconds alone, and both together C seconds,
+    A + B - C seconds are hidden: part of the allreduce if A > B, part of the compute if A < B.
     """
 
     def __init__(self, steps: Steps, backend: Backend, timer: MakeTimer) -> None:
@@ -252,7 +248,7 @@ class Hiding:
         def allreduce(n_bytes: int) -> Timer:
             transfers[n_bytes] = steps.bind(Kind.ALLREDUCE, "ring", Config(n=world.size),
                                             "n", n_bytes)
-            return timer(steps.whole(transfers[n_bytes]))
+            return timer(steps.blocking(transfers[n_bytes]))
 
         long_bytes, self._comm = long_enough(LONG_BYTES, LONG_S, allreduce)
         self._comm.take()
@@ -263,19 +259,19 @@ class Hiding:
         product = one.action
 
         def pair(ratio: float) -> tuple[Timer, Timer]:
-            """Computing that takes so many times as long as the allreduce, alone and with it."""
+            """Timers of compute that takes `ratio` allreduces: alone, and with the allreduce."""
             count = max(1, round(ratio * self._comm.seconds / one.seconds))
 
             def compute() -> None:
                 for _ in range(count):
                     product()
 
-            def together() -> None:
+            def both() -> None:
                 communicator.start(transfer)
                 compute()
                 communicator.wait(transfer)
 
-            return Timer(world, backend, compute), Timer(world, backend, together)
+            return Timer(world, backend, compute), Timer(world, backend, both)
 
         self._long_compute, self._short_compute = pair(LONG_COMPUTE), pair(SHORT_COMPUTE)
 
@@ -285,12 +281,12 @@ class Hiding:
 
     @property
     def part(self) -> float:
-        """`hpcpar.machine.model.Machine.overlap`."""
+        """Value of `hpcpar.machine.model.Machine.overlap`."""
         return min(1.0, max(0.0, self._hidden_s(self._long_compute) / self._comm.seconds))
 
     @property
     def progress(self) -> float:
-        """`hpcpar.machine.model.Machine.progress`."""
+        """Value of `hpcpar.machine.model.Machine.progress`."""
         hidden = self._hidden_s(self._short_compute) / self._short_compute[0].seconds
         return min(1.0, max(SLOWEST, hidden))
 

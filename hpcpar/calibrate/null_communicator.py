@@ -1,4 +1,4 @@
-"""A communicator that sends nothing, to measure computing with memory as full as in a run."""
+"""A communicator that sends nothing, to measure compute with the memory use of a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpcpar.schedule.steps import PASSES, Kind
 
 
 class NullCommunicator(Communicator):
-    """Packs what a step sends, and puts random numbers of ordinary size where its result is wanted.
+    """Packs outgoing messages, and replaces incoming ones by normally distributed numbers.
 
-    Blocks share memory, so what nobody has sent would be left over from other layers, and grow or
-    fade from iteration to iteration until it overflows or is denormal, which takes other times.
-    Sums of gradients and of moments stay the rank's own part of them: random weights or variances
-    would not do.
+    Layers share memory. Without the random numbers, a layer would read values of other layers, and
+    these would grow or decay over the iterations until they overflow or become denormal, which
+    changes compute times. Allreduces of gradients and moments keep the rank's own summand, because
+    random weights or variances are not valid.
     """
 
     def __init__(self, world: World, backend: Backend) -> None:
@@ -37,7 +37,7 @@ class NullCommunicator(Communicator):
                                    buffers.wanted)
 
     def _random(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Normal numbers; the same in every iteration."""
+        """Normally distributed numbers, the same in every iteration."""
         size = int(np.prod(shape))
         if self._pool.size < size or self._pool.dtype != dtype:
             self._pool = self._rng.standard_normal(size).astype(dtype)

@@ -1,18 +1,18 @@
 """Section ``[quality]`` of a calibrated machine file: where and how its numbers were measured.
 
 =========== ======================================================================================
-``origin``   node names without their numbers, BLAS threads a rank, kind of device, and of a GPU its
-             name, convolutions and math mode: a record must share them
+``origin``   node names without numbers, BLAS threads per rank, and kind of device; for a GPU also
+             its name, convolution library and math mode. A record must match them.
 ``links``    per level: 90% confidence intervals of latency and inverse bandwidth (over rounds),
-             root mean square of the fit's relative errors, inverse bandwidth of one flow alone,
-             outliers among the samples
-``memory``   bytes a second that a rank copies, alone on its node and with all ranks copying
-``compute``  pieces of work in the table, the median and the worst spread (quartiles over median),
-             outliers
-``search``   what ``--for auto`` chose: strategy, its time (s), searches, pieces of work measured,
-             and those of the plans near the fastest; whether the choice stands
-``sources``  records that refined the table: file, start, plan, and number of pieces of work
-``outdated`` why the numbers of an earlier version no longer price runs
+             root mean square of the fit's relative errors, inverse bandwidth of a single flow,
+             number of outliers among the samples
+``memory``   copy rate of a rank (bytes per second), alone on its node and while all ranks copy
+``compute``  number of pieces of work in the table, their median and worst spread (interquartile
+             range over median), number of outliers
+``search``   choice of ``--for auto``: strategy, iteration time (s), number of searches, measured
+             and all pieces of work of the plans near the fastest, whether the choice is stable
+``sources``  records that refined the table: file, start, plan, number of pieces of work
+``outdated`` why numbers from an earlier version no longer predict runs
 =========== ======================================================================================
 """
 
@@ -26,21 +26,21 @@ from typing import Any
 from hpcpar.errors import InputError
 from hpcpar.schema import Count, convert
 
-#: Names of those entries of `Backend.versions`.
+#: Entries of `Backend.versions` that affect times.
 _TIMES_DEPEND_ON = ("gpu", "convolutions", "math")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The setting of a measurement; times of equal settings come from the same machine."""
+    """The setting of a measurement. Times from equal settings are comparable."""
 
     #: Names of the nodes, without domains and numbers.
     nodes: str
-    #: BLAS threads of a rank; 0 where unknown.
+    #: BLAS threads per rank; 0 if unknown.
     threads: Count
     #: ``cpu`` or ``gpu``.
     device: str
-    #: Entries of `Backend.versions` on which times depend; none on CPUs, and in older files.
+    #: Entries of `Backend.versions` that affect times; empty in older files.
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -51,28 +51,28 @@ class Origin:
         return cls(", ".join(names), threads, device, known)
 
     def notes(self, versions: Mapping[str, str]) -> list[str]:
-        """A line for each property in which a run's device differs from the measured one."""
-        return [f"the plan's machine was measured with {name} {mine}, this run has {theirs}: "
-                "calibrate again for a prediction of this run"
+        """A line for each property in which a run's device differs from the measured device."""
+        return [f"the plan's machine was measured with {name} {mine}, but this run has {theirs}: "
+                "calibrate again to predict this run"
                 for name, mine, theirs in self._differences(versions)]
 
     def _differences(self, versions: Mapping[str, str]) -> list[tuple[str, str, str]]:
-        """Names of what differs, here and there; what one side does not know does not differ."""
+        """Entries that both know and that differ: name, value here, value in `versions`."""
         return [(name, mine, versions[name]) for name, mine in self.versions.items()
                 if versions.get(name, mine) != mine]
 
     def require(self, other: Origin, what: str, machine: str) -> None:
-        """Check that `what`, measured on `other`, fits the machine file that was measured here.
+        """Check that a record `what` with origin `other` matches the machine file `machine`.
 
         Raises
         ------
         InputError
-            Naming what differs.
+            The origins differ.
         """
         remedy = "refine with records of the same setting, or calibrate a machine file for this one"
         settings = (
             ("ran on", self.nodes, other.nodes),
-            ("ran with BLAS threads a rank:", self.threads, other.threads),
+            ("ran with BLAS threads per rank:", self.threads, other.threads),
             ("ran on device", self.device, other.device),
             *((f"ran with {name}", mine, theirs)
               for name, mine, theirs in self._differences(other.versions)),
@@ -84,7 +84,7 @@ class Origin:
 
 
 def origin(quality: Mapping[str, Any], where: str) -> Origin | None:
-    """The origin that a machine file tells, or None."""
+    """The origin in a machine file's section, or None."""
     if "origin" not in quality:
         return None
     return convert(quality["origin"], Origin, f"{where}, 'quality', 'origin'",
@@ -93,14 +93,14 @@ def origin(quality: Mapping[str, Any], where: str) -> Origin | None:
 
 def with_sources(quality: Mapping[str, Any], origin: Origin,
                  sources: list[dict[str, Any]]) -> dict[str, Any]:
-    """The section with further sources; one that it has already is named once."""
+    """The section with more sources, without duplicates."""
     names = {_name(s) for s in sources}
     kept = [s for s in _sources(quality) if _name(s) not in names]
     return {**quality, "origin": asdict(origin), "sources": [*kept, *sources]}
 
 
 def has(quality: Mapping[str, Any], source: Mapping[str, Any]) -> bool:
-    """True where a source is named already."""
+    """True if the section lists a source."""
     return any(_name(s) == _name(source) for s in _sources(quality))
 
 
@@ -110,5 +110,5 @@ def _sources(quality: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _name(source: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Tells a record from others: copies of it under other names are the same."""
+    """Identity of a record, which does not depend on the file's name."""
     return source.get("started"), source.get("plan"), source.get("ranks"), source.get("iterations")

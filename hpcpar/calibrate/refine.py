@@ -1,6 +1,4 @@
-"""Refining a machine by what runs have recorded: seconds of their compute steps go into its table,
-and levels are scaled.
-"""
+"""Refines a machine by records of runs: compute times update its table, messages its levels."""
 
 from __future__ import annotations
 
@@ -29,47 +27,46 @@ from hpcpar.train.run_record import RunRecord
 
 @dataclass(frozen=True)
 class Change:
-    """The prediction of a record's iteration before and after the refinement."""
+    """Predicted iteration times of a record's plan, before and after the refinement."""
 
     path: str
     strategy: str
     ranks: int
-    #: Compute steps of its plan.
+    #: Number of pieces of work in the plan.
     steps: int
     before_s: float
     after_s: float
-    #: Median.
+    #: Median of the record's iterations.
     measured_s: float
 
 
 @dataclass(frozen=True)
 class Refined:
-    """The machine with the records' times."""
+    """A refined machine."""
 
     machine: Machine
-    #: Pieces of work that the table did not have, and that it had.
+    #: Pieces of work from the records that are new to the table, and that it had before.
     new: int
     known: int
-    #: Median of new time over old of the known ones; 1 without any.
+    #: Median ratio of new to old times in the table; 1 if none was known.
     ratio: float
     changes: list[Change]
-    #: Levels with enough communication steps.
+    #: Changed levels.
     links: list[Scaled]
 
 
 class _Measured(NamedTuple):
-    """A recorded run, and the pieces of work that its steps measure."""
+    """A run, and the pieces of work that its steps measure."""
 
     run: RecordWithSchedule
     work: WorkIndex
 
     def seconds(self, machine: Machine) -> dict[str, float]:
-        """Seconds of every piece of work, counted as a calibration counts them."""
-        record = self.run.record
-        recorded = record.compared_seconds.astype(np.float64)
-        each = np.array([self.work.seconds(s, rank) for rank, s in enumerate(recorded)])
+        """Time (s) of every piece of work, with the statistics of a calibration."""
+        steps_s = self.run.record.compared_seconds.astype(np.float64)
+        by_rank = np.array([self.work.seconds(s, rank) for rank, s in enumerate(steps_s)])
         shared = machine.node_cores(self.run.plan.ranks).shared
-        return Samples(list(self.work.works.values()), of_all_ranks(each, shared)).table()
+        return Samples(list(self.work.works.values()), of_all_ranks(by_rank, shared)).table()
 
 
 def _origin(record: RunRecord) -> Origin:
@@ -79,23 +76,25 @@ def _origin(record: RunRecord) -> Origin:
 
 
 def _check(record: RunRecord, plan: Plan, machine: Machine, where: str, origin: Origin) -> None:
-    """Refuses records of another setting."""
+    """Refuses records whose setting differs from the machine's."""
     for r in record.ranks:
         if (r.threads, r.device) != (record.ranks[0].threads, record.ranks[0].device):
-            raise InputError(f"{record.path}: its ranks ran with different threads or devices, "
-                             "which no table can tell apart")
+            raise InputError(f"{record.path}: its ranks used different numbers of threads or "
+                             "devices, but a machine file describes one kind of rank; use a record "
+                             "with equal ranks")
     origin.require(_origin(record), record.path, where)
     types = {key.rpartition(" ")[2] for key in machine.compute}
     if types and plan.formats.work not in types:
-        raise InputError(f"{record.path} computes in {plan.formats.work}, but {where} has rates of "
-                         f"{', '.join(sorted(types))}; refine with records of that, or calibrate a "
-                         f"machine file with --precision {plan.precision}")
+        names = ", ".join(sorted(types))
+        raise InputError(f"{record.path} computes in {plan.formats.work}, but {where} has times in "
+                         f"{names}; refine with records in {names}, or calibrate a machine file "
+                         f"with --precision {plan.precision}")
 
 
 def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refined:
-    """Takes the times of compute steps from records into a machine's table, and scales its levels.
+    """Updates a machine's table with compute times from records, and scales its levels.
 
-    The median counts where several records have a step.
+    If several records measure a piece of work, their median counts.
 
     Parameters
     ----------
@@ -105,19 +104,19 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
     Raises
     ------
     InputError
-        A record of another machine, precision or number of threads, or of another version's steps.
+        A record has another machine, precision, number of threads, or schedule.
     """
     runs = [with_schedule(record) for record in records]
     if "outdated" in machine.quality:
         raise InputError(f"{where} was {machine.quality['outdated']}")
     origin = provenance.origin(machine.quality, where) or _origin(records[0])
     measured = [_Measured(run, WorkIndex(run.network, run.plan, run.schedule)) for run in runs]
-    found: dict[str, list[float]] = defaultdict(list)
-    for each in measured:
-        _check(each.run.record, each.run.plan, machine, where, origin)
-        for key, seconds in each.seconds(machine).items():
-            found[key].append(seconds)
-    table = {key: statistics.median(values) for key, values in found.items()}
+    by_key: dict[str, list[float]] = defaultdict(list)
+    for m in measured:
+        _check(m.run.record, m.run.plan, machine, where, origin)
+        for key, seconds in m.seconds(machine).items():
+            by_key[key].append(seconds)
+    table = {key: statistics.median(values) for key, values in by_key.items()}
     ratios = [seconds / machine.compute[key] for key, seconds in table.items()
               if machine.compute.get(key)]
     sources = [
@@ -127,26 +126,27 @@ def refine(machine: Machine, where: str, records: Sequence[RunRecord]) -> Refine
          "iterations": run.record.iterations, "steps": len(work.keys)}
         for run, work in measured
     ]
-    # levels are scaled once by a record: what it said is in them
+    # A record scales the levels only once: its effect is already in the machine.
     fresh = [run for run, source in zip(runs, sources, strict=True)
              if not provenance.has(machine.quality, source)]
-    linked, links = scaled(machine, fresh)
-    works = (work for each in measured for work in each.work.works.values())
-    better = replace(
-        linked, compute={**machine.compute, **table},
+    scaled_machine, links = scaled(machine, fresh)
+    works = (work for m in measured for work in m.work.works.values())
+    refined = replace(
+        scaled_machine, compute={**machine.compute, **table},
         kinds={**machine.kinds, **kinds(machine.device, works, table)},
         quality=provenance.with_sources(machine.quality, origin, sources),
     )
     known = sum(key in machine.compute for key in table)
     ratio = statistics.median(ratios) if ratios else 1.0
-    return Refined(better, len(table) - known, known, ratio,
-                   [_change(each, machine, better) for each in measured], links)
+    return Refined(refined, len(table) - known, known, ratio,
+                   [_change(m, machine, refined) for m in measured], links)
 
 
 def _change(measured: _Measured, before: Machine, after: Machine) -> Change:
     run, work = measured
-    then, now = (float(price(run.network, run.plan, m, training=run.training).iteration_s)
-                 for m in (before, after))
+    before_s, after_s = (
+        float(price(run.network, run.plan, machine, training=run.training).iteration_s)
+        for machine in (before, after))
     return Change(run.record.path, f"{run.plan.network.name} {run.plan.strategy}",
-                  run.plan.ranks, len(work.keys), then, now,
+                  run.plan.ranks, len(work.keys), before_s, after_s,
                   float(np.median(run.record.slowest_s)))

@@ -1,4 +1,4 @@
-"""Latency and bandwidth of levels by what runs have recorded of their communication steps."""
+"""Latency and bandwidth of levels, refined by the communication times in records of runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hpcpar.schedule.steps import Comm, Phase, Schedule
 from hpcpar.train.record_with_schedule import RecordWithSchedule
 from hpcpar.train.run_record import RunRecord
 
-#: Fewer communication steps than these say nothing about a level.
-_FEWEST = 4
-#: Factors stay within this and its inverse; those so near 1 are none.
-_MOST, _NEAR = 5.0, 0.01
+#: Smallest number of communication steps that can refine a level.
+_MIN_STEPS = 4
+#: Factors are limited to this and its inverse. Factors this close to 1 are ignored.
+_MAX_FACTOR, _NEGLIGIBLE = 5.0, 0.01
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """By how much a level's numbers changed, and the communication steps that said so."""
+    """Factors of a level's latency and inverse bandwidth, and the number of steps behind them."""
 
     level: str
     alpha: float
@@ -35,10 +35,10 @@ class Scaled:
 
 
 def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
-    """Seconds (median) of the communication steps that everybody waits for at once, by index.
+    """Median times (s) of the communication steps without overlap, by index.
 
-    A step counts from the last partner's start to its end: waiting for late partners is not part of
-    it. A record without times on common clocks has none.
+    A step's time begins when its last partner starts, so it excludes waiting for late partners.
+    Empty if the record has no synchronized clocks.
     """
     starts, ends, begins, clock = record.start_s, record.end_s, record.begin_s, record.clock
     if starts is None or ends is None or begins is None or clock is None:
@@ -46,72 +46,73 @@ def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
     numbers = np.arange(record.iterations) if record.kept is None else record.kept
     chosen = numbers >= (record.measured.start or 0)
     local = begins[:, chosen, None]
-    out = {}
+    durations_s = {}
     for step in schedule.comms:
         if step.phase is Phase.LOSS or step.needed_by > step.index + 1:
             continue
-        times = (each[:, chosen, step.index, None] for each in (starts, ends))
-        seconds = _duration(step, *(common(local + each, clock)[:, :, 0] for each in times))
+        times = (array[:, chosen, step.index, None] for array in (starts, ends))
+        seconds = _duration(step, *(common(local + time, clock)[:, :, 0] for time in times))
         if seconds:
-            out[step.index] = seconds
-    return out
+            durations_s[step.index] = seconds
+    return durations_s
 
 
 def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
-    """Seconds of a step from [ranks, kept] times; 0 where nobody sends anything."""
-    took = []
+    """Duration of a step (s) from times [ranks, kept]; 0 if no rank sends a message."""
+    by_rank = []
     for rank in np.flatnonzero(~np.isnan(start).all(axis=1)):
         ex = exchange(step, int(rank))
         if any(r.sends or r.recvs for r in ex.rounds):
-            took.append(end[rank] - start[[*ex.peers, int(rank)]].max(axis=0))
-    return float(np.median(np.max(took, axis=0))) if took else 0.0
+            by_rank.append(end[rank] - start[[*ex.peers, int(rank)]].max(axis=0))
+    return float(np.median(np.max(by_rank, axis=0))) if by_rank else 0.0
 
 
 def scaled(machine: Machine, runs: Sequence[RecordWithSchedule]) -> tuple[Machine, list[Scaled]]:
-    """Scales latency and inverse bandwidth of every level to the runs' communication steps, by
-    least squares of relative errors.
+    """Scales the latency and inverse bandwidth of every level to match the runs' communication
+    steps, by least squares of relative errors.
 
-    Plans with micro-batches or FC passes are left out: steps of several overlap there.
+    Plans with micro-batches or FC passes are left out, because their steps overlap.
     """
-    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    shares: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for run in runs:
         if run.plan.microbatches > 1 or run.plan.fc_passes > 1:
             continue
-        # prices with latencies only, with inverse bandwidths only, and with neither
+        # Prices from latencies only, from inverse bandwidths only, and from neither.
         latency, bandwidth, neither = (
             price_family(run.network, run.plan,
                          replace(machine, levels=tuple(_times(x, *parts) for x in machine.levels)),
                          training=run.training).steps
             for parts in ((1, 0), (0, 1), (0, 0)))
         for i, seconds in durations(run.record, run.schedule).items():
-            rest_s = float(neither[i].seconds)
-            left_s = seconds - rest_s
-            if left_s > 0:
-                found[int(neither[i].level)].append((
-                    (float(latency[i].seconds) - rest_s) / left_s,
-                    (float(bandwidth[i].seconds) - rest_s) / left_s))
-    levels, out = list(machine.levels), []
-    for index, parts in sorted(found.items()):
-        if len(parts) >= _FEWEST:
-            alpha, beta = _factors(np.array(parts))
+            other_s = float(neither[i].seconds)
+            link_s = seconds - other_s
+            if link_s > 0:
+                shares[int(neither[i].level)].append((
+                    (float(latency[i].seconds) - other_s) / link_s,
+                    (float(bandwidth[i].seconds) - other_s) / link_s))
+    levels, changes = list(machine.levels), []
+    for index, of_level in sorted(shares.items()):
+        if len(of_level) >= _MIN_STEPS:
+            alpha, beta = _factors(np.array(of_level))
             levels[index] = _times(levels[index], alpha, beta)
-            out.append(Scaled(levels[index].name, alpha, beta, len(parts)))
-    return replace(machine, levels=tuple(levels)), out
+            changes.append(Scaled(levels[index].name, alpha, beta, len(of_level)))
+    return replace(machine, levels=tuple(levels)), changes
 
 
-def _factors(parts: NDArray[np.float64]) -> tuple[float, float]:
-    """Factors of latency and of inverse bandwidth.
+def _factors(shares: NDArray[np.float64]) -> tuple[float, float]:
+    """Factors of latency and inverse bandwidth.
 
     Parameters
     ----------
-    parts : ndarray
-        [steps, 2] share of each in a step's measured seconds.
+    shares : ndarray
+        [steps, 2] predicted latency and transfer time, over the measured time on links.
     """
-    (alpha, beta), *_ = np.linalg.lstsq(parts, np.ones(len(parts)), rcond=None)
-    if not (1 / _MOST <= alpha <= _MOST and 1 / _MOST <= beta <= _MOST):
-        # they cannot be told apart
-        alpha = beta = float(np.clip(1.0 / np.median(parts.sum(axis=1)), 1 / _MOST, _MOST))
-    alpha, beta = (1.0 if abs(f - 1.0) < _NEAR else float(f) for f in (alpha, beta))
+    low, high = 1 / _MAX_FACTOR, _MAX_FACTOR
+    (alpha, beta), *_ = np.linalg.lstsq(shares, np.ones(len(shares)), rcond=None)
+    if not (low <= alpha <= high and low <= beta <= high):
+        # The steps cannot distinguish latency from bandwidth: use one factor for both.
+        alpha = beta = float(np.clip(1.0 / np.median(shares.sum(axis=1)), low, high))
+    alpha, beta = (1.0 if abs(f - 1.0) < _NEGLIGIBLE else float(f) for f in (alpha, beta))
     return alpha, beta
 
 

@@ -10,36 +10,35 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.compute.work import Work
 
-#: Part of the iterations that count, in the middle of all of them.
+#: Share of the iterations that count: the middle ones by their time.
 _MIDDLE = 0.5
 
 
 class Samples(NamedTuple):
-    """Times of pieces of work in iterations with all ranks at work."""
+    """Times of pieces of work in iterations on all ranks."""
 
     works: list[Work]
     #: [iterations, works], see `of_all_ranks`.
     seconds: NDArray[np.float64]
 
     def table(self) -> dict[str, float]:
-        """Seconds by key: the mean over the iterations that took neither long nor short.
+        """Seconds by key: the mean over the iterations with the middle half of the times.
 
-        Interruptions of a rank belong to some iterations. Where these are few, the median
-        iteration has none; where every iteration is interrupted somewhere, it has its part.
+        The mean thus leaves out rare interruptions of a rank, but includes frequent ones.
         """
         order = np.argsort(self.seconds.sum(axis=1), kind="stable")
         n = len(order)
-        aside = int(n * (1 - _MIDDLE) / 2)
-        means = self.seconds[order[aside: n - aside]].mean(axis=0)
+        tail = int(n * (1 - _MIDDLE) / 2)
+        means = self.seconds[order[tail: n - tail]].mean(axis=0)
         return {work.key: float(s) for work, s in zip(self.works, means, strict=True)}
 
 
 def of_all_ranks(seconds: NDArray[np.float64], shared: bool) -> NDArray[np.float64]:
-    """Times that count in each iteration, [iterations, works], from [ranks, iterations, works].
+    """Times [iterations, works] of all ranks, from times [ranks, iterations, works] of each.
 
-    At almost every layer ranks wait for the slowest: the slowest rank counts. Where ranks share
-    cores, a rank is slow because others run meanwhile: the mean of the ranks that have the work
-    counts.
+    Usually the slowest rank counts, because ranks wait for it at almost every layer. If ranks share
+    cores, a rank is slow because others run meanwhile, so the mean counts, over the ranks that have
+    the work.
     """
     if not shared:
         return seconds.max(axis=0)
@@ -47,6 +46,6 @@ def of_all_ranks(seconds: NDArray[np.float64], shared: bool) -> NDArray[np.float
     return seconds.sum(axis=0) / np.maximum(ranks, 1)
 
 
-def together(visits: Sequence[Samples]) -> Samples:
-    """The iterations of several visits of a plan."""
+def concatenated(visits: Sequence[Samples]) -> Samples:
+    """The samples from several visits of a plan."""
     return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]))

@@ -1,4 +1,4 @@
-"""Repeated measurement of an action over a calibration, and statistics of its samples."""
+"""Repeated timing of an action during a calibration, and statistics of the samples."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from numpy.typing import NDArray
 from hpcpar.comm.world import World
 from hpcpar.kernels.interface import Backend
 
-#: Length of a sample (s), of at most so many repetitions.
-_SAMPLE_S, _MOST = 0.01, 200
-#: Its length where something is done before every repetition.
-_AFTER_S = 0.02
-#: A sample that exceeds the median by so many times the median deviation, and by half, is an
-#: outlier.
-_FAR, _HALF = 5.0, 1.5
+#: Length of a sample (s) without and with an action before every repetition.
+_SAMPLE_S, _SAMPLE_WITH_BEFORE_S = 0.01, 0.02
+#: Largest number of repetitions in a sample.
+_MAX_REPETITIONS = 200
+#: A sample is an outlier if it exceeds the median by this multiple of the median absolute
+#: deviation, and also exceeds this multiple of the median.
+_DEVIATIONS, _MEDIANS = 5.0, 1.5
 _RESAMPLES = 200
-#: Percentiles of a confidence interval of 90%.
+#: Percentiles of a 90% confidence interval.
 INTERVAL = (5.0, 95.0)
 
 
 class Timer:
-    """Seconds of an action that every rank does at once; all ranks create and read it together.
+    """Times an action that all ranks do at the same time. All methods are collective.
 
-    A sample is the slowest rank's mean over some repetitions. These are submitted one after the
-    other and timed where they are done: a GPU's time, without the host's waiting for it.
+    A sample is the mean over several repetitions, on the slowest rank. Repetitions are submitted
+    one after the other and timed on the device, without a host synchronization after each.
 
     Parameters
     ----------
     before : callable, optional
-        Done before every repetition, outside its time.
-    lasts_s : float, optional
-        A sample is a mean over so long, however many repetitions that are.
+        Runs before every repetition and is not timed.
+    sample_s : float, optional
+        Length of a sample (s), without a limit to the repetitions.
     """
 
     def __init__(
         self, world: World, backend: Backend, action: Callable[[], None],
-        before: Callable[[], None] | None = None, lasts_s: float | None = None,
+        before: Callable[[], None] | None = None, sample_s: float | None = None,
     ) -> None:
         self._world, self._backend = world, backend
         self.action, self._before = action, before
@@ -48,27 +48,28 @@ class Timer:
         action()
         begin = time.perf_counter()
         #: A first estimate (s).
-        self.once_s = self._each_s = self._sample(1)
+        self.once_s = self._repetition_s = self._sample(1)
         if before is not None:
-            self._each_s = world.most(time.perf_counter() - begin)
-        if lasts_s is None:
-            usual_s = _SAMPLE_S if before is None else _AFTER_S
-            self._count = int(min(_MOST, max(1, usual_s / max(self._each_s, 1e-7))))
+            self._repetition_s = world.max(time.perf_counter() - begin)
+        if sample_s is None:
+            usual_s = _SAMPLE_S if before is None else _SAMPLE_WITH_BEFORE_S
+            self._count = int(min(_MAX_REPETITIONS,
+                                  max(1, usual_s / max(self._repetition_s, 1e-7))))
         else:
-            self._count = self._lasting(lasts_s)
+            self._count = self._repetitions_in(sample_s)
 
-    def _lasting(self, lasts_s: float) -> int:
-        """Number of repetitions that last so long; a single one may be interrupted."""
+    def _repetitions_in(self, sample_s: float) -> int:
+        """Number of repetitions in a sample; a single one may be interrupted, so several count."""
         count = 1
-        while self._each_s * count < lasts_s / 2:
+        while self._repetition_s * count < sample_s / 2:
             count *= 4
-            self._each_s = self._sample(count)
-        return max(1, round(lasts_s / self._each_s))
+            self._repetition_s = self._sample(count)
+        return max(1, round(sample_s / self._repetition_s))
 
     @property
     def sample_s(self) -> float:
-        """Duration of a sample (s), about."""
-        return self._count * self._each_s
+        """Approximate duration of a sample (s)."""
+        return self._count * self._repetition_s
 
     def take(self) -> None:
         """Take a sample."""
@@ -90,18 +91,19 @@ class Timer:
                 action()
                 marks.append(mark())
         begin_s, end_s = self._backend.times_s(marks).reshape(-1, 2).T
-        return self._world.most(float((end_s - begin_s).sum()) / count)
+        return self._world.max(float((end_s - begin_s).sum()) / count)
 
     @property
     def seconds(self) -> float:
-        """The median; before the first sample the estimate."""
+        """Median of the samples; the first estimate if there are none."""
         return float(np.median(self.samples)) if self.samples else self.once_s
 
 
 def long_enough(sizes: tuple[int, int], least_s: float,
                 make: Callable[[int], Timer]) -> tuple[int, Timer]:
-    """The first size that takes `least_s` on the slowest rank, and its timer: it doubles from the
-    first of `sizes` up to the last.
+    """The first size that takes at least `least_s` on the slowest rank, and its timer.
+
+    The size doubles from the first of `sizes` up to the last.
     """
     size, last = sizes
     timer = make(size)
@@ -112,25 +114,25 @@ def long_enough(sizes: tuple[int, int], least_s: float,
 
 
 def outliers(samples: Sequence[float] | NDArray[np.float64]) -> int:
-    """The number of samples that lie far above the others."""
+    """The number of samples far above the others."""
     if not len(samples):
         return 0
     values = np.asarray(samples)
-    middle = np.median(values)
-    spread = np.median(np.abs(values - middle))
-    return int(np.sum((values > middle + _FAR * spread) & (values > _HALF * middle)))
+    median = np.median(values)
+    deviation = np.median(np.abs(values - median))
+    return int(np.sum((values > median + _DEVIATIONS * deviation) & (values > _MEDIANS * median)))
 
 
 def bootstrap(rounds: NDArray[np.float64],
               estimate: Callable[[NDArray[np.float64]], Any]) -> NDArray[np.float64]:
-    """[2, values] confidence interval (90%) of an estimate from the medians over rounds.
+    """[2, values] 90% confidence interval of an estimate, by resampling of whole rounds.
 
     Parameters
     ----------
     rounds : numpy.ndarray
-        [rounds, quantities]; rounds are drawn again, each with everything that was measured in it.
+        [rounds, quantities] samples.
     estimate : callable
-        From medians [quantities] to some values.
+        Maps the medians [quantities] over rounds to the estimated values.
     """
     rng = np.random.default_rng(0)
     drawn = rng.integers(0, len(rounds), (_RESAMPLES, len(rounds)))

@@ -1,4 +1,4 @@
-"""Index from pieces of work to the compute steps of a schedule that measure them."""
+"""Maps pieces of work to the compute steps of a schedule that measure them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hpcpar.schedule.steps import Compute, Op, Schedule
 
 
 class WorkIndex:
-    """The compute steps of a plan by the keys of their work.
+    """The compute steps of a plan, grouped by the keys of their work.
 
-    A convolution's interior and boundary are priced as parts of the whole: together they are one
-    measurement of it. Of micro-batches that differ by a sample, those of the largest count.
+    A convolution's interior and boundary are priced as parts of the whole, so both steps form one
+    measurement. If micro-batches differ by a sample, only the largest ones count.
     """
 
     def __init__(self, network: Network, plan: Plan, schedule: Schedule) -> None:
@@ -29,26 +29,27 @@ class WorkIndex:
         load, batch = Workload(network, plan), plan.batch
         #: The pieces of work by their keys, as in a machine's table.
         self.works: dict[str, Work] = {}
-        #: By key: the steps of every measurement of it, by layer and measurement.
-        self._whole: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
-        before, largest = set(), max(samples_of(plan, m) for m in range(plan.microbatches))
+        #: By key: the steps of each measurement, by (layer, ...).
+        self._measurements: dict[str, dict[Any, list[int]]] = defaultdict(
+            lambda: defaultdict(list))
+        before_fc, largest = set(), max(samples_of(plan, m) for m in range(plan.microbatches))
         if plan.fc_passes > 1:
-            before = {layer.name for layer in network.layers[:switch(network)]}
+            before_fc = {layer.name for layer in network.layers[:switch(network)]}
             largest = batch // plan.fc_passes
         for step in schedule.steps:
             if not isinstance(step, Compute):
                 continue
-            if step.layer in before:
+            if step.layer in before_fc:
                 samples = batch
             else:
                 samples = largest if plan.fc_passes > 1 else samples_of(plan, step.part)
             if samples < largest:
                 continue
-            parts = step.op in (Op.INTERIOR, Op.BOUNDARY)
-            one = (step.layer, step.part, step.phase) if parts else (step.layer, step.index)
+            split = step.op in (Op.INTERIOR, Op.BOUNDARY)
+            measurement = (step.layer, step.part, step.phase) if split else (step.layer, step.index)
             work = load.work(network.by_name[step.layer], step.op, samples)
             self.works.setdefault(work.key, work)
-            self._whole[work.key][one].append(step.index)
+            self._measurements[work.key][measurement].append(step.index)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -56,27 +57,28 @@ class WorkIndex:
         return tuple(self.works)
 
     def seconds(self, steps_s: NDArray[Any], rank: int) -> NDArray[np.float64]:
-        """[..., keys] seconds of every piece of work on a rank; 0 where it has none of it.
+        """[..., keys] time (s) of every piece of work on a rank, the mean over its measurements.
 
-        The mean counts where there are several measurements.
+        The time is 0 if the rank does not have the work.
 
         Parameters
         ----------
         steps_s : ndarray
-            [..., steps] seconds of the rank's steps.
+            [..., steps] times (s) of the rank's steps.
         """
-        out = np.zeros((*steps_s.shape[:-1], len(self.keys)))
+        means_s = np.zeros((*steps_s.shape[:-1], len(self.keys)))
         for k, key in enumerate(self.keys):
-            mine = [steps for one, steps in self._whole[key].items() if self._lives(one[0], rank)]
-            for steps in mine:
-                out[..., k] += steps_s[..., steps].sum(axis=-1) / len(mine)
-        return out
+            measurements = [steps for (layer, *_), steps in self._measurements[key].items()
+                            if self._has_layer(rank, layer)]
+            for steps in measurements:
+                means_s[..., k] += steps_s[..., steps].sum(axis=-1) / len(measurements)
+        return means_s
 
     def totals(self, steps_s: Sequence[float]) -> dict[str, float]:
-        """Seconds that an iteration spends on every piece of work, from those of its steps."""
-        return {key: sum(steps_s[i] for steps in self._whole[key].values() for i in steps)
+        """Time per iteration (s) of every piece of work, from the times of all steps."""
+        return {key: sum(steps_s[i] for steps in self._measurements[key].values() for i in steps)
                 for key in self.keys}
 
-    def _lives(self, layer: str, rank: int) -> bool:
+    def _has_layer(self, rank: int, layer: str) -> bool:
         config = self.plan.configs[layer]
         return bool(config.first <= rank < config.first + config.ranks)

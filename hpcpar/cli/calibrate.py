@@ -1,4 +1,4 @@
-"""``mpiexec -n P hpcpar calibrate``: measure this machine into a machine file."""
+"""``mpiexec -n P hpcpar calibrate``: measures this machine, and writes a machine file."""
 
 from __future__ import annotations
 
@@ -35,40 +35,34 @@ from hpcpar.schedule.runnable import require, require_executed
 from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record_file
 
-#: The word in place of plan files.
+#: The value of --for that lets the search choose the plans.
 AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, StartOptions,
                        section="plan"):
-    """The options of the command.
-
-    Raises
-    ------
-    InputError
-        Some of them do not go together.
-    """
+    """The options of the command."""
 
     example = "hpcpar calibrate -n 2 --network lenet5 --batch 64 -o machine.toml"
     out: str = required(
-        MACHINE, "the machine file to write", "machine.toml", names=("-o", "--out"),
+        MACHINE, "machine file to write", "machine.toml", names=("-o", "--out"),
         section="output")
     refine: tuple[str, ...] = option(
-        (), path, "no MPI job: take the compute steps' times from these records of runs into the "
-        "existing machine file", "run.h5", nargs="+")
+        (), path, "update the existing machine file with the times of these records; needs no MPI "
+        "job", "run.h5", nargs="+")
     plans: tuple[str, ...] = option(
-        (), path, "measure the compute steps of these plans; auto: with --network, search, measure "
-        "what the best plans compute, and search again until the choice stands", "plan.json",
-        names=("--for",), nargs="+")
+        (), path, "measure the compute steps of these plans; auto (with --network): search, "
+        "measure the best plans' compute steps, and repeat until the choice stays the same",
+        "plan.json", names=("--for",), nargs="+")
     budget: float | None = option(
-        None, duration_s, "with --for auto: measure for so long at most, first what tells most "
-        "(90s, 5min; default: until the choice stands)", "N min")
+        None, duration_s, "with --for auto: longest time to measure, most informative steps first "
+        "(90s, 5min; default: until the choice stays the same)", "N min")
     network: str = field(default="", metadata=about_network())
-    batch: int | None = option(None, positive, "mini-batch, with --network", "B")
+    batch: int | None = option(None, positive, "with --network: samples of a mini-batch", "B")
     strategy: str = option(
-        "", str, "strategies to measure, with --network (default: every named one)", "A,B")
-    precision: str = option("fp32", OneOf(EXECUTED), "number format, with --network")
+        "", str, "with --network: strategies to measure (default: all named strategies)", "A,B")
+    precision: str = option("fp32", OneOf(EXECUTED), "with --network: number format")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,22 +71,22 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
 
 
 def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
-    """The plans whose compute steps are to be measured."""
+    """The plans whose compute steps the job measures, and the kernels."""
     ranks = w.size
     if AUTO in args.plans:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
-                             "itself: leave out plan files and --strategy")
+                             "itself: drop plan files and --strategy")
         return [], backend(args.device, args.math_for(args.precision), w.local_rank, args.kernels)
     chosen = [plans.load(file) for file in args.plans]
     for file, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
-            raise InputError(f"{file} is for {plan.ranks} ranks, this job has {ranks}; calibrate "
-                             f"it with: mpiexec -n {plan.ranks}")
+            raise InputError(f"{file} is for {plan.ranks} ranks, but this job has {ranks}; "
+                             f"calibrate it with: mpiexec -n {plan.ranks}")
     if args.network:
         if not args.batch:
-            raise InputError("--network needs --batch: compute steps are measured at the sizes "
-                             "that they will have")
+            raise InputError("--network needs --batch, which sets the sizes of the compute steps: "
+                             "add --batch B")
         spec, network = network_of(args.network, args.input, args.classes, args.loss,
                                args.label_smoothing)
         local = files.load("local")
@@ -105,14 +99,14 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
         require(plan.network.build(), plan)
     (math, *others) = {args.math_for(plan.precision) for plan in chosen} or {MathMode.FP32.value}
     if others:
-        raise InputError("the plans compute products in tf32 and in fp32: calibrate them one after "
-                         "the other, or say how with --math")
+        raise InputError("the plans mix tf32 and fp32 products: calibrate them separately, or "
+                         "choose one with --math")
     return chosen, backend(args.device, math, w.local_rank, args.kernels)
 
 
 def _search(args: CalibrateCommand, ranks: int) -> Search:
     """The search of ``hpcpar plan`` with its default options."""
-    batch = args.batch or 1  # `_read` has refused none
+    batch = args.batch or 1  # `_read` refuses a missing batch
     spec, network = network_of(args.network, args.input, args.classes, args.loss,
                                args.label_smoothing)
     planning = PlanningOptions(precision=args.precision).planning(spec)
@@ -129,11 +123,11 @@ def main(args: CalibrateCommand) -> int:
 
 
 def _refine(args: CalibrateCommand) -> int:
-    """Without a job: a machine file and records in, the machine file out."""
+    """Updates a machine file from records, without a job."""
     given = [name for name, value in (("--for", args.plans), ("--network", args.network)) if value]
     if given:
         raise InputError(
-            f"--refine takes times from records, {given[0]} measures: do one after the other")
+            f"--refine takes times from records, but {given[0]} measures: use one at a time")
     found = refine(files.load(args.out), args.out, record_file.load(*args.refine))
     files.save(found.machine, args.out)
     args.show(lambda: {"new": found.new, "known": found.known, "ratio": found.ratio,
@@ -162,7 +156,7 @@ def _run(args: CalibrateCommand, w: World) -> int:
         search = w.agree(lambda: _search(args, w.size))
         machine, choice = calibrate_for_auto(calibration, search, args.budget or math.inf)
     else:
-        machine = calibration.of(chosen)
+        machine = calibration.measure(chosen)
     if w.rank == 0:
         files.save(machine, args.out)
         args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),

@@ -1,4 +1,4 @@
-"""``hpcpar compare``: predicted against measured."""
+"""``hpcpar compare``: compares predicted with measured times."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class CompareCommand(ResultOptions, ModuleOptions, ExternalOptions, section="out
 
     example = "hpcpar compare run.h5 --plot compare.png"
     records: tuple[str, ...] = required(
-        path, "records that 'hpcpar run --out' wrote", "RUN.h5", names=("records",), nargs="+")
-    plot: str = option("", PICTURE, "also draw the comparison", "OUT.png")
-    all: bool = flag("also every step, and all layers and deviations")
+        path, "records from hpcpar run --out", "RUN.h5", names=("records",), nargs="+")
+    plot: str = option("", PICTURE, "draw the comparison", "OUT.png")
+    all: bool = flag("show every step, layer and deviation")
 
 
 def main(args: CompareCommand) -> int:
@@ -33,5 +33,5 @@ def main(args: CompareCommand) -> int:
     args.show(result.to_json, result.rows, lambda: show_rows(
         result.runs, everything=args.all, wide=args.wide))
     if args.plot:
-        say(f"plot: {args.plot}")
+        say(f"wrote {args.plot}")
     return 0

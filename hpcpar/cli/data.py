@@ -34,19 +34,19 @@ def _progress(path: str) -> Iterator[dataset.Progress]:
 
 @dataclass(frozen=True, kw_only=True)
 class DataCommand(ResultOptions):
-    """The options of a kind of data."""
+    """The options that all kinds of data share."""
 
     file: str = required(
-        DATA, "the file to make (replaced if it is there)", "FILE.h5", names=("file",))
+        DATA, "data file to write (replaced if it exists)", "FILE.h5", names=("file",))
 
     def make(self) -> None:
-        """Makes the file, or checks it."""
+        """Makes or checks the file."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsCommand(DataCommand):
-    """Scikit-learn's bundled 1,797 handwritten digits, a fifth held out."""
+    """The 1,797 handwritten digits of scikit-learn, a fifth held out."""
 
     example = "hpcpar data digits digits.h5 --size 28"
     size: int = option(8, partial(whole, 1, 256), "enlarge the 8x8 pixels to NxN", "N")
@@ -57,21 +57,21 @@ class DigitsCommand(DataCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticCommand(DataCommand):
-    """Random images or volumes of any shape, with a pattern of their class or of their targets."""
+    """Random images or volumes of any shape, with patterns that encode class or targets."""
 
     example = "hpcpar data synthetic images.h5 --input 3x64x64 --classes 10 --samples 256"
     input: Shape = option(
-        (3, 227, 227), image, "image shape (default 3x227x227), or a volume's, CxDxHxW, or a "
-        "signal's, CxW", "CxHxW")
+        (3, 227, 227), image, "image shape (default 3x227x227); CxDxHxW for volumes, CxW for "
+        "signals", "CxHxW")
     classes: int = option(1000, positive, "number of classes", "K", excludes="truth")
     targets: int = option(
-        0, natural, "numbers to find out of every image, for networks with a mean squared error, "
-        "instead of its class", "K", excludes="truth")
+        0, natural, "number of targets per image, instead of a class, for networks with a mean "
+        "squared error", "K", excludes="truth")
     pixels: bool = flag(
-        "a class or targets of each pixel, for networks with a loss over pixels")
-    samples: int = option(1024, positive, "images to train with", "N")
-    test_samples: int = option(0, natural, "images to hold out", "N")
-    seed: int = option(0, checks.seed, "of the random numbers", "N")
+        "label each pixel, for networks with a loss over pixels")
+    samples: int = option(1024, positive, "training images", "N")
+    test_samples: int = option(0, natural, "held-out images", "N")
+    seed: int = option(0, checks.seed, "seed of the random numbers", "N")
 
     def make(self) -> None:
         with _progress(self.file) as progress:
@@ -82,17 +82,18 @@ class SyntheticCommand(DataCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class NumpyCommand(ArrayOptions, DataCommand):
-    """Images or volumes, and their labels or targets, from two .npy files or one .npz file."""
+    """Images or volumes with labels or targets, from two .npy files or one .npz file."""
 
     example = "hpcpar data numpy own.h5 images.npy labels.npy"
     images: str = required(
-        path, "[N, C, H, W], [N, H, W] or volumes [N, C, D, H, W], uint8, int16, uint16 or "
-        "floating point; or a .npz file of images and labels", "IMAGES.npy", names=("images",))
+        path, "images [N, C, H, W] or [N, H, W], or volumes [N, C, D, H, W], in uint8, int16, "
+        "uint16 or floating point; or a .npz file with images and labels", "IMAGES.npy",
+        names=("images",))
     truth: str = option(
-        "", path, "[N] whole numbers from 0; or targets: [N, outputs] floating point; of pixels "
-        "[N, H, W] or [N, outputs, H, W]", "LABELS.npy", names=("truth",))
+        "", path, "labels [N], whole numbers from 0, or floating-point targets [N, outputs]; for "
+        "pixels [N, H, W] or [N, outputs, H, W]", "LABELS.npy", names=("truth",))
     channels_last: bool | None = option(
-        None, bool, "the images are [N, H, W, C] (default: they are not; what looks so is refused)")
+        None, bool, "images are [N, H, W, C] (default: no; images that look so are refused)")
 
     def make(self) -> None:
         with _progress(self.file) as progress:
@@ -102,19 +103,18 @@ class NumpyCommand(ArrayOptions, DataCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class XarrayCommand(ArrayOptions, DataCommand):
-    """Variables of a NetCDF file or of a Zarr store."""
+    """Variables of a NetCDF file or a Zarr store."""
 
     example = "hpcpar data xarray own.h5 era5.zarr --images t2m,z500 --labels regime"
-    source: str = required(path, "a NetCDF file, or a Zarr store", "FILE.nc", names=("source",))
+    source: str = required(path, "NetCDF file or Zarr store", "FILE.nc", names=("source",))
     images: list[str] = required(
-        names, "variables [samples, image axes], each a channel of the images", "NAMES")
+        names, "variables [samples, image axes], one per channel", "NAMES")
     labels: list[str] = required(
-        names, "variable of whole numbers; or variables of floating-point numbers, each a target; "
-        "[samples], or of pixels [samples, image axes]", "NAMES")
-    samples: str = option("", str, "dimension that counts the samples (default: the first)", "DIM")
+        names, "a variable of whole numbers, or floating-point variables, one per target: "
+        "[samples], or for pixels [samples, image axes]", "NAMES")
+    samples: str = option("", str, "dimension of the samples (default: the first)", "DIM")
     channels: str = option(
-        "", str, "dimension that counts channels, or targets (default: each variable is one)",
-        "DIM")
+        "", str, "dimension of the channels or targets (default: one per variable)", "DIM")
 
     def make(self) -> None:
         with _progress(self.file) as progress:
@@ -124,34 +124,34 @@ class XarrayCommand(ArrayOptions, DataCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesCommand(DataCommand):
-    """A folder of images with one folder for each class."""
+    """A folder of images, with one subfolder per class."""
 
     example = "hpcpar data images own.h5 photos --input 3x64x64"
     folder: str = required(
-        path, "FOLDER/CLASS/image, or FOLDER/train and FOLDER/val (or test) of that kind; sorted, "
-        "the classes are the labels", "FOLDER", names=("folder",))
+        path, "holds CLASS/image, or train/CLASS/image and val/CLASS/image (or test); labels "
+        "number the sorted classes", "FOLDER", names=("folder",))
     input: Shape = option(
-        (3, 256, 256), image, "shape to store (default 3x256x256): images are scaled to cover it, "
-        "and cut at the centre; 1xHxW for grey", "CxHxW")
+        (3, 256, 256), image, "shape to store (default 3x256x256): images are scaled to cover it "
+        "and cropped at the center; 1xHxW for gray", "CxHxW")
     test_fraction: float | None = option(
-        None, part, "part of every class to hold out where FOLDER has no held-out part (default "
+        None, part, "fraction of every class to hold out if FOLDER has no held-out part (default "
         "0.2)", "F")
-    skip_damaged: bool = flag("leave out images that cannot be read, and say how many")
+    skip_damaged: bool = flag("skip images that cannot be read, and report their number")
 
     def make(self) -> None:
         with _progress(self.file) as progress:
             skipped = from_images(self.file, self.folder, self.input, self.test_fraction,
                                   skip_damaged=self.skip_damaged, progress=progress)
         if skipped:
-            say(f"left out {len(skipped)} damaged images; the first: {skipped[0]}")
+            say(f"skipped {len(skipped)} damaged images; the first: {skipped[0]}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfoCommand(ExternalOptions, DataCommand):
-    """Show the contents of a data file."""
+    """Describe the contents of a data file."""
 
     example = "hpcpar data info digits.h5"
-    file: str = required(path, "the file to look into", "FILE.h5", names=("file",))
+    file: str = required(path, "data file to describe", "FILE.h5", names=("file",))
 
     def make(self) -> None:
         check([self.file], "data file", dataset.REMEDY, self.allow_external)
@@ -162,7 +162,7 @@ KINDS = {"digits": DigitsCommand, "synthetic": SyntheticCommand, "numpy": NumpyC
 
 
 def describe(info: dict[str, Any]) -> str:
-    """One line that describes a data file."""
+    """One line about a data file."""
     images, test = info["images"], info.get("test_images")
     held = f" + {test['shape'][0]} held out" if test else ""
     count, *size = images["shape"]
@@ -174,10 +174,10 @@ def describe(info: dict[str, Any]) -> str:
 def _truth(info: dict[str, Any]) -> str:
     """The number of targets or classes of a data file."""
     if "targets" in info:
-        each = " of each pixel" if len(info["targets"]["shape"]) > 2 else ""
-        return f"{info['targets']['shape'][1]} targets{each}"
-    each = " of pixels" if len(info["labels"]["shape"]) > 1 else ""
-    return f"{info['classes']} classes{each}" if "classes" in info else ""
+        pixels = " per pixel" if len(info["targets"]["shape"]) > 2 else ""
+        return f"{info['targets']['shape'][1]} targets{pixels}"
+    pixels = " of pixels" if len(info["labels"]["shape"]) > 1 else ""
+    return f"{info['classes']} classes{pixels}" if "classes" in info else ""
 
 
 def main(args: DataCommand) -> int:

@@ -20,13 +20,13 @@ class DoctorCommand(ResultOptions):
 
 
 def main(args: DoctorCommand) -> int:
-    """Runs the command; exits with status 2 where something would stop a run."""
+    """Runs the command; returns 2 if a problem would stop a run."""
     job = examine(limit_threads(), GIVEN)
     if job is None:
         return 0
     findings = diagnose(job)
     status = 2 if any(f.status == PROBLEM for f in findings) else 0
-    if started_rank() != 0:  # with separate worlds, every process has rank 0 in its own
+    if started_rank() != 0:  # in separate worlds, every process is rank 0
         return status
     rows = [asdict(f) for f in findings]
     args.show(lambda: {"findings": rows, "ranks": [asdict(r) for r in job.ranks]}, lambda: rows,

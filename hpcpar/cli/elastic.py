@@ -1,11 +1,10 @@
-"""``hpcpar run --elastic``: starts the job, and goes on with the ranks that are left when some are
-lost.
+"""``hpcpar run --elastic``: starts the job, and continues without ranks that are lost.
 
-* A rank is lost when a signal has ended it (its watcher leaves word), when others wait for it in
-  vain, or when the launcher fails. Errors of the training and bad input are not retried.
-* A lost rank is a slot less for `return_s` seconds. Then the job is asked to stop (status 75,
-  after a checkpoint) and started again with that slot.
-* Each start resumes from the newest checkpoint. Fewer ranks get a new plan: the fastest that the
+* A rank is lost if a signal ends it (its watcher leaves a note), if others wait for it in vain, or
+  if the launcher fails. Training errors and bad input are not retried.
+* A lost rank's slot stays empty for `return_s` seconds. Then the supervisor asks the job to stop
+  (status 75, after a checkpoint), and starts it again with that slot.
+* Each start resumes from the newest checkpoint. On fewer ranks, it takes the fastest plan that the
   search finds for the same network, batch, machine and kind of training.
 """
 
@@ -38,15 +37,15 @@ from hpcpar.report.tables.answer import plural
 from hpcpar.schedule.runnable import require
 from hpcpar.signals import STATUS, handle
 
-#: Jobs in a row that may be lost without a new checkpoint.
+#: Consecutive jobs that are lost without a new checkpoint, before giving up.
 MOST_FAILURES = 3
-#: Seconds between two looks at the job.
+#: Seconds between two polls of the job.
 _POLL_S = 0.05
-#: Asks a job to stop: all launchers pass it on, but srun kills the ranks after a SIGTERM.
+#: Asks a job to stop. All launchers forward it; after a SIGTERM, srun would kill the ranks.
 _STOP = signal.SIGUSR1
-#: Seconds that ranks have to save their work, whose supervisor is gone.
+#: Seconds that ranks have to save their work after their supervisor is gone.
 _SAVING_S = 10.0
-#: Options that the supervisor gives each job anew.
+#: Options that the supervisor sets for each job, with their number of values.
 _OWN = {"-n": 1, "--plan": 1, "--resume": 1, "--elastic-return": 1, "--elastic": 0}
 
 
@@ -56,25 +55,25 @@ def supervise(args: RunCommand, argv: Sequence[str]) -> int:
     Raises
     ------
     InputError
-        There is no plan for any number of ranks that is left.
+        No plan fits the remaining ranks.
     """
     check_training(args)
     given = plans.load(args.plan)
     if args.start not in (None, given.ranks):
-        raise InputError(f"the plan is for {given.ranks} ranks, -n asks for {args.start}; leave "
-                         "-n out, or make it the plan's")
+        raise InputError(f"the plan is for {given.ranks} ranks, but -n asks for {args.start}; drop "
+                         f"-n, or give -n {given.ranks}")
     words = [*without(list(argv), _OWN), "--overwrite"]
     return _Supervisor(words, given, args.plan, args.checkpoint, args.resume,
                        args.elastic_return).run()
 
 
 def plan_for(given: Plan, ranks: int) -> Plan:
-    """The fastest plan of the same training on at most so many ranks.
+    """The fastest plan of the same training on at most `ranks` ranks.
 
     Raises
     ------
     InputError
-        There is none that fits into memory.
+        No plan fits in memory.
     """
     if ranks >= given.ranks:
         return given
@@ -89,8 +88,8 @@ def plan_for(given: Plan, ranks: int) -> Plan:
         for candidate in found.candidates:
             if candidate.prediction.fits and _runs(candidate.plan):
                 return candidate.plan
-    raise InputError(f"no plan for {plural(ranks, 'rank')} that are left fits into memory; wait "
-                     "for more")
+    raise InputError(f"no plan for the {plural(ranks, 'rank')} left fits in memory; wait for lost "
+                     "ranks to return")
 
 
 def _runs(plan: Plan) -> bool:
@@ -109,15 +108,15 @@ class _Supervisor:
     checkpoint: str
     resume: str
     return_s: float
-    #: When lost slots count as back.
+    #: Times at which lost slots count as back.
     back_s: list[float] = field(default_factory=list)
-    #: The signals that asked this program to stop.
+    #: Signals that asked this program to stop.
     asked: list[int] = field(default_factory=list)
-    #: True where the job was asked to stop, for lost ranks that are back.
-    told: bool = False
+    #: The job was asked to stop because lost ranks are back.
+    restarting: bool = False
 
     def run(self) -> int:
-        """All jobs, one after the other."""
+        """Runs one job after the other."""
         handle(self._note, (signal.SIGHUP,))
         self._wait_for_others()
         first, failures = self._stamp(), 0
@@ -128,10 +127,10 @@ class _Supervisor:
             plan = plan_for(self.given, int(self.given.ranks) - len(self.back_s))
             before = self._stamp()
             status, gone = self._one_job(plan, self.checkpoint if before != first else self.resume)
-            stopped = self.told and not gone
+            stopped = self.restarting and not gone
             if status in (0, 2) or (status in (1, STATUS) and not gone and not stopped):
                 return status
-            if self.asked:  # while the launcher or a lost rank was about to end
+            if self.asked:  # during the end of the launcher or of a lost rank
                 continue
             if not stopped:
                 failures = failures + 1 if self._stamp() == before else 1
@@ -142,11 +141,11 @@ class _Supervisor:
                 now = time.monotonic()
                 self.back_s += [now + self.return_s] * min(max(1, len(gone)), self._left() - 1)
                 what = gone[0] if gone else f"the launcher ended with {status}"
-                say(f"elastic: {what}: going on with {plural(self._left(), 'rank')}")
+                say(f"elastic: {what}: continuing with {plural(self._left(), 'rank')}")
             self.back_s = [s for s in self.back_s if s > time.monotonic()]
 
     def _wait_for_others(self) -> None:
-        """Waits while ranks save their work whose supervisor is gone."""
+        """Waits while ranks of an ended supervisor save their work."""
         deadline = time.monotonic() + _SAVING_S
         while time.monotonic() < deadline and not self.asked:
             with suppress(InputError), lock(self.checkpoint, "checkpoint"):
@@ -160,14 +159,14 @@ class _Supervisor:
         return any(s <= time.monotonic() for s in self.back_s)
 
     def _stamp(self) -> int:
-        """Tells one checkpoint from the next; 0 where there is none."""
+        """A number that changes with every checkpoint; 0 without one."""
         return os.stat(self.checkpoint).st_mtime_ns if os.path.exists(self.checkpoint) else 0
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked.append(number)
 
     def _one_job(self, plan: Plan, resume: str) -> tuple[int, list[str]]:
-        """The exit status of a job, and word of the ranks that were lost."""
+        """The exit status of a job, and a line for each lost rank."""
         path = self.path
         if plan is not self.given:
             path = f"{os.path.splitext(self.checkpoint)[0]}.p{plan.ranks}.plan.json"
@@ -178,36 +177,36 @@ class _Supervisor:
                    "--plan", path, *(["--resume", resume] if resume else [])]
         say(f"elastic: {plural(int(plan.ranks), 'rank')}, {plan.strategy}"
             f"{f', from {resume}' if resume else ''}")
-        # where all nodes can write
+        # a folder in which all nodes can write
         name = temporary_of(os.path.realpath(self.checkpoint))
-        with open(name, "x+", encoding="utf-8") as word:
+        with open(name, "x+", encoding="utf-8") as notes:
             try:
-                # in its own session: signals of the terminal come to it through here, once; when
-                # this program is gone, the launcher is asked to stop
+                # in its own session, it gets signals of the terminal once, through this program;
+                # if this program ends, the launcher is asked to stop
                 job = subprocess.Popen(command, start_new_session=True,
                                        preexec_fn=partial(die_with, os.getpid(), _STOP),
                                        env=job_environment() | {lost.VARIABLE: name})
-                status, lines = self._wait(job), word.read().splitlines()
+                status, lines = self._wait(job), notes.read().splitlines()
             finally:
                 os.unlink(name)
         return status, [line for line in lines if lost.KILLED in line] or lines[:1]
 
     def _wait(self, job: subprocess.Popen[bytes]) -> int:
-        self.told, passed_on = False, 0
+        self.restarting, passed_on = False, 0
         while job.poll() is None:
             for _ in self.asked[passed_on:]:
                 job.send_signal(_STOP)
                 passed_on += 1
-            if self._is_back() and not self.told:
+            if self._is_back() and not self.restarting:
                 say("elastic: lost ranks are back")
                 job.send_signal(_STOP)
-                self.told = True
+                self.restarting = True
             time.sleep(_POLL_S)
         return job.returncode if job.returncode >= 0 else 128 - job.returncode
 
 
 def launcher() -> list[str]:
-    """The words before ``-n``: of srun within a Slurm job, else of mpiexec."""
+    """The launcher's command line before ``-n``: srun in a Slurm job, else mpiexec."""
     if "SLURM_JOB_ID" in os.environ:
         return ["srun", f"--mpi={pmi_of(usual_library())}", "--kill-on-bad-exit=1"]
     return [mpiexec()]

@@ -1,4 +1,4 @@
-"""``hpcpar export``: writes the programs of a plan's ranks for other simulators."""
+"""``hpcpar export``: writes the programs of all ranks for other simulators."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class ExportCommand(ModuleOptions, section="output"):
     example = "hpcpar export --plan plan.json --format goal -o plan.goal"
     plan: str = required(path, "the plan to export", "plan.json", section="plan")
     format: str = required(
-        OneOf(FORMATS), "chakra (a folder; ASTRA-sim), goal (a file; LogGOPSim, ATLAHS), simgrid "
-        "(a folder of time-independent traces; SMPI)")
+        OneOf(FORMATS), "chakra: a folder for ASTRA-sim; goal: a file for LogGOPSim and ATLAHS; "
+        "simgrid: a folder of time-independent traces for SMPI")
     machine: str = field(default="", metadata=about_machine("the plan file's"))
     output: str = required(
         PROGRAMS, "the file or folder to write", "PATH", names=("-o", "--output"))
-    force: bool = flag("replace it where it exists")
+    force: bool = flag("replace the output if it exists")
 
 
 def main(args: ExportCommand) -> int:
     """Runs the command; returns its exit status."""
     if os.path.lexists(args.output) and not args.force:
-        raise InputError(f"{args.output} exists; choose another name, or give --force")
+        raise InputError(f"{args.output} exists; choose another name, or add --force")
     plan, machine = plan_and_machine(args.plan, args.machine)
     with ProgressBar() as lines:
         programs = Programs(Simulator(plan.network.build(), plan, machine),

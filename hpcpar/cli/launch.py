@@ -1,4 +1,4 @@
-"""Facts from the launcher before MPI starts: a process's rank and its share of the node's cores."""
+"""Before MPI starts: a process's rank, threads and watcher, and the start of a job."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hpcpar.launchers import launcher
 from hpcpar.variables import whole_number
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-#: Variables that the user has set, before `limit_threads` sets the rest.
+#: Variables that the user set, before `limit_threads` sets the others.
 GIVEN = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-#: Of Linux: the signal that a process gets when its parent ends.
+#: Linux's option for the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
 
 def limit_threads() -> int:
     """Limits a rank's BLAS threads to its share of the node's cores; returns their number.
 
-    A number that the user has set stays. Call it before NumPy is imported; later it has no effect.
+    The user's own number stays. It has no effect after NumPy is imported.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def limit_threads() -> int:
 
 
 def without(words: list[str], options: dict[str, int]) -> list[str]:
-    """A command line without some options, each with its number of values."""
+    """A command line without these options; each maps to its number of values."""
     out, skip = [], 0
     for word in words:
         name, equals, _ = word.partition("=")
@@ -61,18 +61,18 @@ def without(words: list[str], options: dict[str, int]) -> list[str]:
 
 
 def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
-    """Becomes ``mpiexec -n RANKS hpcpar ...``, with the words of `argv` but -n.
+    """Becomes ``mpiexec -n RANKS hpcpar ...``, with `argv` except -n.
 
-    The process is replaced: signals and the exit status are mpiexec's.
+    It replaces the process, so signals and the exit status are mpiexec's.
 
     Raises
     ------
     InputError
-        This is a rank of a job already.
+        This process is already a rank of a job.
     """
     if launcher():
-        raise InputError("-n starts a job, but this is a process of one (of mpiexec or srun) "
-                         "already; leave -n out, or leave the launcher out")
+        raise InputError("-n starts a job, but this process already runs under a launcher; "
+                         "drop -n, or drop the launcher")
     program = [mpiexec, "-n", str(ranks), *child.command(), *without(list(argv), {"-n": 1})]
     for number in signals.held():
         print(f"hpcpar: stopped by {signal.Signals(number).name} before the job started",
@@ -83,36 +83,36 @@ def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
 
 
 def job_environment() -> dict[str, str]:
-    """The environment of a job. Its ranks share the cores: the threads that `limit_threads` gave
-    this process alone are not theirs.
+    """The environment of a job, without this process's own numbers of threads: the job's ranks
+    share the cores.
     """
     return {k: v for k, v in os.environ.items() if k not in VARIABLES or k in GIVEN}
 
 
 def die_with(parent: int, number: int) -> None:
-    """This process, and the program that it becomes, gets a signal when its parent ends."""
+    """Makes this process, or the program that it becomes, get a signal when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def watch() -> bool:
-    """In a job, goes on in a process of its own. This one stays, small, to say how that one died.
+    """In a job, continues in a child process; this small process stays to report how it died.
 
-    It passes signals on, and ends as the other did. If this one is killed, so is the other.
+    It forwards signals and ends with the child's status. If it is killed, so is the child.
 
     Returns
     -------
     bool
-        False outside of a job.
+        True in the child; False outside a job, without a child.
     """
     if not launcher():
         return False
-    # requests before the fork are noted in both processes; those during it wait
+    # both processes note requests before the fork; requests during it wait
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
     watcher, rank = os.getpid(), os.fork()
     if rank == 0:
-        os.setpgid(0, 0)  # a signal to the group comes once, from here
+        os.setpgid(0, 0)  # a signal to the group arrives once, from the watcher
         die_with(watcher, signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
         return True
@@ -121,28 +121,28 @@ def watch() -> bool:
 
     def pass_on(number: int, _: object) -> None:
         passed_on.append(number)
-        with suppress(ProcessLookupError):  # it has ended: its status counts
+        with suppress(ProcessLookupError):  # it has ended; its status counts
             os.kill(rank, number)
 
     signals.handle(pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)
     status = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
-    if status < 0 and not passed_on:  # else it is the job that ends
+    if status < 0 and not passed_on:  # else the whole job ends
         name = signal.Signals(-status).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
         what = f"rank {started_rank()} on {socket.gethostname()}{lost.KILLED}{name}"
         lost.note(what)
         print(f"hpcpar: {what}{hint}; ending the job", file=sys.stderr, flush=True)
-        # the launcher kills the job at once, and what it has not yet forwarded is lost
+        # the launcher kills the job at once, and drops output that it has not forwarded yet
         time.sleep(0.3)
     if status < 0:
-        # an exit, unlike a signal, can leave the launcher waiting for ever for a rank that starts
+        # after an exit, unlike a signal, the launcher may wait forever for a starting rank
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(status)
 
 
 def started_rank() -> int:
-    """This process's rank according to its launcher; 0 without one.
+    """This process's rank from its launcher; 0 without one.
 
     Rank 0 prints the errors that all ranks share.
     """

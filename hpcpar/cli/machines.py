@@ -1,4 +1,4 @@
-"""``hpcpar machines``: lists the machines, or shows one."""
+"""``hpcpar machines``: lists the built-in machines, or shows one machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MachinesCommand(ResultOptions, section="output"):
 
     example = "hpcpar machines cori-knl"
     name: str = option("", path, "preset or machine file to show", names=("name",))
-    new: str = option("", MACHINE, "write a commented machine file, to be filled in", "FILE.toml")
+    new: str = option("", MACHINE, "write a commented template of a machine file", "FILE.toml")
 
 
 def _bandwidth(level: Level) -> str:
@@ -28,11 +28,11 @@ def _bandwidth(level: Level) -> str:
 
 
 def _links(machine: Machine, index: int) -> str:
-    """Links that attach one unit of the level inside."""
+    """The links that attach one unit of the next inner level."""
     level, inner = machine.levels[index], machine.inner_ranks(index)
     if not level.links:
-        return "one a rank"
-    return f"{level.links:g} a rank" if inner == 1 else f"{level.links:g} for {inner} ranks"
+        return "one per rank"
+    return f"{level.links:g} per rank" if inner == 1 else f"{level.links:g} per {inner} ranks"
 
 
 def _show(machine: Machine, sources: list[str], wide: bool) -> None:
@@ -41,14 +41,14 @@ def _show(machine: Machine, sources: list[str], wide: bool) -> None:
     peak = f" (data sheet {amount(d.peak_flops_per_s, 'flop/s')})" if d.peak_flops_per_s else ""
     show_line(f"{machine.name}: {machine.notes}")
     rate = (f"{d.name or 'device'}, {amount(d.flops_per_s, 'flop/s')} by its data sheet, "
-            f"{d.multiprocessors} multiprocessors, computing by the model of kernels"
+            f"{d.multiprocessors} multiprocessors, compute times from the kernel model"
             if d.multiprocessors else
-            f"{amount(d.flops_per_s, 'flop/s')} reached by float32 convolutions and products{peak}")
+            f"{amount(d.flops_per_s, 'flop/s')} in float32 convolutions and matrix products{peak}")
     show_line(f"one rank{word}: {rate}, {amount(d.bandwidth_bytes_per_s, 'B/s')} memory bandwidth, "
               f"{amount(d.memory_bytes)} memory, {seconds(d.launch_s)} per kernel; "
               f"{len(machine.compute)} calibrated operations")
     show(
-        "levels, from the inside out",
+        "levels, innermost first",
         ("level", "ranks", "latency", "bandwidth", "links", "oversubscription", "effective links"),
         [
             (x.name, x.ranks or "any", seconds(x.alpha_s), _bandwidth(x), _links(machine, i),
@@ -64,12 +64,12 @@ def _show(machine: Machine, sources: list[str], wide: bool) -> None:
 
 
 def _list(machines: list[Machine], wide: bool) -> None:
-    show_line(f"{len(machines)} machines are built in; yours: the path of a TOML file, as "
-              "'hpcpar calibrate' writes it")
+    show_line(f"{len(machines)} built-in machines; for your own, give a TOML file, as hpcpar "
+              "calibrate writes it")
     show(
         "machines",
         ("name", "flop/s", "memory/rank",
-         "levels, from the inside out (ranks, bandwidth of a link)"),
+         "levels, innermost first (ranks, bandwidth of a link)"),
         [
             (m.name, amount(m.device.flops_per_s, "flop/s"), amount(m.device.memory_bytes),
              ", ".join(f"{x.name} ({x.ranks or 'any'}, {_bandwidth(x)})" for x in m.levels))
@@ -79,7 +79,7 @@ def _list(machines: list[Machine], wide: bool) -> None:
     )
     for m in machines:
         show_line(f"{m.name}: {m.notes}")
-    show_line(f"devices that a file may name (device = \"{catalogue.names()[0]}\"): "
+    show_line(f"devices for machine files (device = \"{catalogue.names()[0]}\"): "
               f"{', '.join(catalogue.names())}")
 
 

@@ -19,44 +19,44 @@ from hpcpar.option_fields import OptionGroup
 from hpcpar.output_files import check_outputs
 from hpcpar.variables import whole_number
 
-#: Command -> its line in the help. The command's module defines the dataclass of its options (that
-#: of ``plan`` is `PlanCommand`), or those of its kinds in `KINDS`, and ``main(options) -> int``.
+#: Command -> its line in the help. The command's module defines ``main(options) -> int`` and the
+#: dataclass of its options (``plan`` has `PlanCommand`), or one for each of its kinds in `KINDS`.
 COMMANDS = {
-    "networks": "list the networks, or show one layer by layer",
-    "machines": "list the machines, or show one",
-    "plan": "find the best plan for a network on a machine, or make a named strategy's",
-    "predict": "price plans without running them: tables and bar charts",
-    "simulate": "play a plan on all of its ranks, message by message, in virtual time",
-    "export": "write the programs of all ranks of a plan for other simulators",
-    "run": "train under a plan on real MPI ranks, and record it",
+    "networks": "list the built-in networks, or show a network layer by layer",
+    "machines": "list the built-in machines, or show a machine",
+    "plan": "find the best plan for a network on a machine, or the plan of one strategy",
+    "predict": "predict the time and memory of plans without running them",
+    "simulate": "simulate a plan on all of its ranks, message by message",
+    "export": "write a plan's programs, one per rank, for other simulators",
+    "run": "train under a plan on MPI ranks, and record the run",
     "verify": "check that a plan trains as one rank does",
-    "calibrate": "measure this machine: latency, bandwidth, compute rates",
-    "doctor": "what is here: MPI, launcher, GPUs, threads, files; and what to fix",
-    "sweep": "a scaling study: plan, run and report many cases",
-    "compare": "simulated against measured, per phase, layer and step",
-    "trace": "timelines of a run, simulated and measured, for ui.perfetto.dev",
-    "weights": "checkpoints to and from a PyTorch module's state_dict",
-    "data": "make an HDF5 dataset, or look into one",
+    "calibrate": "measure this machine's latency, bandwidth and compute times",
+    "doctor": "check MPI, launcher, GPUs, threads and files, and say what to fix",
+    "sweep": "run a scaling study: plan, run and report many cases",
+    "compare": "compare predicted with measured time, by phase, layer and step",
+    "trace": "write the timelines of a run, simulated and measured, for ui.perfetto.dev",
+    "weights": "convert checkpoints to and from a PyTorch module's state_dict",
+    "data": "make an HDF5 data file, or describe one",
 }
 #: Shells that shtab writes completion scripts for.
 SHELLS = ("bash", "zsh", "tcsh")
-#: Commands that compute on ranks: their BLAS threads are limited before NumPy is loaded.
+#: Commands that compute on ranks. Their BLAS threads are limited before NumPy loads.
 JOBS = ("run", "verify", "calibrate", "doctor")
-#: Commands whose options are looked for elsewhere, first those of the usual way.
-USUAL = ("plan", "run", *COMMANDS)
+#: Commands in which to look for an unknown option, likely ones first.
+SEARCHED = ("plan", "run", *COMMANDS)
 
 
-def parsers(*wanted: str) -> tuple[Parser, Parser]:
-    """The parser of all commands, and that of the last of those `wanted`, which have options."""
+def parsers(*complete: str) -> tuple[Parser, Parser]:
+    """The parser of all commands, and the last `complete` command's; only these have options."""
     top = chosen = Parser(prog="hpcpar", description=hpcpar.__doc__)
     top.add_argument("--version", action="version", version=f"hpcpar {hpcpar.__version__}")
     top.add_argument("--print-completion", choices=SHELLS, metavar="|".join(SHELLS),
-                     help="print the script that completes commands and options in a shell")
+                     help="print a completion script for this shell")
     commands = top.add_subparsers(dest="command", metavar="command", title="commands")
     for name, line in COMMANDS.items():
-        sub = commands.add_parser(name, help=line, add_help=name in wanted,
+        sub = commands.add_parser(name, help=line, add_help=name in complete,
                                   description=f"{line[0].upper()}{line[1:]}.")
-        if name in wanted:
+        if name in complete:
             chosen = sub
             module = importlib.import_module(f"hpcpar.cli.{name}")
             if hasattr(module, "KINDS"):
@@ -67,7 +67,7 @@ def parsers(*wanted: str) -> tuple[Parser, Parser]:
 
 
 def _add_kinds(parser: Parser, kinds: dict[str, type[OptionGroup]]) -> None:
-    """Adds the kinds of a command, with their options."""
+    """Adds a command's kinds with their options."""
     added = parser.add_subparsers(dest="kind", required=True, metavar="|".join(kinds))
     for kind, group in kinds.items():
         text = str(group.__doc__)
@@ -77,8 +77,8 @@ def _add_kinds(parser: Parser, kinds: dict[str, type[OptionGroup]]) -> None:
 
 
 def _owner(option: str) -> str:
-    """The command, with its kind, that has this option; empty for none."""
-    for name in USUAL:
+    """The command and kind that have this option; empty for none."""
+    for name in SEARCHED:
         for kind, parser in parsers(name)[1].kinds().items():
             if option in parser.options():
                 return f"{name} {kind}".strip()
@@ -86,7 +86,7 @@ def _owner(option: str) -> str:
 
 
 def load_own(argv: Sequence[str]) -> None:
-    """Imports the modules of --layers, before the options that may name what they define."""
+    """Imports the modules of --layers, because other options may name what they define."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--layers", action="append", nargs="?")
     names = [name for name in first.parse_known_args(argv)[0].layers or () if name]
@@ -98,8 +98,8 @@ def load_own(argv: Sequence[str]) -> None:
 
 def _dispatch(argv: Sequence[str]) -> int:
     for word in argv:
-        if word.encode(errors="ignore").decode() != word:  # bytes that nothing could print
-            raise InputError(f"the argument {word!r} is not text (UTF-8); rename that file")
+        if word.encode(errors="ignore").decode() != word:  # unprintable bytes
+            raise InputError(f"the argument {word!r} is not valid UTF-8; rename the file")
     command = next((word for word in argv if not word.startswith("-")), None)
     if argv[:1] == ["--print-completion"]:
         command = None
@@ -107,7 +107,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         raise unknown("command", command, COMMANDS)
     watched = command in JOBS and watch()
     if command != "run" and not watched:
-        signals.release()  # in a job, requests wait until MPI is up: other ranks start it, too
+        signals.release()  # in a job, requests wait until MPI has started on all ranks
     if command in JOBS:
         limit_threads()
     load_own(argv)
@@ -142,12 +142,12 @@ def _dispatch(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit status: 0 done, 1 a run that failed, 2 bad input."""
+    """Runs a command; returns the exit status: 0 success, 1 a failed run, 2 bad input."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed: no other file may take its number
+        if getattr(sys, name) is None:  # closed; reserve its file number
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for name in ("COLUMNS", "LINES"):
-        if whole_number(name) is None:  # Rich takes '²' for a number
+        if whole_number(name) is None:  # Rich accepts '²' as a number
             os.environ.pop(name, None)
     try:
         status = _dispatch(sys.argv[1:] if argv is None else argv)
@@ -162,15 +162,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as err:
         if err.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        # what is left to write goes nowhere
+        # discard buffered output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # whoever read from a pipe has gone: nothing to say
-        gone = err.errno == errno.EPIPE
-        return 0 if gone else _fail(f"cannot write the results: {err.strerror}", 1)
+        # a reader that closes a pipe is not an error
+        closed = err.errno == errno.EPIPE
+        return 0 if closed else _fail(f"cannot write the results: {err.strerror}", 1)
 
 
 def _fail(error: object, status: int) -> int:
     line = visible(" ".join(str(error).split()))
-    if started_rank() == 0:  # every rank raises what is wrong for all of them
+    if started_rank() == 0:  # all ranks raise the errors that they share
         print(f"hpcpar: {line}", file=sys.stderr, flush=True)
     return status

@@ -1,4 +1,4 @@
-"""``hpcpar networks``: lists the networks, or shows one."""
+"""``hpcpar networks``: lists the built-in networks, or shows one network."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class NetworksCommand(ResultOptions, ModuleOptions, NetworkOptions):
     """The options of the command."""
 
     example = "hpcpar networks vgg16 --input 3x128x128 -o net.json"
-    name: str = option("", path, "network to show: a built-in one, module:function, or a file: "
-                       ".onnx, or .json of a network or a plan", names=("name",))
-    output: str = option("", NETWORK, "write its layers to a file, which --network takes: a module "
-                         "is traced once", "net.json", names=("-o", "--output"), needs="name")
+    name: str = option("", path, "network to show: a built-in name, module:function, or a file "
+                       "(.onnx, or .json of a network or plan)", names=("name",))
+    output: str = option("", NETWORK, "write its layers to a file for --network; a module is then "
+                         "traced only once", "net.json", names=("-o", "--output"), needs="name")
 
 
 def _layers(net: Network) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def _summary(net: Network) -> dict[str, Any]:
 
 
 def _show_layers(net: Network, wide: bool) -> None:
-    """Prints one line per layer and the total; inputs only where the network is not a chain."""
+    """Prints one line per layer and the total; a chain of layers has no column of inputs."""
     rows = [
         [r["name"], r["kind"], *[", ".join(r["inputs"])] * (not net.is_chain),
          shape_text(r["output"]), math.prod(r["output"]), r["parameters"] or "",
@@ -57,14 +57,14 @@ def _show_layers(net: Network, wide: bool) -> None:
     blank = [""] * (len(columns) - 3)
     rows.append(["total", *blank, net.parameters, amount(net.forward_flops, "flop")])
     show_line(f"{net.name}: {net.parameters:,} weights, "
-              f"{amount(net.forward_flops, 'flop')} forward a sample, images "
+              f"{amount(net.forward_flops, 'flop')} forward per sample, images "
               f"{shape_text(net.image_shape)}, {net.classes} classes")
     show("layers, per sample", columns, rows, left=len(columns) - 3, drop=("items", "kind"),
          wide=wide)
 
 
 def _list(listed: list[dict[str, Any]], wide: bool) -> None:
-    show_line(f"{len(listed)} networks are built in; yours: module:function, or a file")
+    show_line(f"{len(listed)} built-in networks; for your own, give module:function or a file")
     show("networks", ("name", "input", "classes", "layers", "weights", "forward/sample"),
          [(s["name"], shape_text(s["input"]), s["classes"], s["layers"], s["parameters"],
            amount(s["forward_flops"], "flop")) for s in listed], left=2,

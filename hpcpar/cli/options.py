@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they print results."""
+"""Options that several commands share, and the forms of their results."""
 
 from __future__ import annotations
 
@@ -17,32 +17,31 @@ from hpcpar.option_fields import OptionGroup, flag, option
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions(OptionGroup):
-    """How the ranks of a job start."""
+    """The start of a job's ranks."""
 
     start: int | None = option(
-        None, ranks, "start P ranks here with mpiexec (default: this is one of a job's)", "P",
+        None, ranks, "start P ranks here with mpiexec (default: this process is one rank)", "P",
         names=("-n",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalOptions(OptionGroup):
-    """Permissions of files."""
+    """Permissions to read files."""
 
-    allow_external: bool = flag("read HDF5 files that have data in other files")
+    allow_external: bool = flag("read HDF5 files that keep data in other files")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultOptions(OptionGroup, section="output"):
-    """The form of the results."""
+    """The form in which results are printed."""
 
-    json: bool = flag("everything, as one JSON document", excludes="form")
-    csv: bool = flag("everything in a row, as CSV with units in the names of columns",
-                     excludes="form")
-    wide: bool = flag("all columns of the tables, however narrow the terminal is", excludes="form")
+    json: bool = flag("print everything as one JSON document", excludes="form")
+    csv: bool = flag("print rows of CSV, with units in the column names", excludes="form")
+    wide: bool = flag("print all columns of the tables, even on a narrow terminal", excludes="form")
 
     def show(self, document: Callable[[], Any], rows: Callable[[], Iterable[Mapping[str, object]]],
              tables: Callable[[], object]) -> None:
-        """Prints the results in the form that is asked for."""
+        """Prints the results in the chosen form."""
         if self.json:
             print_json(document())
         elif self.csv:
@@ -52,7 +51,7 @@ class ResultOptions(OptionGroup, section="output"):
 
 
 def print_csv(rows: Iterable[Mapping[str, object]]) -> None:
-    """Prints rows of nested tables as CSV on stdout; the columns are all their names."""
+    """Prints nested rows as CSV on stdout, with a column for every name that occurs."""
     plain = flat(rows)
     names = dict.fromkeys(name for row in plain for name in row)
     out = csv.DictWriter(sys.stdout, tuple(names), lineterminator="\n")
@@ -62,10 +61,10 @@ def print_csv(rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Prints the one JSON document on stdout."""
+    """Prints the JSON document on stdout."""
     try:
         json.dump(data, sys.stdout, indent=1, allow_nan=False)
     except ValueError as err:
         raise InputError(
-            f"a number of the result is not finite ({err}); check the machine's rates") from err
+            f"a number in the result is not finite ({err}); check the machine's rates") from err
     sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""The argument parser: errors of one line, sections of the help, completion by a shell."""
+"""The argument parser: one-line errors, help in sections, shell completion."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.option_fields import OptionGroup, help_of, metavar_of, options_of, section_of, words
 from hpcpar.output_files import OutputKind
 
-#: A near name is a slip of the pen from this similarity on, whoever else has the option.
-SLIP = 0.8
-#: Completion of file names in each shell, as shtab takes it.
+#: Similarity above which a name counts as a typo, even if another command has that option.
+TYPO = 0.8
+#: Shell -> shtab's function that completes file names.
 COMPLETED_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, and whose help has sections."""
+    """An argument parser with one-line errors, and sections in its help."""
 
     def __init__(self, **options: Any) -> None:
         self.commands: Any = None
@@ -33,8 +33,9 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message} (see: {self.prog} --help)")
 
     def fill(self, group: type[OptionGroup]) -> None:
-        """Adds the options of a dataclass, in sections; only those that are given come back, with
-        the dataclass as ``group``.
+        """Adds the options of a dataclass, in sections.
+
+        The parsed result has only the options that were given, and the dataclass as ``group``.
         """
         exclusive: dict[str, Any] = {}
         self.set_defaults(group=group)
@@ -52,17 +53,18 @@ class Parser(argparse.ArgumentParser):
                     action.complete = COMPLETED_FILES
 
     def add_subparsers(self, **options: Any) -> Any:
-        """Adds commands, and remembers them."""
+        """Adds commands, and keeps them in ``commands``."""
         self.commands = super().add_subparsers(**options)
         return self.commands
 
     def kinds(self) -> dict[str, Parser]:
-        """The parsers of the command's kinds by name; without kinds, itself."""
+        """The parsers of a command's kinds, by name; a command without kinds is its own parser."""
         return self.commands.choices if self.commands else {"": self}
 
     def check_options(self, words: Sequence[str], owner: Callable[[str], str]) -> None:
-        """Reports a misspelt kind or option before what is missing because of it; `owner` names the
-        command that has an option.
+        """Reports a misspelled kind or option before argparse reports that something is missing.
+
+        `owner` names the command that has an option.
         """
         kinds = self.kinds()
         if self.commands and words and not words[0].startswith("-") and words[0] not in kinds:
@@ -103,10 +105,10 @@ def _arguments(f: Field[Any]) -> dict[str, Any]:
 
 
 def _hint(name: str, known: Sequence[str], owner: Callable[[str], str]) -> str:
-    """Where to look for an option that the command does not have."""
+    """The end of the error for an unknown option: a similar name, or the command that has it."""
     near = difflib.get_close_matches(name, known, n=1)
-    if near and difflib.SequenceMatcher(None, name, near[0]).ratio() >= SLIP:
+    if near and difflib.SequenceMatcher(None, name, near[0]).ratio() >= TYPO:
         return f"; did you mean '{near[0]}'?"
     if elsewhere := owner(name):
-        return f": it belongs to another command; use: hpcpar {elsewhere} {name}"
+        return f": it belongs to another command: hpcpar {elsewhere} {name}"
     return f"; did you mean '{near[0]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""``hpcpar plan``: the best plan, or a named strategy's, with its prediction."""
+"""``hpcpar plan``: the best plan, or the plan of one strategy, with its prediction."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
 
     example = "hpcpar plan --network lenet5 --ranks 2 --batch 64 -o plan.json"
     output: str = option("", PLAN, "write the plan file", "plan.json", names=("-o", "--output"))
-    force: bool = flag("write it even where the plan does not fit in memory")
-    explain: bool = flag("name what limits the plan, and what would help most")
+    force: bool = flag("write the plan even if it does not fit in memory")
+    explain: bool = flag("explain what limits the plan, and which changes would help most")
     show_schedule: bool = flag("list every step of an iteration")
 
 
@@ -46,7 +46,7 @@ def main(args: PlanCommand) -> int:
     if write:
         tables.say(f"wrote {args.output}")
     elif args.output:
-        result.save(args.output)  # refused, below the note that names the way
+        result.save(args.output)  # raises, after the note with the remedy
     return 0
 
 
@@ -81,21 +81,21 @@ def _search_line(found: SearchResult) -> str:
     if found.exact:
         return line
     gap = found.objective_s / max(found.bound_s, 1e-30) - 1
-    return f"{line}; not proved the least: at most {gap:.2%} above it"
+    return f"{line}; at most {gap:.2%} above the optimum"
 
 
 def _optimality(result: PlanResult) -> str:
-    """The known distance from the fastest plan, where communication overlaps."""
+    """How far a plan with overlap may be from the fastest."""
     bound_s = 0.0 if result.search is None else result.search.overlap_bound_s
     if not bound_s:
-        return "with overlap the choice is a local optimum: that no plan is faster is not proved"
+        return "with overlap, the choice is a local optimum: a faster plan may exist"
     gap = result.best.iteration_s / bound_s - 1
-    return (f"with overlap the choice is a local optimum: no layer-wise plan takes less than "
-            f"{tables.seconds(bound_s)}, which it exceeds by {gap:.1%}")
+    return (f"with overlap, the choice is a local optimum: no layer-wise plan takes less than "
+            f"{tables.seconds(bound_s)}, and this one takes {gap:.1%} more")
 
 
 def _notes(args: PlanCommand, result: PlanResult) -> None:
-    """Remarks on a plan that does not fit, leaves ranks idle, or cuts nothing."""
+    """Prints notes on a plan that does not fit, leaves ranks idle, or cuts nothing."""
     chosen = result.best
     overlaps = chosen.plan.overlap is not Overlap.NONE
     if overlaps and (len(result.candidates) > 1 or result.search is not None):
@@ -108,4 +108,4 @@ def _notes(args: PlanCommand, result: PlanResult) -> None:
     say_limits([result.prediction])
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):
-        tables.say("note: no layer is cut: a single rank would take as long")
+        tables.say("note: the plan cuts no layer: one rank alone would be as fast")

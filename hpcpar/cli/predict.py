@@ -1,7 +1,4 @@
-"""``hpcpar predict``: prices plans for strategies and numbers of ranks, without running them.
-
-It also explains a prediction and chooses the number of ranks.
-"""
+"""``hpcpar predict``: prices plans, explains predictions, and chooses the number of ranks."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ class PredictCommand(ResultOptions, ModuleOptions, PredictArguments, section="ou
     """The options of the command."""
 
     example = "hpcpar predict --network vgg16 --ranks 4,16 --batch 64 --strategy data,layerwise"
-    plot: str = option("", PICTURE, "write a bar chart, one panel for each number of ranks",
+    plot: str = option("", PICTURE, "draw a bar chart with a panel for each number of ranks",
                        "FILE.png")
     timeline: str = option("", TIMELINE, "write the simulated timelines for ui.perfetto.dev or "
                            "chrome://tracing", "FILE.json")
-    timeline_plot: str = option("", PICTURE, "write the simulated timelines as a picture",
+    timeline_plot: str = option("", PICTURE, "draw the simulated timelines",
                                 "FILE.png")
 
 

@@ -1,4 +1,4 @@
-"""``mpiexec -n P hpcpar run``: train under a plan, or infer, and record it."""
+"""``mpiexec -n P hpcpar run``: trains or infers under a plan, and records the run."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def main(args: RunCommand) -> int:
 
 
 def _lock(args: RunCommand, w: World, locks: ExitStack) -> None:
-    """Keeps other jobs from writing this one's files."""
+    """Locks this job's files against other jobs."""
     for path, what in ((args.checkpoint, "checkpoint"), (args.out, "run record")):
         if path and w.rank == 0:
             locks.enter_context(lock(path, what))
 
 
 def _check_files(args: RunCommand, w: World) -> None:
-    """Checks files that somebody else may have made, and those that are replaced."""
+    """Checks files from unknown sources, and files that the run would replace."""
     if w.rank == 0:
         check_training(args)
         check([path for path in (args.data, args.resume) if path], "file",
-              "use one from: hpcpar data, or hpcpar run --checkpoint", args.allow_external)
+              "use a file from hpcpar data or hpcpar run --checkpoint", args.allow_external)
 
 
 def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
@@ -77,15 +77,15 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     if isinstance(job, Training) and job.start >= job.steps:
         job.close()
         if w.rank == 0:
-            say(f"{args.resume} is already at step {job.start} of {job.steps}: nothing to do; ask "
-                "for more with --epochs or --steps")
+            say(f"{args.resume} is already at step {job.start} of {job.steps}: nothing to do; "
+                "train longer with --epochs or --steps")
         return 0
     metrics = w.agree(lambda: _metrics(args, job) if w.rank == 0 else Metrics())
     if args.device == EMULATE:
         emulate(job.executor, Simulator(network, plan, machine))
     prediction = price(network, plan, machine, samples=job.measured.samples,
                        training=not args.forward_only)
-    count = f"{job.loader.batches_per_epoch} passes forward"
+    count = f"{job.loader.batches_per_epoch} forward passes"
     if isinstance(job, Training):
         count = f"{job.steps - job.start} iterations"
     node = fullest_node(w, args.device)
@@ -95,7 +95,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
               f"{w.library}")
     notes = [f"not restored: {fault}" for fault in job.not_restored]
     notes += [str(node)] if node.shared else []
-    notes += ["computing is emulated: loss and accuracy mean nothing"] * (args.device == EMULATE)
+    notes += ["computing is emulated: loss and accuracy are meaningless"] * (args.device == EMULATE)
     notes += args.math_notes(plan.precision) if args.device != EMULATE else []
     notes += [*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)]
     measured = provenance.origin(machine.quality, f"the plan's machine {machine.name}")
@@ -111,7 +111,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
         if isinstance(job, Training):
             save = partial(recorder.saved, args.out) if args.out else None
             with closing(metrics):
-                reason = job.run(_telling(metrics, progress), stop, save)
+                reason = job.run(_report_to(metrics, progress), stop, save)
         else:
             reason = job.run(progress.inference, stop)
     job.close()
@@ -134,25 +134,26 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
                   lambda: show_line(of_run(summary)))
     if not reason or not isinstance(job, Training):
         return 0
-    remedy = f"go on with --resume {args.checkpoint}" if args.checkpoint else "no --checkpoint"
+    remedy = (f"continue with --resume {args.checkpoint}" if args.checkpoint
+              else "its state is lost without --checkpoint")
     lines.say(f"stopped by {reason} after step {job.step} of {job.steps}; {remedy}")
     return STATUS
 
 
 def _metrics(args: RunCommand, job: Training | Inference) -> Metrics:
-    """The files of metrics; an inference has none."""
+    """The files of metrics; inference has none."""
     classes = job.pixel_classes if isinstance(job, Training) else 0
     return Metrics(args.metrics, args.tensorboard, classes, job.start + 1)
 
 
-def _telling(metrics: Metrics, progress: RunProgress) -> Callable[[Progress], None]:
-    """Hears of every iteration."""
+def _report_to(metrics: Metrics, progress: RunProgress) -> Callable[[Progress], None]:
+    """A function that adds each iteration to the metrics, and shows it."""
 
-    def tell(now: Progress) -> None:
+    def report(now: Progress) -> None:
         metrics.add(now)
         progress.training(now)
 
-    return tell
+    return report
 
 
 def _earlier(args: RunCommand, job: Training | Inference) -> run_record.RunRecord | None:
@@ -165,7 +166,7 @@ def _earlier(args: RunCommand, job: Training | Inference) -> run_record.RunRecor
 
 
 def _images_per_s(run: run_record.RunRecord) -> float:
-    """Samples a second of an inference, without the time that reading them takes."""
+    """Samples per second of an inference, without the time to read them."""
     return run.samples / float(run.iteration_s.max(axis=0).sum())
 
 
@@ -174,7 +175,7 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
     """The document of ``--json``."""
     plan, measured = job.plan, job.measured
     end = measured.epochs.values[-1] if measured.epochs.values else EpochEnd()
-    middle = statistics.median_high(run.iteration_s.max(axis=0)[run.measured].tolist())
+    median_s = statistics.median_high(run.iteration_s.max(axis=0)[run.measured].tolist())
     counts = {"train_pixels": end.train_counts, "test_pixels": end.test_counts}
     out: dict[str, Any] = {name: found.to_json() for name, pixels in counts.items()
                            if (found := ClassCounts.of(pixels))}
@@ -186,17 +187,17 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
     if isinstance(job, Inference):
         return out | {
             "samples": measured.samples, "images_per_s": _images_per_s(run),
-            "measured_pass_s": middle, "predicted_pass_s": prediction.iteration_s,
+            "measured_pass_s": median_s, "predicted_pass_s": prediction.iteration_s,
         }
     return out | {
         "steps": job.step, "loss": job.last_loss, "losses": measured.losses,
         "train_accuracy": _number(end.train_accuracy),
-        "measured_iteration_s": middle, "predicted_iteration_s": prediction.iteration_s,
+        "measured_iteration_s": median_s, "predicted_iteration_s": prediction.iteration_s,
     }
 
 
 def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
-    """Reads and checks everything that needs no communication."""
+    """Reads and checks the inputs, without communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
     require_executed(plan.precision)
     network = plan.network.build()
@@ -209,5 +210,5 @@ def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
 
 
 def _number(value: float) -> float | None:
-    """The value; None where it was not measured."""
+    """The value; None if it was not measured."""
     return None if math.isnan(value) else value

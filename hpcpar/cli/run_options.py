@@ -1,4 +1,4 @@
-"""The options of ``hpcpar run``, and what they need of each other and of files."""
+"""The options of ``hpcpar run``, and checks of their combinations and files."""
 
 from __future__ import annotations
 
@@ -16,46 +16,40 @@ from hpcpar.output_files import CHECKPOINT, METRICS, RECORD, holds_something, sa
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.train.job_options import JobOptions, LengthOptions, SavingOptions
 
-#: A device of `run` alone: ranks sleep instead of computing.
+#: A device that only `run` has: ranks sleep instead of computing.
 EMULATE = "emulate"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, StartOptions,
                  section="job"):
-    """The options of the command.
-
-    Raises
-    ------
-    InputError
-        Some of them do not go together.
-    """
+    """The options of the command."""
 
     example = "hpcpar run -n 2 --plan plan.json --data digits.h5 --epochs 2 --out run.h5"
-    plan: str = required(path, "plan file, from: hpcpar plan -o", "plan.json", section="plan")
+    plan: str = required(path, "plan file from hpcpar plan -o", "plan.json", section="plan")
     machine: str = option(
-        "", path, "machine that the prediction in the record is for (default: the plan's)",
+        "", path, "machine for the prediction in the record (default: the plan's)",
         "NAME|FILE", section="machine")
     device: str = option(
-        "cpu", OneOf((*DEVICES, EMULATE)), "where ranks compute; emulate: they sleep as long as "
-        "the machine file says, messages are real", section="machine")
+        "cpu", OneOf((*DEVICES, EMULATE)), "where ranks compute; emulate: ranks sleep for the "
+        "machine file's compute times, and send real messages", section="machine")
     forward_only: bool = flag(
-        "do not train: once over the held-out part of the data, or all samples where there is "
-        "none, with the weights of --resume (or initial ones)", section="training")
-    overwrite: bool = flag("replace the checkpoint and the record of another training")
+        "do not train: run forward once over the held-out data, or over all samples if none are "
+        "held out, with the weights of --resume (or initial weights)", section="training")
+    overwrite: bool = flag("replace a checkpoint or record of another training")
     elastic: bool = flag(
-        "start the job, and go on with the ranks that are left when some are lost (needs "
-        "--checkpoint)", needs="checkpoint")
+        "start the job, and if ranks are lost, continue with the others (needs --checkpoint)",
+        needs="checkpoint")
     elastic_return: float = option(
-        60.0, duration_s, "lost ranks count as back after this time (default 60s)", "N s")
+        60.0, duration_s, "assume that lost ranks are back after this time (default 60s)", "N s")
     out: str = option("", RECORD, "write the record of the run here (HDF5)", "FILE.h5",
                       section="output")
     metrics: str = option(
-        "", METRICS, "append loss, accuracies, Dice, rate and time of every epoch to this table",
+        "", METRICS, "append every epoch's loss, accuracy, Dice, rate and time to this table",
         "FILE.csv", section="output")
     tensorboard: str = option(
-        "", path, "write these numbers, and those of every iteration, to event files of "
-        "TensorBoard in this folder (needs the extra tensorboard)", "FOLDER", section="output")
+        "", path, "write these numbers, for every iteration too, as TensorBoard event files in "
+        "this folder (needs the extra tensorboard)", "FOLDER", section="output")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,41 +58,41 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
 
     def check_given(self, names: Collection[str]) -> None:
         super().check_given(names)
-        of_training = [words(f)[-1] for group in (LengthOptions, SavingOptions, SGD)
-                       for f in options_of(group) if f.name in names]
-        of_training += [f"--{name}" for name in ("metrics", "tensorboard") if name in names]
-        if self.forward_only and of_training:
-            raise InputError(f"{of_training[0]} has no effect with --forward-only; drop one of "
-                             "them")
+        training = [words(f)[-1] for group in (LengthOptions, SavingOptions, SGD)
+                    for f in options_of(group) if f.name in names]
+        training += [f"--{name}" for name in ("metrics", "tensorboard") if name in names]
+        if self.forward_only and training:
+            raise InputError(f"{training[0]} has no effect with --forward-only; drop one of them")
 
 
 def check_training(args: RunCommand) -> None:
-    """Checks that a run replaces no checkpoint and no record of another one, unless it is asked
-    to. Of a job, one rank needs to call it.
+    """Checks that a run does not replace another run's checkpoint or record, unless it may.
+
+    One rank of a job calls it.
 
     Raises
     ------
     InputError
-        It would.
+        The run would replace one.
     """
     for kind, file in ((CHECKPOINT, args.checkpoint), (RECORD, args.out)):
         if file:
             kind.check_content(file)
-    goes_on = args.resume and not args.forward_only
+    resumes = args.resume and not args.forward_only
     if args.overwrite:
         return
     if args.checkpoint and holds_something(args.checkpoint) and not (
-            goes_on and same_file(args.resume, args.checkpoint)):
-        raise InputError(f"checkpoint {args.checkpoint} exists; go on from it with --resume "
+            resumes and same_file(args.resume, args.checkpoint)):
+        raise InputError(f"checkpoint {args.checkpoint} exists; resume from it with --resume "
                          f"{args.checkpoint}, replace it with --overwrite, or choose another name")
-    # a training that goes on moves another one's record aside
-    if args.out and holds_something(args.out) and not goes_on and _is_of_another(args.out):
+    # a resumed training moves another training's record aside
+    if args.out and holds_something(args.out) and not resumes and _belongs_to_another(args.out):
         raise InputError(f"run record {args.out} comes from another command; replace it with "
                          "--overwrite, or choose another name")
 
 
-def _is_of_another(file: str) -> bool:
-    """True for a record unless the same command has made it, or a simulation."""
+def _belongs_to_another(file: str) -> bool:
+    """True for a record, except one that this same command or a simulation made."""
     from hpcpar.hdf5 import attributes, open_hdf5
 
     with open_hdf5(file, RECORD.what, "choose another name") as f:

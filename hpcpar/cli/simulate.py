@@ -1,4 +1,4 @@
-"""``hpcpar simulate``: plays a plan on all of its ranks, message by message, in virtual time."""
+"""``hpcpar simulate``: simulates a plan on all of its ranks, message by message."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class SimulateCommand(ResultOptions, ModuleOptions, SimulateArguments, section="
     """The options of the command."""
 
     example = "hpcpar simulate --plan plan.json --jitter 0.05"
-    plot: str = option("", PICTURE, "draw the iterations, and what every rank does", "FILE.png")
-    out: str = option("", RECORD, "write the record, for hpcpar compare and hpcpar trace", "sim.h5",
+    plot: str = option("", PICTURE, "draw the iterations, and the time of every rank", "FILE.png")
+    out: str = option("", RECORD, "write a record for hpcpar compare and hpcpar trace", "sim.h5",
                       names=("-o", "--out"))
 
 

@@ -1,4 +1,4 @@
-"""Site defaults: ``~/.config/hpcpar.toml`` names the machine and the options of batch jobs once."""
+"""Site defaults: the machine and options of batch jobs in ``~/.config/hpcpar.toml``."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from hpcpar.report.tables import say
 from hpcpar.schema import Line, read_toml
 from hpcpar.sweep.folder import MACHINE
 
-#: Names another file of site defaults; empty for none.
+#: Path of another file of site defaults; empty for none.
 VARIABLE = "HPCPAR_CONFIG"
 
 
 @dataclass(frozen=True)
 class SiteDefaults:
-    """The file: a preset or machine file, and options of batch jobs."""
+    """Contents of the file: a preset or machine file, and options of batch jobs."""
 
     machine: Line = ""
     job: dict[str, object] = field(default_factory=dict)
 
 
 def config_path() -> str:
-    """The path of the file of site defaults, whether it exists or not; empty for none."""
+    """The path of the site defaults, whether or not the file exists; empty for none."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.environ.get(VARIABLE, os.path.join(folder, "hpcpar.toml"))
 
 
 def read() -> SiteDefaults:
-    """The site defaults; none where there is no file.
+    """Reads the site defaults; they are empty without a file.
 
     Raises
     ------
@@ -43,23 +43,22 @@ def read() -> SiteDefaults:
     given = read_toml(path, SiteDefaults, "site defaults", "docs/reference/machines.md")
     if not given.machine.endswith(".toml"):
         return given
-    # beside this file
     beside = os.path.join(os.path.dirname(path), os.path.expanduser(given.machine))
     return replace(given, machine=beside)
 
 
 def fill(options: Any, command: str, given: Collection[str]) -> Any:
-    """The options with a machine where none is given; says where it comes from.
+    """The options, with a machine if none was given; prints the machine's source.
 
-    The machine in a sweep's folder wins over the site's, which wins over the default. A plan file
-    keeps its own machine, and so does a record.
+    The machine in a sweep's folder has priority over the site's machine, and that over the default.
+    A plan file and a record keep their own machine.
     """
     fixed = getattr(options, "plan", None) or command == "trace"
     if "machine" in given or fixed or not hasattr(options, "machine"):
         return options
     machine, where = "", ""
     if command == "sweep" and os.path.exists(os.path.join(options.out, MACHINE)):
-        machine, where = os.path.join(options.out, MACHINE), "of this sweep's folder"
+        machine, where = os.path.join(options.out, MACHINE), "from this sweep's folder"
     elif site := read().machine:
         machine, where = site, f"from {config_path()}"
     if not machine:

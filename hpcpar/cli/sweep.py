@@ -21,19 +21,19 @@ from hpcpar.sweep.folder import FAILED
 
 @dataclass(frozen=True)
 class StrongCommand(ResultOptions, SweepArguments):
-    """Strong scaling: --batch is over all ranks, the same at every size."""
+    """Strong scaling: --batch is the total batch, the same at every size."""
 
     example = "hpcpar sweep strong --network lenet5 --ranks 1,2 --batch 64 --out strong --dry-run"
     kind: str = field(default="strong", init=False)
 
     def run(self) -> SweepResult:
-        """The study, with the options of the site."""
+        """Runs the study with the site's options."""
         return run_sweep(replace(self, site=(config_path(), read().job)))
 
 
 @dataclass(frozen=True)
 class WeakCommand(StrongCommand):
-    """Weak scaling: --batch is per rank."""
+    """Weak scaling: --batch is the batch of each rank."""
 
     example = "hpcpar sweep weak --network lenet5 --ranks 1,2 --batch 32 --out weak --dry-run"
     kind: str = field(default="weak", init=False)
@@ -41,13 +41,13 @@ class WeakCommand(StrongCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportCommand(ResultOptions, ModuleOptions):
-    """Draw the report of a finished or partial sweep again."""
+    """Write the report of a finished or partial sweep again."""
 
     example = "hpcpar sweep report strong"
     out: str = required(str, "folder of the sweep", "FOLDER", names=("out",))
 
     def run(self) -> SweepResult:
-        """The study as it is."""
+        """The study in its current state."""
         return sweep_report(self.out)
 
 
@@ -56,7 +56,7 @@ KINDS = {"strong": StrongCommand, "weak": WeakCommand, "report": ReportCommand}
 
 def main(args: StrongCommand | ReportCommand) -> int:
     """Runs the command; returns its exit status."""
-    # handled like Ctrl-C: the ranks are ended, and the folder stays consistent
+    # as with Ctrl-C, the ranks end, and the folder stays consistent
     handle(_interrupt, (signal.SIGHUP,))
     result = args.run()
     args.show(result.to_json, result.rows, lambda: _show(result, args.wide))
@@ -66,7 +66,7 @@ def main(args: StrongCommand | ReportCommand) -> int:
     failed = [case.name for case, status in result.states.items() if status.state == FAILED]
     if failed:
         raise RunError(f"{len(failed)} of {len(result.states)} cases failed ({', '.join(failed)}); "
-                       "--retry runs them again")
+                       "add --retry to run them again")
     return 0
 
 
@@ -75,7 +75,7 @@ def _interrupt(sign: int, frame: FrameType | None) -> NoReturn:
 
 
 def _show(result: SweepResult, wide: bool) -> None:
-    """Prints the table, and the commands, or the scripts, of a dry run."""
+    """Prints the table, and a dry run's commands or scripts."""
     show_points(result.title, result.points, wide)
     for line in result.dry_run.get("commands", ()):
         print(line)

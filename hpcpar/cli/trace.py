@@ -23,17 +23,17 @@ class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
 
     example = "hpcpar trace run.h5 -o trace.json"
     record: str = option(
-        "", path, "a record that 'hpcpar run --out' or 'hpcpar simulate --out' wrote", "RUN.h5",
+        "", path, "record from hpcpar run --out or hpcpar simulate --out", "RUN.h5",
         names=("record",))
-    plan: str = option("", path, "the simulated timeline of this plan, without a run", "plan.json",
+    plan: str = option("", path, "simulate the timeline of this plan, without a run", "plan.json",
                        section="plan")
     machine: str = option(
         "", path, "with --plan: preset or machine file (default: the plan's)", "NAME|FILE",
         needs="plan")
     iterations: int = option(
-        4, positive, "measured iterations, the last of those that the record keeps", "N")
+        4, positive, "number of measured iterations; the last that the record keeps", "N")
     ranks: int | None = option(
-        None, positive, "measured ranks, from rank 0 on (default: all)", "N", section="plan")
+        None, positive, "number of measured ranks, from rank 0 (default: all)", "N", section="plan")
     out: str = required(
         TIMELINE, "the file to write; open it at https://ui.perfetto.dev", "trace.json",
         names=("-o", "--out"))
@@ -42,7 +42,7 @@ class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
 def main(args: TraceCommand) -> int:
     """Runs the command; returns its exit status."""
     if bool(args.record) == bool(args.plan):
-        raise InputError("give either the record of a run (hpcpar trace run.h5 -o trace.json) or "
+        raise InputError("give either a run's record (hpcpar trace run.h5 -o trace.json) or "
                          "--plan plan.json")
     simulated: perfetto.Simulated
     measured: list[Event] = []

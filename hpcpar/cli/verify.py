@@ -1,4 +1,4 @@
-"""``mpiexec -n P hpcpar verify``: compares a few steps under a plan with the same on one rank."""
+"""``mpiexec -n P hpcpar verify``: compares a few training steps under a plan with one rank."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class VerifyCommand(ResultOptions, ModuleOptions, VerifyOptions, DeviceOptions, 
     """The options of the command."""
 
     example = "hpcpar verify -n 2 --plan plan.json"
-    plan: str = required(path, "plan file, from: hpcpar plan -o", "plan.json", section="plan")
+    plan: str = required(path, "plan file from hpcpar plan -o", "plan.json", section="plan")
     precision: str = option(
         "fp64", OneOf(FORMATS), "number format of all tensors", section="plan")
 
@@ -58,22 +58,22 @@ def _run(args: VerifyCommand, w: World) -> int:
               f"batch {plan.batch}, {args.steps} steps, {args.precision}, {args.device}, "
               f"{w.library}")
     if given.batch_norm == "local":
-        lines.say("note: the plan's batch normalisation takes the statistics of each rank's part, "
-                  "so its training differs from a serial one by design; verified with statistics "
-                  "of the whole batch instead")
+        lines.say("note: the plan's batch normalization takes each rank's own statistics, so its "
+                  "training differs from serial training by design; verifying with statistics of "
+                  "the whole batch instead")
 
     def tell(step: int, so_far: Result) -> None:
-        most = so_far.largest
+        worst = so_far.largest
         lines.say(
             f"step {step}/{args.steps}",
             f"loss {so_far.losses[-1]:.6f} (one rank {so_far.serial_losses[-1]:.6f})",
-            f"worst difference so far {most.value:.1e} of {most.tolerance:.1e}, {most}",
+            f"worst difference so far {worst.value:.1e} of {worst.tolerance:.1e}, {worst}",
         )
 
     result = verification.run(tell)
     if w.rank == 0:
         title = (f"difference from one rank in {args.steps} steps, relative to each tensor's norm "
-                 "(where it is the largest part of its tolerance)")
+                 "(at the step where it is the largest fraction of its tolerance)")
         document = to_json(result)
         args.show(
             lambda: {"network": plan.network.name, "strategy": plan.strategy, "ranks": plan.ranks,
@@ -86,13 +86,13 @@ def _run(args: VerifyCommand, w: World) -> int:
 
 
 def _check_data(args: VerifyCommand, w: World) -> None:
-    """Checks a file that somebody else may have made."""
+    """Checks a data file from an unknown source."""
     if args.data and w.rank == 0:
         check([args.data], "data file", REMEDY, args.allow_external)
 
 
 def _read(args: VerifyCommand, w: World) -> tuple[plans.Plan, Backend]:
-    """Reads and checks everything that needs no communication."""
+    """Reads and checks the inputs, without communication."""
     plan = plans.load(args.plan)
     network = plan.network.build()
     require_own_training(network)

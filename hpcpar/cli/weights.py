@@ -1,4 +1,4 @@
-"""``hpcpar weights``: checkpoints to and from a PyTorch module's ``state_dict``."""
+"""``hpcpar weights``: converts checkpoints to and from a PyTorch module's ``state_dict``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcpar.report.tables import say
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsCommand(NetworkOptions, section="network and data"):
-    """The options of both directions."""
+    """The options that both directions share."""
 
     network: str = field(metadata=about_network())
 
@@ -25,18 +25,18 @@ class WeightsCommand(NetworkOptions, section="network and data"):
         raise NotImplementedError
 
     def module(self) -> tuple[Any, Shape]:
-        """The module of the network, and the shape of its samples."""
+        """The network's module, and the shape of its samples."""
         shape = None if self.input is None else image(self.input)
         return load_module(self.network, shape, self.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToTorchCommand(WeightsCommand):
-    """Write the weights of a checkpoint as the state_dict of its PyTorch module."""
+    """Write a checkpoint's weights as the state_dict of its PyTorch module."""
 
     example = "hpcpar weights to-torch weights.h5 unet.pt --network model.py:unet"
-    checkpoint: str = required(path, "the checkpoint", "FILE.h5", names=("checkpoint",))
-    state: str = required(STATE, "the file to write, for torch.load", "FILE.pt", names=("state",))
+    checkpoint: str = required(path, "checkpoint to read", "FILE.h5", names=("checkpoint",))
+    state: str = required(STATE, "file to write, for torch.load", "FILE.pt", names=("state",))
 
     def convert(self) -> str:
         module, shape = self.module()
@@ -48,11 +48,11 @@ class ToTorchCommand(WeightsCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class FromTorchCommand(WeightsCommand):
-    """Write a checkpoint with the weights of a state_dict, for hpcpar run --resume --partial."""
+    """Write a state_dict's weights as a checkpoint for hpcpar run --resume --partial."""
 
     example = "hpcpar weights from-torch unet.pt weights.h5 --network model.py:unet"
-    state: str = required(path, "the file of torch.save", "FILE.pt", names=("state",))
-    checkpoint: str = required(CHECKPOINT, "the checkpoint to write", "FILE.h5",
+    state: str = required(path, "file from torch.save", "FILE.pt", names=("state",))
+    checkpoint: str = required(CHECKPOINT, "checkpoint to write", "FILE.h5",
                                names=("checkpoint",))
 
     def convert(self) -> str:

@@ -1,3 +1,1 @@
-"""Doing the communication steps over MPI, and the trace of what was done. The only room that
-imports mpi4py.
-"""
+"""Executes communication steps by MPI or NCCL, and traces them. Only this room imports mpi4py."""

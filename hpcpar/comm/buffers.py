@@ -1,4 +1,4 @@
-"""Memory of messages: a view of the tensor where it is contiguous, else a wire buffer."""
+"""Message memory: a view of the tensor where it is contiguous, else a wire buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import RunError
-from hpcpar.kernels.interface import Array, Backend, Mark, address
+from hpcpar.kernels.interface import Array, Backend, address
+from hpcpar.kernels.streams import Mark
 from hpcpar.plan.boxes import items, shape
 from hpcpar.schedule.exchange import Exchange, Piece
 from hpcpar.schedule.steps import Comm, Kind
@@ -17,27 +18,25 @@ from hpcpar.schedule.wire import landing_slots, wire
 
 
 class Buffers:
-    """The buffers of one rank in one step.
+    """The message buffers of one rank in one step.
 
-    Messages lie in ``flat`` arrays. On the CPU a piece whose box is one run of memory is sent from
+    Messages lie in flat arrays. On the CPU, a piece whose box is contiguous in memory is sent from
     and received into the tensor itself. Messages of device tensors are staged through pinned host
-    memory, or with `on_device` lie in the device's.
+    memory, or with `on_device` lie in device memory.
 
-    What is sent is packed on the communication stream, behind the work that made it; what was
-    received is unpacked on the compute stream. So compute goes on meanwhile, and memory is used
-    again only behind its last use.
+    A GPU packs on the communication stream, after the work that computes the data, and unpacks on
+    the compute stream. Compute continues meanwhile, and memory is reused only after its last use.
 
     Attributes
     ----------
     wire_items, landing_items : int
-        Sizes of the wire, and of where messages land that are added to it: `place` gives both.
-        Steps that never overlap in time may use the same memory.
+        Sizes of the wire, and of the landing buffers for messages that are added to it; `place`
+        provides both. Steps that never overlap in time may share this memory.
 
     Raises
     ------
     RunError
-        If an array is not the box that the step says, or not of its item size: the communicator
-        moves nothing else.
+        An array's shape or item size differs from the step's.
     """
 
     def __init__(self, step: Comm, ex: Exchange, rank: int, held: Array, wanted: Array,
@@ -47,17 +46,17 @@ class Buffers:
                                  ("wanted", wanted, step.destination_box(rank))):
             any_shape = step.kind is Kind.ALLREDUCE and array.size == items(box)
             if tuple(array.shape) != shape(box) and not any_shape:
-                raise RunError(f"{where}: the {name} array has shape {array.shape}, "
+                raise RunError(f"{where}: the {name} array has shape {array.shape}, but "
                                f"the schedule says {shape(box)}")
             if array.dtype.itemsize != step.item_bytes:
                 raise RunError(f"{where}: the {name} array has items of {array.dtype.itemsize} "
-                               f"bytes, the schedule says {step.item_bytes}")
+                               f"bytes, but the schedule says {step.item_bytes}")
         self.step, self.ex, self.backend = step, ex, backend
         self.held, self.wanted = held, wanted
         self._rank = rank
         self.dtype = held.dtype
         self.on_host = type(held) is np.ndarray
-        #: True where messages lie in the device's memory.
+        #: True where messages lie in device memory.
         self.on_device = not self.on_host and on_device
         self.staged = not self.on_host and not on_device
         self._mark: Mark = None
@@ -72,12 +71,12 @@ class Buffers:
 
     # -- set-up ------------------------------------------------------------------------------------
     def place(self, flat: Any) -> None:
-        """Use a flat array of `wire_items + landing_items` items."""
+        """Use this flat array of `wire_items + landing_items` items."""
         wire, self._landing = flat[:self.wire_items], flat[self.wire_items:]
         self.wire = self._flat if self.step.kind is Kind.ALLREDUCE and not self.staged else wire
 
     def landings(self) -> dict[int, Any]:
-        """Buffers of received messages that are added; rounds in flight share none."""
+        """Landing buffers of messages that are added, by slot; each round in flight has its own."""
         out: dict[int, Any] = {}
         at = 0
         for slot, size in landing_slots(self.step, self.ex).items():
@@ -92,34 +91,34 @@ class Buffers:
         return int(self._flat.size) if self.staged else 0
 
     def _pieces(self) -> int:
-        made = wire(self.step, self.ex, self._rank, self.held, self.wanted, self.on_host)
-        self._views, self._packs = made.views, made.packs
-        self._unpacks = [u for u in made.unpacks if u[1] or not _same_memory(u[0], u[2])]
+        planned = wire(self.step, self.ex, self._rank, self.held, self.wanted, self.on_host)
+        self._views, self._packs = planned.views, planned.packs
+        self._unpacks = [u for u in planned.unpacks if u[1] or not _same_memory(u[0], u[2])]
         if self.staged:
-            largest = max((p.stop - p.start for p in made.pieces), default=0)
+            largest = max((p.stop - p.start for p in planned.pieces), default=0)
             self._scratch = self.backend.empty((largest,), self.dtype)
-        return made.items
+        return planned.items
 
     @property
     def accumulates(self) -> bool:
-        """True where parts are added to the wanted array.
+        """True where `unpack` adds parts to the wanted array.
 
-        The array then begins as zero, unless the own part already lies in it.
+        `unpack` clears the array first, unless it shares memory with the held array.
         """
         return self.step.reduce and self.step.group is None
 
     # -- use ---------------------------------------------------------------------------------------
     def span(self, start: int, stop: int) -> Any:
-        """The flat array that holds `start:stop` of the wire."""
+        """The flat array of items `start:stop` of the wire."""
         for a, b, view in self._views:
             if a <= start and stop <= b:
                 return view[start - a:stop - a]
         return self.wire[start:stop]
 
     def pack(self) -> None:
-        """Pack what is sent, and copy what stays on this rank.
+        """Pack outgoing messages, and copy the pieces that stay on this rank.
 
-        A convolution reads the latter for its interior before the halo arrives.
+        A convolution's interior reads those pieces before the halo arrives.
         """
         if self.on_host:
             for view, p in self._packs:
@@ -130,10 +129,10 @@ class Buffers:
             self._copy_own()
 
     def _submit_packing(self) -> None:
-        """Pack a device's arrays on the communication stream, behind the work that made them."""
-        made = self.backend.mark()
+        """Pack device arrays on the communication stream, after the work that computes them."""
+        computed = self.backend.mark()
         with self.submitting():
-            self.backend.follow(made)
+            self.backend.follow(computed)
             if self.step.kind is Kind.ALLREDUCE and self.staged:
                 self.backend.enqueue_to_host(self._flat, self.wire)
             for view, p in self._packs:
@@ -147,45 +146,45 @@ class Buffers:
 
     @contextmanager
     def submitting(self) -> Iterator[None]:
-        """Within it, work of this step is submitted to the communication stream."""
+        """Submit this step's work to the communication stream."""
         with self.backend.communication_stream():
             yield
             self._mark = self.backend.mark()
 
     def add(self, sums: Sequence[tuple[Any, Any]]) -> None:
-        """Add what a round has received: (place, target) of each message."""
+        """Add a round's received messages: (landing buffer, target) of each."""
         if not self.on_device:
-            for place, target in sums:
-                target += place
+            for landing, target in sums:
+                target += landing
         elif sums:
             with self.submitting():
-                for place, target in sums:
-                    self.backend.accumulate(place, target)
+                for landing, target in sums:
+                    self.backend.accumulate(landing, target)
 
     def ready(self) -> bool:
-        """True where everything is done that was submitted to the communication stream."""
+        """True once all work submitted to the communication stream is complete."""
         return self.on_host or self.backend.reached(self._mark)
 
     def _copy_own(self) -> None:
-        """Copy the parts that stay on this rank."""
+        """Copy the pieces that stay on this rank."""
         for target, piece, source in self._unpacks:
             if piece is None:
                 target[...] = source
 
     def unpack(self) -> None:
-        """Copy or add what was received into the wanted array."""
+        """Copy or add received messages into the wanted array."""
         if not self.on_host:
             self.backend.follow(self._mark)
         if self.step.kind is Kind.ALLREDUCE:
             if self.staged:
                 self.backend.enqueue_to_device(self.wire, self._flat)
-            if self.wanted.size and not _share(self.held, self.wanted):
+            if self.wanted.size and not _overlap(self.held, self.wanted):
                 self.wanted[...] = self.held
             return
         add = self.accumulates
         if self.step.between and not add:
             self._copy_own()
-        if add and not _share(self.held, self.wanted):
+        if add and not _overlap(self.held, self.wanted):
             self.wanted[...] = 0
         for target, piece, source in self._unpacks:
             if piece is None:
@@ -202,7 +201,8 @@ class Buffers:
                 self.backend.unpack(flat, target)
 
 
-def _share(a: Array, b: Array) -> bool:
+def _overlap(a: Array, b: Array) -> bool:
+    """True where two arrays may share memory."""
     if isinstance(a, np.ndarray):
         return bool(np.may_share_memory(a, b))
     first, second = _extent(a), _extent(b)
@@ -210,7 +210,7 @@ def _share(a: Array, b: Array) -> bool:
 
 
 def _extent(a: Array) -> tuple[int, int]:
-    """Addresses of the first byte of a device array, and of the one after its last."""
+    """The address of a device array's first byte, and the address after its last byte."""
     start = address(a)
     if not a.size:
         return start, start
@@ -219,5 +219,5 @@ def _extent(a: Array) -> tuple[int, int]:
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """True where two equal-shaped views are the very same items."""
+    """True where two views of equal shape are the same items."""
     return a.size == 0 or (address(a) == address(b) and bool(a.strides == b.strides))

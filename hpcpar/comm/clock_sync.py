@@ -1,4 +1,4 @@
-"""Offsets of all ranks' clocks from rank 0's, by ping-pong; the fastest exchange is most exact."""
+"""Offsets of all clocks from rank 0's, by ping-pong; the fastest exchange counts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,15 @@ from hpcpar.comm.world import World
 
 #: Exchanges with every rank; the first ones are slow, because the rank may sleep.
 _ROUNDS = 40
-#: Pause of a waiting rank between probes (s), to leave its core to the ranks that exchange.
+#: A waiting rank's pause between probes (s), which leaves its core to the ranks that exchange.
 _PAUSE_S = 1e-4
-#: Beyond the tags of schedules' steps.
+#: A tag that no step of a schedule uses.
 _TAG = (1 << 15) - 1
 
 
 def read(world: World,
          clock: Callable[[], float] = time.perf_counter) -> NDArray[np.float64] | None:
-    """Compare all clocks with rank 0's, now. Every rank must call it.
-
-    Parameters
-    ----------
-    clock : callable
-        This rank's clock (s).
+    """Compare all clocks (s) with rank 0's now. Every rank must call this.
 
     Returns
     -------
@@ -34,14 +29,14 @@ def read(world: World,
         On rank 0, [ranks, 3]: time on the rank's clock, its offset from rank 0's clock, and the
         round trip (s). The true offset lies within half a round trip.
     """
-    mine, here, back = np.zeros(1), np.zeros(1), np.zeros(1)
+    time_s, ping = np.zeros(1), np.zeros(1)
     if world.rank:
         while not world.comm.Iprobe(source=0, tag=_TAG):
             time.sleep(_PAUSE_S)
         for _ in range(_ROUNDS):
-            _done(world.comm.Irecv(back, source=0, tag=_TAG))
-            mine[0] = clock()
-            _done(world.comm.Isend(mine, dest=0, tag=_TAG))
+            _finish(world.comm.Irecv(ping, source=0, tag=_TAG))
+            time_s[0] = clock()
+            _finish(world.comm.Isend(time_s, dest=0, tag=_TAG))
         return None
     out = np.zeros((world.size, 3))
     out[0, 0] = clock()
@@ -49,18 +44,18 @@ def read(world: World,
         best = np.inf
         for _ in range(_ROUNDS):
             begin = clock()
-            sent = world.comm.Isend(here, dest=peer, tag=_TAG)
-            _done(world.comm.Irecv(mine, source=peer, tag=_TAG))
+            sent = world.comm.Isend(ping, dest=peer, tag=_TAG)
+            _finish(world.comm.Irecv(time_s, source=peer, tag=_TAG))
             end = clock()
-            _done(sent)
+            _finish(sent)
             if end - begin < best:
                 best = end - begin
-                out[peer] = mine[0], mine[0] - (begin + end) / 2, best
+                out[peer] = time_s[0], time_s[0] - (begin + end) / 2, best
     return out
 
 
-def _done(request: object) -> None:
-    """Wait, and yield the core to ranks that share it."""
+def _finish(request: object) -> None:
+    """Wait for a request, and yield the core to ranks that share it."""
     while not request.Test():  # type: ignore[attr-defined]
         os.sched_yield()
 
@@ -68,7 +63,7 @@ def _done(request: object) -> None:
 def common(times_s: NDArray[np.float64], readings: NDArray[np.float64]) -> NDArray[np.float64]:
     """Convert times on the ranks' own clocks to rank 0's clock.
 
-    Between two readings, the offset is interpolated linearly.
+    The offset is interpolated linearly between two readings.
 
     Parameters
     ----------
@@ -78,8 +73,8 @@ def common(times_s: NDArray[np.float64], readings: NDArray[np.float64]) -> NDArr
         [ranks, 2, 3], the results of `read` at the beginning and at the end.
     """
     at, ahead = readings[:, :, 0], readings[:, :, 1]
-    long = at[:, 1] - at[:, 0]
-    drift = np.divide(ahead[:, 1] - ahead[:, 0], long, out=np.zeros(len(long)), where=long > 0)
+    span = at[:, 1] - at[:, 0]
+    drift = np.divide(ahead[:, 1] - ahead[:, 0], span, out=np.zeros(len(span)), where=span > 0)
     shape = (-1,) + (1,) * (times_s.ndim - 1)
     return times_s - (ahead[:, 0].reshape(shape) + drift.reshape(shape)
                       * (times_s - at[:, 0].reshape(shape)))

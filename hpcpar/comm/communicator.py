@@ -1,6 +1,4 @@
-"""The communicator: the only way in which layers' data leaves a rank, and only by the steps of a
-schedule.
-"""
+"""The communicator: layers' data leaves a rank only through it, and only by a schedule's steps."""
 
 from __future__ import annotations
 
@@ -29,38 +27,35 @@ from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
 
-#: Seconds after which a wait without any progress ends the job (0: never), and how many unless the
-#: environment says so.
+#: The environment variable that says after how many seconds a wait without any progress ends the
+#: job (0: never), and its default.
 _STALL_VARIABLE, _STALL_S = "HPCPAR_STALL_S", 300.0
 
 
 def _stall_s() -> float:
-    told = os.environ.get(_STALL_VARIABLE, "")
+    text = os.environ.get(_STALL_VARIABLE, "")
     try:
-        seconds = float(told) if told else _STALL_S
+        seconds = float(text) if text else _STALL_S
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise InputError(f"{_STALL_VARIABLE}={told}: give seconds, or 0 to wait for ever")
+        raise InputError(f"{_STALL_VARIABLE}={text} is not a time: give a number of seconds, or 0 "
+                         "to wait forever")
     return seconds
 
 
 class Communicator:
-    """Executes communication steps and records what was sent.
+    """Executes communication steps and traces the messages that it sends.
 
-    Everything is nonblocking underneath; `progress` (called between the blocks of long kernels and
-    in every wait) advances all steps in flight, so that they overlap with compute without a helper
+    All operations are nonblocking. `progress` advances every step in flight; it is called between
+    the blocks of long kernels and in every wait, so messages overlap with compute without a helper
     thread.
-
-    Parameters
-    ----------
-    transport : Transport
-        The way of messages between GPUs.
 
     Raises
     ------
     InputError
-        On every rank alike: NCCL is missing, or ranks share a GPU that need one each.
+        The same on every rank: NCCL is missing, or ranks share a GPU although NCCL needs one per
+        rank.
     """
 
     def __init__(self, world: World, backend: Backend,
@@ -80,60 +75,57 @@ class Communicator:
             self._device_group(tuple(range(world.size)))
 
     def agree(self, schedule: Schedule) -> None:
-        """Check, before its first message, that all ranks have the same schedule; every rank must
-        call it.
+        """Check that all ranks have the same schedule, before its first message. Every rank must
+        call this.
 
         Raises
         ------
         RunError
-            On every rank alike, naming who differs from the others, and where.
+            The same on every rank, naming the ranks that differ and the first different step.
         InputError
-            On every rank alike: the library must not do the schedule's collectives.
+            The same on every rank: the schedule uses library collectives that would crash.
         """
         agree(self.world, schedule)
         if not self.library_collectives and any(ALGORITHMS[s.algorithm].library
                                                 for s in schedule.comms):
             raise on_all_ranks(InputError(
-                "--collectives mpi with --transport direct: Open MPI's non-blocking collectives "
-                "crash on GPU memory; plan with other --collectives, or use --transport staged"))
+                "--collectives mpi cannot run with --transport direct, because Open MPI's "
+                "nonblocking collectives crash on GPU memory; plan with other --collectives, or "
+                "use --transport staged"))
 
     @property
     def library_collectives(self) -> bool:
-        """False where the library's own collectives crash: Open MPI's non-blocking ones on device
-        memory (its issues 9845 and 12045).
-        """
+        """False where Open MPI's collectives crash on device memory (issues 9845, 12045)."""
         direct = self.transport is Transport.DIRECT
         return not (direct and self.world.library.startswith("Open MPI"))
 
     def prepare(self, step: Comm, held: Array, wanted: Array) -> Buffers:
-        """Check a step's arrays against it, and find out what memory its messages need.
+        """Check that arrays fit a step, and compute the memory that its messages need.
 
         Raises
         ------
         RunError
-            If an array is not what the step says.
+            An array does not fit the step.
         """
         return Buffers(step, exchange(step, self.world.rank), self.world.rank, held, wanted,
                        self.backend, self._on_device(step))
 
     def _on_device(self, step: Comm) -> bool:
-        """True where a step's messages leave from the device's memory. NCCL moves no loss: the host
-        waits for that.
-        """
+        """True where messages lie in device memory; the host waits for the loss."""
         if self.transport is Transport.NCCL:
             return step.phase is not Phase.LOSS
         return self.transport is Transport.DIRECT
 
     def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer:
-        """A step alone, with memory of its own; see `prepare` and `connect`."""
+        """Bind a single step with its own message memory; see `prepare` and `connect`."""
         buffers = self.prepare(step, held, wanted)
         place(self.backend, [buffers], [1])
         return self.connect(buffers)
 
     def connect(self, buffers: Buffers, tag_base: int = 0) -> Transfer:
-        """Make the requests of a step whose buffers have their memory.
+        """Create the requests of a step whose buffers are placed.
 
-        Every rank connects the steps of a schedule in the same order.
+        Every rank must connect the steps of a schedule in the same order.
         """
         step, peers = buffers.step, buffers.ex.peers
         by_library = ALGORITHMS[step.algorithm].library and len(peers) > 1
@@ -168,28 +160,24 @@ class Communicator:
         self._active = [transfer for transfer in self._active if not transfer.progress()]
 
     def wait(self, transfer: Transfer) -> None:
-        """Return when a step's messages have arrived, and its result is being put in place; other
-        steps advance meanwhile.
+        """Wait for a step's messages and start to unpack them; other steps advance meanwhile.
 
-        A job in which nothing at all advances for long is ended: a rank is stuck, or lost.
+        If nothing at all advances for long, a rank is stuck or lost, and this ends the job.
         """
-        # what may advance in every poll without telling needs many
-        tells = all(t.tells for t in self._active)
-        self._until(lambda: transfer not in self._active, lambda: self._stuck(transfer), tells)
+        # a transfer that hides its progress must be polled often
+        visible = all(t.shows_progress for t in self._active)
+        self._until(lambda: transfer not in self._active, lambda: self._stuck(transfer), visible)
         transfer.finish()
 
     def complete(self) -> None:
-        """Return when all work submitted to the device is done."""
+        """Wait for all work submitted to the device."""
         mark = self.backend.mark()
-        self._until(lambda: self.backend.reached(mark), self._device_stuck, tells=False)
+        self._until(lambda: self.backend.reached(mark), self._device_stuck, visible=False)
 
-    def _until(self, done: Callable[[], bool], stuck: Callable[[], None], tells: bool) -> None:
-        """Poll until something is done; call `stuck` after a long time without any progress.
+    def _until(self, done: Callable[[], bool], stuck: Callable[[], None], visible: bool) -> None:
+        """Poll until `done`; call `stuck` after a long time without any progress.
 
-        Parameters
-        ----------
-        tells : bool
-            Progress shows before the end: without any, polls become rare.
+        If progress is `visible` before the end, polls may become rare while there is none.
         """
         polls, seen, since, idle_s = 0, (-1, -1), 0.0, 0.0
         while True:
@@ -197,25 +185,25 @@ class Communicator:
             if done():
                 return
             polls += 1
-            if not pause(polls, idle_s if tells else 0.0, self._yields):
+            if not pause(polls, idle_s if visible else 0.0, self._yields):
                 continue
-            # what is complete is out of it
+            # complete transfers have left `_active`
             now = (len(self._active), sum(t.advanced for t in self._active))
             if now != seen:
                 seen, since = now, time.monotonic()
             idle_s = time.monotonic() - since
             for group in self._device_groups.values():
                 if fault := group.fault():
-                    self.world.abort(f"NCCL says: {fault}")
+                    self.world.abort(f"NCCL reports: {fault}")
             if self._stall_s and idle_s > self._stall_s:
                 stuck()
 
     def _device_stuck(self) -> None:
         lost.note(f"its device did not answer for {self._stall_s:g} s")
         self.world.abort(
-            f"the device has not done its work for {self._stall_s:g} s: a kernel is stuck, or a "
-            f"message of another rank is missing ({_STALL_VARIABLE} sets the seconds, 0 waits for "
-            "ever)"
+            f"the device has not finished its work for {self._stall_s:g} s: a kernel is stuck, or "
+            f"a message from another rank is missing ({_STALL_VARIABLE} sets the seconds, 0 waits "
+            "forever)"
         )
 
     def _stuck(self, transfer: Transfer) -> None:
@@ -227,7 +215,6 @@ class Communicator:
         lost.note(f"{who} did not answer for {self._stall_s:g} s")
         self.world.abort(
             f"layer '{step.layer}', step {step.index} ({step.label} of {step.tensor}): nothing "
-            f"has come for {self._stall_s:g} s from "
-            f"{who}, which may be stuck, lost, or slow ({_STALL_VARIABLE} sets the seconds, 0 "
-            "waits for ever)"
+            f"has arrived for {self._stall_s:g} s from {who}, which may be stuck, lost or slow "
+            f"({_STALL_VARIABLE} sets the seconds, 0 waits forever)"
         )

@@ -1,4 +1,4 @@
-"""Options that say where ranks compute, and how GPUs do and communicate."""
+"""Options for where ranks compute, and for how GPUs compute and communicate."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DEVICES = ("cpu", "gpu")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(OptionGroup, section="machine"):
-    """Where ranks compute, and whose convolutions CPUs run.
+    """Where ranks compute, and which convolution kernels CPUs use.
 
     Raises
     ------
     InputError
-        Convolutions of CPUs are asked for on GPUs.
+        CPU kernels are chosen for GPUs.
     """
 
     device: str = option("cpu", OneOf(DEVICES), "where ranks compute")
     kernels: str = option(
-        "numpy", OneOf(CPU_KERNELS), "convolutions on CPUs: this package's on NumPy, or PyTorch's "
-        "(oneDNN; needs the extra 'torch')")
+        "numpy", OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, or PyTorch's "
+        "(oneDNN; needs the extra torch)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,15 +44,15 @@ class GpuOptions(DeviceOptions, section="machine"):
     Raises
     ------
     InputError
-        Options of GPUs are given without them.
+        GPU options are given without GPUs.
     """
 
     transport: str = option(
-        Transport.STAGED.value, OneOf(Transport), "messages between GPUs go by MPI, staged "
-        "through the host; by MPI, direct (needs a GPU-aware library); or by nccl")
+        Transport.STAGED.value, OneOf(Transport), "messages between GPUs: MPI staged through "
+        "the host, MPI directly (needs a GPU-aware library), or NCCL")
     math: str | None = option(
-        None, OneOf(MathMode), "float32 products on GPUs: fp32, or tf32 on tensor cores (default: "
-        "the plan's --precision)")
+        None, OneOf(MathMode), "float32 matrix products on GPUs: in fp32, or in tf32 on tensor "
+        "cores (default: the plan's --precision)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,15 +64,15 @@ class GpuOptions(DeviceOptions, section="machine"):
                                  f"--device gpu, or drop {name}")
 
     def math_for(self, precision: str) -> str:
-        """How float32 products are computed, under a plan of this precision."""
+        """How GPUs compute float32 products under a plan with this precision."""
         on_cores = self.device == "gpu" and precision == MathMode.TF32
         return self.math or (MathMode.TF32 if on_cores else MathMode.FP32).value
 
     def math_notes(self, precision: str) -> list[str]:
-        """A line where products are not computed as the plan says, and was predicted."""
+        """A line if products are not computed in the precision of the plan and its prediction."""
         math = self.math_for(precision)
         if (math == MathMode.TF32) == (precision == MathMode.TF32) or precision == "fp64":
             return []
         where = f"--math {math}" if self.math else f"--device {self.device}"
-        return [f"the plan's precision is {precision}, {where} computes products in {math}: "
+        return [f"the plan's precision is {precision}, but {where} computes products in {math}, so "
                 "its prediction does not hold for this run"]

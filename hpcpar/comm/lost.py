@@ -1,21 +1,21 @@
-"""Word that a rank is lost, for who supervises the job."""
+"""Notes about lost ranks, for the program that supervises the job."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 
-#: Names the file that takes the word, one line for each rank that was lost.
+#: Environment variable with the path of the file for notes, one line each.
 VARIABLE = "HPCPAR_LOST"
-#: In a line that names a rank that a signal has ended; others tell who has missed one.
+#: Marks a line that names a rank killed by a signal; other lines name the rank that missed one.
 KILLED = " was killed by "
 
 
 def note(line: str) -> None:
-    """Leaves word, where somebody wants it."""
+    """Append a line to the file, if a supervisor has set one."""
     path = os.environ.get(VARIABLE)
     if path:
-        # without the file, that program is gone
+        # without the file, the supervisor is gone
         with suppress(FileNotFoundError), open(os.open(path, os.O_WRONLY | os.O_APPEND), "w",
                                                encoding="utf-8") as f:
             f.write(f"{line}\n")

@@ -1,4 +1,4 @@
-"""Memory of the messages of many steps: those that never overlap in time use the same."""
+"""Message memory of many steps; steps that never overlap in time share it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,23 @@ from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, pack, peak
 
 
 def place(backend: Backend, buffers: Sequence[Buffers], moments: Sequence[int]) -> tuple[int, int]:
-    """Give buffers their memory; returns its bytes, and the most bytes that are in flight at once.
+    """Allocate the buffers' memory; return its bytes, and the most bytes in flight at once.
 
-    Parameters
-    ----------
-    moments : sequence of int
-        For each buffer a bit for every moment at which it is in flight.
+    For each buffer, `moments` has a bit for every moment at which it is in flight.
     """
     total = flying = 0
     for device in (False, True):
-        here = [(b, alive) for b, alive in zip(buffers, moments, strict=True)
-                if b.on_device is device]
-        alive = [bits for _, bits in here]
-        sizes = [-(-_bytes(b) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for b, _ in here]
+        chosen = [(b, alive) for b, alive in zip(buffers, moments, strict=True)
+                  if b.on_device is device]
+        alive = [bits for _, bits in chosen]
+        sizes = [-(-_bytes(b) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for b, _ in chosen]
         places, size = pack(sizes, alive)
         slab: Any = backend.empty((size,), np.uint8) if device \
             else backend.host_buffer(size, np.uint8)
-        for (b, _), at in zip(here, places, strict=True):
+        for (b, _), at in zip(chosen, places, strict=True):
             b.place(slab[at:at + _bytes(b)].view(b.dtype))
         total += size
-        flying += peak([_bytes(b) for b, _ in here], alive)[0]
+        flying += peak([_bytes(b) for b, _ in chosen], alive)[0]
     return total, flying
 
 

@@ -17,15 +17,15 @@ from hpcpar.schedule.steps import Kind
 class MpiTransfer(Transfer):
     """The rounds of a step, each a list of persistent MPI requests.
 
-    Requests are made once; every iteration starts them again. Rounds are posted in order as soon
-    as the round that each depends on is complete, so several segments of a ring are in flight at
-    once.
+    Requests are created once, and every iteration starts them again. Rounds are posted in order,
+    each once the round that it depends on is complete, so several segments of a ring are in flight
+    at once.
     """
 
     def __init__(self, buffers: Buffers, world: World, comm: Any, tag: int, trace: Trace) -> None:
         super().__init__(buffers, trace)
         self._mpi = world.mpi
-        self.tells = buffers.on_host  # a device does not
+        self.shows_progress = buffers.on_host  # a device's stream hides it
         self._rounds = bind_rounds(buffers)
         self._requests = [
             [*(comm.Recv_init(array, source=rank, tag=tag) for array, rank in r.receives),
@@ -44,7 +44,7 @@ class MpiTransfer(Transfer):
     def _post(self) -> None:
         while (self._posted < len(self._rounds)
                and self._posted - self.ex.in_flight < self._done):
-            # one by one: messages to the same rank match in the order in which they start
+            # one by one, because messages to the same rank match in the order in which they start
             for request in self._requests[self._posted]:
                 request.Start()
             r = self._rounds[self._posted]
@@ -68,20 +68,19 @@ class MpiTransfer(Transfer):
         return self._posted + self._done
 
     def awaited(self) -> tuple[int, ...]:
-        """The ranks whose messages of the round at hand have not come, or not gone."""
+        """The ranks with an incomplete message in the current round."""
         if self._done == self._posted:
             return ()
         r = self._rounds[self._done]
         peers = [rank for _, rank in (*r.receives, *r.sends)]
-        open_ = {p for p, q in zip(peers, self._requests[self._done], strict=True)
-                 if not q.Get_status()}
-        return tuple(sorted(open_))
+        return tuple(sorted({p for p, q in zip(peers, self._requests[self._done], strict=True)
+                             if not q.Get_status()}))
 
 
 class MpiCollective(Transfer):
-    """A collective done by the MPI library itself (``--collectives mpi``), nonblocking."""
+    """A nonblocking collective of the MPI library (``--collectives mpi``)."""
 
-    tells = False
+    shows_progress = False
 
     def __init__(self, buffers: Buffers, world: World, group: Any, trace: Trace) -> None:
         super().__init__(buffers, trace)
@@ -94,12 +93,12 @@ class MpiCollective(Transfer):
         if step.kind is not Kind.ALLREDUCE:
             parts = step.destination if step.kind is Kind.REDUCE_SCATTER else step.source
             self._counts = [parts.items(peer) for peer in ex.peers]
-            # the rank's own piece: all that an allgather packs, all that a reduce-scatter unpacks
+            # the rank's own piece: an allgather packs only this, and a reduce-scatter unpacks it
             own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else ex.pack[0]
             assert isinstance(own, Piece)
             self._own = own
             if step.kind is Kind.REDUCE_SCATTER:
-                # MPI refuses one address for what is sent and received, even of nothing
+                # MPI refuses equal send and receive addresses, even for empty messages
                 self._result = np.empty(0, buffers.dtype)
                 if own.stop > own.start:
                     self._result = buffers.landings()[0]

@@ -1,7 +1,8 @@
 """Communication steps by NCCL, from GPU to GPU.
 
-A step is submitted whole at its start, to the communication stream, and no host waits for it. All
-ranks submit the steps of a schedule in the same order, so one stream for each rank cannot deadlock.
+A step starts by submitting all of its rounds to the communication stream; the host does not wait
+for them. All ranks submit a schedule's steps in the same order, so one stream per rank cannot
+deadlock.
 """
 
 from __future__ import annotations
@@ -15,13 +16,7 @@ from hpcpar.schedule.steps import Kind
 
 
 class NcclTransfer(Transfer):
-    """The rounds of a step; each is one group of sends and receives.
-
-    Parameters
-    ----------
-    ranks : DeviceGroup
-        All ranks of the job.
-    """
+    """The rounds of a step, each one NCCL group of sends and receives; `ranks` are all ranks."""
 
     def __init__(self, buffers: Buffers, ranks: DeviceGroup, trace: Trace) -> None:
         super().__init__(buffers, trace)
@@ -42,20 +37,14 @@ class NcclTransfer(Transfer):
 
 
 class NcclCollective(Transfer):
-    """A collective by NCCL's own algorithms (``--collectives mpi``), in place.
-
-    Parameters
-    ----------
-    members : DeviceGroup
-        The ranks of the collective's group, in its order.
-    """
+    """An in-place collective of NCCL (``--collectives mpi``) among `members`, in group order."""
 
     def __init__(self, buffers: Buffers, members: DeviceGroup, trace: Trace) -> None:
         super().__init__(buffers, trace)
         self._members = members
         gathered = self.ex.unpack if self.step.kind is Kind.ALLGATHER else ()
         spans = [(p.start, p.stop) for p in (*self.ex.pack, *gathered) if isinstance(p, Piece)]
-        #: the members' blocks, which lie in the group's order
+        #: The members' blocks, in group order.
         self._blocks = [buffers.span(start, stop) for start, stop in sorted(spans)]
 
     def start(self) -> None:

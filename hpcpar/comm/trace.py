@@ -1,4 +1,4 @@
-"""Counts of the messages that were sent, step by step; they must equal the schedule's."""
+"""Counts of sent messages, step by step; they must equal the schedule's counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Trace:
     sent_bytes: dict[int, int] = field(default_factory=dict)
 
     def add(self, step: int, messages: int, sent_bytes: int) -> None:
-        """Count messages of a step."""
+        """Add messages of a step."""
         self.messages[step] = self.messages.get(step, 0) + messages
         self.sent_bytes[step] = self.sent_bytes.get(step, 0) + sent_bytes
 
@@ -26,7 +26,7 @@ class Trace:
         self.sent_bytes.clear()
 
     def of(self, step: int) -> Counts | None:
-        """Counts of a step; None if the step was not done."""
+        """A step's counts; None if this rank has not done the step."""
         return Counts(self.messages[step], self.sent_bytes[step]) if step in self.messages else None
 
 
@@ -39,11 +39,11 @@ def check(trace: Trace, schedule: Schedule, rank: int) -> None:
         Names the rank, the step and both counts.
     """
     for step in schedule.comms:
-        planned, done = counts(step, rank) if step.concerns(rank) else None, trace.of(step.index)
-        if done != planned:
+        planned, sent = counts(step, rank) if step.concerns(rank) else None, trace.of(step.index)
+        if sent != planned:
             raise RunError(f"rank {rank}, step {step.index} ({step.label} of {step.tensor}): "
-                           f"planned {planned}, done {done}")
+                           f"planned {planned}, but sent {sent}")
     extra = set(trace.messages) - {s.index for s in schedule.comms}
     if extra:
         raise RunError(
-            f"rank {rank} sent messages in steps {sorted(extra)} that the schedule does not have")
+            f"rank {rank} sent messages in steps {sorted(extra)}, which are not in the schedule")

@@ -1,4 +1,4 @@
-"""One communication step bound to its arrays on a rank, whoever moves its messages."""
+"""A communication step bound to its arrays on a rank, for any transport."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hpcpar.schedule.algorithms.base import Message
 
 
 class Transfer(ABC):
-    """A step in flight: started once an iteration, and driven by whoever calls `progress`."""
+    """A bound step: each iteration starts it once, and calls of `progress` advance it."""
 
-    #: False: `advanced` does not show all of its progress.
-    tells = True
+    #: False where `advanced` does not count all progress.
+    shows_progress = True
 
     def __init__(self, buffers: Buffers, trace: Trace) -> None:
         self.step, self.ex, self.buffers = buffers.step, buffers.ex, buffers
@@ -23,30 +23,30 @@ class Transfer(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Pack, and send what can be sent."""
+        """Pack, and start the messages that can start."""
 
     @abstractmethod
     def progress(self) -> bool:
-        """Advance as far as possible without waiting; True when `finish` may be called."""
+        """Advance as far as possible without waiting; return True once `finish` may be called."""
 
     @property
     def advanced(self) -> int:
-        """Progress of the step: grows with everything that happens in it."""
+        """A progress counter that grows with every event of the step."""
         return 0
 
     def awaited(self) -> tuple[int, ...]:
-        """The ranks that may be the ones that are waited for."""
+        """The ranks that this step may be waiting for."""
         return self.ex.peers
 
     def finish(self) -> None:
-        """Unpack."""
+        """Unpack the received messages."""
         self.buffers.unpack()
 
 
 @dataclass(frozen=True)
 class BoundRound:
-    """A round of a step on this rank: (array, rank) of every message, and what is added after it:
-    (where it landed, where it belongs).
+    """A round of a step on this rank: (array, rank) of every message, and (landing buffer, target)
+    of every message that is added.
     """
 
     receives: list[tuple[Any, int]]
@@ -56,7 +56,7 @@ class BoundRound:
 
 
 def bind_rounds(buffers: Buffers) -> list[BoundRound]:
-    """The rounds of a step, with the arrays of their messages."""
+    """Bind the rounds of a step to the arrays of their messages."""
     ex, slots = buffers.ex, buffers.landings()
 
     def message(m: Message) -> tuple[Any, int]:
@@ -69,9 +69,9 @@ def bind_rounds(buffers: Buffers) -> list[BoundRound]:
         if r.reduce:
             at = 0
             for k, (target, peer) in enumerate(receives):
-                place = slots[i % buffers.step.segments][at:at + target.size]
+                landing = slots[i % buffers.step.segments][at:at + target.size]
                 at += target.size
-                sums.append((place, target))
-                receives[k] = place, peer
+                sums.append((landing, target))
+                receives[k] = landing, peer
         out.append(BoundRound(receives, sends, sums, sum(array.nbytes for array, _ in sends)))
     return out

@@ -1,4 +1,4 @@
-"""The ways of messages between ranks."""
+"""How messages travel between ranks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import Enum
 
 
 class Transport(str, Enum):
-    """How messages travel. On CPUs all are MPI's, from memory to memory.
+    """How messages travel between GPUs; between CPUs, MPI moves them from memory to memory.
 
-    * staged: MPI, through pinned host memory;
-    * direct: MPI, from GPU to GPU (its library must be GPU-aware);
-    * nccl: NCCL, from GPU to GPU; the loss travels by MPI.
+    * staged: by MPI, through pinned host memory;
+    * direct: by MPI, from GPU to GPU (the library must be GPU-aware);
+    * nccl: by NCCL, from GPU to GPU; the loss travels by MPI.
     """
 
     STAGED = "staged"

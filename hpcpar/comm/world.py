@@ -22,8 +22,8 @@ from hpcpar.signals import release
 
 T = TypeVar("T")
 
-#: Seconds after which a rank that has lost another one ends the job. Before that, the lost rank's
-#: watcher says what happened (`hpcpar.cli.launch.watch`).
+#: Seconds that a rank waits before it ends the job after losing contact with another rank, so that
+#: the lost rank's watcher (`hpcpar.cli.launch.watch`) can report first.
 LOST_S = 1.0
 
 
@@ -33,7 +33,7 @@ class World:
     Raises
     ------
     InputError
-        No MPI is installed.
+        MPI is not installed.
     """
 
     def __init__(self) -> None:
@@ -43,20 +43,20 @@ class World:
         except (ImportError, RuntimeError) as err:
             raise InputError(f"no usable MPI ({str(err).splitlines()[0]}); install it with: pip "
                              "install 'hpcpar[mpi]'") from err
-        release()  # now that no rank waits for this one in MPI's start
+        release()  # now no rank waits for this one in MPI's initialization
         self.mpi: Any = MPI
         self.comm: Any = MPI.COMM_WORLD
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
         node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        #: Rank among those of this node.
+        #: Rank within this node.
         self.local_rank: int = node.Get_rank()
         node.Free()
         self.version: str = mpi4py.__version__
         self.library: str = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0 ").split())
 
     def alone(self) -> World:
-        """A world of this rank only, beside the whole one."""
+        """A separate world with this rank only."""
         out = copy.copy(self)
         out.comm, out.rank, out.size = self.mpi.COMM_SELF, 0, 1
         return out
@@ -67,7 +67,7 @@ class World:
 
     @property
     def boot_id(self) -> str:
-        """The same on all containers of one machine, whose host names differ."""
+        """Identifies the machine: containers on it have different host names but the same id."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         except OSError:
@@ -77,35 +77,35 @@ class World:
         self.comm.Barrier()
 
     def gather(self, value: T) -> list[T] | None:
-        """Small values of every rank on rank 0; an iteration's arrays travel by steps."""
+        """Every rank's value on rank 0, for small values: an iteration's arrays travel by steps."""
         return self.comm.gather(value, root=0)
 
     def bcast(self, value: T) -> T:
         return self.comm.bcast(value, root=0)
 
     def gather_array(self, array: np.ndarray) -> np.ndarray | None:
-        """Equal-shaped arrays of every rank stacked on rank 0."""
+        """The ranks' equal-shaped arrays, stacked on rank 0."""
         array = np.asarray(array, order="C")
         out = np.empty((self.size, *array.shape), array.dtype) if self.rank == 0 else None
         self.comm.Gather(array, out, root=0)
         return out
 
-    def least(self, value: float) -> float:
-        """The smallest value of all ranks."""
+    def min(self, value: float) -> float:
+        """The minimum over all ranks."""
         return self.comm.allreduce(value, op=self.mpi.MIN)
 
-    def most(self, value: float) -> float:
-        """The largest value of all ranks."""
+    def max(self, value: float) -> float:
+        """The maximum over all ranks."""
         return self.comm.allreduce(value, op=self.mpi.MAX)
 
     def sum_of_each(self, values: np.ndarray) -> np.ndarray:
-        """The sum over all ranks for every entry."""
+        """Each entry's sum over all ranks."""
         out = np.empty_like(values)
         self.comm.Allreduce(np.ascontiguousarray(values), out)
         return out
 
-    def most_of_each(self, values: np.ndarray) -> np.ndarray:
-        """The largest of all ranks for every entry (NaN cannot be compared)."""
+    def max_of_each(self, values: np.ndarray) -> np.ndarray:
+        """Each entry's maximum over all ranks (NaN cannot be compared)."""
         out = np.empty_like(values)
         self.comm.Allreduce(np.ascontiguousarray(values), out, op=self.mpi.MAX)
         return out
@@ -118,11 +118,11 @@ class World:
         return out
 
     def agree(self, action: Callable[[], T]) -> T:
-        """Run `action` on every rank; if it raises an error of the user's on any, every rank raises
-        that of the lowest one.
+        """Run `action` on every rank. If it raises an `InputError` or `RunError` on some ranks, all
+        ranks raise the error of the lowest of them.
 
-        Actions that can fail on some ranks only (a file missing on one node) go through here before
-        the first message.
+        Use it before the first message for actions that can fail on some ranks only (a file that is
+        missing on one node).
         """
         error: InputError | RunError | None = None
         value: T | None = None
@@ -130,29 +130,26 @@ class World:
             value = action()
         except (InputError, RunError) as err:
             error = err
-        found = next((e for e in self.comm.allgather(error and (type(error).__name__, str(error)))
-                      if e), None)
-        if found is not None:
-            raise on_all_ranks((InputError if found[0] == "InputError" else RunError)(found[1]))
+        errors = self.comm.allgather(error and (type(error).__name__, str(error)))
+        for kind, text in filter(None, errors):
+            raise on_all_ranks((InputError if kind == "InputError" else RunError)(text))
         return value  # type: ignore[return-value]
 
     def first(self, action: Callable[[], T]) -> T:
-        """Rank 0's result of `action`, on every rank; an error of the user's is every rank's."""
-        found = self.agree(lambda: action() if self.rank == 0 else None)
-        return self.comm.bcast(found, root=0)
+        """Run `action` on rank 0; return its result, or raise its error, on every rank."""
+        value = self.agree(lambda: action() if self.rank == 0 else None)
+        return self.comm.bcast(value, root=0)
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Within it, an error of one rank alone ends the whole job within seconds, naming the rank
-        and the reason.
-        """
+        """Inside this context, an error on one rank ends the whole job within seconds."""
         try:
             yield
         except BaseException as err:
             if self.size > 1 and not getattr(err, "everywhere", False):
                 if isinstance(err, self.mpi.Exception):
                     time.sleep(LOST_S)
-                    lost.note(f"rank {self.rank} on {self.hostname} lost contact with another one")
+                    lost.note(f"rank {self.rank} on {self.hostname} lost contact with another rank")
                     self.abort(f"lost contact with another rank ({one_line(err)})")
                 if not isinstance(err, InputError | RunError | KeyboardInterrupt):
                     traceback.print_exc()
@@ -160,18 +157,16 @@ class World:
             raise
 
     def abort(self, message: str) -> None:
-        """End the job now."""
+        """End the job at once."""
         print(f"hpcpar: rank {self.rank} on {self.hostname}: {visible(message)}; ending the job",
               file=sys.stderr, flush=True)
-        # the launcher kills the job at once, and what it has not yet forwarded is lost
+        # the launcher kills the job at once and loses output that it has not forwarded yet
         time.sleep(0.3)
         self.comm.Abort(1)
 
 
 def separate_worlds(size: int, library: str) -> str | None:
-    """The fault and its remedy where the launcher started more processes than the world has; None
-    where all is well.
-    """
+    """The error if the launcher started more processes than the world has; else None."""
     by = launcher()
     started = (by.ranks or by.local_ranks) if by else 1
     if by is None or started <= size:
@@ -189,8 +184,7 @@ def world() -> World:
     Raises
     ------
     InputError
-        No MPI is installed, or the launcher started several processes that MPI sees as separate
-        worlds.
+        MPI is not installed, or MPI sees the launcher's processes as separate worlds.
     """
     out = World()
     fault = separate_worlds(out.size, out.library)

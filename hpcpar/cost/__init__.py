@@ -1,1 +1,1 @@
-"""The cost of a schedule: communication, computation, memory, and the timeline of an iteration."""
+"""Cost of a schedule: computation, communication, memory, and the timeline of an iteration."""

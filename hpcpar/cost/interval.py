@@ -1,4 +1,4 @@
-"""The 90% interval of a predicted time, from those of its parts."""
+"""The 90% interval of a predicted time, from the intervals of its parts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import NamedTuple
 from hpcpar.cost.price_family import Costs
 from hpcpar.machine.model import Machine, Ratios
 
-#: A time's low and high end (s).
+#: Low and high end of a time (s).
 Interval90 = tuple[float, float]
 
 
 def interval_s(total_s: float, parts: Iterable[tuple[float, Ratios]]) -> Interval90:
     """The 90% interval of a time.
 
-    Assumed is that what slows one step slows all steps of its part alike (the machine's speed
-    drifts), and that parts deviate independently of each other: within a part deviations add up,
-    those of parts as squares.
+    All steps of a part deviate alike, because the machine's speed drifts; their deviations add up.
+    Different parts deviate independently; their squared deviations add up.
 
     Parameters
     ----------
     parts : iterable of (float, (float, float))
-        Seconds of a part, and the 90% interval of its measured over its predicted time.
+        Seconds of a part, and the 90% interval of the ratio of measured to predicted time.
     """
     below = above = 0.0
     for seconds, (low, high) in parts:
@@ -33,9 +32,7 @@ def interval_s(total_s: float, parts: Iterable[tuple[float, Ratios]]) -> Interva
 
 
 class Part(NamedTuple):
-    """A part of an iteration: its seconds, and the interval of measured over predicted times; None
-    where the machine has none.
-    """
+    """A part of an iteration; `ratios` is the interval of measured to predicted time, if known."""
 
     name: str
     seconds: float
@@ -43,10 +40,10 @@ class Part(NamedTuple):
 
 
 def parts_of(machine: Machine, costs: Costs) -> list[Part]:
-    """The parts of an iteration of a single plan that take time.
+    """The parts of a single plan's iteration that take time.
 
-    They are measured computing, estimated computing, and the exposed communication of each level. A
-    pipeline's bubble counts as computing.
+    They are measured computation, estimated computation, and the exposed communication of each
+    level. A pipeline's bubble counts as computation.
     """
     exposed_s = [0.0] * len(machine.levels)
     for step, seconds in zip(costs.steps, costs.timeline.waits_s, strict=True):

@@ -1,8 +1,7 @@
-"""Pricing: every step of an outline in seconds, bytes and memory, for every case of a family of
-plans at once.
+"""Prices every step of an outline in seconds, bytes and memory, for all plans of a family at once.
 
-Nothing walks ranks, and layers of equal shapes under equal configurations are priced once, so that
-a prediction takes as long for a million ranks as for sixteen.
+No loop runs over ranks, and equal layers under equal configurations are priced once. A prediction
+for a million ranks therefore takes as long as one for sixteen.
 """
 
 from __future__ import annotations
@@ -31,35 +30,36 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.freeze import Entry, listed
 from hpcpar.schedule.lower import outlines
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
-from hpcpar.schedule.steps import PASSES, Phase
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-#: ``schedule``: what is executed; ``paper``: the integrated paper's formulas (Eq 3 to 9) for the
-#: same steps.
+#: ``schedule`` prices the steps as a run executes them; ``paper`` prices the same steps by the
+#: formulas of Gholami et al. (Eq 3 to 9).
 ACCOUNTINGS = ("schedule", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """Sums over the steps of an iteration; of a pipeline, over those of the stage that computes
-    longest.
+    """Sums over the steps of an iteration.
+
+    In a pipeline they cover the stage that computes longest.
 
     Attributes
     ----------
     iteration_s : float
-        One iteration, on the slowest rank, with what the plan overlaps.
+        Time of an iteration on the slowest rank, overlap included.
     compute_s, communication_s : float
-        Plain sums over the steps.
+        Plain sums over the steps, without overlap.
     exposed_communication_s : float
-        Communication that no computing hides.
+        Communication that no computation hides.
     bubble_s : float
-        Idle time in which other stages of a pipeline are waited for.
+        Time in which the stage waits for other stages of the pipeline.
     measured_compute : float
-        Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
+        Fraction of `compute_s`, 0 to 1, that comes from the machine's calibrated table. A roofline
+        gives the rest.
     communication_bytes : int
-        Sent in an iteration by the rank that sends most.
+        Bytes that the busiest sender sends in an iteration.
     """
 
     iteration_s: Floats
@@ -71,44 +71,43 @@ class Sums:
     communication_bytes: Ints
 
     @classmethod
-    def summed(cls, known: PricedSteps, line: Timeline[Floats]) -> Self:
-        """The sums over steps with their prices and their timeline."""
+    def summed(cls, priced: PricedSteps, line: Timeline[Floats]) -> Self:
+        """Sum priced steps and their timeline."""
         stages = [_StageSums() for _ in line.stages]
-        for entry, price in zip(known.entries, known.steps, strict=True):
+        for entry, price in zip(priced.entries, priced.steps, strict=True):
             stages[entry.stage].add(entry.step, price)
             if isinstance(entry.step, Move) and entry.stage not in entry.receivers:
                 stages[entry.receivers[0]].communication_s += price.seconds
         longest = 0
         if len(stages) > 1:
             longest = int(np.argmax([float(stage.compute_s) for stage in stages]))
-        stage, waited = stages[longest], line.stages[longest]
+        stage, idle = stages[longest], line.stages[longest]
         sent: Ints = stages[0].sent_bytes
         for other in stages[1:]:
             sent = np.maximum(sent, other.sent_bytes)
-        return cls(iteration_s=np.maximum(line.total_s, known.io_s), compute_s=stage.compute_s,
+        return cls(iteration_s=np.maximum(line.total_s, priced.io_s), compute_s=stage.compute_s,
                    communication_s=stage.communication_s,
-                   exposed_communication_s=sum(waited.exposed_s.values()),
-                   bubble_s=waited.bubble_s, measured_compute=stage.measured,
+                   exposed_communication_s=sum(idle.exposed_s.values()),
+                   bubble_s=idle.bubble_s, measured_compute=stage.measured,
                    communication_bytes=sent)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PricedSteps:
-    """The steps of the cases of a family of plans, priced one by one.
+    """The priced steps of a family of plans.
 
     Attributes
     ----------
     io_s : float
-        Seconds in which a rank reads its images.
+        Seconds that a rank spends reading its images.
     memory : Memory
-        Upper bound of what the largest rank needs (see `memory_upper_bound`).
+        Upper bound of the largest rank's memory (see `memory_upper_bound`).
     moved_bytes : dict
-        By the key of each of the outline's movements: bytes that go through the buffers of one rank
-        at most.
+        Key of a movement in `out` -> upper bound of the bytes in one rank's message buffers.
     entries : tuple of Entry
-        The steps of an iteration, those of every micro-batch.
+        The steps of an iteration, over all micro-batches.
     steps : tuple of StepPrice
-        One per entry.
+        One price per entry.
     out : Outline
         The outline of the largest micro-batch.
     """
@@ -121,25 +120,25 @@ class PricedSteps:
     out: Outline
 
     def seconds_of_layers(self) -> dict[str, Floats]:
-        """Seconds that each layer computes in an iteration, the plain sum over its steps."""
-        found: dict[str, Floats] = {layer.name: 0.0 for layer in self.out.edges.network.layers}
+        """Compute time of each layer in an iteration (s): the plain sum over its steps."""
+        seconds: dict[str, Floats] = {layer.name: 0.0 for layer in self.out.edges.network.layers}
         for entry, price in zip(self.entries, self.steps, strict=True):
             if isinstance(entry.step, Task):
-                found[entry.step.layer.name] += price.seconds
-        return found
+                seconds[entry.step.layer.name] += price.seconds
+        return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs(Sums, PricedSteps):
-    """Costs of the cases of a family of plans on a machine; arrays with an entry for each case."""
+    """Costs of a family of plans on a machine, as arrays with one entry per plan."""
 
     timeline: Timeline[Floats]
 
     @classmethod
-    def of(cls, known: PricedSteps, line: Timeline[Floats]) -> Self:
-        """The costs of steps that lie so in time."""
-        steps = {field.name: getattr(known, field.name) for field in fields(PricedSteps)}
-        return cls(**vars(Sums.summed(known, line)), **steps, timeline=line)
+    def of(cls, priced: PricedSteps, line: Timeline[Floats]) -> Self:
+        """The costs of priced steps with this timeline."""
+        steps = {field.name: getattr(priced, field.name) for field in fields(PricedSteps)}
+        return cls(**vars(Sums.summed(priced, line)), **steps, timeline=line)
 
 
 class PriceOptions(TypedDict, total=False):
@@ -155,13 +154,11 @@ class PriceOptions(TypedDict, total=False):
 
 def price_family(network: Network, plan: Plan, machine: Machine,
                  **options: Unpack[PriceOptions]) -> Costs:
-    """Price a plan, or every case of a family, in closed form; the options are those of
-    `price_steps`.
-    """
-    known = price_steps(network, plan, machine, **options)
-    items = list(items_of(machine, known))
+    """Price a plan, or a family of plans, in closed form; see `price_steps` for the options."""
+    priced = price_steps(network, plan, machine, **options)
+    items = list(items_of(machine, priced))
     line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
-    return Costs.of(known, line)
+    return Costs.of(priced, line)
 
 
 def price_steps(
@@ -176,25 +173,23 @@ def price_steps(
     io_bytes_per_s: float | None = None,
     io_item_bytes: float = 1.0,
 ) -> PricedSteps:
-    """Price the steps of a plan, or of every case of a family.
+    """Price the steps of a plan, or of a family of plans.
 
     Parameters
     ----------
     machine : Machine
-        Prices the steps. The algorithms in them come from the plan's own machine, where it carries
-        one.
+        Prices the steps. If the plan carries a machine of its own, that one chooses the algorithms.
     accounting : str
         One of `ACCOUNTINGS`.
     contention : float, optional
-        ParaDL's phi, instead of what follows from the placement.
+        ParaDL's phi; by default it follows from the placement of ranks.
     gamma : float
-        ParaDL's memory reuse factor: part of the activations' memory that is really needed.
+        ParaDL's memory reuse factor: the fraction of the activations' memory that is needed.
     training : bool
-        False for inference: the forward pass alone.
+        False for inference: only the forward pass.
     io_bytes_per_s, io_item_bytes : float
-        Rate at which a rank reads its part of the images, and bytes of a stored value (1: uint8).
-        They are read while the iteration before is computed, so only what exceeds it counts. None:
-        reading is not counted.
+        Rate at which a rank reads its images, and bytes of a stored value (1: uint8). Reading
+        overlaps with the previous iteration; only the excess counts. None: reading is free.
     """
     if accounting not in ACCOUNTINGS:
         raise unknown("accounting", accounting, ACCOUNTINGS)
@@ -205,53 +200,53 @@ def price_steps(
     require_priced(machine, plan.precision)
     network_model = NetworkModel(machine, contention)
     choose = chooser_of(plan, network_model)
-    each = outlines(network, plan, choose, training=training)
-    out = each[-1]
+    by_microbatch = outlines(network, plan, choose, training=training)
+    out = by_microbatch[-1]
     paper = accounting == "paper"
-    priced: dict[Task | Move, StepPrice] = {}
-    for one in dict.fromkeys(each):
-        pricer = StepPricer(network, plan, machine, network_model, one.edges, paper)
-        priced |= {step: pricer.price(step) for step in one.steps}
+    prices: dict[Task | Move, StepPrice] = {}
+    for outline in dict.fromkeys(by_microbatch):
+        pricer = StepPricer(network, plan, machine, network_model, outline.edges, paper)
+        prices |= {step: pricer.price(step) for step in outline.steps}
     io_s: Floats = 0.0
     if io_bytes_per_s is not None:
         images = network.layers[0]
         io_s = owned(network, images, plan.configs[images.name],
                      plan.batch).largest_items * io_item_bytes / io_bytes_per_s
-    moved = {step.key: priced[step].through_bytes for step in out.steps if isinstance(step, Move)}
-    held = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)
-    entries = listed(plan, each, training)
-    return PricedSteps(io_s=io_s, memory=held, moved_bytes=moved, entries=tuple(entries),
-                       steps=tuple(priced[entry.step] for entry in entries), out=out)
+    moved = {step.key: prices[step].through_bytes for step in out.steps if isinstance(step, Move)}
+    memory = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)
+    entries = listed(plan, by_microbatch, training)
+    return PricedSteps(io_s=io_s, memory=memory, moved_bytes=moved, entries=tuple(entries),
+                       steps=tuple(prices[entry.step] for entry in entries), out=out)
 
 
 def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
-    """Chooses algorithms on the plan's own machine, where it carries one."""
+    """A function that chooses algorithms on the plan's machine, else on the priced machine."""
     own = network_model.machine if plan.machine is None else plan.machine
     same = network_model.contention is None and own == network_model.machine
     return chooser(own, plan.collectives, network_model if same else None)
 
 
-def items_of(machine: Machine, known: PricedSteps) -> Iterator[Item]:
-    """The steps in time. Micro-batches share theirs."""
-    found: dict[Task | Move, Item] = {}
-    for entry, price in zip(known.entries, known.steps, strict=True):
-        if entry.step not in found:
-            found[entry.step] = item_of(machine, entry, price)
-        item = found[entry.step]
+def items_of(machine: Machine, priced: PricedSteps) -> Iterator[Item]:
+    """Timeline items of all entries; micro-batches share the prices of a step."""
+    items: dict[Task | Move, Item] = {}
+    for entry, price in zip(priced.entries, priced.steps, strict=True):
+        if entry.step not in items:
+            items[entry.step] = item_of(machine, entry, price)
+        item = items[entry.step]
         yield item if item.needed_by is None else item._replace(needed_by=entry.needed_by)
 
 
 def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:
-    """A step in time; plain numbers where there is a single plan."""
+    """The timeline item of a step; for a single plan its numbers are plain."""
     seconds = price.seconds if np.ndim(price.seconds) else float(price.seconds)
     if isinstance(entry.step, Task):
         return Item(seconds, stage=entry.stage)
     level = price.level if np.ndim(price.level) else int(price.level)
     if entry.stage in entry.receivers:
         return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers)
-    # between stages there is a single plan
-    each_bytes = float(price.sent_bytes) / max(1, int(price.messages))
-    latency_s = min(float(seconds), machine.levels[int(level)].latency_s(each_bytes))
+    # only single plans have stages
+    message_bytes = float(price.sent_bytes) / max(1, int(price.messages))
+    latency_s = min(float(seconds), machine.levels[int(level)].latency_s(message_bytes))
     return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers, latency_s)
 
 
@@ -265,7 +260,7 @@ class _StageSums:
     sent_bytes: Ints = 0
 
     def add(self, step: Task | Move, price: StepPrice) -> None:
-        """Count a step that the stage does, or sends."""
+        """Count a step that the stage computes or sends."""
         if isinstance(step, Task):
             self.compute_s = self.compute_s + price.seconds
             if np.ndim(price.measured) or price.measured:
@@ -276,11 +271,6 @@ class _StageSums:
 
     @property
     def measured(self) -> Floats:
-        """Part of the computing that was measured."""
-        some = np.greater(self.compute_s, 0)
-        return np.where(some, self.measured_s / np.where(some, self.compute_s, 1.0), 0.0)
-
-
-def repeats(plan: Plan, phase: Phase) -> int:
-    """How often a step is done in an iteration."""
-    return plan.microbatches if phase in PASSES else 1
+        """Measured fraction of the compute time."""
+        computes = np.greater(self.compute_s, 0)
+        return np.where(computes, self.measured_s / np.where(computes, self.compute_s, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Messages and bytes of a plan's ranks: exactly those that a run records."""
+"""Messages and bytes that the ranks of a plan send, exactly as a run records them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,17 @@ from hpcpar.schedule.freeze import Entry, frozen_movement
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.sent_bytes import Sent, sent
 
-#: On up to this many ranks each is looked at; on more, the busiest rank is estimated step by step.
+#: Up to this size the traffic of every rank is counted; beyond, the busiest rank is estimated step
+#: by step.
 MOST_RANKS = 1024
 
 
 @dataclass(frozen=True)
 class RankTraffic:
-    """Traffic of the rank that sends most.
+    """Traffic of the busiest sender, which may differ between layers and steps.
 
-    Attributes
-    ----------
-    n_bytes : int
-        In an iteration.
-    of_layer : dict
-        Bytes in an iteration, by layer.
-    of_step : list of (int, int)
-        Messages and bytes of each entry; zeros for computations.
+    It has the bytes of an iteration (`n_bytes`), the bytes by layer, and messages and bytes by
+    entry (zeros for computation).
     """
 
     n_bytes: int
@@ -37,7 +32,7 @@ class RankTraffic:
 
 
 def rank_traffic(entries: Sequence[Entry], ranks: int) -> RankTraffic:
-    """The traffic of a single plan's list of steps."""
+    """The traffic of the steps of a single plan."""
     known: dict[Hashable, Sent] = {}
     by_layer: dict[str, NDArray[np.int64]] = defaultdict(lambda: np.zeros(ranks, np.int64))
     of_step = []
@@ -49,9 +44,8 @@ def rank_traffic(entries: Sequence[Entry], ranks: int) -> RankTraffic:
         key = (step.key, step.phase, step.root)
         if key not in known:
             known[key] = sent(frozen_movement(step), ranks)
-        found = known[key]
-        by_layer[step.layer] += found.n_bytes
-        of_step.append((int(found.messages.max()), int(found.n_bytes.max())))
+        by_layer[step.layer] += known[key].n_bytes
+        of_step.append((int(known[key].messages.max()), int(known[key].n_bytes.max())))
     total = sum(by_layer.values(), np.zeros(ranks, np.int64))
     return RankTraffic(int(total.max()), {name: int(n.max()) for name, n in by_layer.items()},
                        of_step)

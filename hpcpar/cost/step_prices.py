@@ -1,4 +1,4 @@
-"""The price of single steps: seconds, messages and bytes, for every case of a family at once."""
+"""The price of a single step: seconds, messages and bytes, for all plans of a family at once."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from hpcpar.schedule.steps import Op
 
 @dataclass(frozen=True)
 class StepPrice:
-    """One step of an outline, priced.
+    """The price of one step of an outline.
 
     Attributes
     ----------
     seconds : float
-        Duration on the slowest rank; 0 in cases that do not have the step.
+        Duration on the slowest rank; 0 for plans of a family without this step.
     messages, sent_bytes : int
-        Sent by the rank that sends most; 0 for compute steps.
+        Messages and bytes of the busiest sender; 0 for compute steps.
     through_bytes : int
-        Sent and received from rank to rank, on the rank with most of it.
+        Upper bound of the bytes that a rank sends and receives point to point.
     measured : bool
         The time comes from the machine's calibrated table.
     level : int
@@ -47,21 +47,14 @@ class StepPrice:
 
 
 class StepPricer:
-    """Prices the steps of one plan, or of one family of plans, on a machine.
+    """Prices the steps of a plan, or of a family of plans, on a machine.
 
-    Steps that cost alike (equal layers, shapes and configurations) are priced once.
-
-    Parameters
-    ----------
-    edges : Edges
-        The plan's edges, which its steps were made from.
-    paper : bool
-        Communication is priced by the formulas of Gholami et al. instead of as executed.
+    Steps with equal layers, shapes and configurations are priced once. With `paper`, communication
+    is priced by the formulas of Gholami et al. instead of as it runs.
     """
 
     def __init__(self, network: Network, plan: Plan, machine: Machine, network_model: NetworkModel,
-                 edges: Edges,
-                 paper: bool = False) -> None:
+                 edges: Edges, paper: bool = False) -> None:
         self.network, self.plan, self.machine = network, plan, machine
         self.network_model = network_model
         self.edges, self.paper = edges, paper
@@ -75,19 +68,18 @@ class StepPricer:
     def _movement(self, step: Move) -> StepPrice:
         key = (step.key, step.phase, step.root, step.layer if self.paper else "")
         if key not in self._known:
-            found = traffic(step, self.machine, self.network_model, self.plan.ranks)
-            seconds = found.seconds
+            sent = traffic(step, self.network_model, self.plan.ranks)
+            seconds = sent.seconds
             if self.paper:
-                seconds = paper_comm_s(step, self.machine, self.network_model, self.network,
-                                       self.plan)
-            self._known[key] = StepPrice(seconds, found.messages, found.sent_bytes,
-                                         found.through_bytes, level=found.level)
+                seconds = paper_comm_s(step, self.network_model, self.network, self.plan)
+            self._known[key] = StepPrice(seconds, sent.messages, sent.sent_bytes,
+                                         sent.through_bytes, level=sent.level)
         return self._known[key]
 
     def _computation(self, step: Task) -> StepPrice:
-        # the interior of a convolution depends on what is owned of its input
-        partly = step.op in (Op.INTERIOR, Op.BOUNDARY)
-        producers = step.layer.inputs if partly else ()
+        # a convolution's interior depends on the part of its input that a rank owns
+        partial = step.op in (Op.INTERIOR, Op.BOUNDARY)
+        producers = step.layer.inputs if partial else ()
         key = (self.edges.key(step.layer, step.batch), step.op,
                *(self.plan.configs[name].key for name in producers))
         if key not in self._known:

@@ -1,8 +1,8 @@
-"""How far a prediction can be trusted: what it rests on, and its 90% interval.
+"""How far to trust a prediction: its basis, and its 90% interval.
 
-A calibrated machine has intervals of its own (`hpcpar.cost.interval`). Any other takes what
-predictions of published runs were off by (``trust.toml``, which `bench/gallery/intervals.py`
-writes), by what is known of the device and by kind of plan.
+A calibrated machine has its own intervals (`hpcpar.cost.interval`). For other machines the interval
+comes from the errors of predictions of published runs, for the same kind of device and run
+(``trust.toml``, written by `bench/gallery/intervals.py`).
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.schema import Count, Positive, convert, parse_toml
 
-#: Samples of a rank below which published runs are predicted less well.
+#: Predictions of published runs with fewer samples per rank are less accurate.
 FEW_SAMPLES = 16
-#: Whose float32 runs count for a number format without runs; else those of the same basis.
+#: Basis whose float32 runs represent a number format without runs; by default the same basis.
 UNSEEN = {"tables": "rate", "sheet": "rate"}
-#: Classes of runs that stand for others: a rate of unknown origin deviates as a peak does.
+#: Basis whose runs represent another: a rate of unknown origin deviates like a peak rate.
 STAND_INS = {"guess": "peak"}
 _REMEDY = "hpcpar calibrate on one node narrows it"
 
 
 @dataclass(frozen=True)
 class ResidualClass:
-    """A class of published runs: measured over predicted times.
+    """The ratio of measured to predicted time in a class of published runs.
 
     Attributes
     ----------
     basis : str
-        What their predictions rested on, one of `BASES`.
+        Basis of the predictions, as in `Trust`.
     where : mapping
-        What the runs have in common, as `traits` says it.
+        Common `traits` of the runs.
+    rows : int
+        Number of runs.
     low, median, high : float
         The 5th, 50th and 95th percentile.
     """
@@ -53,17 +55,17 @@ class ResidualClass:
 
 @dataclass(frozen=True)
 class Residuals:
-    """All classes of runs.
+    """All classes of published runs.
 
     Attributes
     ----------
     devices, others : tuple of str
-        Devices of the catalogue that have published runs; those of another maker than the devices
-        that the model of kernels is fitted to.
+        Devices of the catalogue with published runs, and devices of other makers than the ones that
+        the model of kernels is fitted to.
     most_ranks : int
         Ranks of the largest run.
     kinds : mapping
-        Number of runs by kind of network (`kind_of`).
+        Kind of network (`kind_of`) -> number of runs.
     """
 
     classes: tuple[ResidualClass, ...]
@@ -73,13 +75,13 @@ class Residuals:
     kinds: Mapping[str, Count] = field(default_factory=dict)
 
     def of(self, basis: str, known: Mapping[str, str]) -> ResidualClass:
-        """The narrowest class that all of this is known of."""
+        """The most specific class of this basis that fits the known traits."""
         named = STAND_INS.get(basis, basis)
-        fitting = [each for each in self.classes
-                   if each.basis == named and each.where.items() <= known.items()]
+        fitting = [runs for runs in self.classes
+                   if runs.basis == named and runs.where.items() <= known.items()]
         if not fitting:
             return self.of(UNSEEN.get(basis, basis), {**known, "precision": "fp32"})
-        return max(fitting, key=lambda each: (len(each.where), -each.rows))
+        return max(fitting, key=lambda runs: (len(runs.where), -runs.rows))
 
 
 @lru_cache(maxsize=1)
@@ -91,23 +93,21 @@ def published() -> Residuals:
 
 @dataclass(frozen=True)
 class Trust:
-    """The 90% interval of measured over predicted time, and where it comes from.
+    """The 90% interval of the ratio of measured to predicted time, and its source.
 
     Attributes
     ----------
     basis : str
         ``calibration``; ``tables``: a device with published runs; ``sheet``: a device without;
-        ``others``: one of another maker; ``rate``: one rate for all layers, fitted to the networks
-        that ``fitted_to`` in the machine's ``[quality]`` names; ``peak``: that of a data sheet;
-        ``guess``: any other.
+        ``others``: a device of another maker; ``rate``: one rate for all layers, fitted to the
+        networks in ``fitted_to`` of the machine's ``[quality]``; ``peak``: the peak rate of a data
+        sheet; ``guess``: any other rate.
     source : str
-        The same in words.
-    ratios : (float, float)
-        The interval.
+        The basis in words.
     runs : ResidualClass or None
-        The published runs behind it; None where all was measured.
+        The published runs behind the interval; None if a calibration measured everything.
     warning : str
-        A line on a rate that is a data sheet's peak; empty where there is none.
+        A warning that the rate is a data sheet's peak, or an empty string.
     """
 
     basis: str
@@ -118,34 +118,28 @@ class Trust:
 
     @property
     def calibrated(self) -> bool:
-        """All of it was measured on the machine."""
+        """True if a calibration of the machine measured everything."""
         return self.basis == "calibration"
 
     @property
     def words(self) -> str:
-        """The source, and what would narrow the interval."""
+        """The source, and a remedy that narrows the interval."""
         return self.source if self.calibrated else f"{self.source}; {_REMEDY}"
 
     def interval_s(self, predicted_s: float) -> Interval90:
-        """The interval of a time."""
+        """The 90% interval of a time."""
         low, high = self.ratios
         return predicted_s * low, predicted_s * high
 
     def to_json(self, predicted_s: float) -> dict[str, object]:
-        """Plain data on an iteration."""
+        """The interval of an iteration's time as JSON data."""
         low_s, high_s = self.interval_s(predicted_s)
         return {"iteration_low_s": low_s, "iteration_high_s": high_s,
                 "interval_basis": self.basis, "interval_source": self.source}
 
 
 def traits(network: Network, samples: float, precision: str) -> dict[str, str]:
-    """The facts that decide the class of a run.
-
-    Parameters
-    ----------
-    samples : float
-        Samples of a rank in a pass.
-    """
+    """The traits that select a run's class; `samples` is the number per rank and pass."""
     kind = kind_of(network)
     few = samples < FEW_SAMPLES and kind != "volumes"
     return {"precision": precision, "samples": "few" if few else "many", "network": kind}
@@ -161,7 +155,7 @@ def kind_of(network: Network) -> str:
 
 
 def basis_of(machine: Machine) -> str:
-    """The ground of prices of computing without calibration, one of `Trust`'s."""
+    """The basis of compute prices without a calibration, as in `Trust`."""
     name = machine.device.name
     if not machine.device.multiprocessors:
         if sheets_of_rate(machine):
@@ -186,9 +180,9 @@ def _source(machine: Machine, basis: str) -> str:
 
 
 def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust:
-    """The interval of an iteration of a single plan, and where it comes from.
+    """The 90% interval of a single plan's iteration, and its source.
 
-    Parts that a calibration did not measure deviate as published runs do.
+    Parts that a calibration did not measure deviate like published runs.
     """
     basis, total_s, parts = basis_of(machine), float(costs.iteration_s), parts_of(machine, costs)
     samples = plan.samples_of_a_pass / max(float(c.n) for c in plan.configs.values())

@@ -1,1 +1,1 @@
-"""Data sets: HDF5 files, loaders, prefetching, importers of other formats."""
+"""Data sets: HDF5 files, loaders, prefetching, and importers for other formats."""

@@ -1,4 +1,4 @@
-"""Arrays of images and of their ground truth become data files, block by block."""
+"""Conversion of arrays of images and ground truth to data files, block by block."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hpcpar.hdf5 import replacing
 from hpcpar.network.layers.base import shape_text
 from hpcpar.option_fields import OptionGroup, option
 
-#: The label that masks of 8 bits usually keep for pixels that do not count.
+#: The label that 8-bit masks usually reserve for ignored pixels.
 USUAL_IGNORED = 255
 _label = partial(whole, -2**31, 2**31)
 
 
 class SampleArray(Protocol):
-    """An array [N, ...] of which some samples are read at a time."""
+    """An array [N, ...] that is read some samples at a time."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -47,27 +47,27 @@ class SampleArray(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayOptions(OptionGroup):
-    """The held-out part, and the meaning of labels."""
+    """The held-out part and the meaning of labels."""
 
     classes: int | None = option(
         None, positive, "number of classes (default: the largest label plus one)", "K")
     test_fraction: float | None = option(
-        None, part, "part to hold out, of every class (with targets or labels of pixels: of "
-        f"all samples), where the source has no held-out part (default {TEST_FRACTION})", "F")
+        None, part, "fraction of every class (with targets or pixel labels: of all samples) to "
+        f"hold out if the source has no held-out part (default {TEST_FRACTION})", "F")
     ignore: int | None = option(
-        None, _label, "label that does not count in loss and accuracies, 255 or -1", "LABEL")
+        None, _label, "label that loss and accuracy ignore, such as 255 or -1", "LABEL")
     first_label: int | None = option(
-        None, _label, "label of the first class (default 0, but labels that start at 1 are "
-        "refused)", "LABEL")
+        None, _label, "label of the first class (default 0; labels that start at 1 are refused "
+        "without this option)", "LABEL")
 
 
 class Images:
-    """Images [N, C, H, W], volumes [N, C, D, H, W] or signals [N, C, W] of a source.
+    """Images [N, C, H, W], volumes [N, C, D, H, W] or signals [N, C, W] from a source.
 
     Raises
     ------
     InputError
-        They have another shape or type.
+        The array has another shape or type.
     """
 
     def __init__(self, blocks: SampleArray, name: str) -> None:
@@ -82,61 +82,60 @@ class Images:
                              "uint16 or floating point")
 
     def block(self, samples: slice) -> NDArray[Any]:
-        """Some images, as they are stored.
+        """A block of images in the type of the data file.
 
         Raises
         ------
         InputError
-            One of them is not finite.
+            An image is not finite.
         """
         with np.errstate(over="ignore"):
-            found = np.asarray(self.blocks[samples], self.dtype)
-        finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+            images = np.asarray(self.blocks[samples], self.dtype)
+        finite = np.isfinite(images).reshape(len(images), -1).all(axis=1)
         if not finite.all():
             raise InputError(f"{self.name}: image {samples.start + int(finite.argmin())} has NaN "
                              "or infinite values (as float32); fix or leave out such images")
-        return found
+        return images
 
 
 class Truth:
-    """Labels [N] or targets [N, outputs] of a source; of pixels with the image's axes.
-
-    Labels may have an axis of one index more, or be one-hot.
+    """Labels [N] or targets [N, outputs] from a source, followed by the image's axes if each pixel
+    has its own. Labels may have an extra axis of length one, or be one-hot.
 
     Attributes
     ----------
     targets : bool
-        Whether they are targets.
+        Whether the array holds targets rather than labels.
     shape : tuple of int
-        Of a sample's ground truth, as it is stored.
+        Shape of a sample's ground truth in the data file.
 
     Raises
     ------
     InputError
-        They have another shape or type, or do not fit the images.
+        The array has another shape or type, or does not fit the images.
     """
 
     def __init__(self, blocks: SampleArray, name: str, images: Images,
                  options: ArrayOptions) -> None:
         self.blocks, self.name, self.options = blocks, name, options
-        image, of_each = images.shape[1:], tuple(blocks.shape[1:])
+        image, sample = images.shape[1:], tuple(blocks.shape[1:])
         self.targets = blocks.dtype.kind == "f"
-        by_channel = of_each != image and len(of_each) > 0 and of_each[1:] in ((), image)
-        plain = of_each == () if self.targets else of_each in ((), image, (*image, 1))
+        by_channel = sample != image and len(sample) > 0 and sample[1:] in ((), image)
+        plain = sample == () if self.targets else sample in ((), image, (*image, 1))
         if (blocks.shape[:1] != (images.samples,) or not all(blocks.shape)
                 or not (plain or by_channel) or blocks.dtype.kind not in "biuf"):
             raise InputError(
                 f"{name} holds {blocks.dtype} of shape {tuple(blocks.shape)}; give "
                 f"{images.samples} whole numbers, one per image (labels, or one-hot), or "
-                f"floating-point numbers [{images.samples}, outputs] (targets); of pixels, with "
-                f"{image} after them")
-        self.one_hot = by_channel and not self.targets and of_each[0] > 1
-        self.shape = of_each[1:] if by_channel else of_each[:len(image)]
+                f"floating-point numbers [{images.samples}, outputs] (targets), followed by "
+                f"{image} for pixels")
+        self.one_hot = by_channel and not self.targets and sample[0] > 1
+        self.shape = sample[1:] if by_channel else sample[:len(image)]
         if self.targets:
-            self.shape = (of_each[0], *self.shape) if by_channel else (1,)
+            self.shape = (sample[0], *self.shape) if by_channel else (1,)
 
     def block(self, samples: slice) -> NDArray[Any]:
-        """The ground truth of some samples, as it is stored: classes from 0 on, or targets.
+        """The ground truth of a block of samples for the data file: classes from 0, or targets.
 
         Raises
         ------
@@ -153,18 +152,18 @@ class Truth:
         return np.where(self._counts(labels), labels - (self.options.first_label or 0), NO_LABEL)
 
     def _labels(self, samples: slice) -> NDArray[np.int64]:
-        """Labels as the source numbers them."""
-        found = np.asarray(self.blocks[samples])
+        """Labels in the source's numbering."""
+        labels = np.asarray(self.blocks[samples])
         if self.one_hot:
-            if (found > 1).any() or (found.sum(axis=1) != 1).any() or (found < 0).any():
-                raise InputError(f"{self.name} holds {found.shape[1]} whole numbers for each label "
+            if (labels > 1).any() or (labels.sum(axis=1) != 1).any() or (labels < 0).any():
+                raise InputError(f"{self.name} holds {labels.shape[1]} whole numbers per label "
                                  "that are not one-hot (a single 1, else 0); give one label, or "
                                  "floating-point numbers as targets")
-            found = found.argmax(axis=1)
-        return found.reshape(len(found), *self.shape).astype(np.int64)
+            labels = labels.argmax(axis=1)
+        return labels.reshape(len(labels), *self.shape).astype(np.int64)
 
     def _counts(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which labels count."""
+        """Mask of the labels that are not ignored."""
         ignore = self.options.ignore
         return np.full(labels.shape, True) if ignore is None else labels != ignore
 
@@ -174,12 +173,12 @@ class Truth:
         Parameters
         ----------
         known : int, optional
-            The number, where it is known; else the largest label plus one.
+            The number of classes, by default the largest label plus one.
 
         Raises
         ------
         InputError
-            Labels are outside of it, or look as if they mean something else.
+            Labels are out of range, or seem to start at 1 or to mark ignored pixels.
         """
         low, high, below, first = 2**62, -2**62, -2**62, self.options.first_label
         for samples in _slices(self.blocks):
@@ -207,12 +206,12 @@ class Truth:
         if high >= first + classes:
             raise InputError(f"{self.name} holds labels from {low} to {high}; {classes} classes "
                              f"are numbered {first} to {first + classes - 1}; fix the labels, or "
-                             "give the one that does not count with --ignore")
+                             "give the label to ignore with --ignore")
         return classes
 
 
 def _slices(*arrays: SampleArray) -> Iterator[slice]:
-    """Neighbouring samples, one or as many as take at most `BLOCK_BYTES`."""
+    """Blocks of neighboring samples of at most `BLOCK_BYTES`, or of one larger sample."""
     most = max(math.prod(a.shape[1:]) * max(a.dtype.itemsize, 4) for a in arrays)
     step = max(1, BLOCK_BYTES // most)
     for start in range(0, arrays[0].shape[0], step):
@@ -226,9 +225,9 @@ def write_arrays(path: str, parts: Sequence[tuple[Images, Truth]], source: str,
     Parameters
     ----------
     parts : sequence of (Images, Truth)
-        The samples to train with, and those held out where the source tells them apart.
+        The training samples, then the held-out samples if the source separates them.
     source : str
-        Origin, for the file.
+        Origin of the data, which the file records.
 
     Raises
     ------
@@ -245,18 +244,18 @@ def write_arrays(path: str, parts: Sequence[tuple[Images, Truth]], source: str,
             splits = [(create_split(f, prefix, int(mask.sum()), x.shape, x.dtype, y.shape,
                                     "f4" if y.targets else "i8"), mask)
                       for prefix, mask in chosen.items() if mask.any()]
-            for some in _slices(x.blocks, y.blocks):
-                pixels, known = x.block(some), y.block(some)
+            for block in _slices(x.blocks, y.blocks):
+                pixels, known = x.block(block), y.block(block)
                 for split, mask in splits:
-                    at = slice(int(mask[:some.start].sum()), int(mask[:some.stop].sum()))
-                    split.images[at], split.truth[at] = pixels[mask[some]], known[mask[some]]
+                    at = slice(int(mask[:block.start].sum()), int(mask[:block.stop].sum()))
+                    split.images[at], split.truth[at] = pixels[mask[block]], known[mask[block]]
                 if x.dtype.kind != "f" and "" in chosen:
-                    statistics.add(pixels[chosen[""][some]])
+                    statistics.add(pixels[chosen[""][block]])
                 done += len(pixels)
                 if progress:
                     progress(done, total)
         f.attrs["source"] = source
-        f.attrs.update(statistics.normalisation())
+        f.attrs.update(statistics.mean_and_scale())
         if classes is not None:
             f.attrs["classes"] = classes
         if options.ignore is not None:
@@ -272,8 +271,8 @@ def _check(parts: Sequence[tuple[Images, Truth]], options: ArrayOptions) -> int 
         if (x.shape, x.dtype, y.targets, y.shape) != (images.shape, images.dtype, truth.targets,
                                                       truth.shape):
             raise InputError(f"{x.name} has images {shape_text(x.shape)} {x.dtype}, {images.name} "
-                             f"{shape_text(images.shape)} {images.dtype}, or other truth; make "
-                             "them alike")
+                             f"{shape_text(images.shape)} {images.dtype}, or the ground truth "
+                             "differs; make them alike")
     if not truth.targets:
         classes = truth.classes(options.classes)
         for _, y in parts[1:]:
@@ -289,13 +288,13 @@ def _check(parts: Sequence[tuple[Images, Truth]], options: ArrayOptions) -> int 
 
 def _chosen(parts: Sequence[tuple[Images, Truth]],
             options: ArrayOptions) -> list[dict[str, NDArray[np.bool_]]]:
-    """Which samples of each part of the source go to which part of the data file, by prefix."""
+    """Masks of each part's samples that go to the training ("") and test ("test_") splits."""
     if len(parts) > 1:
         return [{prefix: np.full(x.samples, True)}
                 for prefix, (x, _) in zip(("", "test_"), parts, strict=True)]
     images, truth = parts[0]
     strata = np.zeros(images.samples, np.int64)
     if truth.shape == ():
-        strata = np.concatenate([truth.block(some) for some in _slices(truth.blocks)])
+        strata = np.concatenate([truth.block(block) for block in _slices(truth.blocks)])
     test = held_out(strata, options.test_fraction)
     return [{"": ~test, "test_": test}]

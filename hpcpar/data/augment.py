@@ -1,4 +1,4 @@
-"""Crops and flips of stored images, the same under every plan."""
+"""Crops and flips of stored images, which are the same under every plan."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hpcpar.option_fields import OptionGroup, option
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
 
-#: Distinguishes these random numbers from others of the same seed.
+#: Separates these random numbers from others with the same seed.
 _STREAM = 7
 
 
 class Augmentation(str, Enum):
-    """Changes of the images in training: crops at random, and horizontal flips of half of them."""
+    """Changes of the training images: random crops, and horizontal flips of half of them."""
 
     CROP = "crop"
     FLIP = "flip"
@@ -29,7 +29,7 @@ class Augmentation(str, Enum):
 
 
 def augmentations(value: str | Iterable[str]) -> tuple[Augmentation, ...]:
-    """Several, or text with commas."""
+    """Augmentations, from an iterable or comma-separated text."""
     check = OneOf(Augmentation)
     return tuple(Augmentation(check(word)) for word in names(value))
 
@@ -39,22 +39,22 @@ class AugmentOptions(OptionGroup, section="network and data"):
     """Changes of the training images."""
 
     augment: tuple[Augmentation, ...] = option(
-        (), augmentations, "train with random crops of images that are larger than the network's "
-        "input, with horizontal flips, or both; evaluation takes the centre",
+        (), augmentations, "train with random crops (of images larger than the network's input), "
+        "with horizontal flips, or both; evaluation uses center crops",
         ",".join(Augmentation), needs="data")
 
 
 class Crops:
-    """The part of each stored image that the network gets, and whether it is mirrored.
+    """Position of the crop in each stored image, and whether it is mirrored.
 
-    Both depend on (seed, epoch, sample) alone, so each rank cuts its box from the same crop.
+    Both depend only on (seed, epoch, sample), so that all ranks cut their boxes from one crop.
 
     Parameters
     ----------
     stored, taken : tuple of int
         Extents of an image without channels, in the file and in the network.
     augment : collection of Augmentation
-        What is random; without `Augmentation.CROP` the centre is taken.
+        Random changes; without `Augmentation.CROP`, crops are centered.
     samples : int
         Number of samples in the file.
     """
@@ -64,15 +64,15 @@ class Crops:
         self.stored, self.width, self.seed, self.samples = stored, taken[-1], seed, samples
         spare = np.subtract(stored, taken)
         crops, self.flips = (kind in augment for kind in Augmentation)
-        #: Bounds, both included, of the position along each axis and of the flip.
+        #: Inclusive bounds of the position along each axis and of the flip.
         self.low = np.append(spare * 0 if crops else spare // 2, 0)
         self.high = np.append(spare if crops else spare // 2, int(self.flips))
-        #: Whether samples differ; else all have `low`.
+        #: Whether samples differ; if not, all have `low`.
         self.random = bool((self.low < self.high).any())
         self._drawn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
     def draw(self, epoch: int) -> NDArray[np.int64]:
-        """Position along each axis and flip (0 or 1) [samples, axes + 1] in an epoch."""
+        """Positions along the axes and flips (0 or 1) of an epoch: [samples, axes + 1]."""
         if self._drawn[0] != epoch:
             rng = np.random.default_rng([self.seed % 2**64, epoch, _STREAM])
             self._drawn = epoch, rng.integers(self.low, self.high,
@@ -80,7 +80,7 @@ class Crops:
         return self._drawn[1]
 
     def window(self, box: Box) -> Box:
-        """The box of the stored image that holds a box of the network's in every draw."""
+        """The box of the stored image that contains a box of the network's image in every draw."""
         out: list[Interval] = [(a + low, b + high) for (a, b), low, high in zip(
             box, self.low.tolist(), self.high.tolist(), strict=False)]
         if self.flips:
@@ -88,7 +88,7 @@ class Crops:
         return tuple(out)
 
     def cut(self, window: NDArray[Any], box: Box, drawn: NDArray[np.int64]) -> NDArray[Any]:
-        """A box of the network's image out of its `window` [..., *image] in one draw."""
+        """Cuts a box of the network's image from its `window` [..., *image] for one draw."""
         *starts, flip = (drawn - self.low).tolist()
         first, last = box[-1]
         if self.flips:

@@ -1,4 +1,4 @@
-"""Reads the same box of chosen samples of a dataset."""
+"""Reading the same box of chosen samples of a dataset."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class BoxReader:
     Parameters
     ----------
     path : str
-        The data file, for messages.
+        Path of the data file, for messages.
     box : Box
-        Without the samples. Of a dataset of signals it has the image's one row, which the dataset
-        lacks.
+        Box without the sample axis. For signals it includes the image's single row, which the
+        dataset lacks.
     resident_bytes : int
-        Limit up to which the boxes of all samples are kept in memory.
+        Size limit up to which the boxes of all samples stay in memory.
 
     Raises
     ------
@@ -46,20 +46,14 @@ class BoxReader:
             self.resident = self._read(np.arange(samples))
 
     def of(self, chosen: NDArray[np.int64], epoch: int) -> NDArray[Any]:
-        """The box of some samples [n, ...], the same in every epoch.
-
-        Raises
-        ------
-        InputError
-            The file is damaged where it had to be read.
-        """
+        """Boxes of the chosen samples [n, ...]; they are the same in every epoch."""
         return self._read(chosen) if self.resident is None else self.resident[chosen]
 
     def _read(self, chosen: NDArray[np.int64]) -> NDArray[Any]:
-        """Read samples in the order of the file and in runs.
+        """Read samples in file order, consecutive ones at once.
 
-        The low-level interface of h5py is used because its selection by a list takes milliseconds
-        per sample on chunked data.
+        This uses h5py's low-level interface, because selection by a list takes milliseconds per
+        sample on chunked data.
         """
         out = np.empty((len(chosen), *self.shape), self.dataset.dtype)
         dataset = self.dataset.id
@@ -81,7 +75,7 @@ class BoxReader:
 
 
 class CropReader(BoxReader):
-    """One box of the crop of each sample of a dataset [N, ..., *image]."""
+    """One box from the crop of each sample of a dataset [N, ..., *image]."""
 
     def __init__(self, path: str, dataset: h5py.Dataset, box: Box, resident_bytes: int,
                  crops: Crops) -> None:

@@ -3,14 +3,14 @@
 ================================  =============================================================
 ``images`` [N, C, H, W]           uint8, int16, uint16 or float32; volumes [N, C, D, H, W], signals
                                   [N, C, W]
-``labels`` [N]                    int64, 0 <= label < classes; for regression instead
+``labels`` [N]                    int64, 0 <= label < classes; or, for regression,
 ``targets`` [N, outputs]          float32
-                                  of pixels: ``labels`` [N, H, W], ``targets`` [N, outputs, H, W]
+                                  per pixel: ``labels`` [N, H, W], ``targets`` [N, outputs, H, W]
 ``test_images``, ``test_labels``  optional held-out split (or ``test_targets``)
 ``class_names`` [classes]         optional names of the labels
 attributes ``source, classes``    origin of the data, number of classes
 attributes ``mean, scale``        one number or one per channel: readers use (x - mean) * scale
-attribute ``ignore_label``        optional label that does not count in loss and accuracies
+attribute ``ignore_label``        optional label to ignore in the loss and accuracies
 ================================  =============================================================
 """
 
@@ -37,25 +37,25 @@ Progress = Callable[[int, int], None]
 
 #: Bytes of images in memory while a file is written.
 BLOCK_BYTES = 16 << 20
-#: Types of stored images; whole numbers are stored as they are, and normalised when read.
+#: Types of stored images; readers normalize them.
 IMAGE_TYPES = tuple(map(np.dtype, ("u1", "i2", "u2", "f4")))
-#: Label of what does not count: samples or pixels to be ignored, padding of a batch.
+#: Label of ignored samples or pixels, and of the padding of a batch.
 NO_LABEL = -1
 REMEDY = "make it with: hpcpar data"
-#: Part that is held out where neither the source nor the user says.
+#: Held-out fraction if neither the source nor the user gives one.
 TEST_FRACTION = 0.2
-#: Fixed seed for the choice and order of samples, so that files are reproducible.
+#: Fixed seed for the choice and order of samples, which makes files reproducible.
 _SPLIT_SEED = 20171
 
 
 @dataclass(frozen=True)
 class DatasetSplit:
-    """The training or test split of an open data file, checked.
+    """The checked training or test split of an open data file.
 
     Attributes
     ----------
     truth : h5py.Dataset
-        Labels [N] or targets [N, outputs], of pixels with the image's axes after them.
+        Labels [N] or targets [N, outputs], followed by the image's axes if each pixel has its own.
     """
 
     images: h5py.Dataset
@@ -67,12 +67,12 @@ class DatasetSplit:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """The shape (C, 1, W) of a signal (C, W): an image with one row; other shapes unchanged."""
+        """Shape of a sample; a signal (C, W) is an image with one row (C, 1, W)."""
         return image_of(self.images.shape[1:])
 
 
 def where_of(path: str, prefix: str) -> str:
-    """A part of a data file, for messages."""
+    """Name of a data file's part in messages."""
     return f"data file {path}{': the held-out part' if prefix else ''}"
 
 
@@ -85,9 +85,9 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
     prefix : str
         Empty for the training split, ``test_`` for the test split.
     truth : {'labels', 'targets'}
-        Ground truth of the network's loss.
+        Ground truth that the network's loss takes.
     pixels : bool, optional
-        Whether the loss is over pixels; by default as in the file.
+        Whether the loss takes ground truth per pixel; by default as in the file.
 
     Raises
     ------
@@ -95,14 +95,14 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
         A dataset is missing or has a wrong type or shape.
     """
     where = where_of(path, prefix)
-    other, command = "targets", "hpcpar data (one-hot labels are whole numbers there)"
+    other, command = "targets", "hpcpar data (which takes one-hot labels as whole numbers)"
     if truth == "targets":
         other, command = "labels", "hpcpar data synthetic --targets, or hpcpar data numpy"
-    images, wanted = find(f, f"{prefix}images"), find(f, prefix + truth)
-    if wanted is None and images is not None and find(f, prefix + other) is not None:
+    images, values = find(f, f"{prefix}images"), find(f, prefix + truth)
+    if values is None and images is not None and find(f, prefix + other) is not None:
         raise InputError(f"{where} holds {other}, but the network's loss takes {truth}; make other "
                          f"data with: {command}")
-    if images is None or wanted is None:
+    if images is None or values is None:
         names = f"datasets '{prefix}images' and '{prefix}{truth}'"
         raise InputError(
             f"data file {path} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
@@ -111,29 +111,29 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
                          "int16, uint16 or float32 [N, C, H, W], [N, C, D, H, W] or [N, C, W]; "
                          f"{REMEDY}")
     count, image = images.shape[0], images.shape[2:]
-    of_pixels = wanted.ndim > (1 if truth == "labels" else 2)
-    if pixels is not None and pixels != of_pixels:
-        has, takes = ("pixel" if each else "image" for each in (of_pixels, pixels))
-        raise InputError(f"{where} holds {truth} of each {has}, but the network's loss takes one "
+    per_pixel = values.ndim > (1 if truth == "labels" else 2)
+    if pixels is not None and pixels != per_pixel:
+        has, takes = ("pixel" if pixelwise else "image" for pixelwise in (per_pixel, pixels))
+        raise InputError(f"{where} holds {truth} for each {has}, but the network's loss takes one "
                          f"for each {takes}; make other data with: hpcpar data synthetic"
-                         f"{' --pixels' * pixels}, or hpcpar data numpy")
-    shape = (count, *image) if of_pixels else (count,)
-    if truth == "labels" and (wanted.shape != shape or wanted.dtype.kind not in "iu"):
-        raise InputError(f"{where}: '{prefix}labels' is {wanted.dtype} {wanted.shape}, not {count} "
-                         f"whole numbers, or {(count, *image)} of pixels; {REMEDY}")
-    if truth == "targets" and (wanted.ndim < 2 or not wanted.shape[1] or wanted.dtype.kind != "f"
-                               or (wanted.shape[0], *wanted.shape[2:]) != shape):
-        raise InputError(f"{where}: '{prefix}targets' is {wanted.dtype} {wanted.shape}, not "
-                         f"floating-point numbers [{count}, outputs], or of pixels "
+                         f"{' --pixels' if pixels else ''}, or hpcpar data numpy")
+    shape = (count, *image) if per_pixel else (count,)
+    if truth == "labels" and (values.shape != shape or values.dtype.kind not in "iu"):
+        raise InputError(f"{where}: '{prefix}labels' is {values.dtype} {values.shape}, not {count} "
+                         f"whole numbers, or {(count, *image)} for pixels; {REMEDY}")
+    if truth == "targets" and (values.ndim < 2 or not values.shape[1] or values.dtype.kind != "f"
+                               or (values.shape[0], *values.shape[2:]) != shape):
+        raise InputError(f"{where}: '{prefix}targets' is {values.dtype} {values.shape}, not "
+                         f"floating-point numbers [{count}, outputs], or for pixels "
                          f"{(count, 'outputs', *image)}; {REMEDY}")
-    for found in images, wanted:
-        if is_empty(found):
-            raise InputError(f"{where}: nothing was ever written into '{found.name[1:]}'; {REMEDY}")
-    return DatasetSplit(images, wanted)
+    for dataset in images, values:
+        if is_empty(dataset):
+            raise InputError(f"{where}: nothing was written to '{dataset.name[1:]}'; {REMEDY}")
+    return DatasetSplit(images, values)
 
 
 class DataAttributes(msgspec.Struct):
-    """The attributes of a data file that are read."""
+    """The attributes of a data file that readers use."""
 
     source: str = ""
     classes: Extent | None = None
@@ -143,13 +143,7 @@ class DataAttributes(msgspec.Struct):
 
 
 def read_attributes(f: h5py.File, path: str) -> DataAttributes:
-    """The attributes of a data file.
-
-    Raises
-    ------
-    InputError
-        One of them is of another type.
-    """
+    """The attributes of a data file."""
     where = f"data file {path}"
     return convert(attributes(f, where, REMEDY), DataAttributes, where, REMEDY)
 
@@ -157,25 +151,23 @@ def read_attributes(f: h5py.File, path: str) -> DataAttributes:
 def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], dtype: Any,
                  truth: tuple[int, ...] = (), truth_dtype: str = "i8",
                  grows: bool = False) -> DatasetSplit:
-    """Create the two datasets of a split; a chunk has one sample and about 32 rows and planes.
+    """Create the two datasets of a split; a chunk has one sample with about 32 rows and planes.
 
     Parameters
     ----------
-    shape : tuple of int
-        Shape of a sample, channels first.
-    truth : tuple of int
-        Shape of a sample's ground truth.
+    shape, truth : tuple of int
+        Shapes of a sample (channels first) and of its ground truth.
     truth_dtype : str
-        A floating-point type for targets, else for labels.
+        A floating-point type for targets, an integer type for labels.
     grows : bool
-        The number of samples can be changed.
+        Whether the number of samples may change later.
     """
     image = shape[1:]
     tile = (*(-(-e // -(-e // 32)) for e in image[:-1]), image[-1])
 
     def dataset(name: str, sample: tuple[int, ...], kind: Any) -> h5py.Dataset:
-        of_pixels = count and sample[-len(image):] == image
-        chunks = (1, *sample[:-len(image)], *tile) if of_pixels else None
+        per_pixel = count and sample[-len(image):] == image
+        chunks = (1, *sample[:-len(image)], *tile) if per_pixel else None
         return f.create_dataset(prefix + name, (count, *sample), kind, chunks=chunks,
                                 maxshape=(None, *sample) if grows else None)
 
@@ -184,13 +176,12 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
 
 
 def held_out(labels: NDArray[np.int64], fraction: float | None) -> NDArray[np.bool_]:
-    """Mask [N] of a stratified test split: a random fraction of each class (`TEST_FRACTION`), by a
-    fixed seed.
+    """Mask [N] of a stratified test split: a random fraction of each class, with a fixed seed.
 
     Raises
     ------
     InputError
-        The fraction is out of range or leaves no sample to train with.
+        The fraction is out of range or leaves no training sample.
     """
     fraction = TEST_FRACTION if fraction is None else fraction
     if not 0 <= fraction < 1:
@@ -207,35 +198,36 @@ def held_out(labels: NDArray[np.int64], fraction: float | None) -> NDArray[np.bo
 
 
 class ChannelStatistics:
-    """Mean and deviation of each channel of images of whole numbers, block by block."""
+    """Mean and standard deviation of each channel of integer images, block by block."""
 
     def __init__(self, channels: int) -> None:
-        # Python's integers, which do not overflow
+        # Python's integers do not overflow
         self.count, (self.sums, self.squares) = 0, np.zeros((2, channels), object)
 
     def add(self, images: NDArray[Any]) -> None:
-        """Images [n, C, ...]."""
+        """Add images [n, C, ...]."""
         flat = images.reshape(*images.shape[:2], math.prod(images.shape[2:]))
         self.count += len(flat) * flat.shape[2]
         self.sums += flat.sum((0, 2), dtype=np.int64).astype(object)
         self.squares += np.einsum("nci,nci->c", flat, flat, dtype=np.int64,
                                   casting="unsafe").astype(object)
 
-    def normalisation(self) -> dict[str, NDArray[np.float64]]:
-        """Attributes ``mean`` and ``scale`` of a data file; without images 0 and 1."""
+    def mean_and_scale(self) -> dict[str, NDArray[np.float64]]:
+        """Attributes ``mean`` and ``scale`` of a data file, by default 0 and 1."""
         count = max(1, self.count)
-        mean, squares = (np.asarray(of / count, float) for of in (self.sums, self.squares))
-        spread = np.sqrt(np.maximum(squares - mean**2, 0))
-        return {"mean": mean, "scale": 1 / np.maximum(spread, 1.0)}  # a constant channel: finite
+        mean, squares = (np.asarray(sums / count, float) for sums in (self.sums, self.squares))
+        deviation = np.sqrt(np.maximum(squares - mean**2, 0))
+        # the bound keeps the scale of constant channels finite
+        return {"mean": mean, "scale": 1 / np.maximum(deviation, 1.0)}
 
 
 def digits(path: str, size: int = 8) -> None:
-    """Write the handwritten digits of scikit-learn: 1,797 images of 8 x 8, a fifth held out.
+    """Write scikit-learn's handwritten digits: 1,797 images of 8 x 8, a fifth held out.
 
     Parameters
     ----------
     size : int
-        Height and width of the images, enlarged by repeating pixels.
+        Height and width of the stored images; larger ones repeat pixels.
 
     Raises
     ------
@@ -263,20 +255,20 @@ def digits(path: str, size: int = 8) -> None:
 
 
 def info(path: str) -> dict[str, Any]:
-    """Shapes, types, source, classes, normalisation and size in bytes of a data file.
+    """Shapes, types, source, classes, normalization and size in bytes of a data file.
 
     Raises
     ------
     InputError
-        The file is damaged or no data file.
+        The file is damaged or not a data file.
     """
     with open_hdf5(path, "data file", REMEDY) as f:
         out: dict[str, Any] = {"path": path, "bytes": os.path.getsize(path)}
         truth = "targets" if "targets" in f else "labels"
         for prefix in ("", "test_") if "test_images" in f else ("",):
-            found = open_split(f, path, prefix, truth)
-            for name, dataset in ("images", found.images), (truth, found.truth):
+            split = open_split(f, path, prefix, truth)
+            for name, dataset in ("images", split.images), (truth, split.truth):
                 out[prefix + name] = {"shape": list(dataset.shape), "dtype": str(dataset.dtype)}
-        known = read_attributes(f, path)
-        return out | {name: getattr(known, name) for name in known.__struct_fields__
+        stored = read_attributes(f, path)
+        return out | {name: getattr(stored, name) for name in stored.__struct_fields__
                       if name in f.attrs}

@@ -1,4 +1,4 @@
-"""Conversion of a folder of images, one folder for each class, to a data file, block by block."""
+"""Conversion of an image folder, with one folder per class, to a data file, block by block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcpar.errors import InputError
 from hpcpar.files import reason
 from hpcpar.hdf5 import replacing
 
-#: File names that count as images; others in the folders are passed over.
+#: Suffixes of image files; other files in the folders are ignored.
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif",
             ".tiff", ".webp", ".gif", ".tga", ".avif", ".heic")
 #: Pillow's modes by number of channels.
@@ -37,22 +37,22 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
                 progress: Progress | None = None) -> list[str]:
     """Write a data file from ``folder/class/image``, or from ``folder/train`` and ``folder/val``.
 
-    Labels are positions in the sorted names of the classes, which the file keeps as
-    ``class_names``. Readers normalise per channel.
+    Labels are positions in the sorted class names, which the file stores as ``class_names``.
+    Readers normalize each channel.
 
     Parameters
     ----------
     shape : tuple of int
-        (C, H, W) of the stored images; C is 3 (RGB) or 1 (grey).
+        (C, H, W) of the stored images; C is 3 (RGB) or 1 (gray).
     test_fraction : float, optional
-        Fraction of each class in the test split, where the folder has none (default 0.2).
+        Fraction of each class to hold out if the folder has no test split (default 0.2).
     skip_damaged : bool
-        Leave out images that cannot be read.
+        Whether to skip unreadable images.
 
     Returns
     -------
     list of str
-        The faults of the images that were left out, a line each.
+        The faults of skipped images, one line each.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
         raise InputError(f"images need Pillow ({err}); install it with: pip install "
                          "'hpcpar[images]'") from err
     if len(shape) != 3 or shape[0] not in MODES:
-        raise InputError(f"images {'x'.join(map(str, shape))}: give 3xHxW (colour) or 1xHxW (grey)")
+        raise InputError(f"images {'x'.join(map(str, shape))}: give 3xHxW (color) or 1xHxW (gray)")
     names, splits = _splits(folder, test_fraction)
     total, tried, skipped = sum(map(len, splits.values())), 0, list[str]()
     require_room(path, total, shape, 1)
@@ -77,18 +77,18 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
             split, done = create_split(f, prefix, len(files), shape, "u1", grows=True), 0
             statistics = ChannelStatistics(shape[0])
             for start in range(0, len(files), block):
-                some = files[start : start + block]
-                read = list(pool.map(lambda file: _pixels(file[0], shape), some))
+                batch = files[start : start + block]
+                read = list(pool.map(lambda file: _pixels(file[0], shape), batch))
                 faults = [pixels for pixels in read if isinstance(pixels, InputError)]
                 if faults and not skip_damaged:
                     raise faults[0]
                 skipped += map(str, faults)
-                whole = [(pixels, label) for pixels, (_, label) in zip(read, some, strict=True)
+                valid = [(pixels, label) for pixels, (_, label) in zip(read, batch, strict=True)
                          if not isinstance(pixels, InputError)]
-                for i, (pixels, label) in enumerate(whole, done):
+                for i, (pixels, label) in enumerate(valid, done):
                     split.images[i], split.truth[i] = pixels, label
                     statistics.add(pixels[None])
-                done, tried = done + len(whole), tried + len(read)
+                done, tried = done + len(valid), tried + len(read)
                 if progress:
                     progress(tried, total)
             split.images.resize(done, 0)
@@ -96,7 +96,7 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
             if not prefix and not done:
                 raise InputError(f"no image of {folder} can be read; {skipped[0]}")
             if not prefix:
-                f.attrs.update(statistics.normalisation())
+                f.attrs.update(statistics.mean_and_scale())
         f["class_names"] = names
         f.attrs.update(source=f"images of {os.path.basename(os.path.abspath(folder))}",
                        classes=len(names))
@@ -104,15 +104,15 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
 
 
 def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[str, ImageFiles]]:
-    """Names of the classes, and the files of each split by its prefix in the data file."""
+    """Class names, and the image files of each split by its prefix in the data file."""
     root, held = Path(folder), None
     if _folders(root / "train"):
         held = next((root / name for name in ("val", "test") if _folders(root / name)), None)
         root /= "train"
     names = _folders(root)
     if not names:
-        raise InputError(f"{folder} has no folders of images, one for each class; write: hpcpar "
-                         "data images FILE.h5 FOLDER")
+        raise InputError(f"{folder} has no folders; put the images of each class in their own, "
+                         "then run: hpcpar data images FILE.h5 FOLDER")
     train = _files(root, names)
     labels = np.array([label for _, label in train], np.int64)
     empty = sorted({*range(len(names))} - {*labels.tolist()})
@@ -134,52 +134,52 @@ def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[s
 
 
 def _folders(root: Path) -> list[str]:
-    """Sorted names of the folders in a folder; none where it is missing."""
+    """Sorted names of the folders in a folder; none if it is missing."""
     return sorted(p.name for p in root.glob("*/") if p.is_dir() and p.name[0] != ".")
 
 
 def _files(root: Path, names: list[str]) -> ImageFiles:
-    """The images in the folders of the classes, in sorted order."""
+    """Image files in the class folders, in sorted order."""
     return [(path, label) for label, name in enumerate(names) for path in sorted(
         os.path.join(place, file) for place, files in _walk(root / name)
         for file in files if file.lower().endswith(SUFFIXES))]
 
 
 def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Folders below a folder and their files; links are followed, each folder is met once."""
-    met: set[str] = set()
+    """Folders below a folder and their files; it follows links and visits each folder once."""
+    visited: set[str] = set()
     for place, folders, files in os.walk(root, followlinks=True):
         real = os.path.realpath(place)
-        if real in met:
+        if real in visited:
             folders.clear()
         else:
-            met.add(real)
+            visited.add(real)
             yield place, files
 
 
 def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError:
-    """An image as stored (C, H, W), or what is wrong with it.
+    """The pixels to store (C, H, W), or the image's fault.
 
-    It is turned as its EXIF data say, scaled by a bilinear filter until it just covers (H, W), and
-    cut at the centre. Transparency is dropped; of several frames the first is taken.
+    The image is rotated by its EXIF data, scaled (bilinear) to just cover (H, W), and cropped at
+    the center. Transparency and all frames but the first are dropped.
     """
     from PIL import Image, ImageOps
 
     channels, height, width = shape
     try:
         with Image.open(path) as opened:
-            # Pillow cuts colours of 16 bits to 8; how it reads the file tells
+            # Pillow cuts 16-bit colors to 8 bits; its decoder arguments reveal that
             if opened.mode[0] in "IF" or any(
                     ";16" in str(args) or (codec[:3] == "ppm" and args[1:] > (255,))
                     for codec, _, _, args in opened.tile if args != "1;I"):
                 raise ValueError(f"its pixels have more than 8 bits, {opened.mode}; hpcpar data "
-                                 "numpy keeps those of 16")
+                                 "numpy keeps 16 bits")
             image = ImageOps.exif_transpose(opened)
             image.load()
-    except Exception as err:  # readers of damaged files raise exceptions of all kinds
-        return InputError(f"{path} cannot be read as an image ({reason(err)}); mend or remove it, "
-                          "or leave such out with --skip-damaged")
-    if image.mode == "P":  # a palette may hold transparent colours
+    except Exception as err:  # decoders raise all kinds of exceptions on damaged files
+        return InputError(f"{path} cannot be read as an image ({reason(err)}); fix or remove it, "
+                          "or skip such images with --skip-damaged")
+    if image.mode == "P":  # a palette may have transparent colors
         image = image.convert("RGBA")
     wide = image.width * height >= image.height * width
     size = ((image.width * height // image.height, height) if wide

@@ -23,36 +23,34 @@ from hpcpar.plan.boxes import shape as shape_of
 
 #: Target of the padding in the last test batch.
 NO_TARGET = math.nan
-#: Limit in bytes up to which a rank keeps its part of all images in memory. A thread that reads
-#: tiny batches would compete with the training for the interpreter.
+#: Size limit up to which a rank keeps its part of all images in memory: a thread that reads tiny
+#: batches would compete with the training for the interpreter.
 RESIDENT_BYTES = 8 << 20
 
 
 class Loader:
-    """The part of each mini-batch of a data file that one rank needs.
+    """One rank's part of each mini-batch in a data file.
 
-    Batch b of an epoch holds the samples ``order[b * B : (b + 1) * B]``. The order of epoch e is a
+    Batch b of an epoch has the samples ``order[b * B : (b + 1) * B]``. The order of epoch e is a
     permutation determined by (seed, e), the same on all ranks and in all plans. Samples after the
-    last full training batch are dropped. The last test batch is padded with zeros labelled
-    `NO_LABEL` (or with targets `NO_TARGET`), so that evaluation counts each sample once. Test
-    samples have the order of the file.
+    last full training batch are dropped. Zeros with label `NO_LABEL` (or target `NO_TARGET`) pad
+    the last test batch, so that evaluation counts each sample once. Test samples keep the order of
+    the file.
 
-    A rank with an empty box or without labels reads none, but detects the same faults of the file
-    as the other ranks.
+    A rank with an empty box or without labels reads no data, but detects the same faults of the
+    file as the other ranks.
 
     Parameters
     ----------
-    path : str
     box : Box
         The rank's part of the input [B, C, H, W] or [B, C, D, H, W]; it may be empty.
     labels : Interval or Box
-        Interval of the batch whose labels the rank needs, or for regression the box of the targets
-        [B, outputs]; of pixels the box of the labels [B, H, W] or targets [B, outputs, H, W]. Any
-        may be empty.
+        Interval of the labels [B] that the rank needs, or box of the targets [B, outputs], the
+        labels [B, H, W] or the targets [B, outputs, H, W]; it may be empty.
     batch : int
         Mini-batch size B over all ranks.
     dtype : dtype
-        Type of normalised images: of mean, scale and targets.
+        Type of mean, scale and targets, thus of normalized images.
     split : {'train', 'test', 'all'}
         'all' iterates over the training split like a test split: each sample once, in the order of
         the file.
@@ -62,16 +60,16 @@ class Loader:
     classes : int, optional
         Number of outputs of the network, to check labels or targets.
     rows : array of int, optional
-        Ascending samples of a batch whose images are read, in place of the first interval of
-        `box`, if they are not contiguous (some of each micro-batch).
+        Ascending samples of a batch whose images the rank reads, if they are not contiguous (a part
+        of each micro-batch); they replace the first interval of `box`.
     augment : collection of Augmentation
-        Changes of the training images, and of what is told of their pixels; the other splits get
-        the centre of larger images.
+        Changes of the training images and of their pixels' ground truth; other splits get center
+        crops.
 
     Attributes
     ----------
     mean, scale : array
-        For each of the rank's channels, [c, 1, 1] or [c, 1, 1, 1]: the network takes
+        One number per channel of the rank, [c, 1, 1] or [c, 1, 1, 1]: the network takes
         (images - mean) * scale (`Backend.normalise`).
 
     Raises
@@ -112,41 +110,42 @@ class Loader:
         """Find and check the datasets."""
         where = self._where
         truth, pixels = "targets" if self._targets else "labels", len(self._truth_box) > 2
-        found = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth,
-                           pixels)
-        self.samples, stored = found.samples, found.sample_shape
+        datasets = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth,
+                              pixels)
+        self.samples, stored = datasets.samples, datasets.sample_shape
         sample = stored if shape is None else tuple(shape)
         self._fits(stored, sample, Augmentation.CROP in augment)
         crops = Crops(stored[1:], sample[1:], augment if self.split == "train" else (), self.seed,
                       self.samples)
         rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)
         if not _inside((rows, *self._box), (self.batch_size, *sample)):
-            raise InputError(f"{where} holds images {sample}, the part {(rows, *self._box)} of a "
-                             f"batch of {self.batch_size} lies outside; plan with its shape")
-        known = read_attributes(self._file, self.path)
-        self._classes = known.classes if classes is None and not self._targets else classes
-        self._ignore = known.ignore_label
-        columns = self._truth_box[1:]
+            raise InputError(f"{where} holds images {sample}, which the rank's part "
+                             f"{(rows, *self._box)} of a batch of {self.batch_size} exceeds; plan "
+                             "with that shape")
+        attributes = read_attributes(self._file, self.path)
+        self._classes = attributes.classes if classes is None and not self._targets else classes
+        self._ignore = attributes.ignore_label
+        columns, values = self._truth_box[1:], datasets.truth
         if self._targets:
-            self._check_outputs(found.truth.shape[1], columns[0])
+            self._check_outputs(values.shape[1], columns[0])
         if not pixels:
-            self._check_truth(content(found.truth, where, REMEDY, MOST_BYTES))
-        self._truth = (CropReader(self.path, found.truth, columns, RESIDENT_BYTES, crops) if pixels
-                       else BoxReader(self.path, found.truth, columns, sys.maxsize))
-        #: All labels of a sample, where some do not count.
+            self._check_truth(content(values, where, REMEDY, MOST_BYTES))
+        self._truth = (CropReader(self.path, values, columns, RESIDENT_BYTES, crops) if pixels
+                       else BoxReader(self.path, values, columns, sys.maxsize))
+        #: Whole samples' labels, if some are ignored.
         self._whole: BoxReader | None = None
         if self._ignore is not None and not self._targets:
-            self._whole = CropReader(self.path, found.truth, tuple((0, e) for e in sample[1:]),
+            self._whole = CropReader(self.path, values, tuple((0, e) for e in sample[1:]),
                                      RESIDENT_BYTES, crops) if pixels else self._truth
         if pixels and self._truth.resident is not None:
             self._check_truth(self._truth.resident)
         if self.samples < (self.batch_size if self.split == "train" else 1):
             raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
-        self._images = CropReader(self.path, found.images, self._box, RESIDENT_BYTES, crops)
-        #: In this machine's order of bytes.
-        self._stored_dtype = found.images.dtype.newbyteorder("=")
-        self.mean, self.scale = (self._per_channel(name, getattr(known, name), sample)
+        self._images = CropReader(self.path, datasets.images, self._box, RESIDENT_BYTES, crops)
+        #: In native byte order.
+        self._stored_dtype = datasets.images.dtype.newbyteorder("=")
+        self.mean, self.scale = (self._per_channel(name, getattr(attributes, name), sample)
                                  for name in ("mean", "scale"))
 
     def _fits(self, stored: tuple[int, ...], sample: tuple[int, ...], crop: bool) -> None:
@@ -154,7 +153,7 @@ class Loader:
         larger = stored[:1] == sample[:1] and len(stored) == len(sample) and all(
             a >= b for a, b in zip(stored, sample, strict=True))
         file, net = shape_text(stored), shape_text(sample)
-        where = f"{self._where} holds images {file}, the network takes {net}"
+        where = f"{self._where} holds images {file}, but the network takes {net}"
         if stored != sample and not (larger and crop):
             remedy = ", or crop them with --augment crop" if larger else ""
             raise InputError(f"{where}; make other data, or plan with --input {file}{remedy}")
@@ -167,21 +166,21 @@ class Loader:
         outputs = self._classes
         if (outputs is not None and width != outputs) or not _inside((columns,), (width,)):
             raise InputError(
-                f"{self._where} holds {width} targets of each sample, the network has "
+                f"{self._where} holds {width} targets per sample, but the network has "
                 f"{outputs or columns[1]} outputs; plan with --classes {width}, or make other data")
 
-    def _check_truth(self, known: NDArray[Any]) -> None:
-        """Check labels or targets that were read."""
+    def _check_truth(self, values: NDArray[Any]) -> None:
+        """Check the values of labels or targets."""
         if self._targets:
-            if not np.isfinite(known).all():
+            if not np.isfinite(values).all():
                 raise InputError(f"{self._where} holds targets that are not finite; "
                                  "fix or leave out those samples")
             return
         classes = self._classes
         if self._ignore is not None:
-            known = known[known != self._ignore]
-        if classes is not None and known.size and (known.min() < 0 or known.max() >= classes):
-            low, high = int(known.min()), int(known.max())
+            values = values[values != self._ignore]
+        if classes is not None and values.size and (values.min() < 0 or values.max() >= classes):
+            low, high = int(values.min()), int(values.max())
             remedy = f"plan with --classes {high + 1} or fix the labels"
             if low < 0:  # PyTorch's ignore_index
                 remedy = f"leave {low} out of the loss with hpcpar data numpy --ignore {low}"
@@ -190,18 +189,18 @@ class Loader:
             elif high > classes:
                 remedy += f", or leave {high} out of the loss: hpcpar data numpy --ignore {high}"
             raise InputError(
-                f"{self._where} holds labels from {low} to {high}, the network has "
+                f"{self._where} holds labels from {low} to {high}, but the network has "
                 f"{classes} classes (0 to {classes - 1}); {remedy}")
 
     def _per_channel(self, name: str, given: float | list[float],
                      sample: tuple[int, ...]) -> NDArray[Any]:
-        """An attribute for the rank's channels, [c, 1, 1] or [c, 1, 1, 1], in the output's type."""
+        """An attribute of the rank's channels, [c, 1, 1] or [c, 1, 1, 1], in `dtype`."""
         value = np.asarray(given, np.float64)
         if value.ndim > 1 or value.size not in (1, sample[0]):
             raise InputError(f"{self._where}: attribute '{name}' has shape {value.shape}, "
                              f"not one number or {sample[0]}; {REMEDY}")
-        own = np.broadcast_to(value.reshape(-1), sample[0])[slice(*self._box[0])].astype(self.dtype)
-        return own.reshape(-1, *(1 for _ in sample[1:]))
+        value = np.broadcast_to(value.reshape(-1), sample[0])[slice(*self._box[0])]
+        return value.astype(self.dtype).reshape(-1, *(1 for _ in sample[1:]))
 
     @property
     def batches_per_epoch(self) -> int:
@@ -210,7 +209,7 @@ class Loader:
         return full if self.split == "train" else full + bool(remainder)
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """Indices of the samples [N] in the order of an epoch."""
+        """Sample indices [N] in the order of an epoch."""
         if self._order[0] != epoch:
             order = np.arange(self.samples)
             if self.shuffle:
@@ -220,23 +219,18 @@ class Loader:
         return self._order[1]
 
     def batch(self, epoch: int, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The rank's images [n, c, ...] as the file has them, and its labels [n, ...] or targets
+        """The rank's stored images [n, c, ...], and its labels [n, ...] or targets
         [n, outputs, ...].
-
-        Raises
-        ------
-        InputError
-            The file is damaged where it had to be read.
         """
         if not 0 <= index < self.batches_per_epoch:
             raise IndexError(f"batch {index} of an epoch of {self.batches_per_epoch}")
         order = self._samples_of(epoch, index)
-        known = self._truth.of(order[slice(*self._truth_box[0])], epoch)
+        values = self._truth.of(order[slice(*self._truth_box[0])], epoch)
         if self._truth.resident is None:
-            self._check_truth(known)
-        missing, kind = (NO_TARGET, self.dtype) if self._targets else (NO_LABEL, np.int64)
-        labels = np.full(shape_of(self._truth_box), missing, kind)
-        labels[: len(known)] = known
+            self._check_truth(values)
+        padding, kind = (NO_TARGET, self.dtype) if self._targets else (NO_LABEL, np.int64)
+        labels = np.full(shape_of(self._truth_box), padding, kind)
+        labels[: len(values)] = values
         if self._whole is not None:
             labels[labels == self._ignore] = NO_LABEL
         images = np.zeros((len(self._rows), *shape_of(self._box)), self._stored_dtype)
@@ -246,12 +240,13 @@ class Loader:
         return images, labels
 
     def _samples_of(self, epoch: int, index: int) -> NDArray[np.int64]:
-        """The samples of a batch; in the last test batch they may be fewer."""
+        """Samples of a batch; the last test batch may have fewer."""
         return self.order(epoch)[index * self.batch_size :][: self.batch_size]
 
     def counted(self, epoch: int, index: int) -> tuple[int, float]:
-        """Samples of a batch, over all ranks, and how many of them count in its loss; a pixel is a
-        part of its sample.
+        """Samples of a batch over all ranks, and the number that counts in the loss.
+
+        A sample with ignored pixels counts by the share of its other pixels.
         """
         order = self._samples_of(epoch, index)
         share = 1.0 if self._whole is None else float(
@@ -262,7 +257,7 @@ class Loader:
     def resident(self) -> bool:
         """Whether all samples are in memory, so that prefetching has no benefit."""
         readers = (self._images, self._truth, self._whole)
-        return all(each is None or each.resident is not None for each in readers)
+        return all(reader is None or reader.resident is not None for reader in readers)
 
     def close(self) -> None:
         """Close the file."""

@@ -1,4 +1,4 @@
-"""Images and their ground truth from NumPy's files, ``.npy`` and ``.npz``."""
+"""Images and ground truth from NumPy files, ``.npy`` and ``.npz``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hpcpar.data.dataset import Progress
 from hpcpar.errors import InputError
 from hpcpar.files import reason
 
-#: An image has at most so many colours (and transparency): a last axis that is so short, after
-#: longer ones, is taken for its channels.
-COLOURS = 4
-#: Names of arrays in .npz files, alone or with the name of a part before or after them.
+#: Most color channels of an image: a last axis up to this length, after longer ones, looks like
+#: channels.
+COLORS = 4
+#: Names of arrays in .npz files, with or without the name of a part before or after them.
 IMAGES, TRUTHS = ("images", "x", "data"), ("labels", "targets", "masks", "y")
-#: Names of held-out parts, of which the first counts.
+#: Names of held-out parts; the first one in a file counts.
 HELD_OUT = ("val", "valid", "test")
 
 
@@ -32,16 +32,15 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
     Parameters
     ----------
     images : str
-        Path of an array [N, C, H, W] or [N, C, D, H, W], or [N, H, W] with one channel. Readers
-        normalise whole numbers per channel. Floating-point images become float32 and are not
-        normalised. Or the path of a .npz file that holds images, truth and perhaps a
-        held-out part.
+        Path of an array [N, C, H, W], [N, C, D, H, W], or [N, H, W] with one channel. Readers
+        normalize each channel of integer images; floating-point images become float32 and are not
+        normalized. Or path of a .npz file with images, ground truth, and perhaps a held-out part.
     truth : str
-        Path of integer labels [N], or of floating-point targets [N, outputs] or [N]; of pixels
-        labels [N, H, W] or targets [N, outputs, H, W]. Empty with a .npz file.
+        Path of integer labels [N], or of floating-point targets [N, outputs] or [N]; per pixel,
+        labels [N, H, W] or targets [N, outputs, H, W]. Empty for a .npz file.
     channels_last : bool, optional
-        The array is [N, H, W, C] or [N, D, H, W, C] and is stored channels first. None: it is not,
-        and an array that looks so is refused.
+        Whether the array is [N, H, W, C] or [N, D, H, W, C]; the file stores channels first. By
+        default, an array that looks like that is an error.
 
     Raises
     ------
@@ -51,13 +50,13 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
     options = options or ArrayOptions()
     if zipfile.is_zipfile(images):
         if truth:
-            raise InputError(f"{images} holds the labels or targets itself; leave out {truth}")
+            raise InputError(f"{images} itself holds the labels or targets; leave out {truth}")
         arrays = _archived(images)
     elif truth:
         arrays = [((images, _mapped(images)), (truth, _mapped(truth)))]
     else:
         _mapped(images)
-        raise InputError(f"{images} holds images alone; give the .npy file of their labels, too")
+        raise InputError(f"{images} holds only images; give the .npy file of their labels, too")
     parts = []
     for (x, pixels), (y, known) in arrays:
         made = Images(_channels_first(x, pixels, channels_last), x)
@@ -68,51 +67,53 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
 
 
 def _archived(path: str) -> list[Any]:
-    """(name, array) of images and of truth, of the training part and of one that is held out."""
-    with _reading(path), np.load(path, allow_pickle=False) as found:
-        held = next((each for each in HELD_OUT if _keys(found, each)), "train")
-        train = _keys(found, "") or _keys(found, "train")
+    """(name, array) of images and ground truth, for the training part and a held-out part."""
+    with _reading(path), np.load(path, allow_pickle=False) as arrays:
+        held = next((part for part in HELD_OUT if _keys(arrays, part)), "train")
+        train = _keys(arrays, "") or _keys(arrays, "train")
         if not train:
-            raise InputError(f"{path} holds {', '.join(found) or 'nothing'}, which does not say "
-                             "what its images and labels are; save them with "
+            raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}, without clear names "
+                             "for images and labels; save them with "
                              "numpy.savez(FILE, images=..., labels=...)")
         for part in HELD_OUT:
-            own = [name for name in found if part in name.lower().split("_")]
-            if own and not _keys(found, part):
-                raise InputError(f"{path} holds {', '.join(own)}: the held-out part '{part}' "
+            named = [name for name in arrays if part in name.lower().split("_")]
+            if named and not _keys(arrays, part):
+                raise InputError(f"{path} holds {', '.join(named)}: the held-out part '{part}' "
                                  "needs images and labels, one array of each")
-        parts = {"": train, "held-out part ": _keys(found, held)}
-        return [[(f"{path}: {part}'{key}'", found[key]) for key in keys]
+        parts = {"": train, "held-out part ": _keys(arrays, held)}
+        return [[(f"{path}: {part}'{key}'", arrays[key]) for key in keys]
                 for part, keys in parts.items() if not part or held in HELD_OUT]
 
 
 def _keys(names: Iterable[str], part: str) -> list[str]:
-    """The names of the images and the truth of a part; none where they are not clear."""
-    found = [[name for name in names if name.lower() in
-              {each.strip("_") for kind in kinds for each in (f"{part}_{kind}", f"{kind}_{part}")}]
-             for kinds in (IMAGES, TRUTHS)]
-    return [found[0][0], found[1][0]] if [len(each) for each in found] == [1, 1] else []
+    """Names of a part's images and ground truth; none if they are missing or ambiguous."""
+    matches = []
+    for kinds in IMAGES, TRUTHS:
+        keys = {key.strip("_") for kind in kinds for key in (f"{part}_{kind}", f"{kind}_{part}")}
+        matches.append([name for name in names if name.lower() in keys])
+    images, truths = matches
+    return [*images, *truths] if len(images) == len(truths) == 1 else []
 
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turns faults of a file of NumPy into one line."""
+    """Turns faults of a NumPy file into one line."""
     try:
         yield
     except InputError:
         raise
     except OSError as err:
         raise InputError(f"cannot read {path}: {reason(err)}; give a .npy or .npz file") from err
-    except Exception as err:  # the header is parsed as Python, with errors of all kinds
-        raise InputError(f"{path} is not a whole file of numbers ({reason(err)}); write it again "
-                         "with numpy.save or numpy.savez") from err
+    except Exception as err:  # NumPy parses the header as Python, with all kinds of errors
+        raise InputError(f"{path} is not a complete NumPy file of numbers ({reason(err)}); write "
+                         "it again with numpy.save or numpy.savez") from err
 
 
 def _mapped(path: str) -> NDArray[Any]:
     """A memory-mapped .npy file."""
     with _reading(path):
         if zipfile.is_zipfile(path):
-            raise InputError(f"{path} is a .npz file; give it alone, with images and labels in it")
+            raise InputError(f"{path} is a .npz file; give one such file, with images and labels")
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
@@ -123,7 +124,7 @@ def _channels_first(name: str, pixels: NDArray[Any], last: bool | None) -> NDArr
     if pixels.ndim not in (4, 5):
         raise InputError(f"{name} holds {pixels.dtype} of shape {pixels.shape}; give images [N, C, "
                          "H, W], [N, H, W] or volumes [N, C, D, H, W]")
-    if last is None and pixels.shape[-1] <= COLOURS < min(pixels.shape[1:-1]):
+    if last is None and pixels.shape[-1] <= COLORS < min(pixels.shape[1:-1]):
         raise InputError(f"{name} holds {pixels.shape}, which looks like channels last; store its "
                          f"{pixels.shape[-1]} channels first with --channels-last, or keep its "
                          f"{pixels.shape[1]} channels with --no-channels-last")

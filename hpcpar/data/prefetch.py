@@ -1,4 +1,4 @@
-"""Prefetching: a thread reads the next batches while the training computes."""
+"""Prefetching: a thread reads the next batches during training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcpar.data.loader import Loader
 
-#: Batches that are read ahead.
+#: Number of batches that the thread reads ahead.
 AHEAD = 2
 #: Images of a batch, on the host or on a device.
 Images = TypeVar("Images")
@@ -26,11 +26,11 @@ class Batch(Generic[Images]):
     Attributes
     ----------
     images : array
-        Images [n, c, ...] as the file has them, where `prefetch` was told to put them.
+        Stored images [n, c, ...], where the `upload` of `prefetch` puts them.
     labels : array
-        Labels [n], int64, or targets [n, outputs].
+        Labels [n, ...], int64, or targets [n, outputs, ...].
     counted : tuple of float
-        Samples, and how many of them count in the loss (`Loader.counted`).
+        As in `Loader.counted`.
     """
 
     epoch: int
@@ -42,17 +42,17 @@ class Batch(Generic[Images]):
 
 def prefetch(loader: Loader, upload: Callable[[NDArray[Any]], Images], epoch: int = 0,
              index: int = 0, count: int | None = None) -> Generator[Batch[Images], None, None]:
-    """Batches of a loader from (epoch, index) on; to be closed before the loader.
+    """Batches of a loader from (epoch, index) on; close this before the loader.
 
-    A thread reads `AHEAD` batches ahead, unless the loader has all images in memory. Its exceptions
-    are raised in place of the batch that it reads.
+    A thread reads `AHEAD` batches ahead, unless the loader has all images in memory. An exception
+    in the thread is raised in place of its batch.
 
     Parameters
     ----------
     upload : callable
-        Copies images to where they are computed with, in the thread: `Backend.upload`.
+        Copies images to the device, in the thread (`Backend.upload`).
     count : int, optional
-        Number of batches, across epochs; by default up to the end of this epoch.
+        Number of batches, across epochs; by default, up to the end of this epoch.
     """
     per_epoch = loader.batches_per_epoch
     first = epoch * per_epoch + index

@@ -1,4 +1,4 @@
-"""Synthetic data that networks can learn: noise plus a coarse pattern that encodes the truth."""
+"""Synthetic data that networks can learn: noise plus coarse patterns that encode the truth."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
 
 Value = TypeVar("Value", bound=np.generic)
-#: Upper bounds of the uniform noise and of the pattern, whose sum is a pixel.
+#: Upper bounds of the uniform noise and of the pattern; a pixel is their sum.
 _NOISE, _PATTERN = 160, 96
 
 
 class _ClassPatterns:
-    """Labels: each class has a random pattern with 8 tiles along each image axis."""
+    """Labels: each class has a random pattern of 8 tiles along each image axis."""
 
     def __init__(self, rng: np.random.Generator, classes: int, shape: tuple[int, ...]) -> None:
         self.classes = classes
@@ -28,16 +28,16 @@ class _ClassPatterns:
                                   dtype=np.uint8)
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[Any]:
-        """Parameters of the patterns of `count` samples."""
+        """Random latent values of `count` samples, which set pattern and ground truth."""
         return rng.integers(0, self.classes, count)
 
-    def truth(self, shown: NDArray[Any]) -> NDArray[Any]:
-        """Ground truth of samples with these parameters."""
-        return shown
+    def truth(self, latent: NDArray[Any]) -> NDArray[Any]:
+        """Ground truth of samples with these latent values."""
+        return latent
 
-    def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
-        """Tiles [n, c, ...] of samples with these parameters."""
-        return self.tiles[shown]
+    def patterns(self, latent: NDArray[Any]) -> NDArray[np.uint8]:
+        """Tiles [n, c, ...] of samples with these latent values."""
+        return self.tiles[latent]
 
 
 class _TargetPatterns:
@@ -56,24 +56,24 @@ class _TargetPatterns:
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[Any]:
         return rng.random((count, self.outputs), np.float32)
 
-    def truth(self, shown: NDArray[Any]) -> NDArray[Any]:
-        return np.cos(np.pi * shown)
+    def truth(self, latent: NDArray[Any]) -> NDArray[Any]:
+        return np.cos(np.pi * latent)
 
-    def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
-        return (_PATTERN * shown).astype(np.uint8)[:, self.owner]
+    def patterns(self, latent: NDArray[Any]) -> NDArray[np.uint8]:
+        return (_PATTERN * latent).astype(np.uint8)[:, self.owner]
 
 
 class _PixelPatterns:
-    """Ground truth of each pixel, of one of 8 tiles along each image axis of a sample.
+    """Ground truth per pixel: each sample has 8 tiles along each image axis.
 
-    A label's tiles have the random colour of their class. Each target is a smooth function of the
-    brightness of a channel.
+    Tiles of a class share a random color. Each target is a smooth function of the brightness of one
+    channel.
     """
 
     def __init__(self, rng: np.random.Generator, classes: int, targets: int,
                  shape: tuple[int, ...]) -> None:
         self.classes, self.targets, self.shape = classes, targets, shape
-        self.colours = rng.integers(0, _PATTERN, (classes, shape[0]), dtype=np.uint8)
+        self.colors = rng.integers(0, _PATTERN, (classes, shape[0]), dtype=np.uint8)
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[Any]:
         tiles = tuple(8 for _ in self.shape[1:])
@@ -81,14 +81,14 @@ class _PixelPatterns:
             return rng.random((count, self.targets, *tiles), np.float32)
         return rng.integers(0, self.classes, (count, 1, *tiles))
 
-    def truth(self, shown: NDArray[Any]) -> NDArray[Any]:
-        pixels = _stretched(shown, self.shape[1:])
+    def truth(self, latent: NDArray[Any]) -> NDArray[Any]:
+        pixels = _stretched(latent, self.shape[1:])
         return np.cos(np.pi * pixels) if self.targets else pixels[:, 0]
 
-    def patterns(self, shown: NDArray[Any]) -> NDArray[np.uint8]:
+    def patterns(self, latent: NDArray[Any]) -> NDArray[np.uint8]:
         if self.targets:
-            return (_PATTERN * shown).astype(np.uint8)[:, np.arange(self.shape[0]) % self.targets]
-        return np.moveaxis(self.colours[shown[:, 0]], -1, 1)
+            return (_PATTERN * latent).astype(np.uint8)[:, np.arange(self.shape[0]) % self.targets]
+        return np.moveaxis(self.colors[latent[:, 0]], -1, 1)
 
 
 def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, seed: int = 0, *,
@@ -103,11 +103,11 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
     classes : int
         Number of classes.
     samples, test_samples : int
-        Samples of the training and of the test split.
+        Number of samples in the training and test splits.
     targets : int
-        Number of regression targets per image; 0 for labels.
+        Number of regression targets per image or pixel; 0 for labels.
     pixels : bool
-        Whether each pixel has a label or targets; these are at most the channels.
+        Whether each pixel has its own label, or at most one target per channel.
 
     Raises
     ------
@@ -120,8 +120,8 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
         raise InputError(f"synthetic data of {samples} + {test_samples} images {shape} with "
                          f"{what}, seed {seed}: give positive numbers")
     if pixels and targets > shape[0]:
-        raise InputError(f"{targets} targets of each pixel of images {shape}: give at most one for "
-                         "each channel")
+        raise InputError(f"{targets} targets per pixel of images {shape}: give at most one per "
+                         "channel")
     truths = (samples + test_samples) * max(1, targets) * (8 ** len(shape[1:]) if pixels else 1)
     require_room(path, samples + test_samples, shape, 1,
                  8 * (truths + max(8 ** len(shape) * classes, 2 * targets)))
@@ -141,19 +141,19 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
                 continue
             rng = np.random.default_rng([seed, 1 + number])
             split = create_split(f, prefix, count, shape, "u1", truth, kind)
-            shown = content.draw(rng, count)
+            latent = content.draw(rng, count)
             for start in range(0, count, block):
                 stop = min(count, start + block)
                 images = rng.integers(0, _NOISE, (stop - start, *shape), dtype=np.uint8)
-                images += _stretched(content.patterns(shown[start:stop]), shape[1:])
+                images += _stretched(content.patterns(latent[start:stop]), shape[1:])
                 split.images[start:stop] = images
-                split.truth[start:stop] = content.truth(shown[start:stop])
+                split.truth[start:stop] = content.truth(latent[start:stop])
                 done += stop - start
                 if progress:
                     progress(done, total)
-        spread = math.sqrt((_NOISE**2 + _PATTERN**2) / 12)
+        deviation = math.sqrt((_NOISE**2 + _PATTERN**2) / 12)
         f.attrs.update(source=f"synthetic, seed {seed}", mean=(_NOISE + _PATTERN) / 2 - 1,
-                       scale=1 / spread)
+                       scale=1 / deviation)
         if not targets:
             f.attrs["classes"] = classes
 

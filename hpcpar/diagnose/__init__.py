@@ -1,1 +1,1 @@
-"""The environment of every rank, and findings with remedies (``hpcpar doctor``)."""
+"""Checks of every rank's environment, with a remedy for each problem (``hpcpar doctor``)."""

@@ -1,4 +1,4 @@
-"""Diagnosis of a job: findings about its ranks and nodes, each problem with a remedy."""
+"""Diagnosis of a job: findings about its ranks and nodes, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hpcpar.diagnose.processor import load
 from hpcpar.errors import InputError
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-#: Free memory per rank (bytes) below which a warning is given.
-_LITTLE_BYTES = 500_000_000
+#: A warning is given if less memory is free per rank.
+_MIN_FREE_BYTES = 500_000_000
 #: File systems that nodes share.
 _SHARED = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "cifs", "wekafs", "pvfs2",
            "panfs")
@@ -27,35 +27,35 @@ class Finding:
     """The result of one check."""
 
     subject: str
-    #: ``ok``, ``warning``, or ``problem``, which would stop a run.
+    #: ``ok``, ``warning``, or ``problem``, which prevents a run.
     status: str
     what: str
-    #: The way to fix it; empty for ``ok``.
+    #: Empty for ``ok``.
     remedy: str = ""
 
 
 def examine(threads: int, given: dict[str, str]) -> JobEnvironment | None:
-    """Examines every rank and its node. Collective; the result is on rank 0, None elsewhere.
+    """Examines every rank and its node. Collective; returns the result on rank 0, None elsewhere.
 
     Parameters
     ----------
     threads : int
         BLAS threads of this rank in a run.
     given : dict
-        Thread variables that the user has set.
+        Environment variables for threads that the user has set.
     """
-    world, no_mpi, library, binding, separate = None, "", "", "", None
+    world, no_mpi, library, mpi4py, separate = None, "", "", "", None
     try:
         world = World()
-        library, binding = world.library, world.version
+        library, mpi4py = world.library, world.version
         separate = separate_worlds(world.size, library)
     except InputError as err:
         no_mpi = str(err)
-    mine = environment.rank_environment(world, threads)
-    every = [mine] if world is None else world.gather(mine)
-    if every is None:
+    local = environment.rank_environment(world, threads)
+    ranks = [local] if world is None else world.gather(local)
+    if ranks is None:
         return None
-    return JobEnvironment(every, library, binding, no_mpi, separate or "", environment.started_by(),
+    return JobEnvironment(ranks, library, mpi4py, no_mpi, separate or "", environment.started_by(),
                           given, environment.blas(), h5py.version.hdf5_version,
                           h5py.get_config().mpi)
 
@@ -73,8 +73,8 @@ def _software(job: JobEnvironment) -> Iterator[Finding]:
     if other is None:
         yield Finding("software", OK, text)
     else:
-        theirs = ", ".join(f"{k} {v}" for k, v in other.versions.items() if v != first.versions[k])
-        yield Finding("software", WARNING, f"{text}; but {other.host} has {theirs}",
+        others = ", ".join(f"{k} {v}" for k, v in other.versions.items() if v != first.versions[k])
+        yield Finding("software", WARNING, f"{text}; but {other.host} has {others}",
                       "use one environment on a file system that all nodes share")
     old = next((r for r in job.ranks if r.kernels), None)
     if old is None:
@@ -87,7 +87,7 @@ def _software(job: JobEnvironment) -> Iterator[Finding]:
 def _mpi(job: JobEnvironment) -> Iterator[Finding]:
     if job.no_mpi:
         what, _, remedy = job.no_mpi.partition("; ")
-        yield Finding("MPI", PROBLEM, f"{what}; planning and predicting work without", remedy)
+        yield Finding("MPI", PROBLEM, f"{what}; planning and prediction work without MPI", remedy)
         return
     yield Finding("MPI", OK, f"{job.mpi.partition(',')[0]}, mpi4py {job.mpi4py}")
     nodes = job.nodes
@@ -102,16 +102,16 @@ def _mpi(job: JobEnvironment) -> Iterator[Finding]:
     if not (equal and in_blocks):
         counts = ", ".join(f"{len(ranks)} on {host}" for host, ranks in nodes.items())
         yield Finding("placement", WARNING, f"unequal or scattered ranks: {counts}",
-                      "start as many ranks on every node, in block order: hpcpar calibrate and the "
-                      "levels of a machine expect that")
+                      "start the same number of ranks on every node, in block order, as hpcpar "
+                      "calibrate and the levels of a machine require")
 
 
 def _threads(job: JobEnvironment) -> Iterator[Finding]:
-    told = (", ".join(f"{k}={v}" for k, v in job.set.items())
-            or "nothing set: a run gives each rank its share of the cores")
-    yield next((_oversubscribed(host, ranks, told) for host, ranks in job.nodes.items()
+    settings = (", ".join(f"{k}={v}" for k, v in job.set.items())
+                or "no variable set: a run gives each rank its share of the cores")
+    yield next((_oversubscribed(host, ranks, settings) for host, ranks in job.nodes.items()
                 if sum(r.threads for r in ranks) > _cores(ranks)),
-               Finding("threads", OK, f"{job.ranks[0].threads} a rank ({told})"))
+               Finding("threads", OK, f"{job.ranks[0].threads} per rank ({settings})"))
     ranks = next(iter(job.nodes.values()))
     cores = _cores(ranks)
     if all(len(r.cores) * len(ranks) <= cores for r in ranks):
@@ -122,13 +122,13 @@ def _threads(job: JobEnvironment) -> Iterator[Finding]:
 
 
 def _load(job: JobEnvironment) -> Iterator[Finding]:
-    """Processes of others on the nodes."""
-    told = [f"{host}: {text}" for host, ranks in job.nodes.items()
+    """Other users' processes on the nodes."""
+    busy = [f"{host}: {text}" for host, ranks in job.nodes.items()
             if (text := load(ranks[0].running, len(ranks), ranks[0].node_cores))]
-    if told:
-        yield Finding("load", WARNING, told[0], "wait, or ask for nodes of your own (--exclusive)")
+    if busy:
+        yield Finding("load", WARNING, busy[0], "wait, or request exclusive nodes (--exclusive)")
     else:
-        yield Finding("load", OK, "no other process takes the ranks' cores")
+        yield Finding("load", OK, "no other process uses the ranks' cores")
 
 
 def _cores(ranks: Sequence[RankEnvironment]) -> int:
@@ -136,27 +136,28 @@ def _cores(ranks: Sequence[RankEnvironment]) -> int:
     return len({core for rank in ranks for core in rank.cores})
 
 
-def _oversubscribed(host: str, ranks: Sequence[RankEnvironment], told: str) -> Finding:
-    """More threads than cores on a node."""
+def _oversubscribed(host: str, ranks: Sequence[RankEnvironment], settings: str) -> Finding:
+    """A node has more threads than cores."""
     threads, cores = ranks[0].threads, _cores(ranks)
-    each = "1 thread" if threads == 1 else f"{threads} threads"
+    per_rank = "1 thread" if threads == 1 else f"{threads} threads"
     share = cores // len(ranks)
     if share:
         remedy = f"export OMP_NUM_THREADS={share} OPENBLAS_NUM_THREADS={share}"
     else:
-        remedy = ("start fewer ranks a node, or give the job more cores (srun --cpus-per-task, "
+        remedy = ("start fewer ranks per node, or give the job more cores (srun --cpus-per-task, "
                   "mpiexec --bind-to none)")
     return Finding("threads", WARNING,
-                   f"{host}: {len(ranks)} rank(s) x {each} on {cores} core(s) ({told})", remedy)
+                   f"{host}: {len(ranks)} rank(s) x {per_rank} on {cores} core(s) ({settings})",
+                   remedy)
 
 
 def _memory(job: JobEnvironment) -> Iterator[Finding]:
-    least_bytes, host = min((ranks[0].free_bytes / len(ranks), host)
-                            for host, ranks in job.nodes.items())
-    text = f"{least_bytes / 1e9:.1f} GB free for each rank of {host}"
-    if least_bytes < _LITTLE_BYTES:
+    free_bytes, host = min((ranks[0].free_bytes / len(ranks), host)
+                           for host, ranks in job.nodes.items())
+    text = f"{free_bytes / 1e9:.1f} GB free per rank on {host}"
+    if free_bytes < _MIN_FREE_BYTES:
         yield Finding("memory", WARNING, text,
-                      "start fewer ranks a node, or ask for more memory (srun --mem)")
+                      "start fewer ranks per node, or request more memory (srun --mem)")
     else:
         yield Finding("memory", OK, text)
 
@@ -165,10 +166,10 @@ def _gpus(job: JobEnvironment) -> Iterator[Finding]:
     gpu = job.ranks[0].gpu
     if "cupy" not in gpu and gpu.get("driver"):
         yield Finding("GPUs", WARNING,
-                      "a GPU's driver is here, but no CuPy: only --device cpu runs",
+                      "a GPU driver is installed, but CuPy is not: only --device cpu works",
                       "pip install 'hpcpar[gpu]'")
     elif "cupy" not in gpu:
-        yield Finding("GPUs", OK, "none: --device cpu")
+        yield Finding("GPUs", OK, "none: use --device cpu")
     elif not gpu["devices"]:
         yield _no_device(gpu)
     else:
@@ -178,10 +179,10 @@ def _gpus(job: JobEnvironment) -> Iterator[Finding]:
 def _no_device(gpu: dict[str, Any]) -> Finding:
     why = f" ({gpu['fault']})" if gpu["fault"] else ""
     cupy = f"CuPy {gpu['cupy']}" if gpu["cupy"] else "CuPy"
-    text = f"{cupy} sees no device{why}: --device cpu"
+    text = f"{cupy} sees no device{why}: use --device cpu"
     if gpu["driver"] or gpu["fault"]:
-        return Finding("GPUs", WARNING, text, "fix the CUDA installation, or ask the launcher for "
-                                              "GPUs (srun --gpus)")
+        return Finding("GPUs", WARNING, text, "fix the CUDA installation, or request GPUs (srun "
+                                              "--gpus)")
     return Finding("GPUs", OK, text)
 
 
@@ -190,34 +191,30 @@ def _devices(job: JobEnvironment, gpu: dict[str, Any]) -> Iterator[Finding]:
     nccl = f"NCCL {gpu['nccl']}" if gpu["nccl"] else "no NCCL"
     names = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
     yield Finding("GPUs", OK, f"{names} on {job.ranks[0].host}, CuPy {gpu['cupy']}, {nccl}")
-    most = max(len(ranks) for ranks in job.nodes.values())
-    if most > len(devices):
-        yield Finding("GPU sharing", WARNING, f"{most} ranks of a node share {len(devices)} GPU(s)",
-                      "start one rank a GPU")
-    if gpu["direct"]:
-        yield Finding("GPU buffers", OK, "MPI took a device buffer: run --transport direct "
-                                         "may be tried")
-    else:
-        why = gpu["fault"] or "wrong values came back"
-        yield Finding("GPU buffers", OK, f"MPI took no device buffer ({why}): messages are "
-                                         "staged through host memory (--transport staged)")
+    per_node = max(len(ranks) for ranks in job.nodes.values())
+    if per_node > len(devices):
+        yield Finding("GPU sharing", WARNING,
+                      f"{per_node} ranks of a node share {len(devices)} GPU(s)",
+                      "start one rank per GPU")
+    why = gpu["fault"] or "wrong values came back"
+    yield Finding("GPU buffers", OK, "MPI accepts device buffers: try run --transport direct"
+                  if gpu["direct"] else f"MPI does not accept device buffers ({why}): messages are "
+                                        "staged through host memory (--transport staged)")
 
 
 def _files(job: JobEnvironment) -> Iterator[Finding]:
     first = job.ranks[0]
-    parallel = "parallel" if job.parallel_hdf5 else "serial, which is all that hpcpar needs"
+    parallel = "parallel" if job.parallel_hdf5 else "serial, which is sufficient for hpcpar"
     yield Finding("HDF5", OK, f"{job.hdf5} ({parallel})")
     blind = next((r.host for r in job.ranks if not r.sees), None)
     locked = next((r for r in job.ranks if r.locks), None)
     if "not writable" in first.folder:
-        yield Finding("folder", WARNING, f"working directory: {first.folder}",
-                      "work in a folder where records can be written")
+        yield Finding("folder", WARNING, f"working directory: {first.folder}", "use a writable one")
     elif blind is not None:
         yield Finding("folder", PROBLEM,
-                      f"{blind} does not see the working directory of {first.host} "
-                      f"({first.folder})",
-                      "work on a file system that all nodes share, or copy plan and data to the "
-                      "same path on every node")
+                      f"{blind} does not see {first.host}'s working directory ({first.folder})",
+                      "use a file system that all nodes share, or copy plan and data to the same "
+                      "path on every node")
     elif locked is not None:
         yield Finding("folder", WARNING,
                       f"files on {first.folder} cannot be locked ({locked.locks})",
@@ -225,5 +222,5 @@ def _files(job: JobEnvironment) -> Iterator[Finding]:
     else:
         text = f"{first.folder}, files can be locked"
         if first.folder.startswith(_SHARED):
-            text += "; should HDF5 complain of locks: export HDF5_USE_FILE_LOCKING=FALSE"
+            text += "; if HDF5 reports lock errors: export HDF5_USE_FILE_LOCKING=FALSE"
         yield Finding("folder", OK, text)

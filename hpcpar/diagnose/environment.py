@@ -1,7 +1,4 @@
-"""The environment of a rank and its node, for ``hpcpar doctor``.
-
-Versions, cores, threads, memory, files and GPUs.
-"""
+"""The environment of a rank and its node: versions, cores, threads, memory, files and GPUs."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ from hpcpar.comm.world import World
 from hpcpar.diagnose import gpu_probe, processor
 from hpcpar.launchers import batch_job, launcher
 
-#: Time (s) that a file from another node may take to appear here.
-_SEEN_S = 3.0
+#: Time limit (s) for a file from another node to become visible.
+_VISIBLE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class RankEnvironment:
     """The environment of one rank."""
 
     host: str
-    #: Versions by software; they should be equal on all nodes.
+    #: Versions of the software, which should be equal on all nodes.
     versions: dict[str, str]
     #: Cores that the process may run on.
     cores: tuple[int, ...]
@@ -48,12 +45,13 @@ class RankEnvironment:
     locks: str
     #: Whether rank 0's files are visible in the working directory.
     sees: bool
-    #: How the environment forces old BLAS kernels, or empty; and processes that run on the node.
+    #: How the environment forces old BLAS kernels (or empty), and running processes on the node.
     kernels: str = ""
     running: int = 0
-    #: Cores of the node, whether or not the rank may use them.
+    #: All cores of the node, including those that the rank must not use.
     node_cores: int = 1
-    #: Result of `gpu_probe.look` on the node's first rank; ``driver``: a GPU's device file exists.
+    #: On the node's first rank: result of `gpu_probe.probe`, and ``driver``, whether a GPU's device
+    #: file exists.
     gpu: dict[str, Any] = field(default_factory=dict)
 
 
@@ -62,16 +60,15 @@ class JobEnvironment:
     """The environments of all ranks, collected on rank 0."""
 
     ranks: list[RankEnvironment]
-    #: Library, and version of mpi4py; empty without MPI.
+    #: MPI library, and version of mpi4py; empty without MPI.
     mpi: str
     mpi4py: str
-    #: Why there is no MPI, or empty.
+    #: Why there is no MPI, and why processes see separate worlds; or empty.
     no_mpi: str
-    #: Why the processes of one job see separate worlds, or empty.
     separate: str
     #: The program that started the ranks, and their number.
     launcher: str
-    #: Thread variables that the user has set.
+    #: Environment variables for threads that the user has set.
     set: dict[str, str]
     blas: str
     hdf5: str
@@ -95,7 +92,7 @@ def rank_environment(world: World | None, threads: int) -> RankEnvironment:
                 "NumPy": np.__version__, "h5py": h5py.__version__}
     gpu: dict[str, Any] = {"driver": Path("/dev/nvidiactl").exists()}
     if hosts.index(host) == rank and importlib.util.find_spec("cupy") is not None:
-        gpu |= gpu_probe.look()
+        gpu |= gpu_probe.probe()
     cores = tuple(sorted(os.sched_getaffinity(0)))
     kernels = processor.old_kernels(os.environ, Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     return RankEnvironment(host, versions, cores, threads, free_bytes(), *_folder(world), kernels,
@@ -103,9 +100,9 @@ def rank_environment(world: World | None, threads: int) -> RankEnvironment:
 
 
 def blas() -> str:
-    """The BLAS that NumPy was built with."""
-    found = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
+    """Name and version of the BLAS that NumPy was built with."""
+    config = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    return f"{config.get('name', 'unknown')} {config.get('version', '')}".strip()
 
 
 def started_by() -> str:
@@ -123,48 +120,48 @@ def free_bytes() -> int:
     for limit, used in (("memory.max", "memory.current"),
                         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
         try:
-            most, now = (Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").strip()
-                         for name in (limit, used))
+            limit, used = (Path("/sys/fs/cgroup", name).read_text(encoding="utf-8").strip()
+                           for name in (limit, used))
         except OSError:
             continue
-        if most.isdigit():
-            free = min(free, max(0, int(most) - int(now)))
+        if limit.isdigit():
+            free = min(free, max(0, int(limit) - int(used)))
     return free
 
 
 def filesystem(path: str, mounts: str) -> str:
     """Type of the file system that holds `path`, from the text of ``/proc/mounts``."""
-    best, kind = -1, "unknown"
+    longest, fs_type = -1, "unknown"
     for line in mounts.splitlines():
-        _, point, found, *_ = line.split()
+        _, point, point_type, *_ = line.split()
         point = point.replace("\\040", " ")
-        if os.path.commonpath([point, path]) == point and len(point) >= best:
-            best, kind = len(point), found
-    return kind
+        if os.path.commonpath([point, path]) == point and len(point) >= longest:
+            longest, fs_type = len(point), point_type
+    return fs_type
 
 
 def _folder(world: World | None) -> tuple[str, str, bool]:
     """The fields `folder`, `locks` and `sees` of `RankEnvironment`."""
-    here = os.getcwd()
-    kind, locks, mine = filesystem(here, Path("/proc/mounts").read_text(encoding="utf-8")), "", ""
+    folder, locks, file = os.getcwd(), "", ""
+    fs_type = filesystem(folder, Path("/proc/mounts").read_text(encoding="utf-8"))
     try:
-        handle, mine = tempfile.mkstemp(prefix=".hpcpar-doctor-", dir=here)
+        handle, file = tempfile.mkstemp(prefix=".hpcpar-doctor-", dir=folder)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
             locks = str(err.strerror)
         os.close(handle)
     except OSError as err:
-        kind = f"{kind}, not writable ({err.strerror})"
+        fs_type = f"{fs_type}, not writable ({err.strerror})"
     try:
         sees = True
         if world is not None:
-            first = world.bcast(mine)
-            until = time.monotonic() + _SEEN_S
+            first = world.bcast(file)
+            until = time.monotonic() + _VISIBLE_S
             while not (sees := not first or os.path.exists(first)) and time.monotonic() < until:
                 time.sleep(0.1)
             world.barrier()
     finally:
-        if mine:
-            os.unlink(mine)
-    return kind, locks, sees
+        if file:
+            os.unlink(file)
+    return fs_type, locks, sees

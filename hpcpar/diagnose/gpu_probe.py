@@ -1,8 +1,8 @@
-"""``python -m hpcpar.diagnose.gpu_probe``: this node's GPUs, and whether MPI takes their buffers.
+"""``python -m hpcpar.diagnose.gpu_probe``: this node's GPUs, and whether MPI accepts their buffers.
 
-The probe runs in a child process: an MPI library without GPU support may crash it, and a broken
-driver may hang it. The child prints two lines of JSON, the second only after MPI has moved a device
-buffer.
+The probe runs in a child process, which an MPI library without GPU support may crash and a broken
+driver may hang. The child prints a line of JSON about the GPUs, and a second line after MPI has
+moved a device buffer.
 """
 
 from __future__ import annotations
@@ -16,58 +16,58 @@ import numpy as np
 
 from hpcpar.child import command
 
-#: Prefixes of the variables that make a process part of a launcher's job; the child has none.
+#: Prefixes of launchers' environment variables, which the child must not inherit.
 _LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "PRRTE_", "HYD", "MPI_", "SLURM_", "PALS_")
 _ITEMS = 1 << 16
 
 
-def look(timeout_s: float = 60.0) -> dict[str, Any]:
+def probe(timeout_s: float = 60.0) -> dict[str, Any]:
     """Probes the GPUs in a child process.
 
     Returns
     -------
     dict
-        ``cupy``, ``devices``, ``nccl``, ``direct`` (whether MPI takes device buffers), and
-        ``fault``: why the child's answer is incomplete, or empty.
+        ``cupy``, ``devices``, ``nccl``, ``direct`` (whether MPI accepts device buffers), and
+        ``fault`` (why the answer is incomplete, or empty).
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
-    out: dict[str, Any] = {"cupy": "", "devices": [], "nccl": "", "direct": False, "fault": ""}
+    result: dict[str, Any] = {"cupy": "", "devices": [], "nccl": "", "direct": False, "fault": ""}
     try:
         done = subprocess.run(command(__name__), capture_output=True, text=True,
                               timeout=timeout_s, env=env)
         text = done.stdout
         last = (done.stderr.strip().splitlines() or [""])[-1]
         if done.returncode != 0:
-            out["fault"] = f"exit status {done.returncode}" + (f": {last}" if last else "")
+            result["fault"] = f"exit status {done.returncode}" + (f": {last}" if last else "")
     except subprocess.TimeoutExpired as err:
         text = err.stdout.decode() if isinstance(err.stdout, bytes) else err.stdout or ""
-        out["fault"] = f"no answer in {timeout_s:g} s"
+        result["fault"] = f"no answer in {timeout_s:g} s"
     for line in text.splitlines():
         if line.startswith("{"):
-            out |= json.loads(line)
-    return out
+            result |= json.loads(line)
+    return result
 
 
 def main() -> None:
     """The probe, in the child process."""
     from hpcpar.kernels.cupy_environment import environment
 
-    found = environment()
-    print(json.dumps(found), flush=True)
-    if not found["devices"]:
+    gpus = environment()
+    print(json.dumps(gpus), flush=True)
+    if not gpus["devices"]:
         return
     from hpcpar.comm.world import World
     from hpcpar.kernels import backend
 
     gpu, comm = backend("gpu"), World().comm
     values = np.arange(_ITEMS, dtype=np.float32)
-    sent, landed = gpu.empty((_ITEMS,), "float32"), gpu.zeros((_ITEMS,), "float32")
+    sent, received = gpu.empty((_ITEMS,), "float32"), gpu.zeros((_ITEMS,), "float32")
     gpu.to_device(values, sent)
     gpu.synchronize()
-    comm.Sendrecv(sent, comm.rank, 0, landed, comm.rank, 0)
-    back = np.zeros_like(values)
-    gpu.to_host(landed, back)
-    print(json.dumps({"direct": bool((back == values).all())}), flush=True)
+    comm.Sendrecv(sent, comm.rank, 0, received, comm.rank, 0)
+    result = np.zeros_like(values)
+    gpu.to_host(received, result)
+    print(json.dumps({"direct": bool((result == values).all())}), flush=True)
 
 
 if __name__ == "__main__":

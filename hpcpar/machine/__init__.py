@@ -1,1 +1,1 @@
-"""Where it runs: devices, levels of the interconnect, presets, machine files."""
+"""Machines: devices, levels of the interconnect, presets, and machine files."""

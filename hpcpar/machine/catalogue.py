@@ -1,4 +1,4 @@
-"""The catalogue of processors: figures of data sheets, a file each in ``devices/``."""
+"""The catalog of devices: data sheet figures, one file per device in ``devices/``."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hpcpar.errors import unknown
 from hpcpar.machine import quantities
 from hpcpar.schema import parse_toml
 
-#: Figures that price a device.
+#: Figures needed to price a device.
 _COMPLETE = {"memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "multiprocessors", "lanes"}
 _DEVICES = resources.files("hpcpar.machine") / "devices"
 
 
 def names() -> list[str]:
-    """Names of the devices in the catalogue."""
+    """Names of the devices in the catalog."""
     return sorted(entry.name.removesuffix(".toml") for entry in _DEVICES.iterdir())
 
 
 @lru_cache(maxsize=1)
 def rates() -> dict[str, float]:
-    """The data sheet's float32 rate of every device (flop/s)."""
+    """Data sheet float32 rate of every device (flop/s)."""
     return {name: float(str(figures(name, "")["flops_per_s"])) for name in names()}
 
 
@@ -32,7 +32,7 @@ def figures(name: str, where: str) -> dict[str, object]:
     Raises
     ------
     InputError
-        The catalogue lacks it; `where` names the file that asks for it.
+        The catalog lacks the device; `where` names the file that refers to it.
     """
     if name not in names():
         raise unknown(f"{where}: device", name, names())
@@ -42,11 +42,11 @@ def figures(name: str, where: str) -> dict[str, object]:
     return {"name": name, **plain, "peak_flops_per_s": plain["flops_per_s"]}
 
 
-def with_figures(own: Mapping[str, object], where: str) -> dict[str, object]:
-    """The [device] table of a machine file, with the figures of the device that it names.
+def with_figures(table: Mapping[str, object], where: str) -> dict[str, object]:
+    """The [device] table of a machine file, completed from the catalog if it names a device.
 
-    Figures of the file win; a file that has all of them needs no catalogue.
+    The file's own figures take precedence; with all of them, no catalog entry is needed.
     """
-    if own.keys() >= _COMPLETE or not own.get("name"):
-        return dict(own)
-    return {**figures(str(own["name"]), where), **own}
+    if table.keys() >= _COMPLETE or not table.get("name"):
+        return dict(table)
+    return {**figures(str(table["name"]), where), **table}

@@ -1,4 +1,4 @@
-"""Ranks and cores of a node: predictions are less certain where ranks share cores."""
+"""Ranks and cores of a node: predictions are less certain if ranks share cores."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class NodeCores(NamedTuple):
-    """Ranks and cores of a node; `cores` is 0 where their number is unknown."""
+    """Ranks and cores of a node; `cores` is 0 if unknown."""
 
     ranks: int = 0
     cores: int = 0
 
     @property
     def shared(self) -> bool:
-        """True where the node is known to have fewer cores than ranks."""
+        """True if the node is known to have fewer cores than ranks."""
         return self.ranks > self.cores > 0
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Machine files (TOML) and presets: reading with checks, writing whole or not at all."""
+"""Machine files (TOML) and presets: checked reading, atomic writing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hpcpar.machine.quantities import without_units
 from hpcpar.schema import convert, parse_toml, read_bytes
 
 _PRESETS = resources.files("hpcpar.machine") / "presets"
-#: Fields that earlier versions wrote and nothing reads any more.
+#: Fields from earlier versions that nothing reads anymore.
 _REMOVED = ("late", "relay")
 _FORMAT = "see 'hpcpar machines local' for the format"
-#: Entries that a file leaves out where they are empty.
+#: Entries that a file omits if they are empty.
 _OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node", "compute_ratios",
              "estimate_ratios", "trusts_estimates")
-#: Fields that a device without the model of kernels leaves out.
-_OF_KERNEL_MODEL = ("name", "multiprocessors", "lanes", "software_year")
+#: Fields of the kernel model, which other devices omit.
+_KERNEL_MODEL = ("name", "multiprocessors", "lanes", "software_year")
 #: Note on files that an earlier version calibrated with more ranks than cores.
 OUTDATED = (
     "calibrated with more ranks than cores by an earlier version, in processor time: "
@@ -34,7 +34,7 @@ OUTDATED = (
 
 
 def presets() -> list[str]:
-    """Names of the machines that come with the package."""
+    """Names of the package's machines."""
     return sorted(entry.name[:-5] for entry in _PRESETS.iterdir() if entry.name.endswith(".toml"))
 
 
@@ -52,23 +52,18 @@ def _read(name_or_path: str) -> tuple[bytes, str]:
 
 
 def load(name_or_path: str) -> Machine:
-    """A preset by name, or a machine file.
-
-    Parameters
-    ----------
-    name_or_path : str
-        A preset's name, or a path (recognised by a separator or the ending ``.toml``).
+    """A preset by name, or a machine file by path (with a separator or the suffix ``.toml``).
 
     Raises
     ------
     InputError
-        Unknown name (with the nearest one), unreadable file, not TOML, missing or wrong fields.
+        The name is unknown, the file is unreadable or not TOML, or fields are missing or wrong.
     """
     return parse(*_read(name_or_path))
 
 
 def sources(name_or_path: str) -> list[str]:
-    """The comment lines at the head of a preset or machine file: where its figures come from."""
+    """Comment lines at the head of a preset or machine file, which name the figures' sources."""
     text, _ = _read(name_or_path)
     lines = text.decode(errors="replace").splitlines()
     head = takewhile(lambda line: line.startswith("#"), lines)
@@ -76,26 +71,25 @@ def sources(name_or_path: str) -> list[str]:
 
 
 def parse(text: str | bytes, where: str) -> Machine:
-    """Read TOML text; `where` names the source in error messages."""
+    """The machine in TOML text; `where` names the source in errors."""
     return from_dict(parse_toml(text, where, _FORMAT), where)
 
 
 def from_dict(data: object, where: str = "machine") -> Machine:
-    """Check and read the content of a machine file.
+    """The machine in the content of a machine file; `where` names the source in errors.
 
     Raises
     ------
     InputError
-        Naming the field that is missing, misspelt or out of range; `where` names the source in the
-        message.
+        A field is missing, misspelled or out of range.
     """
     if isinstance(data, Mapping):
-        data = as_today(data, where)
+        data = current_format(data, where)
     return convert(data, Machine, where, _FORMAT)
 
 
-def as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
-    """The table of a machine file with plain numbers for quantities, and today's fields."""
+def current_format(data: Mapping[str, object], where: str) -> dict[str, object]:
+    """A machine file's table with plain numbers for quantities and the current version's fields."""
     table = {name: value for name, value in data.items() if name not in _REMOVED}
     device, quality, levels = table.get("device"), table.get("quality", {}), table.get("levels")
     if isinstance(device, str):
@@ -112,7 +106,7 @@ def as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
             if isinstance(level, Mapping) else level for number, level in enumerate(levels, 1)]
     collectives = table.get("collectives")
     if isinstance(collectives, list | tuple):
-        # halving takes the rounds that Bruck's algorithm took
+        # halving has the same rounds as Bruck's algorithm had
         table["collectives"] = [
             {**entry, "algorithm": "halving"}
             if isinstance(entry, Mapping) and entry.get("algorithm") == "bruck" else entry
@@ -121,17 +115,17 @@ def as_today(data: Mapping[str, object], where: str) -> dict[str, object]:
 
 
 def _whole(table: Mapping[str, object]) -> dict[str, object]:
-    """A table with whole numbers in place of floats like 16e9."""
+    """A table with integers in place of whole floats like 16e9."""
     return {name: int(value) if isinstance(value, float) and value.is_integer() else value
             for name, value in table.items()}
 
 
 def to_dict(machine: Machine) -> dict[str, object]:
-    """The machine as plain data, the content of its file."""
+    """The machine as plain data, as in its file."""
     out: dict[str, object] = asdict(machine)
-    left_out = () if machine.device.multiprocessors else _OF_KERNEL_MODEL
+    omitted = () if machine.device.multiprocessors else _KERNEL_MODEL
     out["device"] = {name: value for name, value in asdict(machine.device).items()
-                     if name not in left_out and (value or name != "rates")}
+                     if name not in omitted and (value or name != "rates")}
     out["levels"] = [
         {name: value for name, value in asdict(level).items()
          if value is not None and (value or name != "load")}
@@ -145,7 +139,7 @@ def to_dict(machine: Machine) -> dict[str, object]:
 
 
 def new(path: str) -> None:
-    """Write a commented template of a machine file.
+    """Write a commented template for a machine file.
 
     Raises
     ------
@@ -157,11 +151,11 @@ def new(path: str) -> None:
         with open(path, "x", encoding="utf-8") as f:
             f.write(text)
     except FileExistsError as err:
-        raise InputError(f"{path} exists already; choose another name, or edit it") from err
+        raise InputError(f"{path} already exists; choose another name, or edit it") from err
     except OSError as err:
         raise InputError(f"cannot write machine file {path}: {err.strerror}") from err
 
 
 def save(machine: Machine, path: str) -> None:
-    """Write the machine file (whole or not at all)."""
+    """Write the machine file atomically."""
     write_text(path, tomli_w.dumps(to_dict(machine)), "machine file")

@@ -1,9 +1,8 @@
-"""A machine's table of measured work: looked up, and between batches that were measured a straight
-line.
+"""A machine's table of measured work: lookup, with linear interpolation in the number of samples.
 
-A key begins with the kind of work and the local shapes, the number of samples (of an update: of
-weights) first: ``conv2d.forward x=8x64x32x32 y=8x128x32x32 k=3x3 ...``. Keys that differ in that
-number alone are one line.
+A key begins with the kind of work and the local shapes, whose first number counts samples (weights
+for updates): ``conv2d.forward x=8x64x32x32 y=8x128x32x32 k=3x3 ...``. Keys that differ only in that
+number form one line.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Where a key has its number of samples.
+#: The number of samples in a key.
 _SAMPLES = re.compile(r"(?<= [xy]=)\d+")
-#: Kind of work in which a single sample is not a smaller case of the others: BLAS multiplies a
-#: vector in another way, several times as fast.
+#: Kind of work whose line excludes a single sample: for a vector, BLAS has another product that is
+#: several times as fast.
 _PRODUCT = "linear."
-#: So many times fewer or more samples than were measured still count as measured.
+#: Extrapolation by up to this factor in the number of samples counts as measured.
 REACH = 2.0
 
 
 class Time(NamedTuple):
-    """Seconds of a piece of work, and whether measurements reach so far."""
+    """Seconds of a piece of work, and whether they are within reach of the measurements."""
 
     seconds: float
     reached: bool
@@ -33,21 +32,19 @@ class Time(NamedTuple):
 
 def line_of(key: str) -> tuple[str, int]:
     """A key without its number of samples, and that number."""
-    found = _SAMPLES.search(key)
-    if found is None:
-        return key, 0
-    return _SAMPLES.sub("*", key), int(found[0])
+    samples = _SAMPLES.search(key)
+    return (key, 0) if samples is None else (_SAMPLES.sub("*", key), int(samples[0]))
 
 
 class Measured:
-    """Times of pieces of work by their keys.
+    """Measured times of pieces of work by key.
 
     Parameters
     ----------
     table : mapping
         Key -> seconds.
     least_s : float
-        What a piece of work takes that has next to nothing to do.
+        Time of a piece of work with next to nothing to do.
     """
 
     def __init__(self, table: Mapping[str, float], least_s: float) -> None:
@@ -56,18 +53,18 @@ class Measured:
         for key, seconds in table.items():
             line, samples = line_of(key)
             points[line].append((samples, seconds))
-        for line, each in points.items():
-            if line.startswith(_PRODUCT) and len(each) > 1:
-                points[line] = [point for point in each if point[0] > 1]
-        self._lines = {line: np.array(sorted(each), float).T for line, each in points.items()}
+        for line, measured in points.items():
+            if line.startswith(_PRODUCT) and len(measured) > 1:
+                points[line] = [point for point in measured if point[0] > 1]
+        self._lines = {line: np.array(sorted(measured), float).T
+                       for line, measured in points.items()}
 
     def time(self, key: str) -> Time | None:
-        """The seconds of a key, or of others that differ in the number of samples alone; None
-        where nothing is known.
+        """The time of a key, measured or from keys on the same line; None if there are none.
 
-        Between two measured numbers of samples the time is that of the straight line through them.
-        Beyond them it changes as the number does, but for the constant part that the line through
-        the nearest two has.
+        Between two measured numbers of samples, the time is interpolated linearly. Beyond them, it
+        is a constant plus a part proportional to the number of samples; the constant is the
+        intercept of the line through the nearest two measurements.
         """
         exact = self._table.get(key)
         if exact is not None:
@@ -84,6 +81,6 @@ class Measured:
         if len(samples) > 1:
             inner = 1 if end == 0 else -2
             slope = (seconds[end] - seconds[inner]) / (samples[end] - samples[inner])
-            # noise must make no time negative, nor let more samples take less of it
+            # keeps noise from making times negative, or shorter for more samples
             constant = min(max(seconds[end] - slope * samples[end], constant), seconds[end])
         return Time(float(constant + (seconds[end] - constant) * n / samples[end]), reached)

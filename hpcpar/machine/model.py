@@ -1,6 +1,4 @@
-"""The machine as the cost model sees it: one device per rank, and levels of interconnect around
-groups of ranks.
-"""
+"""The machine in the cost model: one device per rank, and nested levels of interconnect."""
 
 from __future__ import annotations
 
@@ -20,39 +18,39 @@ from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.measured import Measured
 from hpcpar.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 
-#: 90% interval of measured over predicted times.
+#: 90% interval of the ratio of measured to predicted times.
 Ratios = tuple[Positive, Positive]
-#: Most levels of interconnect: arrays choose among them.
+#: Most levels of interconnect.
 MOST_LEVELS = 32
 
 
 @dataclass(frozen=True)
 class Device:
-    """The device that one rank computes on.
+    """The device on which one rank computes.
 
     Attributes
     ----------
     memory_bytes : int
         Memory that one rank may use.
     flops_per_s : float
-        Rate that large float32 convolutions reach on one rank; float64 is taken as half of it.
+        Rate of large float32 convolutions on one rank; float64 has half this rate.
     bandwidth_bytes_per_s : float
         Memory bandwidth of one rank.
     launch_s : float
         Fixed overhead of a kernel.
     peak_flops_per_s : float
-        The data sheet's float32 rate of one rank, for comparison only; 0 where not given.
+        Data sheet float32 rate of one rank, for comparison only; 0 if unknown.
     name : str
-        Entry of the catalogue (`hpcpar.machine.devices`) that the figures come from; empty: none.
+        Catalog entry (`hpcpar.machine.devices`) with the figures; may be empty.
     multiprocessors, lanes : int
-        Multiprocessors of one rank, and float32 lanes of each. Where they are given, the model of
-        kernels (`hpcpar.cost.compute.kernel_model`) prices computing; rate and bandwidth are then
-        the data sheet's. 0: `flops_per_s` prices it.
+        Multiprocessors of one rank, and float32 lanes of each. If given, the kernel model
+        (`hpcpar.cost.compute.kernel_model`) prices computing, and rate and bandwidth are data sheet
+        figures; if 0, `flops_per_s` prices computing.
     software_year : float
-        Year of the library of convolutions; older ones are slower in the model of kernels.
+        Year of the convolution library; older ones are slower in the kernel model.
     rates : mapping
-        Number format (``tf32``, ``float16``, ``bfloat16``, ...) -> the data sheet's rate of
-        products in it (flop/s).
+        Number format (``tf32``, ``float16``, ``bfloat16``, ...) -> data sheet rate of products in
+        that format (flop/s).
     """
 
     memory_bytes: Capacity
@@ -69,20 +67,20 @@ class Device:
     def __post_init__(self) -> None:
         if (self.multiprocessors > 0) != (self.lanes > 0):
             raise InputError("'multiprocessors' and 'lanes' belong together; give both, or name a "
-                             "device of the catalogue")
+                             "device from the catalog")
 
     def rate_of(self, formats: Collection[str]) -> float:
-        """The fastest rate of products in one of these formats; 0 where none is known."""
+        """The fastest product rate among these formats (flop/s); 0 if none is known."""
         return max((rate for name, rate in self.rates.items() if name in formats), default=0.0)
 
     @property
     def has_tf32(self) -> bool:
-        """Tensor cores that multiply float32 numbers, as from 2020 on."""
+        """True if tensor cores multiply float32 numbers, as on GPUs since 2020."""
         return "tf32" in self.rates
 
     @property
     def of_doubles(self) -> Device:
-        """The device as float64 finds it: half of the rate."""
+        """The device for float64, with half the rate."""
         return replace(self, flops_per_s=self.flops_per_s / 2)
 
 
@@ -93,25 +91,22 @@ class Level:
     Attributes
     ----------
     ranks : int
-        Ranks that a unit holds; 0 for the outermost level, which holds any number.
+        Ranks in a unit; 0 for the outermost level, which holds any number.
     alpha_s : float
-        Latency of a message (s).
+        Latency of a message.
     beta_s_per_byte : float
-        Inverse bandwidth of one link (s/byte).
+        Inverse bandwidth of one link.
     small_alpha_s : float or None
-        Latency of messages of up to `small_bytes` bytes, where it differs (the library's eager
-        protocol).
+        Latency of messages of up to `small_bytes` bytes, if it differs (eager protocol).
     links : float
-        Parallel links by which one unit of the level inside (a rank, for the innermost level) is
-        attached to this one: its ranks share them. 0: every rank has a link of its own, and nobody
-        shares.
+        Parallel links that attach one unit of the next inner level (a rank, for the innermost
+        level) to this level and that the unit's ranks share; 0 if each rank has its own link.
     oversubscription : float
-        How many times what the attached links could carry exceeds what the level can carry (1: it
-        carries all of it).
+        Total bandwidth of the attached links over the level's own bandwidth (at least 1).
     ratios : (float, float) or None
-        90% interval of measured over predicted times of communication that crosses it.
+        90% interval of measured over predicted times of communication across this level.
     load : float
-        Share of every link's bandwidth that other jobs take (ParaDL, section 5.3.1).
+        Share of every link's bandwidth that other jobs use (ParaDL, section 5.3.1).
     """
 
     name: str
@@ -129,22 +124,21 @@ class Level:
         if self.oversubscription < 1:
             raise InputError(
                 f"level '{self.name}': 'oversubscription' = {self.oversubscription:g} must be at "
-                "least 1; it is what the links below could carry over what this level can, 3 for "
-                "1:3; leave it out where the level carries all")
+                "least 1; it is the ratio of bandwidths below and at this level, 3 for 3:1; leave "
+                "it out if the level has full bandwidth")
         if self.oversubscription > 1 and not self.links:
             raise InputError(
-                f"level '{self.name}': 'oversubscription' = {self.oversubscription:g} divides "
-                "nothing without 'links'; add links = <links by which one unit of the level inside "
-                "is attached>")
+                f"level '{self.name}': 'oversubscription' = {self.oversubscription:g} needs "
+                "'links'; add links = <links that attach one unit of the next inner level>")
 
     @property
     def shared_links(self) -> float:
-        """Links of one unit of the level inside, less oversubscription; infinity: not shared."""
+        """Effective links of one unit of the next inner level; infinity if links are not shared."""
         return self.links / self.oversubscription if self.links else math.inf
 
     @property
     def loaded_beta_s_per_byte(self) -> float:
-        """Inverse bandwidth of what others leave of a link (s/byte)."""
+        """Inverse of the link bandwidth that other jobs leave free."""
         return self.beta_s_per_byte / (1 - self.load)
 
     def latency_s(self, message_bytes: float) -> float:
@@ -154,24 +148,24 @@ class Level:
         return self.alpha_s
 
     def message_s(self, message_bytes: float) -> float:
-        """Seconds of one message (Hockney): alpha + beta * bytes."""
+        """Time of one message (Hockney): alpha + beta * bytes."""
         return self.latency_s(message_bytes) + self.loaded_beta_s_per_byte * message_bytes
 
 
 @dataclass(frozen=True)
 class Factors:
-    """Measured time of a collective or of direct messages over the time that alpha and beta give.
+    """Ratio of measured to alpha-beta times of a collective or of direct messages.
 
     Attributes
     ----------
     level, kind, algorithm : str
-        Name of the level that its groups cross, and of collective and algorithm
-        (`hpcpar.schedule.steps`); ``direct`` of halos and redistributions.
+        Names of the level that the groups cross, the collective and the algorithm
+        (`hpcpar.schedule.steps`); ``direct`` for halos and redistributions.
     bytes : tuple of float
-        Sizes of the whole buffer, growing; for direct messages the bytes that the busiest rank
-        sends or receives.
+        Increasing sizes of the whole buffer; for direct messages, bytes that the busiest rank sends
+        or receives.
     factors : tuple of float
-        Ratio at each size; interpolated by the logarithm of the size, constant beyond the ends.
+        Ratio at each size; interpolated in the logarithm of the size, constant beyond the ends.
     """
 
     level: str
@@ -181,53 +175,49 @@ class Factors:
     factors: tuple[Positive, ...]
 
     def __post_init__(self) -> None:
-        growing = list(self.bytes) == sorted(set(self.bytes))
-        if not self.bytes or len(self.bytes) != len(self.factors) or not growing:
-            raise InputError("'bytes' and 'factors' must be equally many numbers, bytes growing; "
-                             "write them with: hpcpar calibrate")
+        increasing = list(self.bytes) == sorted(set(self.bytes))
+        if not self.bytes or len(self.bytes) != len(self.factors) or not increasing:
+            raise InputError("'bytes' and 'factors' must have the same length, and bytes must "
+                             "increase; write them with: hpcpar calibrate")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of a plan; unit u of a level holds the ranks from u * level.ranks on.
+    """A machine; unit u of a level holds the ranks u * level.ranks to (u + 1) * level.ranks - 1.
 
     Attributes
     ----------
     levels : tuple of Level
-        From the inside out.
+        From the innermost to the outermost.
     add_s_per_byte : float
         Cost of adding a received byte to a local one.
     copy_s_per_byte : float
-        Cost of copying a byte between a tensor and a wire buffer.
+        Cost of copying a byte between a tensor and a message buffer.
     overlap : float
-        Part of a communication, 0 to 1, that computing can hide: below 1 where ranks drive their
-        messages themselves.
+        Share of a communication, 0 to 1, that computing can hide; below 1 if ranks drive their own
+        messages.
     progress : float
-        Progress rate of that part during compute, relative to waiting, above 0 to 1: below 1 where
-        messages stand still until a rank polls them.
+        Progress rate of that share during compute relative to waiting, above 0 to 1; below 1 if
+        messages stall until a rank polls them.
     cores_per_node : int
-        Cores that the ranks of one unit of the innermost level share; 0 where unknown, as in
-        presets. No price depends on it.
+        Cores that the ranks of one innermost unit share; 0 if unknown, as in presets. It affects no
+        price.
     compute : mapping
-        The calibrated table: key of a piece of work (`hpcpar.cost.compute.work`) -> measured
-        seconds.
+        Calibrated table: key of a piece of work (`hpcpar.cost.compute.work`) -> measured seconds.
     kinds : mapping
-        Kind of work (``conv2d.forward float32``) -> measured time over the roofline's, of the
-        table's entries of that kind: for work that the table lacks.
-    collectives : tuple of Factors
+        Kind of work (``conv2d.forward float32``) -> ratio of measured to roofline times in the
+        table, which prices work that the table lacks.
     notes : str
-        Where the numbers come from.
+        Sources of the numbers.
     processor : str
-        A rank's processor in words, for people: GPU, node or core; rank where unknown.
+        Word for a rank's processor: GPU, node or core; rank if unknown.
     compute_ratios, estimate_ratios : (float, float) or None
-        90% intervals of measured over predicted times of the computing that the table has, and of
-        other computing.
+        90% intervals of measured over predicted times of computing in the table and outside it.
     trusts_estimates : bool
-        Work that the table lacks counts as measured, so that a search takes it where it seems fast:
-        for a search whose choice is measured next.
+        Whether work that the table lacks counts as measured, so that a search may choose it; for
+        searches whose choice is measured next.
     quality : mapping
-        Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`): for people,
-        no price depends on it.
+        Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`), for display.
     """
 
     name: str
@@ -251,7 +241,7 @@ class Machine:
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:
             raise InputError(f"machine '{self.name}': {len(self.levels)} [[levels]]; give at most "
-                             f"{MOST_LEVELS}, with ranks that grow from one to the next")
+                             f"{MOST_LEVELS}, with increasing ranks")
         if not self.levels:
             raise InputError(f"machine '{self.name}': no [[levels]]; give at least one level of "
                              "the interconnect with name, ranks, alpha_s, beta_s_per_byte")
@@ -259,17 +249,11 @@ class Machine:
             if inner.ranks == 0 or level.ranks % inner.ranks:
                 raise InputError(
                     f"level '{level.name}' ({level.ranks} ranks) must hold whole units of the "
-                    f"level inside it ('{inner.name}', {inner.ranks} ranks); list levels from the "
-                    "inside out, only the last with ranks = 0")
+                    f"next inner level ('{inner.name}', {inner.ranks} ranks); list levels from the "
+                    "inside out, and only the last with ranks = 0")
 
     def loaded(self, shares: Mapping[str, float]) -> Machine:
-        """The machine with these loads by level.
-
-        Raises
-        ------
-        InputError
-            A level is unknown.
-        """
+        """The machine with other jobs' shares of bandwidth, by level."""
         names = [level.name for level in self.levels]
         for name in shares:
             if name not in names:
@@ -279,17 +263,17 @@ class Machine:
 
     @property
     def kind(self) -> str:
-        """``gpu`` or ``cpu`` where the file or its calibration says so; else empty."""
+        """``gpu`` or ``cpu`` if the file or its calibration says so, else empty."""
         origin = self.quality.get("origin")
-        told = origin.get("device") if isinstance(origin, Mapping) else self.quality.get("device")
-        return str(told or "")
+        stated = origin if isinstance(origin, Mapping) else self.quality
+        return str(stated.get("device") or "")
 
     def node_cores(self, ranks: int) -> NodeCores:
-        """Ranks and cores of a node of a job of so many ranks."""
+        """Ranks and cores of a node in a job with this number of ranks."""
         return NodeCores(min(ranks, self.levels[0].ranks or ranks), self.cores_per_node)
 
     def caution(self, ranks: int) -> str:
-        """A line on why times of so many ranks are less certain; empty where they are not."""
+        """Why times with this number of ranks are less certain than usual, if so; else empty."""
         if "outdated" in self.quality:
             return f"{self.name} was {self.quality['outdated']}"
         node = self.node_cores(ranks)
@@ -314,19 +298,19 @@ class Machine:
     def level_index_for(
         self, block: int | NDArray[np.int64], ranks: int | NDArray[np.int64]
     ) -> int | NDArray[np.intp]:
-        """Index of the innermost level whose units hold every group of ranks in aligned blocks.
+        """Index of the innermost level whose units contain all groups of ranks.
 
-        Such a group begins anywhere in its aligned block of ``stride * size`` ranks (of its widest
-        axis), and over all groups every boundary inside a block is crossed by one of them. So all
-        groups lie within units exactly when blocks tile the units (or one unit holds all ranks).
+        Each group lies in an aligned block of ``stride * size`` ranks (of its widest axis), and
+        every boundary inside a block is crossed by some group. Therefore all groups lie within
+        units if and only if blocks tile the units (or one unit holds all ranks).
 
         Parameters
         ----------
         block : int or array of int
-            Ranks of an aligned block: ``stride * size`` of the widest axis in which members differ;
-            1 for a rank alone.
+            Ranks of an aligned block: ``stride * size`` of the widest axis along which members
+            differ; 1 for a single rank.
         ranks : int or array of int
-            Ranks in all; broadcast against `block`.
+            Total number of ranks, which broadcasts against `block`.
 
         Returns
         -------
@@ -346,15 +330,15 @@ class Machine:
         return out
 
     def all_alike(self, ranks: int) -> bool:
-        """True where one unit of the innermost level holds all ranks."""
+        """True if one unit of the innermost level holds all ranks."""
         return self.level_index_for(ranks, ranks) == 0
 
     def inner_ranks(self, index: int) -> int:
-        """Ranks that share the `Level.links` of level `index`: those of a unit inside it."""
+        """Ranks per unit of the next inner level; they share the `Level.links` of level `index`."""
         return self.levels[index - 1].ranks if index > 0 else 1
 
     def level_between(self, a: int, b: int) -> Level:
-        """The innermost level whose unit holds both ranks."""
+        """The innermost level with a unit that holds both ranks."""
         for level in self.levels:
             if level.ranks == 0 or a // level.ranks == b // level.ranks:
                 return level

@@ -1,16 +1,16 @@
-"""Rates of machine files that are the peak of a data sheet, which few networks reach."""
+"""Detects machine files whose rate is a data sheet's peak, which few networks reach."""
 
 from __future__ import annotations
 
 from hpcpar.machine import catalogue
 from hpcpar.machine.model import Machine
 
-#: Rates that differ by less are one.
+#: Relative difference below which two rates count as equal.
 SAME = 0.01
 
 
 def sheets_of_rate(machine: Machine) -> list[str]:
-    """Data sheets whose peak the machine's one rate is; none where anything was measured."""
+    """Data sheets with the machine's rate as their peak; none if anything was measured."""
     device = machine.device
     if device.multiprocessors or machine.compute or "origin" in machine.quality:
         return []
@@ -21,7 +21,7 @@ def sheets_of_rate(machine: Machine) -> list[str]:
 
 
 def peak_warning(machine: Machine) -> str:
-    """A line on a rate that is a data sheet's peak, with the remedy; empty where it is not."""
+    """A warning, with the remedy, if the rate is a data sheet's peak; else empty."""
     sheets = sheets_of_rate(machine)
     if not sheets:
         return ""

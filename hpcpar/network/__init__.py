@@ -1,4 +1,4 @@
-"""Networks to train: layers, the graph, shapes, flops and weights; no times and no ranks."""
+"""Networks to train: layers, graph, shapes, flops and weights, independent of machine and ranks."""
 
 from hpcpar.network.read.torch_module import from_torch
 

@@ -1,4 +1,4 @@
-"""Builders of networks: a graph, whose layers name their inputs, and a chain."""
+"""Builders of networks: a graph, whose layers name their inputs, and a chain of layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Option = float | str | Sequence[int]
 class Graph:
     """Builder of any acyclic network.
 
-    Each layer reads the layer added before it unless ``after`` names others.
+    By default, each layer reads the layer added before it.
 
     Attributes
     ----------
@@ -55,10 +55,6 @@ class Graph:
 
         Parameters
         ----------
-        layer : type
-            Class of the layer.
-        name : str
-            A name that no other layer has.
         after : str or sequence of str, optional
             Names of the layers to read; the layer added last by default.
         **options
@@ -94,7 +90,7 @@ class Graph:
         return name
 
     def keep(self, ends: Iterable[str]) -> None:
-        """Drop the layers that the outputs of `ends` do not depend on."""
+        """Drop layers on which the outputs of `ends` do not depend."""
         needed = {self.layers[0].name, *ends}
         for layer in reversed(self.layers):
             if layer.name in needed:

@@ -1,4 +1,4 @@
-"""The loss of a network, chosen by its name, and doubts about the one that it has."""
+"""Replacing a network's loss by name, and notes on losses that do not suit the network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.network.layers.loss import LOSSES
 
 def with_loss(network: Network, kind: str | None = None,
               label_smoothing: float | None = None) -> Network:
-    """The network with another loss (one of `LOSSES`), or another smoothing of its labels.
+    """The network with another loss (one of `LOSSES`) or another label smoothing.
 
     Raises
     ------
@@ -30,12 +30,12 @@ def with_loss(network: Network, kind: str | None = None,
 
 
 def loss_notes(network: Network) -> Iterator[str]:
-    """A note where a loss over classes follows one output alone, or a sigmoid."""
+    """Notes on a loss over classes that follows a single output or a sigmoid."""
     if not isinstance(network.loss, SoftmaxCrossEntropy | LogisticCrossEntropy):
         return
     if network.classes == 1:
-        yield (f"it has one output, with which {network.loss.kind} learns nothing: give it an "
-               "output for each class, or take --loss mean_squared_error with targets")
+        yield (f"it has one output, from which {network.loss.kind} learns nothing: give it an "
+               "output for each class, or use --loss mean_squared_error with targets")
     if isinstance(network.by_name[network.loss.inputs[0]], Sigmoid):
-        yield (f"it ends in a sigmoid, which {network.loss.kind} does not expect: leave the "
-               "sigmoid out, or take --loss mean_squared_error with targets")
+        yield (f"it ends in a sigmoid, but {network.loss.kind} expects logits: leave the sigmoid "
+               "out, or use --loss mean_squared_error with targets")

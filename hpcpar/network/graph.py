@@ -1,4 +1,4 @@
-"""A network: an acyclic graph of layers in topological order, and the shapes of all samples."""
+"""A network: an acyclic graph of layers in topological order, and their sample shapes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.layers import Input, Layer, Loss, Shape
 from hpcpar.network.receptive_field import Same
 
-#: The most outputs of a sample and weights of a layer: sizes in bytes stay far inside 64 bits.
+#: Largest number of a layer's outputs per sample, and of its weights; sizes in bytes fit 64 bits.
 LARGEST = 10**12
 
 
@@ -22,10 +22,10 @@ class Network:
     Attributes
     ----------
     notes : tuple of str
-        Where an imported network differs from its source, a line each.
+        Differences between an imported network and its source, one line each.
     origins : dict
-        Names of the stored tensors that are the weight and bias of a layer of an imported network;
-        empty names where they are stored in another way.
+        Names of the source tensors that hold an imported layer's weight and bias, by layer; an
+        empty name if no tensor stores the values as they are.
 
     Raises
     ------
@@ -54,17 +54,17 @@ class Network:
         dangling = [layer.name for layer in self.layers[:-1] if not self.consumers[layer.name]]
         if dangling:
             raise InputError(f"network '{self.name}': no layer reads the output of "
-                             f"'{dangling[0]}'; give it to a layer, or leave it out")
+                             f"'{dangling[0]}'; connect it to a layer, or leave it out")
         self.shapes  # noqa: B018 - shape errors belong to construction
         for owner, names in self.tied.items():
             for name in names:
                 self._check_tied(self.by_name[owner], self.by_name[name])
 
     def _check_tied(self, owner: Layer, layer: Layer) -> None:
-        """Layers with the same weights are of one kind and size, and keep no statistics."""
-        alike = [(type(each), each.owns_weights == (each is owner), each.weights, each.buffers(x),
-                  each.weight_shape(x), each.bias_shape(x))
-                 for each in (owner, layer) for x in (self.input_shape(each),)]
+        """Layers that share weights must have one kind and shape, and no running statistics."""
+        alike = [(type(sharer), sharer.owns_weights == (sharer is owner), sharer.weights,
+                  sharer.buffers(x), sharer.weight_shape(x), sharer.bias_shape(x))
+                 for sharer in (owner, layer) for x in (self.input_shape(sharer),)]
         if alike[0] != alike[1] or not alike[0][1] or alike[0][3]:
             raise InputError(f"layer '{layer.name}' cannot use the weights of '{owner.name}': only "
                              "layers of one kind, with weights of one shape and without running "
@@ -78,8 +78,8 @@ class Network:
                 f"network '{self.name}' must begin with an input layer and end with a loss")
         for layer in self.layers[1:-1]:
             if isinstance(layer, Input | Loss):
-                raise InputError(f"network '{self.name}': '{layer.name}' ({layer.kind}) stands in "
-                                 "the middle; there is one input, first, and one loss, last")
+                raise InputError(f"network '{self.name}': '{layer.name}' ({layer.kind}) is in the "
+                                 "middle; put the only input first and the only loss last")
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
@@ -90,13 +90,13 @@ class Network:
             shapes[layer.name] = layer.output_shape(first, *more)
             if max(math.prod(shapes[layer.name]), layer.parameters(first)) > LARGEST:
                 raise InputError(f"network '{self.name}': layer '{layer.name}' ({layer.kind}) has "
-                                 f"more than {LARGEST:g} outputs of a sample or weights; give "
+                                 f"more than {LARGEST:g} weights or outputs per sample; give "
                                  "smaller images or fewer channels")
         return shapes
 
     @cached_property
     def largest(self) -> int:
-        """Values of one sample of the largest layer."""
+        """Outputs per sample of the largest layer."""
         return max(map(math.prod, self.shapes.values()))
 
     @cached_property
@@ -115,7 +115,7 @@ class Network:
 
     @cached_property
     def is_chain(self) -> bool:
-        """True if each layer reads the layer before it and no other."""
+        """True if each layer reads only the layer before it."""
         pairs = zip(self.layers, self.layers[1:], strict=False)
         return all(layer.inputs == (before.name,) for before, layer in pairs)
 
@@ -146,40 +146,41 @@ class Network:
 
     @property
     def truth_shape(self) -> Shape:
-        """Shape of a sample's ground truth: () for a label, (outputs,) for targets; with the
-        image's extents after it if each pixel has its own.
+        """Shape of a sample's ground truth: () for a label or (outputs,) for targets, followed by
+        the image's extents if each pixel has its own.
         """
         return self.loss.truth_shape(self.shapes[self.loss.name])
 
     @property
     def labels_pixels(self) -> bool:
-        """True where the loss takes a class for each pixel."""
+        """True if the ground truth is a class for each pixel."""
         return not self.loss.takes_targets and bool(self.truth_shape)
 
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:
-        """Layers with parameters of their own in order, normalisations included."""
+        """Layers with their own parameters in order, normalizations included."""
         return tuple(layer for layer in self.layers if layer.owns_weights)
 
     @cached_property
     def stateful(self) -> tuple[Layer, ...]:
-        """Layers with parameters of their own or running statistics in order."""
+        """Layers with their own parameters or running statistics in order."""
         return tuple(layer for layer in self.layers
                      if layer.owns_weights or layer.buffers(self.input_shape(layer)))
 
     @cached_property
     def tied(self) -> dict[str, tuple[str, ...]]:
-        """Names of the further layers that use a layer's weights, in order, by its name."""
+        """Owner of shared weights -> names of the other layers that use them, in order."""
         users: dict[str, tuple[str, ...]] = {}
-        for layer in filter(lambda each: each.weights_of, self.layers):
-            users[layer.weights_of] = (*users.get(layer.weights_of, ()), layer.name)
+        for layer in self.layers:
+            if layer.weights_of:
+                users[layer.weights_of] = (*users.get(layer.weights_of, ()), layer.name)
         return users
 
     @cached_property
     def trained(self) -> frozenset[str]:
         """Names of the layers whose output gradient backpropagation needs.
 
-        These layers train weights, or read, directly or not, a layer that does.
+        These layers train weights or depend on a layer that does.
         """
         names: set[str] = set()
         for layer in self.layers:
@@ -204,8 +205,10 @@ class Network:
 
     @cached_property
     def signatures(self) -> dict[str, int]:
-        """A number per layer, equal for layers of equal kind, options, shapes and granules, and
-        equal numbers of layers that share their weights.
+        """A number per layer; layers with the same number compute alike.
+
+        They have equal kinds, options, shapes, granules, and numbers of layers that share their
+        weights.
         """
         numbers: dict[Hashable, int] = {}
         signatures = {}
@@ -220,7 +223,7 @@ class Network:
 
     @cached_property
     def matmul_layers(self) -> tuple[Layer, ...]:
-        """Convolutions and linear layers in order: the layers i = 1..L of the papers."""
+        """Convolutions and linear layers in order: layers i = 1..L in the papers."""
         return tuple(layer for layer in self.layers if layer.is_matmul)
 
     @cached_property
@@ -235,16 +238,10 @@ class Network:
 
 
 def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
-    """Check the layer's name, and that its inputs are defined, distinct and of the right number.
-
-    Raises
-    ------
-    InputError
-        A check fails.
-    """
+    """Check a layer's name, and the names, number and distinctness of its inputs."""
     if not layer.name or "/" in layer.name:
-        raise InputError(f"layer '{layer.name}' ({layer.kind}): a name must not be empty or hold "
-                         "'/', it names a group in checkpoints")
+        raise InputError(f"layer '{layer.name}' ({layer.kind}): a name must not be empty or "
+                         "contain '/', because it names a group in checkpoints")
     for name in layer.inputs:
         if name not in seen:
             raise InputError(f"layer '{layer.name}' reads '{name}', which is not defined before it")

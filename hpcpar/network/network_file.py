@@ -1,4 +1,4 @@
-"""Network files: a network that has been traced or built once, described as in plan files."""
+"""Network files: a network that was traced or built once, in the format of plan files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NetworkFile:
     Attributes
     ----------
     hpcpar_network : int
-        Version of the file; a reader refuses any other.
+        Version of the format.
     """
 
     hpcpar_network: Annotated[int, Meta(ge=1, le=1)]
@@ -32,24 +32,18 @@ class NetworkFile:
 
 
 def save(network: Network, path: str) -> None:
-    """Writes the network file atomically.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
+    """Writes the network file atomically."""
     data = {"hpcpar_network": 1, "network": NetworkSpec.of(network).to_json()}
     write_text(path, json.dumps(data, indent=1) + "\n", "network file")
 
 
 def load(path: str) -> Network:
-    """The network of a network file, or of a plan file.
+    """The network in a network file or a plan file.
 
     Raises
     ------
     InputError
-        The file cannot be read, is another one, or its layers do not make a network.
+        The file cannot be read, has another type, or its layers do not form a network.
     """
     where = f"network file {path}"
     data = decode_json(read_bytes(path, "network file", _REMEDY), object, where, _REMEDY)

@@ -1,10 +1,10 @@
 """Receptive fields: the input indices that an interval of output indices needs, along one axis.
 
-The receptive field of a layer is the product of one-dimensional relations, so the input region
-that a rank needs is a box.
+A layer's receptive field is the product of one-dimensional relations, so the input region that a
+rank needs is a box.
 
-`needed` of each relation maps an interval. Intervals are half-open, [start, stop); `extent` is the
-length of the input axis. An interval that leaves the axis goes on at its other end (`Periodic`).
+`needed` maps an interval of outputs to one of inputs. Intervals are half-open, [start, stop);
+`extent` is the length of the input axis. An interval beyond the axis wraps around (`Periodic`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Same:
 
 @dataclass(frozen=True)
 class Full:
-    """Any interval of outputs, even an empty one, needs the whole axis: a reduction."""
+    """Every interval of outputs, even an empty one, needs the whole axis: a reduction."""
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return 0, extent
 
 
 class Sliding:
-    """Relations along an image axis, which is cut as the output's: parts need a halo."""
+    """Relations along an image axis that is cut like the output's axis: parts need a halo."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Window(Sliding):
         return self.dilation * (self.kernel - 1) + 1
 
     def reach(self, start: int, stop: int) -> Interval:
-        """Receptive field of outputs [start, stop), padding included: it may exceed the axis."""
+        """Receptive field of outputs [start, stop) with padding; it may exceed the axis."""
         first = start * self.stride - self.padding
         last = (stop - 1) * self.stride - self.padding
         return first, last + self.span
@@ -78,10 +78,9 @@ class Window(Sliding):
 
 @dataclass(frozen=True)
 class Transposed(Sliding):
-    """Output i needs every input whose window of a convolution of this geometry reads index i.
+    """Transposed convolution: output i needs every input j that reaches it.
 
-    Transposed convolution: input j reaches outputs j * stride - padding + dilation * (0 .. kernel -
-    1).
+    Input j reaches outputs j * stride - padding + dilation * (0 .. kernel - 1).
     """
 
     kernel: int
@@ -102,9 +101,9 @@ class Transposed(Sliding):
         return min(max(lo, 0), extent), min(max(hi, 0), extent)
 
     def pads(self, start: int, stop: int, extent: int) -> Interval:
-        """Padding (before, after) of outputs [start, stop) as the input of the convolution.
+        """Padding (before, after) of outputs [start, stop) as inputs of the adjoint convolution.
 
-        It is negative where the windows of the needed inputs do not reach that far.
+        It is negative at an end that the windows of the needed inputs do not reach.
         """
         lo, hi = self.needed(start, stop, extent)
         before = self.padding + start - lo * self.stride
@@ -113,7 +112,7 @@ class Transposed(Sliding):
 
 @dataclass(frozen=True)
 class Interpolated(Sliding):
-    """Output i needs inputs (i * up + shift) // down + (0 .. taps - 1), moved inside the axis."""
+    """Output i needs inputs (i * up + shift) // down + (0 .. taps - 1), clipped to the axis."""
 
     up: int
     down: int
@@ -130,8 +129,7 @@ class Interpolated(Sliding):
 
 @dataclass(frozen=True)
 class Periodic(Sliding):
-    """Output i needs input i - before, counted on past the ends of the axis: index -1 is the last.
-    """
+    """Output i needs input i - before; indices wrap around, so that -1 is the last input."""
 
     before: int
 
@@ -141,7 +139,7 @@ class Periodic(Sliding):
 
 @dataclass(frozen=True)
 class Proportional(Sliding):
-    """Parts of `whole` outputs share the input in the same proportions: each index goes to one."""
+    """Parts of the `whole` outputs divide the input in the same proportions, without overlap."""
 
     whole: int
 
@@ -166,7 +164,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class SharedGroups(Groups):
-    """Groups whose sums are shared: parts that do not nest with the groups need all of them."""
+    """Groups with shared sums: parts that do not align with the groups need all channels."""
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         return 0, extent
@@ -190,7 +188,7 @@ class Irregular:
 class Offset(Irregular):
     """One input of a concatenation: its indices [0, extent) are outputs [start, start + extent).
 
-    Outputs that come from other inputs need an empty interval.
+    Outputs from other inputs need an empty interval.
     """
 
     start: int
@@ -208,8 +206,8 @@ class Picked(Irregular):
     places: tuple[int, ...]
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
-        some = self.places[start:stop]
-        return (min(some), max(some) + 1) if some else (0, 0)
+        inputs = self.places[start:stop]
+        return (min(inputs), max(inputs) + 1) if inputs else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -224,8 +222,8 @@ class Unflattened(Irregular):
 
 @dataclass(frozen=True)
 class Folded(Sliding):
-    """Output i is input i - before, folded back into the axis: at its ends the image is mirrored,
-    or its last pixel repeated (`edge`).
+    """Output i is input i - before, folded back into the axis: the image is mirrored at its ends,
+    or its last pixel is repeated (`edge`).
     """
 
     before: int
@@ -246,10 +244,9 @@ class Folded(Sliding):
 
 @dataclass(frozen=True)
 class Columns:
-    """Entries of a weight row, by input channels.
+    """Entries of a weight row that belong to input channels.
 
-    Input channel i has the entries [i * size, (i + 1) * size). The `bias` entries of the row are
-    appended to every interval.
+    Input channel i has the entries [i * size, (i + 1) * size); the row ends with `bias` entries.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""Users' networks, from a Python function or an ONNX file, and the modules of --layers."""
+"""Users' networks from Python functions or ONNX files, and the modules of --layers."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class NetworkFunction(Protocol):
-    """A function (or a class) of the user that returns a network or a PyTorch module."""
+    """A user's function or class that returns a network or a PyTorch module."""
 
     def __call__(self, **arguments: object) -> object: ...
 
 
 def is_source(name: str) -> bool:
-    """Whether `name` is ``module:function``, ``file.py:function`` or the path of an ONNX file."""
+    """True for ``module:function``, ``file.py:function`` and the path of an ONNX file."""
     return ":" in name or name.endswith(".onnx")
 
 
 def load(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
-    """Build the network of a function or read the one of a file.
+    """The network that a function builds or an ONNX file contains.
 
     Raises
     ------
     InputError
-        The source cannot be used, or the network has another sample shape or number of classes
-        than given.
+        The source cannot be used, or its sample shape or number of classes differs from the given
+        one.
     """
     if name.endswith(".onnx"):
         from hpcpar.network.read import onnx  # imported only if needed
@@ -59,17 +59,12 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Imports the modules that define layers, strategies and the like of the user's own.
+    """Imports a user's modules with layers, strategies and the like.
 
     Parameters
     ----------
     names : iterable of str
-        Modules, or paths of files.
-
-    Raises
-    ------
-    InputError
-        One cannot be imported.
+        Names of modules, or paths of their files.
     """
     for name in names:
         with _first_on_path(_folder(name)):
@@ -77,29 +72,29 @@ def load_modules(names: Iterable[str]) -> None:
                 _imported(name)
             except (Exception, SystemExit) as err:  # importing runs user code
                 raise InputError(
-                    f"--layers {name}: cannot import it ({one_line(err)}); name a file.py, or a "
-                    "module of the current directory or an installed one") from err
+                    f"--layers {name}: cannot import it ({one_line(err)}); name a file.py, an "
+                    "installed module, or one in the current directory") from err
 
 
 def _folder(name: str) -> str:
-    """Where a module is looked for first: beside the file, or in the current directory."""
+    """First folder to search for a module's imports: the file's, or the current directory."""
     return str(Path(name).parent.resolve()) if name.endswith(".py") else os.getcwd()
 
 
 @contextlib.contextmanager
-def _first_on_path(here: str) -> Iterator[None]:
-    """Make modules of a directory importable, as ``python -m`` does with the current one."""
-    sys.path.insert(0, here)
+def _first_on_path(folder: str) -> Iterator[None]:
+    """Puts a folder first on the module path, as ``python -m`` does with the current one."""
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
         with contextlib.suppress(ValueError):
-            sys.path.remove(here)
+            sys.path.remove(folder)
 
 
 def load_module(name: str, shape: Shape | None = None,
                 classes: int | None = None) -> tuple[Module, Shape]:
-    """The PyTorch module of a function, and the shape of its samples.
+    """The PyTorch module that a function returns, and its sample shape.
 
     Raises
     ------
@@ -107,8 +102,8 @@ def load_module(name: str, shape: Shape | None = None,
         The function cannot be called, or returns something else.
     """
     if name.endswith((".json", ".onnx")):
-        raise InputError(f"network '{name}': a file has layers, but not the names of the module's "
-                         "tensors; give the module itself, file.py:function")
+        raise InputError(f"network '{name}': the file lacks the names of the module's tensors; "
+                         "give the module itself, file.py:function")
     made, sample = _made(name, shape, classes)
     if not is_module(made):
         raise InputError(f"network '{name}': give a function file.py:function that returns a "
@@ -117,8 +112,9 @@ def load_module(name: str, shape: Shape | None = None,
 
 
 def _made(name: str, shape: Shape | None, classes: int | None) -> tuple[object, Shape]:
-    """The result of a function, called with `shape` and `classes` where its signature accepts
-    them, and the sample shape of a module.
+    """The result of a function and, for a PyTorch module, its sample shape.
+
+    The function gets `shape` and `classes` if its signature accepts them.
     """
     options: dict[str, object] = {"shape": shape, "classes": classes, "num_classes": classes}
     given = {key: value for key, value in options.items() if value is not None}
@@ -134,7 +130,7 @@ def _made(name: str, shape: Shape | None, classes: int | None) -> tuple[object, 
 
 
 def _call(name: str, shape: Shape | None, classes: int | None) -> Network:
-    """The network that a function returns, or of the module that it returns."""
+    """The network that a function returns, traced if it is a PyTorch module."""
     net, sample = _made(name, shape, classes)
     if is_module(net):
         return from_torch(cast("Module", net), sample)
@@ -148,11 +144,11 @@ def _call(name: str, shape: Shape | None, classes: int | None) -> Network:
 def _sample_shape(name: str, function: NetworkFunction, shape: Shape | None) -> Shape:
     """The given sample shape, or the default of the function's parameter ``shape``."""
     parameter = inspect.signature(function).parameters.get("shape")
-    usual = None if parameter is None else parameter.default
-    if shape is None and not isinstance(usual, tuple):
-        raise InputError(f"network '{name}': a PyTorch module does not tell the size of its "
-                         "images; give --input, or its function a parameter 'shape' with a default")
-    return cast(Shape, usual) if shape is None else tuple(shape)
+    default = None if parameter is None else parameter.default
+    if shape is None and not isinstance(default, tuple):
+        raise InputError(f"network '{name}': a PyTorch module does not state its image size; give "
+                         "--input, or give its function a parameter 'shape' with a default")
+    return cast(Shape, default) if shape is None else tuple(shape)
 
 
 def _find(name: str) -> NetworkFunction:
@@ -165,8 +161,8 @@ def _find(name: str) -> NetworkFunction:
     except (Exception, SystemExit) as err:  # importing runs user code
         raise InputError(
             f"network '{name}': cannot import '{module_name}' ({one_line(err)}); write "
-            "file.py:function, or module:function for a module of the current directory or an "
-            "installed one") from err
+            "file.py:function, or module:function for an installed module or one in the current "
+            "directory") from err
     if not hasattr(module, attribute):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)
                  and value.__module__ == module.__name__]
@@ -182,9 +178,9 @@ def _imported(name: str) -> ModuleType:
     """A module by its name, or by the path of its file."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
-    there = sys.modules.get(Path(name).stem)
-    if there is not None and _is_file(there, name):
-        return there  # its layers are the ones that were registered
+    loaded = sys.modules.get(Path(name).stem)
+    if loaded is not None and _is_file(loaded, name):
+        return loaded  # a second import would register its layers again
     spec = importlib.util.spec_from_file_location(Path(name).stem, name)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -194,14 +190,14 @@ def _imported(name: str) -> ModuleType:
 
 
 def _is_file(module: ModuleType, path: str) -> bool:
-    """True where a module was loaded from this file."""
+    """True if the module was loaded from this file."""
     file = getattr(module, "__file__", None)
     return file is not None and os.path.exists(path) and os.path.samefile(file, path)
 
 
 def _arguments(name: str, function: NetworkFunction,
                given: dict[str, object]) -> dict[str, object]:
-    """Those of `given` that the function's signature accepts, checked to be all it needs."""
+    """The given arguments that the function accepts, checked to include all that it requires."""
     signature = inspect.signature(function)
     arguments = {key: value for key, value in given.items() if key in signature.parameters}
     try:

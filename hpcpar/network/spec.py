@@ -1,4 +1,4 @@
-"""The network of a plan, as its file holds it: a built-in network's name, or all layers."""
+"""A network in a plan file: the name of a built-in network, or all layers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hpcpar.schema import Extent, convert
 
 
 def layer_types(base: type[Layer] = Layer) -> dict[str, type[Layer]]:
-    """Layers that a file may hold, by name: the package's own, and those of imported modules."""
-    found = {type_name(base): base} if base.kind else {}
-    for each in base.__subclasses__():
-        found |= layer_types(each)
-    return found
+    """Layer classes that a file may name: the package's layers and layers from imported modules."""
+    types = {type_name(base): base} if base.kind else {}
+    for subclass in base.__subclasses__():
+        types |= layer_types(subclass)
+    return types
 
 
 def type_name(kind: type[Layer]) -> str:
-    """A layer class in a file: the name alone for the package's own, else with its module."""
-    own = vars(layers).get(kind.__name__) is kind
-    return kind.__name__ if own else f"{kind.__module__}.{kind.__qualname__}"
+    """Name of a layer class in a file; classes from other modules have their module's prefix."""
+    ours = vars(layers).get(kind.__name__) is kind
+    return kind.__name__ if ours else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class NetworkSpec:
     Attributes
     ----------
     name : str
-        That of a built-in network, or the name of a network whose `layers` are here.
+        Name of the network; without `layers` it is a built-in one.
     shape : tuple of int
         Shape of a sample.
     classes : int
         Number of outputs.
     layers : list of dict
-        Of a network that is not built in: the ``type`` of every layer, and the fields that differ
-        from its defaults.
+        ``type`` of every layer and its fields that differ from the defaults; empty for built-in
+        networks.
     """
 
     name: str
@@ -56,26 +56,20 @@ class NetworkSpec:
 
     @classmethod
     def of(cls, network: Network) -> NetworkSpec:
-        """The spec of a network.
-
-        Raises
-        ------
-        InputError
-            A layer's class states no kind.
-        """
+        """The spec of a network."""
         named = cls(network.name, network.image_shape, network.classes)
-        with suppress(InputError):  # the name, but not its kind of images
+        with suppress(InputError):  # a built-in name, but images with other axes
             if named.build() == network:
                 return named
         return replace(named, layers=[_stored(layer) for layer in network.layers])
 
     def build(self) -> Network:
-        """The network; nothing is imported for it.
+        """The network; its layers' modules must be imported already.
 
         Raises
         ------
         InputError
-            No built-in network has this name, or the layers do not make a network.
+            No built-in network has this name, or the layers do not form a network.
         """
         if not self.layers:
             return built_in(self.name, self.shape, self.classes)
@@ -84,9 +78,9 @@ class NetworkSpec:
             _layer(data, known, f"network '{self.name}', layer {number}")
             for number, data in enumerate(self.layers, 1)))
         if (network.image_shape, network.classes) != (self.shape, self.classes):
-            raise InputError(f"network '{self.name}' has inputs {network.image_shape} and "
-                             f"{network.classes} classes, its layers do not fit {self.shape} and "
-                             f"{self.classes}")
+            raise InputError(f"network '{self.name}': its layers take inputs {network.image_shape} "
+                             f"and give {network.classes} classes, but the file says {self.shape} "
+                             f"and {self.classes}; write the file again")
         return network
 
     def to_json(self) -> dict[str, object]:
@@ -96,7 +90,7 @@ class NetworkSpec:
 
     @property
     def title(self) -> str:
-        """The name; of a network that is not built in with a checksum of its layers."""
+        """The name, followed by a checksum of the layers unless the network is built in."""
         if not self.layers:
             return self.name
         text = json.dumps(self.layers, sort_keys=True)
@@ -116,9 +110,9 @@ def _stored(layer: Layer) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """A value for JSON, which knows neither tuples nor NumPy's numbers."""
+    """A value for JSON, which has neither tuples nor NumPy numbers."""
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -127,9 +121,9 @@ def _layer(data: Mapping[str, object], known: Mapping[str, type[Layer]], where: 
     kind = str(data.get("type"))
     if kind not in known:
         if "." in kind:
-            raise InputError(f"{where}: unknown type '{kind}'; a layer of your own needs --layers "
-                             "with its module, or in Python its import")
+            raise InputError(f"{where}: unknown type '{kind}'; name the module of your layer with "
+                             "--layers, or import it in Python")
         raise InputError(f"{where}: {unknown('type', kind, known)}")
     values = {name: value for name, value in data.items() if name != "type"}
     return convert(values, known[kind], where,
-                   "docs/reference/networks.md has the layers and their options")
+                   "docs/reference/networks.md lists the layers and their options")

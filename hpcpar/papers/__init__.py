@@ -1,1 +1,1 @@
-"""Closed forms of the five papers: oracles for tests and benches."""
+"""Closed forms from the five papers: oracles for tests and benchmarks."""

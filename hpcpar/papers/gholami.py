@@ -1,17 +1,17 @@
 """Gholami et al., SPAA 2018 (the integrated paper): communication times Eq 3 to Eq 9, by term.
 
-Layers i = 1..L are those with matrix products. Layer i maps d_{i-1} = X_H X_W X_C items per sample
-to d_i = Y_H Y_W Y_C. Forward terms count the layer's own output, backward terms its input, after
+Layers i = 1..L are the layers with matrix products. Layer i maps d_{i-1} = X_H X_W X_C items per
+sample to d_i = Y_H Y_W Y_C. Forward terms count the layer's output, backward terms its input after
 the pooling between two layers. |W_i| counts weights and biases, which are sent together. The
 logarithm is ceil(log2 P). Costs are alpha in seconds per message and beta in seconds per item (the
 item size is part of beta). All times are in seconds per iteration.
 
-The functions return what is printed. Our schedules deviate in three places:
+The functions evaluate the equations as published. The package's schedules deviate in three places:
 
-* A grouped convolution needs only the channels of its group, so a schedule of a two-tower network
-  moves less than Eq 3 and Eq 8 count.
-* Eq 7 and Eq 9 count a backward halo for the first layer, whose input gradient is not needed, and
-  no halo for pooling.
+* A grouped convolution needs only the channels of its group, so that a two-tower network moves less
+  than Eq 3 and Eq 8 count.
+* Eq 7 and Eq 9 count a backward halo for the first layer, which needs no input gradient, and no
+  halo for pooling.
 * Eq 9 omits the gather between domain-parallel convolutions and model-parallel layers, which Eq 6
   prices.
 """
@@ -42,13 +42,13 @@ class CostTerm:
 
 @dataclass(frozen=True)
 class HockneyLink:
-    """HockneyLink parameters alpha (s per message) and beta (s per item)."""
+    """Hockney parameters of a link: alpha (s per message) and beta (s per item)."""
 
     alpha_s: float
     beta_s: float
 
     def log_s(self, p: int, items: float) -> float:
-        """Allgather over p ranks of `items` in total: alpha ceil(log2 p) + beta (p-1)/p items."""
+        """Allgather of `items` in total over p ranks: alpha ceil(log2 p) + beta (p-1)/p items."""
         return self.alpha_s * math.ceil(math.log2(p)) + self.beta_s * (p - 1) / p * items
 
 
@@ -63,7 +63,7 @@ def _d_in(network: Network, layer: Layer) -> int:
 
 
 def _d_out(network: Network, layer: Layer, pooled: bool) -> int:
-    """d_i: items per sample of the layer's output or, if pooled, of the next layer's input."""
+    """d_i: items per sample of the layer's output or, if `pooled`, of the next layer's input."""
     following = network.matmul_layers[network.matmul_layers.index(layer) + 1:] if pooled else ()
     return _d_in(network, following[0]) if following else math.prod(network.shapes[layer.name])
 
@@ -90,7 +90,7 @@ def _gradients(network: Network, layers: Sequence[Layer], p: int, link: HockneyL
 
 def _halos(network: Network, layers: list[Layer], p: int, samples: float,
            link: HockneyLink) -> list[CostTerm]:
-    """Halo terms of Eq 7 and Eq 9: a message of floor(k / 2) rows in each phase if k > 1."""
+    """Halo terms of Eq 7 and Eq 9: one message of floor(k / 2) rows in each phase if k > 1."""
     terms = []
     for layer in layers:
         if not isinstance(layer, Conv) or p == 1:
@@ -119,7 +119,7 @@ def eq4_batch(network: Network, p: int, link: HockneyLink) -> list[CostTerm]:
 
 
 def eq5_volume_ratio(network: Network, layer: Conv, batch: int) -> float:
-    """Eq 5, ratio of the volumes of batch and model parallelism for one convolution.
+    """Eq 5, ratio of the volumes that batch and model parallelism move for one convolution.
 
     2 k_h k_w X_C / (3 B Y_H Y_W). The model volume counts d_i three times (with d_{i-1} = d_i),
     and biases are not counted. Above 1, model parallelism moves less.
@@ -158,8 +158,8 @@ def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: Hockne
     Parameters
     ----------
     pooled : bool
-        Whether d_i is the input of the next layer, gathered after the pooling, instead of the
-        layer's own output. This reading comes closest to the figures of the paper.
+        Whether d_i is the next layer's input, gathered after pooling, instead of the layer's
+        output. This reading comes closest to the paper's figures.
     """
     layers = list(network.matmul_layers)
     return _model_and_batch(network, layers, layers[0], pr, pc, batch, link, pooled)
@@ -175,9 +175,9 @@ def eq8_fc_only(network: Network, pr: int, pc: int, batch: int,
 
 
 def _conv_and_other(network: Network) -> tuple[list[Layer], list[Layer]]:
-    """L_D and L_M: convolutions, and the other layers."""
-    convs = [layer for layer in network.matmul_layers if isinstance(layer, Conv)]
-    return [*convs], [layer for layer in network.matmul_layers if not isinstance(layer, Conv)]
+    """L_D and L_M: convolutions and other layers."""
+    convs: list[Layer] = [layer for layer in network.matmul_layers if isinstance(layer, Conv)]
+    return convs, [layer for layer in network.matmul_layers if not isinstance(layer, Conv)]
 
 
 def eq9_integrated(network: Network, pr: int, pc: int, batch: int,
@@ -196,9 +196,9 @@ def eq9_integrated(network: Network, pr: int, pc: int, batch: int,
 
 def eq9_shares(network: Network, pr: int, pc: int, batch: int,
                link: HockneyLink) -> dict[str, tuple[float, float | None]]:
-    """Share of each layer in Eq 9 in seconds: (model and batch, domain and batch) parallel.
+    """Each layer's time in Eq 9 in seconds: (model and batch, domain and batch) parallel.
 
-    The second share is None for layers other than convolutions, which have no domain.
+    The second time is None for layers other than convolutions, which have no domain.
     """
     first = network.matmul_layers[0]
     shares: dict[str, tuple[float, float | None]] = {}

@@ -1,7 +1,7 @@
 """Gholami et al., SPAA 2018: the grid and the parallelism per layer with the least time by Eq 9.
 
 For a given grid Pr x Pc, Eq 9 is a sum over layers, so each layer takes the cheaper of model and
-domain parallelism. All grids are tried.
+domain parallelism. The search tries all grids.
 """
 
 from __future__ import annotations
@@ -32,13 +32,7 @@ class GridChoice:
 
 def choose(network: Network, ranks: int, batch: int, link: HockneyLink,
            pr: int | None = None) -> GridChoice:
-    """The choice with the least communication time by Eq 9.
-
-    Parameters
-    ----------
-    pr : int, optional
-        Restriction to grids with this Pr.
-    """
+    """The choice with the least communication time by Eq 9, optionally with a given Pr."""
     choices = []
     for rows, columns in grid_sizes(ranks):
         if columns > batch or (pr is not None and rows != pr):

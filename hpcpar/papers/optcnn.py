@@ -1,11 +1,11 @@
 """OptCNN (Jia et al., ICML 2018) and DeePa (ICLR 2018 submission): Eq 1 and its cost functions.
 
-Device k computes part k of a layer's output; parts are numbered in row-major order over the axes
-n, c and those of the image. The compute time tC of a layer is a measurement of the caller. Times
-are in seconds, volumes in bytes.
+Device k computes part k of a layer's output; parts are numbered in row-major order over n, c and
+the image axes. The caller measures the compute time tC of a layer. Times are in seconds, volumes in
+bytes.
 
-Both papers count a tensor once. The gradient, which returns as many bytes as the input, and the
-parameters returned by the server are taken as part of the bandwidth.
+Both papers count a tensor once. The bandwidth accounts for the gradient, which returns the same
+number of bytes, and for the parameters that the server returns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Configuration:
 
     @property
     def replicas(self) -> int:
-        """Number of devices with the same weights; devices of different channel parts differ."""
+        """Number of devices with the same weights: all devices with the same channel part."""
         return self.n * self.h * self.w * self.d
 
 
@@ -53,7 +53,7 @@ class TensorEdge:
     axes, extents : tuple
         Names and extents of the tensor's axes, the batch first.
     reader_extents : mapping
-        Extents of the axes of the reader's output.
+        Extents of the reader's output by axis.
     relations : tuple of Relation
         Receptive field of the reader along each axis of the tensor.
     """
@@ -127,13 +127,13 @@ def flows_bytes(e: TensorEdge, producer: Configuration,
 
 def tx_s(e: TensorEdge, producer: Configuration, reader: Configuration, bandwidth: Bandwidth,
          whole: bool = False) -> float:
-    """tX in seconds (OptCNN, section 5.1; xfer in DeePa): transfers of an edge, serialised.
+    """tX in seconds (OptCNN, section 5.1; xfer in DeePa): serialized transfers of an edge.
 
     Parameters
     ----------
     whole : bool
-        Count as DeePa's tables: the whole input region of each device, also the data that it
-        already has, but 0 for equal configurations. By default only missing data count.
+        Whether to count as DeePa's tables do: each device's whole input region, including data that
+        it already has, but 0 for equal configurations. By default, only missing data count.
     """
     if whole and producer == reader:
         return 0.0
@@ -153,8 +153,8 @@ def ts_s(weight_bytes: float, config: Configuration, bandwidth_bytes_per_s: floa
     weight_bytes : float
         Weights of the whole layer; each channel part holds and sends its share.
     distributed : bool
-        Distribute the parameters over the r replicas (DeePa, section 5): each serves 1/r of them in
-        parallel and keeps its own share. Otherwise r times the weights arrive at one server.
+        Whether the r replicas share the parameters (DeePa, section 5): each serves 1/r of them in
+        parallel and keeps its own share. If not, one server receives r times the weights.
     """
     r = config.replicas
     if r == 1:
@@ -178,9 +178,9 @@ def eq1_step_s(
         Configuration of each layer.
     edges : iterable of (layer, reader)
     tc, ts : callable
-        Compute and synchronisation time of a layer and its configuration.
+        Compute and synchronization time of a layer in a configuration.
     tx : callable
-        Transfer time of an edge and the configurations of its two ends.
+        Transfer time of an edge with the configurations of its two ends.
     """
     layers_s = sum(tc(layer, config) + ts(layer, config) for layer, config in strategy.items())
     return layers_s + sum(tx(ends, strategy[ends[0]], strategy[ends[1]]) for ends in edges)

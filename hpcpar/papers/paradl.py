@@ -1,20 +1,20 @@
 """ParaDL (Kahira et al., HPDC 2021): Table 3, one function per row, and its communication model.
 
-Layers are l = 1..G in the order of the caller; `paradl_values.layer_values` makes the list from a
-network. An epoch of D samples has D / B iterations of B samples. FW_l and BW_l are seconds per
-sample, WU_l seconds per iteration. A `HockneyLink` has alpha in seconds per message and beta in
-seconds per item; delta, the bytes per item, is part of beta. All terms are seconds per epoch, as
-printed; memory is in bytes.
+Layers are l = 1..G in the caller's order; `paradl_values.layer_values` lists a network's layers. An
+epoch of D samples has D / B iterations of B samples. FW_l and BW_l are seconds per sample, WU_l
+seconds per iteration. A `HockneyLink` has alpha in seconds per message and beta in seconds per
+item; delta, the bytes per item, is part of beta. All terms are seconds per epoch, as in the paper;
+memory is in bytes.
 
-Choices where the paper leaves one, and deviations:
+Choices that the paper leaves open, and deviations:
 
-* Gradients are exchanged for weights, not for biases.
-* In filter and channel parallelism convolutions and fully connected layers gather; ``sum_{l<G}`` is
-  over all but the last of them. Every PE computes pooling, activations and batch normalisation
-  (section 4.5.2), which send nothing.
+* The gradient exchange includes weights, not biases.
+* In filter and channel parallelism, convolutions and fully connected layers gather; ``sum_{l<G}``
+  runs over all but the last of them. Every PE computes pooling, activations and batch normalization
+  (section 4.5.2), without communication.
 * A layer without a halo (1 x 1, or windows that do not overlap) sends no message; Eq 10 charges
   2 alpha.
-* Each split axis has its own limit: p_w <= W as in section 3.2, beside p <= min(W H D) in Table 3.
+* Each split axis has its own limit, p_w <= W (section 3.2); Table 3 has p <= min(W H D).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Exchange = Literal["flat", "leaders", "segmented"]
 
 
 def contended(link: HockneyLink, flows: float) -> HockneyLink:
-    """Section 4.3: a link whose bandwidth is divided by phi, the number of flows that share it."""
+    """Section 4.3: a link whose bandwidth is divided by phi, the number of flows sharing it."""
     return replace(link, beta_s=link.beta_s * flows)
 
 
@@ -54,7 +54,7 @@ def ring_allgather_s(p: int, items: float, link: HockneyLink) -> float:
 def tree_allreduce_s(p: int, items: float, link: HockneyLink, chunks: int) -> float:
     """Section 4.3, footnote 4, seconds: 2 (log p + k) (alpha + m / (2 k) beta), in k chunks.
 
-    The tree is for small messages; its logarithm is ceil(log2 p).
+    The tree suits small messages. The logarithm is ceil(log2 p).
     """
     if p == 1:
         return 0.0
@@ -85,7 +85,7 @@ def _halo_s(layers: Sequence[Table3Layer], run: TrainingRun, samples: float, par
             link: HockneyLink) -> float:
     """Eq 10: 2 D / B sum (p2p(B halo(x)) + p2p(B halo(dL/dy))).
 
-    The parts along the other axes divide the halo of an axis.
+    Parts along the other axes divide an axis's halo.
     """
     seconds = 0.0
     for layer in layers:
@@ -98,9 +98,9 @@ def _halo_s(layers: Sequence[Table3Layer], run: TrainingRun, samples: float, par
 
 def _layerwise_s(layers: Sequence[Table3Layer], run: TrainingRun, p1: int, p2: int,
                  link: HockneyLink, reduce_scatter: bool) -> float:
-    """Eq 15, Eq 19 and the first sum of Eq 22.
+    """Eq 15, Eq 19 and the first sum in Eq 22.
 
-    3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta), and 2 D / B with reduce-scatters.
+    3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta), or 2 D / B with reduce-scatters.
     """
     gathering = [layer for layer in layers if layer.gathers][:-1]
     messages = (2 if reduce_scatter else 3) * run.iterations * (p2 - 1)
@@ -108,7 +108,7 @@ def _layerwise_s(layers: Sequence[Table3Layer], run: TrainingRun, p1: int, p2: i
 
 
 def _image_limits(layers: Sequence[Table3Layer], axes: int) -> tuple[int, ...]:
-    """Minimum extent of each image axis over the layers with images, 1 without such layers."""
+    """Smallest extent of each image axis over all layers with images; 1 without such layers."""
     extents = [layer.extents for layer in layers if layer.extents]
     return tuple(min(sizes) for sizes in zip(*extents, strict=True)) if extents else (1,) * axes
 
@@ -138,14 +138,14 @@ def table3_spatial(layers: Sequence[Table3Layer], run: TrainingRun, parts: tuple
                    link: HockneyLink, gathered_items: float = 0.0) -> Table3Row:
     """Table 3, spatial parallelism (Eq 8, Eq 9, Eq 10), p <= min(W H D).
 
-    The terms of data parallelism, and halos 2 D / B sum (2 alpha + B beta (halo(x) + halo(dL/dy))).
+    Terms of data parallelism plus halos 2 D / B sum (2 alpha + B beta (halo(x) + halo(dL/dy))).
 
     Parameters
     ----------
     parts : tuple of int
         Parts along each image axis, (h, w) or (d, h, w); p is their product.
     gathered_items : float
-        Items per sample of the activation gathered in front of the layers that are not split
+        Items per sample of the activation that is gathered before the layers that are not split
         (section 4.5.1; not in Table 3).
     """
     return table3_ds(layers, run, 1, parts, link, gathered_items=gathered_items)
@@ -156,8 +156,8 @@ def table3_pipeline(layers: Sequence[Table3Layer], run: TrainingRun, stages: Seq
     """Table 3, pipeline parallelism (Eq 12, Eq 13, Eq 14) with p stages and S segments, p <= G.
 
     Compute D (p + S - 1) / S (max FW_Gi + max BW_Gi) + D / B max WU_Gi; messages
-    2 D (p + S - 2) / B max_{i<p} (alpha + B / S y_Gi beta). The memory is that of the largest
-    stage with the activations of the whole batch.
+    2 D (p + S - 2) / B max_{i<p} (alpha + B / S y_Gi beta). Memory counts the largest stage with
+    the activations of the whole batch.
 
     Parameters
     ----------
@@ -165,15 +165,10 @@ def table3_pipeline(layers: Sequence[Table3Layer], run: TrainingRun, stages: Seq
         Number of layers of each stage, in order.
     segments : int
         S, the number of micro-batches.
-
-    Raises
-    ------
-    ValueError
-        The stages do not cover all layers.
     """
     if sum(stages) != len(layers) or min(stages) < 1:
         raise ValueError(
-            f"stages of {', '.join(map(str, stages))} layers do not make up {len(layers)} layers")
+            f"stages of {', '.join(map(str, stages))} layers do not add up to {len(layers)} layers")
     ends = [sum(stages[: i + 1]) for i in range(len(stages))]
     groups = [layers[end - size:end] for end, size in zip(ends, stages, strict=True)]
     p = len(groups)
@@ -194,7 +189,7 @@ def table3_filter(layers: Sequence[Table3Layer], run: TrainingRun, p: int, link:
                   reduce_scatter: bool = False) -> Table3Row:
     """Table 3, filter parallelism (Eq 15, Eq 16, Eq 18), p <= min F.
 
-    Collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p beta); updates and weights / p.
+    Collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p beta); p divides updates and weights.
 
     Parameters
     ----------
@@ -210,8 +205,8 @@ def table3_channel(layers: Sequence[Table3Layer], run: TrainingRun, p: int, link
                    reduce_scatter: bool = False) -> Table3Row:
     """Table 3, channel parallelism (Eq 17, Eq 18, Eq 19), p <= min C.
 
-    The terms are those of filter parallelism, with an allreduce forward and an allgather backward.
-    It starts at the second layer (section 4.5.1), so the channels of the images do not limit p.
+    The terms equal filter parallelism's, with an allreduce forward and an allgather backward. The
+    split starts at the second layer (section 4.5.1), so the images' channels do not limit p.
     """
     gathering = [layer for layer in layers if layer.gathers]
     least = min((layer.channels for layer in gathering[1:]), default=1)
@@ -222,9 +217,9 @@ def table3_df(layers: Sequence[Table3Layer], run: TrainingRun, p1: int, p2: int,
               inner: HockneyLink | None = None, reduce_scatter: bool = False) -> Table3Row:
     """Table 3, data + filter parallelism (Eq 20, Eq 21, Eq 22), p = p1 p2 <= B min F.
 
-    p1 groups are data parallel, the p2 PEs of a group filter parallel. Collectives
+    p1 groups are data parallel; the p2 PEs of a group are filter parallel. Collectives
     3 D / B (p2 - 1) sum_{l<G} (alpha + B y_l / p beta); gradients
-    2 D / B (p1 - 1) (alpha + sum w / p beta), segmented in p2 concurrent allreduces, which the
+    2 D / B (p1 - 1) (alpha + sum w / p beta), segmented into p2 concurrent allreduces, which the
     paper counts with phi = 2; memory sum (2 B / p1 (x + y) + 2 w / p2 + bias).
 
     Parameters
@@ -232,7 +227,7 @@ def table3_df(layers: Sequence[Table3Layer], run: TrainingRun, p1: int, p2: int,
     link, inner : HockneyLink
         Links between groups and within a group (by default the same).
     reduce_scatter : bool
-        See `table3_filter`.
+        As in `table3_filter`.
     """
     return Table3Row(
         _compute_s(layers, run, p1 * p2),
@@ -263,15 +258,15 @@ def table3_ds(
     Parameters
     ----------
     parts, gathered_items
-        See `table3_spatial`.
+        As in `table3_spatial`.
     link, inner : HockneyLink
-        Links between groups and within a group (by default the same).
+        As in `table3_df`.
     exchange : {"flat", "leaders", "segmented"}
-        "flat" is one ring over all p PEs, as in Table 3. The others are described without a price
-        in sections 4.5.1 and 5.3.1. "leaders": a reduction to the leader of each group, an
-        allreduce between leaders and a broadcast; reduction and broadcast each count
-        2 (p2 - 1) messages of W / p2 items. "segmented": a reduce-scatter in each group, p2
-        concurrent allreduces, and an allgather.
+        "flat" is one ring over all p PEs, as in Table 3. Sections 4.5.1 and 5.3.1 describe the
+        others without a price. "leaders": a reduction to the leader of each group, an allreduce
+        between leaders, and a broadcast; reduction and broadcast each count 2 (p2 - 1) messages of
+        W / p2 items. "segmented": a reduce-scatter in each group, p2 concurrent allreduces, and an
+        allgather.
     """
     within, p2, weights = inner or link, math.prod(parts), _weights(layers)
     if exchange == "flat":

@@ -1,4 +1,4 @@
-"""ParaDL (Kahira et al., HPDC 2021): the quantities in Table 3 of a layer, a run and a row.
+"""ParaDL (Kahira et al., HPDC 2021): layers, training runs and rows of Table 3.
 
 Times are in seconds, memory in bytes; activations and weights are counted in items.
 """
@@ -15,7 +15,7 @@ from hpcpar.network.layers import Layer, Shape, Windowed
 
 @dataclass(frozen=True)
 class Table3Layer:
-    """The quantities of a layer in Table 3.
+    """A layer's quantities in Table 3.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Table3Layer:
         Image extents of the input, (H, W) or (D, H, W); empty for layers without spatial
         parallelism (fully connected layers).
     halo_x, halo_dy : tuple of float
-        Items per sample of x, and of dL/dy, that cross a cut of each image axis in one direction,
+        Items per sample of x and of dL/dy that cross a cut of each image axis in one direction,
         over the whole face and all channels.
     gathers : bool
         Whether filter and channel parallelism communicate the layer's activations.
@@ -57,7 +57,7 @@ class Table3Layer:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Parameters of the training (Table 2).
+    """Parameters of a training run (Table 2).
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class TrainingRun:
     item_bytes : float
         delta, bytes per item in memory.
     reuse : float
-        gamma, the memory reuse factor on the naive memory estimate.
+        gamma, the memory reuse factor, which scales the naive memory estimate.
     """
 
     samples: int
@@ -95,7 +95,7 @@ class Table3Row:
     memory_bytes : float
         Maximum over PEs.
     parts, limits : tuple of int
-        Number of parts along each split axis, and the limit of each axis.
+        Number of parts along each split axis, and its limit.
     """
 
     compute_s: float
@@ -109,18 +109,13 @@ class Table3Row:
     p2p_s: float = 0.0
 
     @property
-    def pes(self) -> int:
-        """p, the number of PEs."""
-        return math.prod(self.parts)
-
-    @property
     def limit(self) -> int:
-        """Limit of the number of PEs (Table 3, last column)."""
+        """Largest number of PEs (Table 3, last column)."""
         return math.prod(self.limits)
 
     @property
     def within_limits(self) -> bool:
-        return all(part <= most for part, most in zip(self.parts, self.limits, strict=True))
+        return all(part <= limit for part, limit in zip(self.parts, self.limits, strict=True))
 
     @property
     def communication_s(self) -> float:
@@ -131,19 +126,19 @@ class Table3Row:
         return self.compute_s + self.update_s + self.communication_s
 
     def fits(self, memory_bytes: float) -> bool:
-        """Whether the parts are within their limits and the memory within that of a PE."""
+        """Whether the parts are within their limits and fit in a PE's memory."""
         return self.within_limits and self.memory_bytes <= memory_bytes
 
 
 def layer_values(network: Network, layers: Iterable[Layer] | None = None,
                  seconds: Mapping[str, tuple[float, float, float]] | None = None
                  ) -> list[Table3Layer]:
-    """The quantities of Table 3 from the shapes of a network.
+    """Table 3's quantities for the layers of a network.
 
     Parameters
     ----------
     layers : iterable of Layer, optional
-        l = 1..G; by default all layers but the input and the loss.
+        l = 1..G; by default all layers except the input and the loss.
     seconds : mapping, optional
         (FW, BW, WU) by layer name; 0 for missing layers.
     """
@@ -181,15 +176,15 @@ def _layer_values(network: Network, layer: Layer, fw_s: float, bw_s: float,
 def _faces(layer: Layer, x: Shape, y: Shape) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """halo(x) and halo(dL/dy) of a cut across each image axis.
 
-    The halo has floor(K / 2) rows of x, and the rows of y that read them. Windows that do not
+    The halo has floor(K / 2) rows of x and the rows of y that read them. Windows that do not
     overlap have no halo.
     """
     if not isinstance(layer, Windowed):
         return (0.0,) * (len(x) - 1), (0.0,) * (len(x) - 1)
     windows = layer.windows()
     rows = [max(0, min(win.span // 2, win.span - win.stride)) for win in windows]
-    of_y = [-(-row // win.stride) for row, win in zip(rows, windows, strict=True)]
+    y_rows = [-(-row // win.stride) for row, win in zip(rows, windows, strict=True)]
     return (
         tuple(row * math.prod(x) / extent for row, extent in zip(rows, x[1:], strict=True)),
-        tuple(row * math.prod(y) / extent for row, extent in zip(of_y, y[1:], strict=True)),
+        tuple(row * math.prod(y) / extent for row, extent in zip(y_rows, y[1:], strict=True)),
     )

@@ -1,1 +1,1 @@
-"""How the work is split: index boxes, configurations, layouts, named strategies, the plan file."""
+"""Splits of the work: index boxes, configurations, layouts, named strategies, the plan file."""

@@ -1,4 +1,4 @@
-"""One axis of a tensor: the interval that belongs to each part of a layer's output."""
+"""One axis of a tensor: the interval for each part of a layer's output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcpar.plan.boxes import Interval, block
 from hpcpar.plan.config import Ints
 
 SAME = Same()
-#: Lengths of an axis by which an interval is moved to meet one that leaves it; see `Periodic`.
+#: Shifts, in lengths of the axis, under which intervals that wrap around can overlap (`Periodic`).
 TURNS = np.array([[-1], [0], [1]])
 IntArray: TypeAlias = NDArray[np.int64]
 Value = TypeVar("Value", np.int64, np.float64, np.bool_)
@@ -23,18 +23,18 @@ Value = TypeVar("Value", np.int64, np.float64, np.bool_)
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a layout: the interval that belongs to part i of a layer's output.
+    """One axis of a layout: the interval for part i of a layer's output.
 
     Attributes
     ----------
     name : str
-        The configuration's axis that cuts it.
+        Axis of the configuration that cuts this axis.
     extent : int
         Size of this tensor's axis.
     out_extent, granule : int
-        Size and indivisible unit of the layer's output axis, which is what is cut.
+        Size and indivisible unit of the layer's output axis, where the cuts are made.
     relation : Relation
-        From an interval of the output axis to the one of this axis; `Same` where both are one.
+        Maps intervals of the output axis to this axis; `Same` for the output axis itself.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Axis:
     def interval(self, parts: int, index: int) -> Interval:
         """The interval of part `index`.
 
-        An uncut axis is whole, even where the layer's windows do not reach its end.
+        An uncut axis is whole, even if the layer's windows do not reach its end.
         """
         return (0, int(self.extent)) if parts == 1 else _interval(self, parts, index)
 
@@ -57,7 +57,7 @@ def _interval(axis: Axis, parts: int, index: int) -> Interval:
     relation = axis.relation
     if isinstance(relation, Groups) and (
             parts % relation.groups == 0 or relation.groups % parts == 0):
-        # by group, not by channel: a part without outputs still belongs to a group
+        # cut by group, not by channel, because a part without outputs still belongs to a group
         if parts >= relation.groups:
             return block(int(axis.extent), relation.groups, index * relation.groups // parts)
         return block(int(axis.extent), parts, index)
@@ -65,8 +65,8 @@ def _interval(axis: Axis, parts: int, index: int) -> Interval:
 
 
 def intervals(axis: Axis, parts: Ints, index: Ints) -> tuple[IntArray, IntArray]:
-    """`Axis.interval` of arrays of indices, and of degrees: starts and stops."""
-    if isinstance(axis.relation, Same):  # the rule of `block`
+    """`Axis.interval` for arrays of parts and indices: starts and stops."""
+    if isinstance(axis.relation, Same):  # as in `block`
         units = axis.out_extent // axis.granule
         return (np.asarray(index * units // parts * axis.granule),
                 np.asarray((index + 1) * units // parts * axis.granule))
@@ -75,8 +75,8 @@ def intervals(axis: Axis, parts: Ints, index: Ints) -> tuple[IntArray, IntArray]
         return start[index], stop[index]
     degrees, which = np.unique(parts, return_inverse=True)
     first = np.cumsum([0, *degrees[:-1]])[which.reshape(parts.shape)]
-    each = np.concatenate([all_intervals(axis, degree) for degree in degrees.tolist()], axis=1)
-    start, stop = each[:, first + index]
+    table = np.concatenate([all_intervals(axis, degree) for degree in degrees.tolist()], axis=1)
+    start, stop = table[:, first + index]
     return start, stop
 
 
@@ -88,12 +88,12 @@ def all_intervals(axis: Axis, parts: int) -> IntArray:
 
 def tabulate(function: Callable[[int], float | IntArray], degree: Ints,
              dtype: type[Value]) -> NDArray[Value]:
-    """``function(degree)`` for every case; called once for each degree that occurs.
+    """``function(degree)`` for every case, called once per distinct degree.
 
     Returns
     -------
     ndarray
-        Shape of `degree`, then the shape of the function's value.
+        Shape of `degree` followed by the shape of the function's value.
     """
     if not isinstance(degree, np.ndarray):
         return np.asarray(function(degree), dtype)

@@ -1,4 +1,4 @@
-"""Index boxes, and `block`: the rule that cuts every axis of every tensor into parts."""
+"""Index boxes, and `block`, the rule that cuts every axis of every tensor into parts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Box = tuple[Interval, ...]
 def block(extent: int, parts: int, index: int, granule: int = 1) -> Interval:
     """Interval of part `index` when `extent` indices are cut into `parts`.
 
-    Part i begins at ``floor(i * extent / parts)``. Sizes differ by at most one granule. Parts nest:
-    if q divides p, each of q parts is the union of p / q consecutive parts out of p. A gather over
-    some ranks therefore yields exactly the part of a coarser configuration.
+    Part i starts at ``floor(i * extent / parts)``. Sizes differ by at most one granule. Parts nest:
+    if q divides p, each of q parts is the union of p / q consecutive parts out of p. Therefore a
+    gather over some ranks yields exactly one part of a coarser configuration.
 
     Parameters
     ----------
     granule : int
-        Number of consecutive indices that stay together; it must divide `extent`.
+        Number of consecutive indices that stay together; a divisor of `extent`.
     """
     units = extent // granule
     return index * units // parts * granule, (index + 1) * units // parts * granule
@@ -52,15 +52,15 @@ def shape(box: Box) -> tuple[int, ...]:
 
 
 def intersect(a: Box, b: Box) -> Box | None:
-    """The common box; None where it is empty."""
+    """The common box; None if it is empty."""
     common = tuple((max(p[0], q[0]), min(p[1], q[1])) for p, q in zip(a, b, strict=True))
     return common if all(stop > start for start, stop in common) else None
 
 
 def shared(a: Interval, b: Interval, extent: int) -> list[tuple[Interval, Interval]]:
-    """Overlaps of two intervals of an axis: each in the indices of `a`, and in those of `b`.
+    """Overlaps of two intervals of an axis, as pairs in the indices of `a` and of `b`.
 
-    They differ where one interval leaves the axis and goes on at its other end; see `Periodic`.
+    The indices differ if an interval wraps around the axis; see `Periodic`.
     """
     turns = (0,) if min(a[0], b[0]) >= 0 and max(a[1], b[1]) <= extent else (-extent, 0, extent)
     common = [(max(a[0] + turn, b[0]), min(a[1] + turn, b[1]), turn) for turn in turns]
@@ -68,7 +68,7 @@ def shared(a: Interval, b: Interval, extent: int) -> list[tuple[Interval, Interv
 
 
 def contains(outer: Box, inner: Box) -> bool:
-    """Whether `inner` is empty or lies in `outer`."""
+    """Whether `inner` lies in `outer` or is empty."""
     return items(inner) == 0 or all(p[0] <= q[0] and q[1] <= p[1]
                                     for p, q in zip(outer, inner, strict=True))
 

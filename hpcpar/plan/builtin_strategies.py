@@ -1,7 +1,7 @@
-"""The entries of the built-in strategies, in the order in which `auto` prices them.
+"""Entries of the built-in strategies, in the order in which `auto` prices them.
 
-Equations refer to Gholami et al. Grids belong to a 1.5D product: Pr parts cut the
-weights (output channels) or the image, Pc parts cut the samples.
+Equations refer to Gholami et al. In a 1.5D grid, Pr parts cut the weights (output channels) or the
+image, and Pc parts cut the samples.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from hpcpar.plan.stages import stages
 from hpcpar.plan.strategy import Grid, Strategy, StrategyOptions, grids, mixed, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign, sections
 
-#: One weird trick makes one pass per rank: on more ranks than this the passes are too short to be
-#: worth trying.
+#: Most ranks for one weird trick with one FC pass per rank; with more, passes become too short.
 MOST_FC_PASSES = 16
 
 
-# -- options that they fix -------------------------------------------------------------------------
+# -- options that strategies fix -------------------------------------------------------------------
 def _microbatches(ranks: int, batch: int, grid: Grid) -> StrategyOptions:
-    """With four micro-batches a stage and more, GPipe's bubble is small."""
+    """Four micro-batches per stage, which keep GPipe's bubble small."""
     count, stage_ranks = grid or (ranks, 1)
     return {"microbatches": max(1, min(4 * count, batch // stage_ranks)) if count > 1 else 1}
 
 
 def _fc_passes(switch: str) -> Callable[[int, int, Grid], StrategyOptions]:
-    """As many FC passes as ranks."""
+    """One FC pass per rank."""
     def options(ranks: int, batch: int, grid: Grid) -> StrategyOptions:
         return {"fc_passes": ranks, "switch": switch} if ranks > 1 else {}
 
     return options
 
 
-def _few(ranks: int) -> list[Grid]:
+def _up_to_most_passes(ranks: int) -> list[Grid]:
     return several(ranks) if ranks <= MOST_FC_PASSES else []
 
 
@@ -80,7 +79,7 @@ def grid_fc(request: StrategyRequest) -> Configs:
     by_samples = request.config(n=request.ranks)
     configs = assign(images, by_samples) | channel_split(request, features, *request.grid)
     if images and features:
-        # flattening moves nothing: the gather happens in front of the first linear layer
+        # flattening moves nothing; the gather comes just before the first linear layer
         configs[features[0].name] = by_samples
     return configs
 
@@ -106,8 +105,8 @@ def data_spatial(request: StrategyRequest) -> Configs:
 
 
 @Strategy("df:P1xP2", "data and filter parallel",
-          "P1 groups of samples, each of P2 channel parts (ParaDL's data + filter); grid with its "
-          "numbers exchanged", cuts=("samples", "filters"))
+          "P1 groups of samples, each of P2 channel parts (ParaDL's data + filter); as grid, with "
+          "the numbers swapped", cuts=("samples", "filters"))
 def data_filter(request: StrategyRequest) -> Configs:
     sample_groups, channel_parts = request.grid
     return channel_split(request, request.layers, channel_parts, sample_groups)
@@ -120,20 +119,20 @@ def channel(request: StrategyRequest) -> Configs:
     return input_channel_split(request)
 
 
-Strategy("owt-b", "one weird trick, scheme b", "as owt, with a pass of the fully connected layers "
-         "for each rank, over its samples", grids=_few, needs=("features",),
-         fixes=_fc_passes("one"))(one_weird_trick)
-Strategy("owt-c", "one weird trick, scheme c", "as owt, with a pass of the fully connected layers "
-         "for each rank, over some samples of every rank", grids=_few, needs=("features",),
-         fixes=_fc_passes("each"))(one_weird_trick)
+Strategy("owt-b", "one weird trick, scheme b", "as owt, with one pass of the fully connected "
+         "layers per rank, over that rank's samples", grids=_up_to_most_passes,
+         needs=("features",), fixes=_fc_passes("one"))(one_weird_trick)
+Strategy("owt-c", "one weird trick, scheme c", "as owt, with one pass of the fully connected "
+         "layers per rank, over some samples of every rank", grids=_up_to_most_passes,
+         needs=("features",), fixes=_fc_passes("each"))(one_weird_trick)
 
 
 @Strategy("pipeline[:SxN]", "pipeline parallel",
-          "S stages of layers and micro-batches (GPipe), N ranks a stage (default: one)",
+          "S stages of layers, with micro-batches (GPipe); N ranks per stage (default: one)",
           grids=grids, cuts=("stages",), fixes=_microbatches, outer=False, pipeline=True)
 def pipeline(request: StrategyRequest) -> Configs:
     count, stage_ranks = request.grid
     if isinstance(count, np.ndarray) or isinstance(stage_ranks, np.ndarray):
         raise InputError("pipelines are planned one at a time")
-    of_stage = [request.config(n=stage_ranks, first=stage * stage_ranks) for stage in range(count)]
-    return {name: of_stage[stage] for name, stage in stages(request.network, count).items()}
+    configs = [request.config(n=stage_ranks, first=stage * stage_ranks) for stage in range(count)]
+    return {name: configs[stage] for name, stage in stages(request.network, count).items()}

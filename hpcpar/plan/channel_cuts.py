@@ -1,6 +1,4 @@
-"""Configurations that cut channels: by output channels, by input channels, and by a choice for each
-layer.
-"""
+"""Configurations that cut output channels, input channels, or either channels or the image."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: 
     split = request.config(n=sample_parts, c=channel_parts)
     whole = request.config(n=sample_parts, replicas=channel_parts)
     configs: Configs = {}
-    cut = False  # the activations so far are cut by channels
+    cut = False  # whether the current activations are cut by channels
     for layer in layers:
         weights = layer.has_weights and layer.splits_channels
         if layer.is_matmul or (weights and (cut or request.lazy)):
@@ -34,17 +32,17 @@ def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: 
 
 
 def input_channel_split(request: StrategyRequest) -> Configs:
-    """Cuts layers by input channels, with partial sums added.
+    """Cuts layers by input channels; ranks add up partial sums.
 
     The first layer is cut by output channels, because images have few input channels. A lazy
-    gather scatters the sums over the channels. An eager gather gives all of them to every rank
-    (ParaDL's allreduce forward and allgather backward).
+    gather scatters the sums over the channels. An eager gather gives every rank all sums (ParaDL's
+    allreduce forward and allgather backward).
     """
     split = request.config(c=request.ranks)
     whole = request.config(replicas=request.ranks)
     partial = request.config(k=request.ranks, scatter=request.lazy)
     configs: Configs = {}
-    cut = False  # the activations so far are cut by channels
+    cut = False  # whether the current activations are cut by channels
     for layer in request.layers:
         if layer.is_matmul:
             reduces = cut and getattr(layer, "groups", 1) == 1
@@ -56,9 +54,9 @@ def input_channel_split(request: StrategyRequest) -> Configs:
 
 
 def integrated(request: StrategyRequest, by_domain: Collection[str]) -> Configs:
-    """Convolutions in `by_domain` by image parts, all other products by channels (Eq 9).
+    """Cuts convolutions in `by_domain` by image parts, all other products by channels (Eq 9).
 
-    A layer without a product is cut as the layer before it.
+    A layer without a product is cut like the layer before it.
     """
     network, (channel_parts, sample_parts) = request.network, request.grid
     cut = image_cut(request, channel_parts, sample_parts)

@@ -1,4 +1,4 @@
-"""A layer's configuration: the degrees of parallelism of its output, and the rank of every part."""
+"""A layer's configuration: degrees of parallelism of its output, and the rank of every part."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hpcpar.errors import InputError
 from hpcpar.schema import Count, Extent
 
-# A value, or an array with an entry for each case of a family of plans that are lowered and priced
-# together. Files hold single plans: their schema reads these names below.
+# One value, or an array with one entry per plan of a family that is lowered and priced together.
+# Files contain single plans, so their schema uses the types in the else branch.
 if TYPE_CHECKING:
     Ints: TypeAlias = int | NDArray[np.integer]
     Degree: TypeAlias = Ints
@@ -25,16 +25,16 @@ Floats: TypeAlias = float | NDArray[np.floating]
 Numbers: TypeAlias = Ints | Floats
 Flags: TypeAlias = bool | np.bool_ | NDArray[np.bool_]
 
-#: Axes from slowest to fastest varying over ranks: model groups (c, k, then replicas) sit on
-#: neighbouring ranks.
+#: Axes from the slowest to the fastest varying over ranks: model groups (c, k, then replicas) are
+#: on neighboring ranks.
 ORDER = ("n", "d", "h", "w", "c", "k", "replicas")
-#: Order of the axes for each placement. ``inner`` puts model and image parts on neighbouring ranks
-#: (inside a node), ``outer`` sample parts.
+#: Order of the axes by placement. ``inner`` puts model and image parts on neighboring ranks (inside
+#: a node), ``outer`` puts sample parts there.
 PLACEMENTS = {"inner": ORDER, "outer": (*ORDER[1:], "n")}
 
 
 def value_key(value: Ints | Names) -> Hashable:
-    """A dictionary key of a number, a name, or an array; equal for equal values."""
+    """A dictionary key for a number, a name or an array; equal values have equal keys."""
     return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
 
@@ -51,7 +51,7 @@ class MeshAxis:
 
 @dataclass(frozen=True)
 class MergedAxis(MeshAxis):
-    """Several coordinates as one: the first is the slowest, `stride` is that of the last."""
+    """Several coordinates merged into one; the first varies slowest, and the last sets `stride`."""
 
     parts: tuple[MeshAxis, ...] = ()
 
@@ -70,7 +70,7 @@ ONE = MeshAxis(1, 1)
 class Config:
     """Degrees of parallelism of one layer (OptCNN's configuration).
 
-    In a family of plans, degrees are arrays with an entry for each case.
+    In a family of plans, degrees are arrays with one entry per plan.
 
     Attributes
     ----------
@@ -80,13 +80,13 @@ class Config:
         Parts of the reduction over input channels (ParaDL's channel strategy). Each of k ranks
         computes a partial sum of the same outputs.
     scatter : bool
-        True: the partial sums are reduced and scattered, and each of the k ranks owns a part of the
-        channels. False: they are all-reduced, and each rank owns the total.
+        True: a reduce-scatter of the partial sums gives each of the k ranks a part of the channels.
+        False: an allreduce gives every rank the total.
     replicas : int
-        Ranks that compute each part redundantly and identically (ParaDL's redundant compute).
+        Number of ranks that compute each part redundantly (ParaDL's redundant compute).
     first : int
-        The lowest of the `ranks` ranks that hold the layer. The product of all degrees may be less
-        than the plan's ranks.
+        The lowest rank of the layer; the layer occupies `ranks` ranks, possibly fewer than the
+        plan has.
     placement : str
         A key of `PLACEMENTS`.
     """
@@ -106,25 +106,25 @@ class Config:
         for name in ORDER:
             value = getattr(self, name)
             if not isinstance(value, np.ndarray) and (not isinstance(value, int) or value < 1):
-                raise InputError(f"configuration degree {name}={value!r}: "
-                                 "every degree is a whole number of at least 1")
+                raise InputError(f"configuration degree {name}={value!r}: give a whole number of "
+                                 "at least 1")
         if not isinstance(self.placement, np.ndarray) and str(self.placement) not in PLACEMENTS:
             raise InputError(f"placement '{self.placement}': use one of {', '.join(PLACEMENTS)}")
 
     @classmethod
-    def family(cls, each: Sequence[Config]) -> Config:
-        """Join the configurations of single plans into one with an entry for each plan.
+    def family(cls, configs: Sequence[Config]) -> Config:
+        """Joins one layer's configurations in several plans.
 
-        Partial sums are scattered in all plans that have them, or in none.
+        Plans with partial sums must all scatter them, or none.
         """
-        degrees = {name: np.array([getattr(c, name) for c in each]) for name in ORDER}
-        first = np.array([c.first for c in each])
-        placement = np.array([c.placement for c in each])
+        degrees = {name: np.array([getattr(c, name) for c in configs]) for name in ORDER}
+        first = np.array([c.first for c in configs])
+        placement = np.array([c.placement for c in configs])
         return cls(
             **degrees,
             first=int(first[0]) if (first == first[0]).all() else first,
             placement=str(placement[0]) if (placement == placement[0]).all() else placement,
-            scatter=all(c.scatter for c in each if c.reduces),
+            scatter=all(c.scatter for c in configs if c.reduces),
         )
 
     @cached_property
@@ -134,30 +134,30 @@ class Config:
 
     @cached_property
     def reduces(self) -> bool:
-        """True where the reduction is cut (k) in some case."""
+        """True if the reduction is cut (k) in some plan of the family."""
         return bool(np.any(np.greater(self.k, 1)))
 
     @cached_property
     def cuts_channels(self) -> bool:
-        """True where output or input channels are cut (c, k) in some case."""
+        """True if output or input channels are cut (c, k) in some plan of the family."""
         return self.reduces or bool(np.any(np.greater(self.c, 1)))
 
     @cached_property
     def ranks(self) -> Ints:
-        """Number of ranks that hold the layer."""
+        """Number of ranks on which the layer runs."""
         return self.parts * self.replicas
 
     @property
     def outer(self) -> bool:
-        """True where sample parts lie on neighbouring ranks and other parts further apart.
+        """True if sample parts are on neighboring ranks and other parts further apart.
 
-        With one kind of parts only, both placements are the same.
+        With only one kind of parts, both placements are the same.
         """
         return bool(self.placement == "outer" and 1 < self.n < self.ranks)
 
     @cached_property
     def mesh_axes(self) -> dict[str, MeshAxis]:
-        """The coordinate of a rank (counted from `first`) along each axis."""
+        """Coordinates of a rank, counted from `first`, along each axis."""
         if not isinstance(self.placement, np.ndarray):
             return self._placed(PLACEMENTS[self.placement])
         inner, outer = (self._placed(order) for order in PLACEMENTS.values())
@@ -176,12 +176,12 @@ class Config:
 
     @cached_property
     def key(self) -> Hashable:
-        """A dictionary key, equal for equal configurations."""
+        """A dictionary key; equal configurations have equal keys."""
         values = (getattr(self, name) for name in (*ORDER, "first", "placement"))
         return (*map(value_key, values), self.scatter)
 
     def reshaped(self, shape: tuple[int, ...]) -> Config:
-        """The same family with its cases in another shape, to be broadcast."""
+        """The family with its plans in another array shape, for broadcasting."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():
             if isinstance(value, np.ndarray):
@@ -193,10 +193,10 @@ class Config:
         return int(self.mesh_axes[axis].of(rank - self.first))
 
     def __str__(self) -> str:
-        cut = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k")
-               if getattr(self, a) > 1]
+        words = [f"{a}={getattr(self, a)}" for a in ("n", "c", "d", "h", "w", "k")
+                 if getattr(self, a) > 1]
         if self.replicas > 1:
-            cut.append(f"x{self.replicas}")
+            words.append(f"x{self.replicas}")
         if self.outer:
-            cut.append("outer")
-        return "{" + ", ".join(cut) + "}"
+            words.append("outer")
+        return "{" + ", ".join(words) + "}"

@@ -1,4 +1,4 @@
-"""How a number of image parts is spread over depth, height and width."""
+"""Factoring a number of image parts into parts of depth, height and width."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpcpar.plan.strategy_request import StrategyRequest, sections
 
 
 def image_cut(request: StrategyRequest, image_parts: int, sample_parts: int) -> Config:
-    """Image parts times sample parts."""
+    """Configuration with image parts times sample parts."""
     return request.config(n=sample_parts, **image_degrees(request.network, image_parts))
 
 
 def image_degrees(network: Network, parts: int) -> dict[str, int]:
-    """Degree of each image axis ("d", "h", "w") for `parts` parts of an image.
+    """Degree of each image axis ("d", "h", "w") that cuts an image into `parts` parts.
 
-    The image is cut in rows only, whose halos are contiguous, as long as every image layer has
-    enough rows; else in rows times columns. Where nothing fits, the first axis takes all parts.
+    Rows come first, because their halos are contiguous; if an image layer has too few rows, columns
+    are cut too. If nothing fits, the first axis takes all parts.
     """
     images, _ = sections(network)
     extents = np.array([network.shapes[layer.name][1:] for layer in images]).min(axis=0)

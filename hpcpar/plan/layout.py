@@ -1,4 +1,4 @@
-"""Layouts: the box of a tensor that each rank owns (output of a layer) or needs (input)."""
+"""Layouts: the box of a tensor that each rank owns (a layer's output) or needs (its input)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcpar.plan.axis import Axis, all_intervals, tabulate
 from hpcpar.plan.boxes import Box, Interval, items, largest_part, part_of, shared
 from hpcpar.plan.config import ONE, Config, Ints, MergedAxis, MeshAxis
 
-#: The axis of a weight that sharded synchronisation cuts over all ranks whose gradients are summed.
+#: Axis of a weight that sharded synchronization cuts over all ranks whose gradients are summed.
 SHARD = "shard"
 
 
@@ -28,10 +28,10 @@ class Layout:
     Attributes
     ----------
     summed : bool
-        The tensor is a layer's output after its partial sums were added. Its channels are cut by c
-        and k together (`Config.scatter`), or all k ranks own the same.
+        Whether the tensor is a layer's output after the reduction of partial sums. If so, c and k
+        together cut its channels (`Config.scatter`), or all k ranks own the same channels.
     partial : tuple of str
-        Axes of the configuration along which ranks hold different summands of the same elements.
+        Axes of the configuration along which ranks hold partial sums of the same elements.
     """
 
     config: Config
@@ -46,7 +46,7 @@ class Layout:
 
     @cached_property
     def mesh_axes(self) -> dict[str, MeshAxis]:
-        """The coordinates that cut this tensor, by axis."""
+        """Rank coordinates that cut this tensor, by axis."""
         names = [a.name for a in self.axes]
         mesh_axes = {name: mesh_axis for name, mesh_axis in self.config.mesh_axes.items()
                      if name in names}
@@ -58,7 +58,7 @@ class Layout:
         return mesh_axes
 
     def _shard(self) -> MeshAxis:
-        """All sample and image parts as one coordinate."""
+        """Sample and image parts merged into one coordinate."""
         mesh_axes = tuple(self.config.mesh_axes[a] for a in ("n", "d", "h", "w"))
         return MergedAxis(mesh_axes[-1].stride, _product(d.size for d in mesh_axes), mesh_axes)
 
@@ -73,27 +73,24 @@ class Layout:
 
     @property
     def spare(self) -> tuple[MeshAxis, ...]:
-        """The coordinates that do not cut this tensor.
-
-        Ranks that differ only there hold the same box.
-        """
+        """Rank coordinates that do not cut this tensor: ranks along them have the same box."""
         return tuple(self._uncut.values())
 
     @cached_property
     def copies(self) -> tuple[MeshAxis, ...]:
-        """The coordinates along which ranks hold the same box with the same values."""
+        """Rank coordinates along which ranks hold the same box with the same values."""
         return tuple(d for name, d in self._uncut.items() if name not in self.partial)
 
     def holds(self, rank: int) -> bool:
-        """True where the layer lives on `rank`."""
+        """True if the layer runs on `rank`."""
         return bool(self.config.first <= rank < self.config.first + self.config.ranks)
 
     def degree(self, axis: Axis) -> Ints:
-        """Parts that `axis` is cut into."""
+        """Number of parts into which `axis` is cut."""
         return self.mesh_axis(axis).size
 
     def mesh_axis(self, axis: Axis) -> MeshAxis:
-        """The coordinate that cuts `axis`."""
+        """The rank coordinate that cuts `axis`."""
         return self.mesh_axes.get(axis.name, ONE)
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
@@ -103,7 +100,7 @@ class Layout:
                      for a in self.axes)
 
     def replica(self, rank: int) -> int:
-        """Position of `rank` among the ranks with the same values; any number if it holds none."""
+        """Position of `rank` among the ranks with the same values; arbitrary if it holds none."""
         index: Ints = 0
         for mesh_axis in self.copies:
             index = index * mesh_axis.size + mesh_axis.of(rank - self.config.first)
@@ -115,7 +112,7 @@ class Layout:
         return _product(mesh_axis.size for mesh_axis in self.copies)
 
     def box(self, rank: int) -> Box:
-        """The box of `rank`; empty where the layer does not live."""
+        """The box of `rank`; empty if the layer does not run there."""
         if not self.holds(rank):
             return tuple((0, 0) for _ in self.axes)
         return tuple(a.interval(int(self.degree(a)), i)
@@ -127,7 +124,7 @@ class Layout:
 
     @cached_property
     def largest(self) -> tuple[Ints, ...]:
-        """Shape of the largest box. Axes are cut independently, so some rank has all extents."""
+        """Shape of the largest box; axes are cut independently, so some rank has all maxima."""
         return tuple(_largest(a, self.degree(a)) for a in self.axes)
 
     @cached_property
@@ -136,9 +133,9 @@ class Layout:
         return _product(self.largest)
 
     def ranks_touching(self, box: Box) -> Iterator[int]:
-        """Every rank whose box meets `box`, in order of rank."""
-        choices = {axis.name: self._parts_meeting(axis, want)
-                   for axis, want in zip(self.axes, box, strict=True)}
+        """Ranks whose boxes overlap `box`, in ascending order."""
+        choices = {axis.name: self._parts_touching(axis, interval)
+                   for axis, interval in zip(self.axes, box, strict=True)}
         if not all(chosen for name, chosen in choices.items() if name not in self.mesh_axes):
             return
         offsets = [[i * int(mesh_axis.stride) for i in choices[name]]
@@ -147,15 +144,15 @@ class Layout:
         first = int(self.config.first)
         yield from sorted(first + sum(chosen) for chosen in itertools.product(*offsets))
 
-    def _parts_meeting(self, axis: Axis, want: Interval) -> list[int]:
-        """The parts of an axis that meet an interval."""
-        degree, extent = int(self.degree(axis)), int(axis.extent)
-        near = range(degree)
-        if isinstance(axis.relation, Same) and 0 <= want[0] < want[1] <= extent:
-            first = part_of(extent, degree, want[0], axis.granule)
-            last = part_of(extent, degree, want[1] - 1, axis.granule)
-            near = range(first, last + 1)
-        return [i for i in near if shared(axis.interval(degree, i), want, extent)]
+    def _parts_touching(self, axis: Axis, interval: Interval) -> list[int]:
+        """The parts of an axis that overlap an interval."""
+        degree, extent, (start, stop) = int(self.degree(axis)), int(axis.extent), interval
+        candidates = range(degree)
+        if isinstance(axis.relation, Same) and 0 <= start < stop <= extent:
+            first = part_of(extent, degree, start, axis.granule)
+            last = part_of(extent, degree, stop - 1, axis.granule)
+            candidates = range(first, last + 1)
+        return [i for i in candidates if shared(axis.interval(degree, i), interval, extent)]
 
 
 def _product(factors: Iterable[Ints]) -> Ints:
@@ -194,7 +191,7 @@ def owned(network: Network, layer: Layer, config: Config, batch: int) -> Layout:
 
 
 def computed(network: Network, layer: Layer, config: Config, batch: int) -> Layout:
-    """The part of the layer's output that each rank computes, before partial sums (k) are added."""
+    """The part of the layer's output that each rank computes, before partial sums (k) add up."""
     return Layout(config, _output_axes(network, layer, batch), partial=("k",))
 
 
@@ -202,8 +199,8 @@ def needed(network: Network, layer: Layer, config: Config, batch: int, which: in
     """The part of input `which` that each rank needs to compute its part of the output."""
     axes = _needed_axes(network, layer, batch, which)
     names = {axis.name for axis in axes}
-    # parts of the output along an axis that the input lacks all contribute to its gradient: those
-    # of channels to all input channels (k), those of an image to its gate
+    # output parts along an axis that the input lacks contribute partial sums to the input gradient:
+    # channel parts to all input channels (k), image parts to the image's gate
     summed = (name for name in axes_of(network.shapes[layer.name]) if name not in names)
     return Layout(config, axes, partial=tuple(summed))
 
@@ -219,7 +216,7 @@ def _needed_axes(network: Network, layer: Layer, batch: int, which: int) -> tupl
             axes.append(Axis("k", extent, extent, network.granules[layer.inputs[which]]))
         elif name in out:
             axes.append(Axis(name, extent, out[name], granule if name == "c" else 1, relation))
-        else:  # an axis that the output does not have
+        else:  # the output lacks this axis
             axes.append(Axis(f"all {name}", extent, 1, 1, relation))
     return tuple(axes)
 
@@ -227,7 +224,8 @@ def _needed_axes(network: Network, layer: Layer, batch: int, which: int) -> tupl
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:
     """The part of the weights that each rank owns: rows of output channels with their biases.
 
-    Where the reduction is cut (k), each part has the weights of its inputs, and all have the bias.
+    If the reduction is cut (k), each part has the weights of its inputs, and all parts have the
+    bias.
     """
     rows, per_row = _rows(network, layer)
     if not layer.is_matmul:
@@ -241,17 +239,17 @@ def parameters(network: Network, layer: Layer, config: Config) -> Layout:
 
 
 def shards(network: Network, layer: Layer, config: Config) -> Layout:
-    """The part of the weights that each rank updates under sharded synchronisation.
+    """The part of the weights that each rank updates under sharded synchronization.
 
-    The entries of a row are cut over the ranks that sum its gradients.
+    The ranks that sum a row's gradients divide its entries.
     """
     rows, per_row = _rows(network, layer)
     return Layout(config, (rows, Axis(SHARD, per_row, per_row)))
 
 
 def _rows(network: Network, layer: Layer) -> tuple[Axis, int]:
-    """The axis of a layer's output channels, and the number of entries of each row."""
+    """The axis of a layer's output channels, and the number of entries per row."""
     x = network.input_shape(layer)
     rows = layer.weight_shape(x)[0] if layer.has_weights else network.shapes[layer.name][0]
-    granule = min(network.granules[layer.name], rows)  # of numbers that all channels share: 1
+    granule = min(network.granules[layer.name], rows)  # 1 if all channels share one number
     return Axis("c", rows, rows, granule), layer.weight_items(x) // rows

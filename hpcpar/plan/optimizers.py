@@ -1,7 +1,7 @@
-"""An optimizer is one entry: what it keeps, what an update costs, and the update itself.
+"""Optimizers, one entry each: state, cost of an update, and the update itself.
 
-`Update.w` and the other arrays are NumPy's on a CPU and CuPy's on a GPU. An update by array
-operations works on both; built-in ones use the fused kernels of the backend.
+`Update.w` and the other arrays are NumPy arrays on a CPU and CuPy arrays on a GPU. An update with
+array operations works on both; built-in ones use the backend's fused kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import require_free
 
-#: Adam's second beta, and what is added to the root of its second moment.
+#: Adam's second beta, and the epsilon added to the root of its second moment.
 BETA, EPS = 0.999, 1e-8
 
 
@@ -26,15 +26,15 @@ class Update:
     Attributes
     ----------
     kernels : hpcpar.kernels.interface.Backend
-        The fused updates of the device.
+        The backend with the device's fused updates.
     w, grad : ndarray
-        Weights (or a block of them), and the gradient of the mean loss.
+        Weights (or a block of them) and the gradient of the mean loss.
     state : sequence of ndarray
-        What the optimizer keeps, in the order of `Optimizer.state`; all arrays have one shape.
+        Optimizer state in the order of `Optimizer.state`, in arrays of the shape of `w`.
     rate, momentum, decay : float
         Learning rate, momentum and weight decay of this iteration.
     step : int
-        Counts the updates, from 1.
+        Number of the update, from 1.
     """
 
     kernels: Any
@@ -49,21 +49,20 @@ class Update:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An entry; it registers the update that it decorates.
+    """An optimizer's entry; it registers the update that it decorates.
 
     Attributes
     ----------
     state : tuple of str
-        An entry for each value that is kept beside a weight, zero at first: what its tensors' names
-        in a checkpoint end with, as in ``optimizer/<layer>/weight_second``.
+        One name suffix per value of state that a weight has, zero at first; tensors in a checkpoint
+        end in it, as in ``optimizer/<layer>/weight_second``.
     flops : int
-        Of an update of one weight.
+        Flops per weight of an update.
     noise_rates : float
-        Least tolerance of ``hpcpar verify``, in learning rates per update: above 0 where a weight
-        whose gradient is mere rounding moves all the same.
+        Smallest tolerance of ``hpcpar verify``, in learning rates per update; above 0 if a gradient
+        of mere rounding errors moves a weight.
     torch : callable, optional
-        From rate, momentum and decay: the class in `torch.optim` that trains alike, and its
-        options.
+        Maps rate, momentum and decay to the equivalent class in `torch.optim` and its options.
     """
 
     name: str
@@ -74,7 +73,7 @@ class Optimizer:
     update: Callable[[Update], None] = field(default=lambda u: None, repr=False)
 
     def __call__(self, update: Callable[[Update], None]) -> Callable[[Update], None]:
-        """Registers the entry with its update."""
+        """Registers the optimizer with its update."""
         known = OPTIMIZERS.get(self.name)
         owner = None if known is None else known.update.__module__
         require_free("optimizer", self.name, owner, update.__module__)
@@ -83,11 +82,11 @@ class Optimizer:
 
     @property
     def values(self) -> int:
-        """Values moved per weight: weight, gradient and state read, weight and state written."""
+        """Values moved per weight: reads weight, gradient and state; writes weight and state."""
         return 3 + 2 * len(self.state)
 
 
-#: Every optimizer by its name.
+#: All optimizers by name.
 OPTIMIZERS: dict[str, Optimizer] = {}
 
 

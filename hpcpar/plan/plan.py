@@ -1,4 +1,4 @@
-"""A plan: everything that fixes what each rank does, and the file that holds it."""
+"""A plan, which determines what each rank does, and its file."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _AGAIN = "write it again with: hpcpar plan"
-#: Version of the plan file; a reader refuses any other.
+#: Version of the plan file's format.
 VERSION = 1
 
 
 class Overlap(str, Enum):
-    """Communication that may overlap with compute: none, the allreduces of gradients, or also halos
-    and activation gradients.
-    """
+    """Overlapped communication: none, weight gradients, or also halos and activation gradients."""
 
     NONE = "none"
     GRADIENT = "gradient"
@@ -46,8 +44,8 @@ class Overlap(str, Enum):
 
 
 class Synchronisation(str, Enum):
-    """How replicated weights stay equal: an allreduce of their gradients; every rank reduces and
-    updates a shard, which is then gathered; or one rank updates them all (the parameter server).
+    """How replicated weights stay equal: an allreduce of gradients; reduction, update and gather of
+    a shard per rank; or updates by one rank (a parameter server).
     """
 
     ALLREDUCE = "allreduce"
@@ -58,9 +56,7 @@ class Synchronisation(str, Enum):
 
 
 class PipelineOrder(str, Enum):
-    """Order of a stage's micro-batches: all forward, then all backward (GPipe), or one forward, one
-    backward.
-    """
+    """Order of a stage's micro-batches: all forward, then all backward (GPipe), or 1F1B."""
 
     GPIPE = "gpipe"
     ONE_FORWARD_ONE_BACKWARD = "1f1b"
@@ -68,21 +64,21 @@ class PipelineOrder(str, Enum):
     __str__ = str.__str__
 
 
-#: Algorithms of collectives: the first of these names that does a collective is taken; where none
-#: does, the one that the cost model finds cheapest. ``tree`` has the fewest rounds. Further names
-#: come from `hpcpar.extend.collective_algorithm`.
+#: Collective algorithms by choice: the first listed one that implements a collective runs it; if
+#: none does, the cheapest in the cost model. ``tree`` has the fewest rounds.
+#: `hpcpar.extend.collective_algorithm` adds names.
 COLLECTIVES: dict[str, tuple[str, ...]] = {
     "auto": (), "ring": ("ring",), "tree": ("doubling", "halving"),
     "halving": ("halving", "doubling"), "mpi": ("mpi", "direct"),
 }
-#: Statistics of batch normalisation: over the whole batch (equal to serial training), or over each
+#: Statistics of batch normalization: over the whole batch (as in serial training), or over each
 #: rank's samples.
 BATCH_NORMS = ("sync", "local")
 OTHER_NORM = {"sync": "local", "local": "sync"}
-#: Samples of one fully connected pass: some of every rank's (OWT's scheme c), or all of one rank's
-#: (scheme b).
+#: Samples of one fully connected pass: some samples of each rank (OWT's scheme c), or all samples
+#: of one rank (scheme b).
 SWITCHES = ("each", "one")
-#: Most micro-batches, and most FC passes, of a plan file.
+#: Most micro-batches, and most FC passes, in a plan file.
 MOST_PARTS = 4096
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
                                      "precision": PRECISIONS, "synchronisation": Synchronisation,
@@ -92,9 +88,9 @@ CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTI
 
 @dataclass(frozen=True)
 class Plan:
-    """How `ranks` ranks train a network with mini-batches of `batch` samples.
+    """A split of training with mini-batches of `batch` samples over `ranks` ranks.
 
-    In a family of plans, the degrees of `configs` are arrays with one entry per case.
+    In a family of plans, the degrees of `configs` are arrays with one entry per plan.
 
     Attributes
     ----------
@@ -104,21 +100,19 @@ class Plan:
         One of `Overlap`, `COLLECTIVES`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `PipelineOrder`.
     precision : str
-        One of `PRECISIONS`: the format of numbers, in memory, in messages and in products.
+        One of `PRECISIONS`: number formats in memory, messages and products.
     microbatches : int
-        Micro-batches of a mini-batch: a pipeline's (GPipe), or those whose gradients are
-        accumulated.
+        Micro-batches per mini-batch, for a pipeline (GPipe) or for gradient accumulation.
     bucket_bytes : int
         Size up to which gradients of several layers share one allreduce; 0: one per layer.
     recompute : int
-        Segments (of every stage) whose last activations are kept; the other activations are
-        computed again for the backward pass. 0 keeps all.
+        Segments per stage whose last activations are kept; the backward pass recomputes the other
+        activations. 0 keeps all.
     fc_passes : int
         Passes of the layers on features over the batch, with an update after each (OWT's schemes b
-        and c); 1 pass takes the whole batch (scheme a).
+        and c); one pass takes the whole batch (scheme a).
     machine : Machine, optional
-        The machine that the plan was made for. It decides the collective algorithms of the
-        schedule.
+        The machine for which the plan was made; it determines the schedule's collective algorithms.
     """
 
     network: NetworkSpec
@@ -146,7 +140,7 @@ class Plan:
             if value not in tuple(known):
                 raise unknown(name, value, known)
             if isinstance(known, type):
-                object.__setattr__(self, name, known(value))  # callers may give a name
+                object.__setattr__(self, name, known(value))  # callers may pass a name
         if min(self.batch, self.ranks) < 1:
             raise InputError(
                 f"plan of {self.ranks} ranks and batch {self.batch}: both must be at least 1")
@@ -154,8 +148,8 @@ class Plan:
             raise InputError(
                 f"plan with buckets of {self.bucket_bytes} bytes: give a size of at least 0")
         if self.recompute < 0:
-            raise InputError(f"plan that computes {self.recompute} segments again: give a number "
-                             "of segments, or 0")
+            raise InputError(f"plan that recomputes {self.recompute} segments: give a number of at "
+                             "least 0")
         if min(self.microbatches, self.fc_passes) < 1:
             raise InputError(f"plan with {self.microbatches} micro-batches and {self.fc_passes} "
                              "passes: both must be at least 1")
@@ -166,11 +160,12 @@ class Plan:
             checked.append(config)
             if np.any(config.first + config.ranks > self.ranks):
                 raise InputError(f"layer '{layer}' is configured for {config.ranks} ranks from "
-                                 f"rank {config.first} on ({config}), the plan is for {self.ranks}")
+                                 f"rank {config.first} on ({config}), but the plan has "
+                                 f"{self.ranks} ranks")
 
     @cached_property
     def samples_of_a_pass(self) -> int:
-        """Samples that pass through the network at once: a mini-batch, or one micro-batch of it."""
+        """Samples in one pass through the network: a mini-batch, or one of its micro-batches."""
         return -(-self.batch // self.microbatches)
 
     @property
@@ -180,12 +175,12 @@ class Plan:
 
     @property
     def dtype(self) -> str:
-        """Type of weights; of activations, too, in every plan that can be run."""
+        """Type of weights and, in every plan that can be run, of activations."""
         return self.formats.dtype
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an item of an activation or of its gradient."""
+        """Bytes per item of an activation or its gradient."""
         return self.formats.item_bytes
 
 
@@ -211,9 +206,9 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
     Parameters
     ----------
     network : Network, optional
-        The network that `spec` builds, where the caller has it already.
+        The network that `spec` builds, if the caller has it.
     options
-        Those of `Plan`; they override the ones that the strategy fixes.
+        Options of `Plan`; they override the ones that the strategy fixes.
     """
     configs = configurations(spec.build() if network is None else network, strategy, ranks, gather)
     return Plan(spec, ranks, batch, strategy, configs,
@@ -221,7 +216,7 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
 
 
 def to_json(plan: Plan) -> dict[str, object]:
-    """The plan as JSON data, without configurations' and the network's defaults."""
+    """The plan as JSON data, without default values of configurations and layers."""
     out = asdict(replace(plan, machine=None))
     out["machine"] = plan.machine and files.to_dict(plan.machine)
     plain = asdict(Config())
@@ -237,23 +232,22 @@ def from_json(data: object, where: str) -> Plan:
     Raises
     ------
     InputError
-        Not a plan, another version, or layers that differ from the network's.
+        The data are not a plan, have another version, or differ from the network's layers.
     """
     if not isinstance(data, dict) or "hpcpar_plan" not in data:
         raise InputError(
             f"{where} is not a plan file; write one with: hpcpar plan ... -o plan.json")
     if data["hpcpar_plan"] != VERSION:
-        found = data["hpcpar_plan"]
-        raise InputError(f"{where} is a plan of version {found}, this hpcpar reads version "
-                         f"{VERSION}; {_AGAIN}")
-    known = {str(k): v for k, v in data.items() if k != "hpcpar_plan"}
-    if isinstance(known.get("machine"), dict):
-        known["machine"] = files.as_today(known["machine"], where) or None
-    plan = convert(known, Plan, where, _AGAIN)
+        raise InputError(f"{where} is a plan of version {data['hpcpar_plan']}, but this hpcpar "
+                         f"reads version {VERSION}; {_AGAIN}")
+    content = {str(k): v for k, v in data.items() if k != "hpcpar_plan"}
+    if isinstance(content.get("machine"), dict):
+        content["machine"] = files.current_format(content["machine"], where) or None
+    plan = convert(content, Plan, where, _AGAIN)
     for name in ("microbatches", "fc_passes"):
         if getattr(plan, name) > MOST_PARTS:
-            raise InputError(f"{where}: '{name}': {getattr(plan, name)} is more than {MOST_PARTS}, "
-                             f"each has steps of its own; {_AGAIN}")
+            raise InputError(f"{where}: '{name}': {getattr(plan, name)} is more than the maximum "
+                             f"of {MOST_PARTS}; {_AGAIN}")
     try:
         network = plan.network.build()
     except InputError as err:
@@ -266,13 +260,7 @@ def from_json(data: object, where: str) -> Plan:
 
 
 def save(plan: Plan, path: str) -> None:
-    """Writes the plan file atomically.
-
-    Raises
-    ------
-    InputError
-        The file cannot be written.
-    """
+    """Writes the plan file atomically."""
     write_text(path, json.dumps(to_json(plan), indent=1) + "\n", "plan file")
 
 
@@ -285,5 +273,5 @@ def load(path: str) -> Plan:
         The file cannot be read, or `from_json` refuses it.
     """
     where = f"plan file {path}"
-    text = read_bytes(path, "plan file", "give the path of one that hpcpar plan -o has written")
+    text = read_bytes(path, "plan file", "give the path of one written by hpcpar plan -o")
     return from_json(decode_json(text, object, where, _AGAIN), where)

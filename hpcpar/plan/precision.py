@@ -1,4 +1,4 @@
-"""Number formats of a training: in which products are computed, and the bytes of every item."""
+"""Number formats in training: formats of products, and bytes per item."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Precision:
-    """A number format of `Plan`; sums are added in `dtype`.
+    """Number formats of a plan; sums accumulate in `dtype`.
 
     Attributes
     ----------
     dtype : str
-        Type of weights, of their gradients and of the optimizer's state.
+        Type of weights, weight gradients and optimizer state.
     item_bytes : int
-        An item of an activation or of its gradient, in memory and in messages.
+        Bytes per item of activations and their gradients, in memory and in messages.
     weight_bytes : int
-        A weight, its gradient, or a value of the optimizer's state, in memory and in messages.
+        Bytes per weight, weight gradient or value of optimizer state, in memory and in messages.
     copy_bytes : int
-        The copy of a weight that products read; 0 where they read the weight.
+        Bytes per weight of the copy that products read; 0 if they read the weight itself.
     update_bytes : int
-        Bytes that an update moves of a weight beside those of the optimizer.
+        Bytes per weight that an update moves in addition to the optimizer's.
     work : str
         Name of the format in tables of measured work.
     rates : tuple of str
-        Entries of a device's ``[rates]`` for its products, the fastest counts; none for float32 and
-        float64, which every device prices.
+        Entries of a device's ``[rates]`` for products, of which the fastest counts; empty for
+        float32 and float64, which every device can price.
     runs : bool
-        `hpcpar run` executes it.
+        Whether `hpcpar run` executes it.
     """
 
     dtype: str
@@ -40,10 +40,10 @@ class Precision:
     runs: bool = True
 
 
-#: Number formats by name. ``tf32`` rounds float32 products to 10 bits of fraction, on tensor cores;
-#: ``amp`` is mixed precision, as PyTorch's autocast: activations and products in float16 or
-#: bfloat16. Its update also converts the gradient from 2 bytes to 4, scales it back (read and
-#: written), and makes the next copy of the weight (4 bytes to 2): 6 + 8 + 6 bytes.
+#: Number formats by name. ``tf32`` rounds the factors of float32 products to a 10-bit fraction, on
+#: tensor cores; ``amp`` is mixed precision as in PyTorch's autocast, with activations and products
+#: in float16 or bfloat16. Its update also converts the gradient from 2 to 4 bytes, unscales it
+#: (read and write), and makes the next copy of the weight (4 to 2 bytes): 6 + 8 + 6 bytes.
 PRECISIONS = {
     "fp64": Precision("float64", 8, 8, work="float64"),
     "fp32": Precision("float32", 4, 4, work="float32"),
@@ -51,7 +51,7 @@ PRECISIONS = {
     "amp": Precision("float32", 2, 4, 2, 20, work="amp", rates=("float16", "bfloat16"),
                      runs=False),
 }
-#: Names of formats that `hpcpar run` executes.
+#: Names of the formats that `hpcpar run` executes.
 EXECUTED = tuple(name for name, precision in PRECISIONS.items() if precision.runs)
 #: Formats by their names in tables of measured work.
 OF_WORK = {precision.work: precision for precision in PRECISIONS.values()}

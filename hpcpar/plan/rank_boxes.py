@@ -1,4 +1,4 @@
-"""The boxes of all ranks at once, as arrays; see `Layout.box` for one rank's."""
+"""Boxes of many ranks at once, as arrays; `Layout.box` is the scalar version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcpar.plan.layout import Layout
 
 
 def lives(layout: Layout, rank: IntArray) -> NDArray[np.bool_]:
-    """True for the ranks on which the layer lives."""
+    """Mask of the ranks on which the layer runs."""
     at = rank - layout.config.first
     return (at >= 0) & (at < layout.config.ranks)
 
@@ -22,13 +22,13 @@ def part(layout: Layout, axis: Axis, rank: IntArray) -> IntArray:
 
 
 def boxes(layout: Layout, rank: IntArray) -> list[tuple[IntArray, IntArray]]:
-    """Starts and stops of the ranks' boxes along each axis; empty where the layer does not live."""
-    here = lives(layout, rank)
+    """Starts and stops of the ranks' boxes along each axis; 0 if the layer does not run there."""
+    runs = lives(layout, rank)
     out = []
     for axis in layout.axes:
         start, stop = intervals(axis, layout.degree(axis),
-                                np.where(here, part(layout, axis, rank), 0))
-        out.append((np.where(here, start, 0), np.where(here, stop, 0)))
+                                np.where(runs, part(layout, axis, rank), 0))
+        out.append((np.where(runs, start, 0), np.where(runs, stop, 0)))
     return out
 
 
@@ -38,7 +38,7 @@ def box_shapes(layout: Layout, rank: IntArray) -> tuple[IntArray, ...]:
 
 
 def box_items(layout: Layout, rank: IntArray) -> IntArray:
-    """Items of the ranks' boxes."""
+    """Number of items in the ranks' boxes."""
     out = np.ones_like(rank)
     for extent in box_shapes(layout, rank):
         out = out * extent

@@ -1,8 +1,8 @@
-"""Strategies by name: ``name:AxB/placement``, and the configurations that each one makes.
+"""Strategies by name, ``name:AxB/placement``, and their configurations.
 
 The suffix ``/outer`` places model groups across nodes and sample groups inside (``df:4x2/outer``);
 ``/inner``, the default, does the reverse. Numbers of ranks and parts may be arrays, with one entry
-per case of a family of plans.
+per plan of a family.
 """
 
 from __future__ import annotations
@@ -12,28 +12,15 @@ from collections.abc import Sequence
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.graph import Network
-from hpcpar.plan import builtin_strategies  # noqa: F401 - registers them
+from hpcpar.plan import builtin_strategies  # noqa: F401 - registers the built-in strategies
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, StrategyOptions, grid_sizes
 from hpcpar.plan.strategy_request import Configs, StrategyRequest
 
-#: When a channel-split activation is gathered. ``lazy``: just before a layer needs it whole; it is
-#: smaller behind a pooling layer, and the backward pass is a reduce-scatter. ``eager``: right after
-#: the layer that computes it (the accounting of Eq 3, 8 and 9).
+#: When to gather a channel-split activation. ``lazy``: just before a layer needs it whole, when
+#: pooling may have shrunk it; the backward pass is a reduce-scatter. ``eager``: right after the
+#: layer that computes it (as Eq 3, 8 and 9 count).
 GATHERS = ("lazy", "eager")
-
-
-def gather_named(name: str) -> str:
-    """The entry of `GATHERS` with this name.
-
-    Raises
-    ------
-    InputError
-        Unknown name.
-    """
-    if name not in GATHERS:
-        raise unknown("gather", name, GATHERS)
-    return name
 
 
 def placement_of(strategy: str) -> tuple[str, str]:
@@ -45,13 +32,7 @@ def placement_of(strategy: str) -> tuple[str, str]:
 
 
 def entry_of(strategy: str) -> Strategy:
-    """The entry of a strategy, with or without its numbers.
-
-    Raises
-    ------
-    InputError
-        Unknown name (with the nearest).
-    """
+    """The entry of a strategy, named with or without its numbers."""
     name = strategy.partition("/")[0].partition(":")[0]
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
@@ -64,7 +45,7 @@ def parse(strategy: str) -> tuple[str, Grid]:
     Raises
     ------
     InputError
-        Unknown name (with the nearest), or a missing, malformed or superfluous grid or placement.
+        The name is unknown, or the grid or placement is missing, malformed or superfluous.
     """
     entry = entry_of(strategy)
     return entry.name, entry.grid_in(placement_of(strategy)[0])
@@ -72,9 +53,11 @@ def parse(strategy: str) -> tuple[str, Grid]:
 
 def fill(network: Network, name: str, ranks: int, grid: tuple[int, ...] = (),
          gather: str = "lazy", placement: str = "inner") -> Configs:
-    """The configuration of every layer under a strategy of this name."""
+    """The configuration of every layer under the strategy with this name and grid."""
+    if gather not in GATHERS:
+        raise unknown("gather", gather, GATHERS)
     return entry_of(name).fill(
-        StrategyRequest(network, ranks, grid or (ranks, 1), gather_named(gather), placement))
+        StrategyRequest(network, ranks, grid or (ranks, 1), gather, placement))
 
 
 def configurations(network: Network, strategy: str, ranks: int, gather: str = "lazy") -> Configs:
@@ -83,8 +66,8 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
     Raises
     ------
     InputError
-        Unknown strategy, a grid whose product is not `ranks`, or an entry that does not say that
-        layers lie on some of the ranks.
+        The strategy is unknown, the product of the grid is not `ranks`, or layers run on a part of
+        the ranks although the entry is not ``staged``.
     """
     name, grid = parse(strategy)
     if ranks < 1:
@@ -100,28 +83,28 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
     for layer, config in configs.items():
         if config.ranks != ranks and not entry.apart:
             raise InputError(f"strategy '{strategy}' puts layer '{layer}' on {config.ranks} of "
-                             f"{ranks} ranks; register it with staged=True")
+                             f"{ranks} ranks; register the strategy with staged=True")
     return configs
 
 
 def together(plans: Sequence[Configs]) -> Configs:
     """Joins the configurations of several plans into a family.
 
-    Layers that share one configuration in every plan share one object in the family.
+    Layers with equal configurations in every plan share one object in the family.
     """
     families: dict[tuple[object, ...], Config] = {}
     joined: Configs = {}
     for name in plans[0]:
-        each = [configs[name] for configs in plans]
-        key = tuple(config.key for config in each)
+        configs = [plan[name] for plan in plans]
+        key = tuple(config.key for config in configs)
         if key not in families:
-            families[key] = Config.family(each)
+            families[key] = Config.family(configs)
         joined[name] = families[key]
     return joined
 
 
 def plan_options(strategy: str, ranks: int, batch: int) -> StrategyOptions:
-    """Options of `Plan` that a strategy fixes, such as the micro-batches of a pipeline."""
+    """Options of `Plan` that a strategy fixes, such as a pipeline's micro-batches."""
     name, grid = parse(strategy)
     fixes = STRATEGIES[name].fixes
     return {} if fixes is None else fixes(ranks, batch, grid)

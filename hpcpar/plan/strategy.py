@@ -1,5 +1,5 @@
-"""A strategy is one entry: all that the package knows about it stands with the function that makes
-its configurations.
+"""Strategies, one entry each: everything about a strategy, next to the function that makes its
+configurations.
 
 >>> @Strategy("halves:AxB", "halves", "first by channels, then by samples", grids=mixed)
 ... def halves(request: StrategyRequest) -> Configs: ...
@@ -18,10 +18,10 @@ from hpcpar.plan.strategy_request import Configs, StrategyRequest
 
 #: Makes the configuration of every layer.
 Fill = Callable[[StrategyRequest], Configs]
-#: The numbers behind a strategy's name; empty where it stands without.
+#: The numbers after a strategy's name; may be empty.
 Grid = tuple[int, ...]
 
-#: ``name``, ``name:AxB``, ``name[:AxB]`` or ``name:AxB[+CxD]``: numbers begin with a capital.
+#: ``name``, ``name:AxB``, ``name[:AxB]`` or ``name:AxB[+CxD]``; a number begins with a capital.
 _NUMBER = "[A-Z][A-Z0-9]*"
 _GRID = rf"{_NUMBER}(?:x{_NUMBER})*"
 _FORM = re.compile(rf"([a-z][a-z0-9-]*)(\[:{_GRID}\]|:{_GRID}(\[\+{_GRID}\])?)?")
@@ -37,7 +37,7 @@ class StrategyOptions(TypedDict, total=False):
 
 # -- grids that `auto` tries -----------------------------------------------------------------------
 def grid_sizes(ranks: int, numbers: int = 2) -> list[Grid]:
-    """All grids of so many numbers whose product is `ranks`, ordered by the first number."""
+    """All grids with this many `numbers` and product `ranks`, in ascending order."""
     if numbers == 1:
         return [(ranks,)]
     return [(first, *rest) for first in range(1, ranks + 1) if ranks % first == 0
@@ -45,52 +45,52 @@ def grid_sizes(ranks: int, numbers: int = 2) -> list[Grid]:
 
 
 def several(ranks: int) -> list[Grid]:
-    """The strategy without numbers, on several ranks."""
+    """The empty grid, for strategies without numbers, on two ranks or more."""
     return [()] if ranks > 1 else []
 
 
 def grids(ranks: int) -> list[Grid]:
-    """Every grid whose first number cuts."""
+    """All grids whose first number is above 1."""
     return [grid for grid in grid_sizes(ranks) if grid[0] > 1]
 
 
 def mixed(ranks: int) -> list[Grid]:
-    """Every grid of which both numbers cut."""
+    """All grids whose numbers are both above 1."""
     return [grid for grid in grid_sizes(ranks) if 1 not in grid]
 
 
 # -- the entry -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Strategy:
-    """An entry; it registers the function that it decorates.
+    """A strategy's entry; it registers the function that it decorates.
 
-    One whose configurations depend on machine and batch: `hpcpar.search.candidates.searched`.
+    `hpcpar.search.searches.searched` is for strategies that depend on machine and batch.
 
     Attributes
     ----------
     form : str
         Name and numbers, as users write them: ``data``, ``grid:PRxPC``, ``pipeline[:SxN]`` (with or
-        without), ``domain:PRxPC[+PRxPC]`` (one grid or two). Each grid has all ranks.
+        without numbers), ``domain:PRxPC[+PRxPC]`` (one grid or two). Each grid uses all ranks.
     words : str
-        The strategy in the answer of a command, as in *1.5D grid*.
+        Name of the strategy in answers, as in *1.5D grid*.
     help : str
-        The strategy in a phrase, for ``--help`` and the reference.
+        One-line description, for ``--help`` and the reference.
     grids : callable
-        From the number of ranks: the grids that `auto` tries; by default none.
+        Maps the number of ranks to the grids that `auto` tries; by default none.
     needs : tuple of str
-        ``images``, ``features`` or both: `auto` tries it where a network has layers on these.
+        ``images``, ``features`` or both: `auto` tries the strategy if a network has layers on them.
     cuts : tuple of str
-        The product of these is the most ranks that it can use (ParaDL, Table 3): ``samples``,
+        Items whose product is the largest number of ranks (ParaDL, Table 3): ``samples``,
         ``pixels``, ``filters``, ``channels``, ``stages``, or ``parts`` (pixels or filters).
     fixes : callable, optional
-        From ranks, batch and grid: the options of the plan that it fixes.
+        Maps ranks, batch and grid to the options of the plan that the strategy fixes.
     outer : bool
-        Whether `auto` tries ``/outer`` too, where the grid is mixed.
+        Whether `auto` tries ``/outer`` too if the grid is mixed.
     pipeline : bool
-        The numbers are stages, and ranks of a stage, which it cuts by samples. The search balances
-        the stages and tries several numbers of micro-batches.
+        Whether the numbers are stages and ranks per stage, which cut the samples. The search
+        balances the stages and tries several numbers of micro-batches.
     staged : bool
-        Some layers lie on some of the ranks only: the price needs steps of its own.
+        Whether some layers run on a part of the ranks, so that each plan is priced by itself.
     """
 
     form: str
@@ -111,7 +111,7 @@ class Strategy:
                              "mine[:AxB] or mine:AxB[+CxD]")
 
     def __call__(self, fill: Fill) -> Fill:
-        """Registers the entry with the function that makes its configurations."""
+        """Registers the strategy with the function that makes its configurations."""
         known = STRATEGIES.get(self.name)
         owner = None if known is None else known.fill.__module__
         require_free("strategy", self.name, owner, fill.__module__)
@@ -124,26 +124,20 @@ class Strategy:
 
     @property
     def numbers(self) -> int:
-        """Numbers of a grid; 0 where the strategy takes none."""
+        """Length of a grid; 0 if the strategy takes none."""
         return len(re.findall(_NUMBER, self.form.partition("+")[0]))
 
     @property
     def apart(self) -> bool:
-        """Whether it is priced by itself, and is not in the space of the layer-wise search."""
+        """Whether its plans are priced one by one, outside the space of the layer-wise search."""
         return self.pipeline or self.staged or self.fixes is not None
 
     def on(self, grid: Grid) -> str:
-        """The strategy as a user writes it with these numbers, at most one grid."""
-        return self.name + ":" * bool(grid) + "x".join(map(str, grid))
+        """The strategy as a user writes it with this grid, if any."""
+        return f"{self.name}:{'x'.join(map(str, grid))}" if grid else self.name
 
     def grid_in(self, strategy: str) -> Grid:
-        """The numbers of a strategy that is written without a placement.
-
-        Raises
-        ------
-        InputError
-            It does not have this form.
-        """
+        """The numbers in a strategy's text without a placement."""
         pattern = re.escape(self.form).replace(r"\[", "(?:").replace(r"\]", ")?")
         match = re.fullmatch(re.sub(_NUMBER, r"([1-9]\\d*)", pattern), strategy)
         if match is not None:
@@ -151,17 +145,17 @@ class Strategy:
         if not self.numbers:
             raise InputError(f"strategy '{strategy}': '{self.name}' takes no grid; write just "
                              f"'{self.name}'")
-        one, _, second = self.form.partition("[+")
-        another = f", or two, as in '{_example(self.form)}'" if second else ""
+        one_grid, _, second = self.form.partition("[+")
+        two_grids = f", or two, as in '{_example(self.form)}'" if second else ""
         raise InputError(f"strategy '{strategy}': '{self.name}' needs a grid of whole numbers, as "
-                         f"in '{_example(one)}'{another}")
+                         f"in '{_example(one_grid)}'{two_grids}")
 
 
 def _example(form: str) -> str:
-    """A form with numbers in it."""
+    """A form with example numbers."""
     values = itertools.cycle((2, 4, 8, 1))
     return re.sub(_NUMBER, lambda _: str(next(values)), re.sub(r"[\[\]]", "", form))
 
 
-#: Every strategy by its name, in the order of `auto`.
+#: All strategies by name, in the order of `auto`.
 STRATEGIES: dict[str, Strategy] = {}

@@ -1,4 +1,4 @@
-"""The input of a named strategy, and the two sections of a network that strategies treat apart."""
+"""The input of a strategy, and the sections of a network: layers on images and on features."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config
 
-#: The configuration of every layer, by the layer's name.
+#: Configuration of every layer by name.
 Configs = dict[str, Config]
 
 
 @dataclass(frozen=True)
 class StrategyRequest:
-    """Everything that a strategy needs to fill in configurations.
+    """Everything that a strategy needs to make configurations.
 
     Attributes
     ----------
     grid : tuple
         The two numbers of ``name:AxB``, or the four of ``name:AxB+CxD``, whose last two are for
-        fully connected layers; (ranks, 1) where the strategy is named without a grid.
+        fully connected layers; (ranks, 1) for a strategy named without a grid.
     gather : str
-        ``lazy`` or ``eager``: when a channel-split activation is gathered (see
-        `hpcpar.plan.strategies.GATHERS`).
+        ``lazy`` or ``eager``; see `hpcpar.plan.strategies.GATHERS`.
     placement : str
-        ``inner`` or ``outer``: which parts lie on neighbouring ranks.
+        ``inner`` or ``outer``; see `hpcpar.plan.config.PLACEMENTS`.
     """
 
     network: Network
@@ -44,7 +43,7 @@ class StrategyRequest:
         return list(self.network.layers)
 
     def on_grid(self, first: int, second: int) -> StrategyRequest:
-        """The same request on another grid."""
+        """The request with another grid."""
         return replace(self, grid=(first, second))
 
     def config(self, **degrees: int) -> Config:
@@ -60,7 +59,7 @@ def assign(layers: Iterable[Layer], config: Config) -> Configs:
 def sections(network: Network) -> tuple[list[Layer], list[Layer]]:
     """Splits a network into layers on images (with the input) and layers on features.
 
-    Features begin at the flatten layer or at the global pooling.
+    Features start at the flatten layer or the global pooling.
     """
     images = [layer for layer in network.layers if len(network.shapes[layer.name]) > 1]
     features = [layer for layer in network.layers if len(network.shapes[layer.name]) == 1]

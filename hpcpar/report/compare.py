@@ -1,10 +1,10 @@
-"""Simulated against measured: per run, phase, layer and step, and which terms are off.
+"""Predicted against measured times of a run, by phase, layer, step and term.
 
-The measured time of an iteration is the slowest rank's median over the iterations after the
-warm-up. Steps are those of the rank that computes longest, the mean over the iterations; phases and
-layers are sums over steps. Phases of a pipeline are means over its stages, which work at the same
-time, and the bubble is a phase of its own. Communication means exposed communication: what compute
-does not hide; waiting is the part of it before the last partner took part.
+The measured iteration is the slowest rank's median over the iterations after the warm-up. Step
+times come from the rank that computes longest, as means over the iterations; phases and layers are
+sums over steps. In a pipeline, phases are means over its stages, which work at the same time, and
+the bubble is a separate phase. Communication is exposed communication; waiting is the part of it
+before the last partner arrives.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hpcpar.train.run_record import RunRecord
 
 
 def compare_one(record: RunRecord) -> Row:
-    """The comparison of one run."""
+    """Compares one run with its prediction."""
     prediction = recorded_prediction(record)
-    low, middle, high = map(float, np.percentile(record.slowest_s, (25, 50, 75)))
-    iteration = Times(middle, prediction.timeline.total_s, low, high)
+    low, median, high = map(float, np.percentile(record.slowest_s, (25, 50, 75)))
+    iteration = Times(median, prediction.timeline.total_s, low, high)
     row = Row(record, prediction.network, prediction.strategy, prediction.ranks, iteration,
               prediction.memory_bytes, prediction.interval_s)
     times = clocked(record, record.measured.start)
@@ -46,31 +46,31 @@ def compare_one(record: RunRecord) -> Row:
         views = [view(record, ranks, times) for ranks in stage_by_stage(record, stages)]
         bubble = np.array([between_stages(times.run, stages, i) for i in range(len(record.steps))])
     for phase in dict.fromkeys((*PHASES, *(s.phase for s in record.steps))):
-        here = np.array([s.phase == phase for s in record.steps])
-        row.phases[phase] = measure(views, here, computes, bubble)
+        members = np.array([s.phase == phase for s in record.steps])
+        row.phases[phase] = measure(views, members, computes, bubble)
     for layer in dict.fromkeys(s.layer for s in record.steps):
-        here = np.array([s.layer == layer for s in record.steps])
-        row.layers[layer] = measure(one, here, computes, bubble)
+        members = np.array([s.layer == layer for s in record.steps])
+        row.layers[layer] = measure(one, members, computes, bubble)
     groups = _groups(record, times.run)
     row.steps = [StepRow(kind, measure(one, members, computes, none)) for kind, members in groups]
     if row.stages > 1:
         row.phases[BUBBLE] = split() | {"waiting": waited(views, bubble)}
     if record.outside_s is not None:
         spent = record.outside_s[record.slowest, record.measured]
-        low, middle, high = map(float, np.percentile(spent, (25, 50, 75)))
-        row.phases[OUTSIDE] = split() | {"compute": Times(middle, 0.0, low, high)}
+        low, median, high = map(float, np.percentile(spent, (25, 50, 75)))
+        row.phases[OUTSIDE] = split() | {"compute": Times(median, 0.0, low, high)}
     _predict(row, prediction)
     row.terms = terms(views, groups, prediction.steps, iteration, bubble, computes, row.ranks)
     return row
 
 
 def _predict(row: Row, prediction: RecordedPrediction) -> None:
-    """Adds the predicted steps to their phases, layers and rows."""
+    """Adds predicted times to the phases, layers and steps of a row."""
     by_step = {(s.kind.phase, s.kind.label): s.parts for s in row.steps}
     for step in prediction.steps:
         part = "communication" if step.is_comm else "compute"
-        phase, layer = (of.setdefault(name, split()) for of, name in ((row.phases, step.phase),
-                                                                      (row.layers, step.layer)))
+        phase = row.phases.setdefault(step.phase, split())
+        layer = row.layers.setdefault(step.layer, split())
         phase[part].predicted_s += step.exposed_s / row.stages
         layer[part].predicted_s += step.exposed_s
         if (step.phase, step.label) in by_step:
@@ -82,31 +82,31 @@ def _predict(row: Row, prediction: RecordedPrediction) -> None:
 
 def _groups(record: RunRecord,
             run: RecordWithSchedule | None) -> list[tuple[TermKind, NDArray[np.bool_]]]:
-    """The record's steps by phase and label: their kind, and a mask [steps]."""
+    """The record's steps by phase and label: their kind, and a [steps] mask."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, s in enumerate(record.steps):
         places[s.phase, s.label].append(i)
     groups = []
-    for found in places.values():
-        step = run.schedule.steps[found[0]] if run else None
+    for members in places.values():
+        step = run.schedule.steps[members[0]] if run else None
         ranks = None
         if isinstance(step, Comm):
             concerned = sum(step.concerns(rank) for rank in range(len(record.ranks)))
             ranks = step.group.size if step.group else concerned
-        sent_bytes = int(record.sent_bytes[:, found].sum(axis=1).max())
-        kind = TermKind(**asdict(record.steps[found[0]]), ranks=ranks, sent_bytes=sent_bytes,
-                        times=len(found))
-        groups.append((kind, np.isin(np.arange(len(record.steps)), found)))
+        sent_bytes = int(record.sent_bytes[:, members].sum(axis=1).max())
+        kind = TermKind(**asdict(record.steps[members[0]]), ranks=ranks, sent_bytes=sent_bytes,
+                        times=len(members))
+        groups.append((kind, np.isin(np.arange(len(record.steps)), members)))
     return groups
 
 
 def compare(records: Iterable[RunRecord]) -> list[Row]:
-    """The comparison of every run, in the order given."""
+    """Compares every run with its prediction, in the order given."""
     return [compare_one(record) for record in records]
 
 
 def mean_accuracy(rows: Sequence[Row]) -> float | None:
-    """Mean accuracy of the iteration over the runs; that of the epoch is the same."""
+    """Mean accuracy over the runs, the same for an iteration and an epoch."""
     known = [a for a in (row.iteration.accuracy for row in rows) if a is not None]
     return sum(known) / len(known) if known else None
 

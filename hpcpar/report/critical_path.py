@@ -1,4 +1,4 @@
-"""The critical path: the steps, each on a rank, that no iteration can be shorter than."""
+"""The critical path: the chain of steps that determines the length of an iteration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.simulation.links import FloatArray
 
 
 class PathPiece(NamedTuple):
-    """A part of the path: a step on a rank, and its seconds."""
+    """A part of the path: a step on a rank, with its time (s)."""
 
     step: int
     rank: int
@@ -20,15 +20,15 @@ class PathPiece(NamedTuple):
 
 
 def critical_path(schedule: Schedule, start_s: FloatArray, end_s: FloatArray) -> list[PathPiece]:
-    """The path to the last end, in the order of time.
+    """The path to the last end, in time order.
 
-    It goes backwards: from a step to the one that ended last before it on its rank; from a
-    communication to the partner that began it last.
+    It is followed backwards: from a step to the step that ended last before it on its rank, and
+    from a communication to the partner that began it last.
 
     Parameters
     ----------
     start_s, end_s : ndarray
-        [steps, ranks]; NaN where a rank does not take part.
+        [steps, ranks]; NaN if a rank does not take part.
     """
     ends = np.nan_to_num(end_s, nan=-np.inf)
     rank = int(ends.max(axis=0).argmax())
@@ -42,7 +42,7 @@ def critical_path(schedule: Schedule, start_s: FloatArray, end_s: FloatArray) ->
         step, who = schedule.steps[i], rank
         if isinstance(step, Comm):
             others = partners(step, rank)
-            # where all begin at once, a collective stays on its rank, a message leads to its sender
+            # if all begin at once, a collective stays on its rank, a message leads to its sender
             taking = (*others, rank) if step.group is None else (rank, *others)
             who = max((r for r in taking if start_s[i, r] < at_s),
                       key=lambda r: float(start_s[i, r]))

@@ -1,7 +1,7 @@
 """Late senders: the part of a communication that waits for a partner that has not begun it.
 
-A step is not complete before the last of its partners takes part; how much later than the others
-that one comes is the arrival skew.
+A step cannot complete before its last partner arrives; the delay of that partner is the arrival
+skew.
 """
 
 from __future__ import annotations
@@ -26,12 +26,7 @@ from hpcpar.train.run_record import RunRecord
 
 
 def between_stages(run: RecordWithSchedule, stages: Sequence[int], index: int) -> bool:
-    """True for a movement from stage to stage, and for the loss that all stages sum.
-
-    Parameters
-    ----------
-    stages : sequence of int
-        The first ranks of a pipeline's stages.
+    """True for a movement between stages (given by their first ranks), and for the sum of the loss.
     """
     step = run.schedule.steps[index]
     if not isinstance(step, Comm) or len(stages) == 1:
@@ -42,9 +37,8 @@ def between_stages(run: RecordWithSchedule, stages: Sequence[int], index: int) -
 
 
 def partners(step: Comm, rank: int) -> tuple[int, ...]:
-    """Ranks that `rank` needs to complete a step.
-
-    The others of a collective, or those that it exchanges messages with.
+    """Ranks that `rank` needs to complete a step: the other members of a collective, or the ranks
+    with which it exchanges messages.
     """
     ex = exchange(step, rank)
     if _meets_all(step):
@@ -60,39 +54,38 @@ def _meets_all(step: Comm) -> bool:
 
 def _last_of_others(entered: NDArray[Any], members: NDArray[np.int64]
                     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """For each member of a group when the last of the others came, [members, kept], and who it was.
-    """
-    first_two = np.argsort(entered, axis=0, kind="stable")[-2:]
+    """The last of the other members of a group: its arrival and rank, both [members, kept]."""
+    last_two = np.argsort(entered, axis=0, kind="stable")[-2:]
     mine = np.arange(len(members))[:, None]
-    last = np.where(first_two[-1] == mine, first_two[0], first_two[-1])
+    last = np.where(last_two[-1] == mine, last_two[0], last_two[-1])
     return np.take_along_axis(entered, last, axis=0), members[last]
 
 
 @dataclass(frozen=True)
 class Clocked:
-    """Steps of the kept iterations on one clock, [ranks, kept, steps]; NaN: rank takes no part.
+    """Steps of the kept iterations on one clock, [ranks, kept, steps]; NaN: not on this rank.
 
-    Times are in s after the begin of the first kept iteration.
+    Times are in s since the start of the first kept iteration.
     """
 
-    #: The run; None where its network is missing.
+    #: The run; None if its network is missing.
     run: RecordWithSchedule | None
-    #: [kept] numbers.
+    #: [kept] iteration numbers.
     iterations: NDArray[np.int64]
-    #: [ranks, kept] beginning of the iterations.
+    #: [ranks, kept] start of each iteration.
     begin_s: NDArray[Any]
     start_s: NDArray[Any]
     #: End and final wait of communications.
     end_s: NDArray[Any]
     wait_s: NDArray[Any]
-    #: Begin of a communication on the last of the rank's partners.
+    #: Start of a communication on the rank's last partner.
     last_s: NDArray[Any]
     #: That partner, the late sender; -1 without partners.
     who: NDArray[np.int64]
 
     @cached_property
     def waiting_s(self) -> NDArray[Any]:
-        """Part of each communication's final wait before the last partner takes part."""
+        """The part of each communication's final wait before its last partner arrives."""
         before = np.minimum(self.last_s, self.end_s) - (self.end_s - self.wait_s)
         return np.nan_to_num(np.clip(before, 0.0, self.wait_s))
 
@@ -100,24 +93,20 @@ class Clocked:
 def clocked(record: RunRecord, first: int = 0) -> Clocked:
     """Puts the ranks' times on rank 0's clock.
 
-    Where the network is missing, all ranks that have a step count as partners.
-
-    Parameters
-    ----------
-    first : int
-        Iterations before this one are left out.
+    It includes iterations from `first` on. If the network is missing, all ranks that have a step
+    count as its partners.
 
     Raises
     ------
     InputError
-        The record has no times of steps.
+        The record has no step times.
     """
     kept, clock, begins = record.kept, record.clock, record.begin_s
     starts, ends, waits = record.start_s, record.end_s, record.wait_s
     if (kept is None or clock is None or begins is None or starts is None or ends is None
             or waits is None):
-        raise InputError(f"run record {record.path} has no times at which steps began; run again "
-                         "with this hpcpar")
+        raise InputError(f"run record {record.path} has no start times of steps; run again with "
+                         "this hpcpar")
     run = None
     with suppress(InputError):
         run = with_schedule(record)

@@ -1,6 +1,4 @@
-"""The measured side of a comparison: from the times of all ranks to those that make up an
-iteration.
-"""
+"""The measured side of a comparison: the ranks and times that make up an iteration."""
 
 from __future__ import annotations
 
@@ -17,19 +15,19 @@ from hpcpar.train.run_record import RunRecord
 
 @dataclass
 class MeasuredView:
-    """Every step on the rank that counts."""
+    """The times of every step on the rank that represents it."""
 
     #: [compared, steps]
     seconds: NDArray[np.float64]
-    #: [steps] mean without the iterations that took longest and shortest.
+    #: [steps] mean without the slowest and fastest tenth of the iterations.
     mean_s: NDArray[np.float64]
     #: [steps] waiting for other ranks, a part of `mean_s`.
     waiting_s: NDArray[np.float64]
-    #: Places, among the iterations compared, of those whose waiting is known.
+    #: [kept] compared iterations whose waiting is known, by index.
     kept: NDArray[np.int64]
-    #: [kept, steps] seconds of waiting.
+    #: [kept, steps] waiting (s).
     kept_waiting: NDArray[np.float64]
-    #: [kept, steps] the rank that was waited for.
+    #: [kept, steps] the late sender.
     who: NDArray[np.int64]
 
 
@@ -39,30 +37,30 @@ def computing(record: RunRecord) -> NDArray[np.bool_]:
 
 
 def busiest(record: RunRecord) -> NDArray[np.int64]:
-    """[compared, steps] the rank that counts.
+    """[compared, steps] the rank that represents each step.
 
-    In each iteration the rank that computes longest counts, as in the prediction: the others wait
-    for it. Steps on the same ranks thus add up to their time. Layers of a pipeline's stage live on
-    some ranks only: the longest of those counts, for each set of ranks. Movements between stages
-    compute nothing: the rank that waits longest counts.
+    In each iteration, it is the rank that computes longest, as in the prediction: the others wait
+    for it. The choice is made for each set of ranks that share steps, such as a pipeline's stage,
+    so their steps add up. Movements between stages compute nothing: the rank that waits longest
+    represents them.
     """
     seconds, computes = record.compared_seconds, computing(record)
     taking_part = seconds.any(axis=1)
     out = np.zeros(seconds.shape[1:], np.int64)
     for ranks in np.unique(taking_part, axis=1).T:
-        here = (taking_part == ranks[:, None]).all(axis=0)
-        if (here & computes).any():
-            busy_s = seconds[:, :, here & computes].sum(axis=2, dtype=np.float64)
-            out[:, here] = busy_s.argmax(axis=0)[:, None]
+        shared = (taking_part == ranks[:, None]).all(axis=0)
+        if (shared & computes).any():
+            busy_s = seconds[:, :, shared & computes].sum(axis=2, dtype=np.float64)
+            out[:, shared] = busy_s.argmax(axis=0)[:, None]
         else:
-            out[:, here] = seconds[:, :, here].argmax(axis=0)
+            out[:, shared] = seconds[:, :, shared].argmax(axis=0)
     return out
 
 
 def stage_by_stage(record: RunRecord, stages: Sequence[int]) -> list[NDArray[np.int64]]:
-    """For every stage of a pipeline, [compared, steps] its rank that computes longest.
+    """For every stage of a pipeline, [compared, steps] the stage's rank that computes longest.
 
-    The steps of each stage add up to its iteration.
+    The stage's steps on this rank add up to its iteration.
     """
     seconds = record.compared_seconds
     busy_s = seconds[:, :, computing(record)].sum(axis=2, dtype=np.float64)
@@ -73,7 +71,7 @@ def stage_by_stage(record: RunRecord, stages: Sequence[int]) -> list[NDArray[np.
 
 
 def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked) -> MeasuredView:
-    """The steps on the ranks that `busiest` or `stage_by_stage` chose."""
+    """The times of the steps on the ranks that `busiest` or `stage_by_stage` chose."""
     seconds = np.take_along_axis(record.compared_seconds.astype(np.float64), ranks[None],
                                  axis=0)[0]
     order = np.argsort(record.iteration_s[record.slowest, record.compared], kind="stable")
@@ -90,7 +88,7 @@ def view(record: RunRecord, ranks: NDArray[np.int64], times: Clocked) -> Measure
 
 def measure(views: Sequence[MeasuredView], steps: NDArray[np.bool_], computes: NDArray[np.bool_],
             bubble: NDArray[np.bool_]) -> Split:
-    """Times of some of the steps, the mean of the views, without the waiting in steps of `bubble`.
+    """Times of some steps, averaged over the views, without the waiting in `bubble` steps.
 
     Parameters
     ----------
@@ -111,7 +109,7 @@ def measure(views: Sequence[MeasuredView], steps: NDArray[np.bool_], computes: N
 
 
 def waited(views: Sequence[MeasuredView], steps: NDArray[np.bool_]) -> Times:
-    """Waiting in some of the steps, the mean of the views."""
+    """Waiting in some steps, averaged over the views."""
     return _times([v.kept_waiting[:, steps].sum(axis=1) for v in views],
                   [v.waiting_s[steps].sum() for v in views])
 
@@ -119,7 +117,7 @@ def waited(views: Sequence[MeasuredView], steps: NDArray[np.bool_]) -> Times:
 def waited_for(
     views: Sequence[MeasuredView], steps: NDArray[np.bool_], ranks: int
 ) -> tuple[int, float] | None:
-    """The late sender waited for longest in some of the steps, and its part of that time."""
+    """The late sender that caused most waiting in some steps, and its share of the waiting."""
     by_rank = np.zeros(ranks)
     for v in views:
         who, seconds = v.who[:, steps], v.kept_waiting[:, steps]
@@ -129,8 +127,8 @@ def waited_for(
 
 
 def _times(series: Sequence[NDArray[np.float64]], means_s: Sequence[float]) -> Times:
-    """The mean of the views, with the quartiles over their iterations."""
-    each, out = np.mean(series, axis=0), Times(float(np.mean(means_s)))
-    if len(each):
-        out.low_s, out.high_s = map(float, np.percentile(each, (25, 75)))
+    """The mean over the views, with quartiles over the iterations."""
+    seconds, out = np.mean(series, axis=0), Times(float(np.mean(means_s)))
+    if len(seconds):
+        out.low_s, out.high_s = map(float, np.percentile(seconds, (25, 75)))
     return out

@@ -1,6 +1,4 @@
-"""The numbers of a training for spreadsheets and dashboards: a CSV table of its epochs, and event
-files of TensorBoard with every iteration.
-"""
+"""Training metrics: a CSV table of epochs, and TensorBoard event files of all iterations."""
 
 from __future__ import annotations
 
@@ -17,30 +15,30 @@ COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "test_los
 
 
 def row(now: Progress) -> dict[str, float | None]:
-    """The numbers by name; None where one was not measured, as before the end of an epoch."""
-    found = {name: getattr(now, name) for name in COLUMNS}
+    """Metrics by name; None for one that is not measured, as before the end of an epoch."""
+    values = {name: getattr(now, name) for name in COLUMNS}
     for part in ("train", "test") if now.pixel_classes else ():
         pixels = getattr(now, f"{part}_pixels")
         for what in ("dice", "iou"):
-            found[f"{part}_{what}"] = getattr(pixels, f"mean_{what}", None)
-            each = getattr(pixels, what, [None] * now.pixel_classes)
-            found |= {f"{part}_{what}_{i}": value for i, value in enumerate(each)}
-    return found
+            values[f"{part}_{what}"] = getattr(pixels, f"mean_{what}", None)
+            by_class = getattr(pixels, what, [None] * now.pixel_classes)
+            values |= {f"{part}_{what}_{i}": value for i, value in enumerate(by_class)}
+    return values
 
 
 class Metrics:
-    """Writes the numbers of a training to a table and to event files, where these are named.
+    """Writes training metrics to a table and to event files; an empty name writes neither.
 
     Parameters
     ----------
     table : str
-        CSV file, to which a row is appended at the end of every epoch.
+        CSV file that gets a row at the end of every epoch.
     folder : str
         Folder for event files of TensorBoard.
     pixel_classes : int
         See `Progress`.
     first : int
-        First step of this run: TensorBoard hides an earlier run's points from there on.
+        First step of this run; TensorBoard hides points of earlier runs from this step on.
 
     Raises
     ------
@@ -58,40 +56,40 @@ class Metrics:
                 _begin(table, [*row(blank)])
             self._events = None if writer is None else writer(folder, purge_step=first)
         except OSError as err:
-            raise InputError(f"{err.filename}: cannot write there ({err.strerror}); choose another "
+            raise InputError(f"cannot write {err.filename} ({err.strerror}); choose another "
                              "name") from err
 
     def add(self, now: Progress) -> None:
-        """Call after every iteration."""
-        found = row(now)
+        """Adds an iteration; call it after each."""
+        values = row(now)
         if self._events is not None:
-            for name in found.keys() - {"epoch", "step"}:
-                if found[name] is not None:
-                    self._events.add_scalar(name, found[name], now.step)
+            for name in values.keys() - {"epoch", "step"}:
+                if values[name] is not None:
+                    self._events.add_scalar(name, values[name], now.step)
         if self._table and now.epoch_done:
             with open(self._table, "a", newline="", encoding="utf-8") as f:
-                csv.writer(f, lineterminator="\n").writerow(found.values())
+                csv.writer(f, lineterminator="\n").writerow(values.values())
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Flushes and closes the event files."""
         if self._events is not None:
             self._events.close()
 
 
 def _begin(table: str, columns: Sequence[str]) -> None:
-    """Checks the columns of a table; one without any gets them."""
+    """Checks the columns of a table, or writes them into an empty one."""
     header = ",".join(columns).encode() + b"\n"
     with open(table, "a+b") as f:
         f.seek(0)
-        there = f.readline(len(header) + 1)
-        if not there:
+        existing = f.readline(len(header) + 1)
+        if not existing:
             f.write(header)
             return
-        if there.rstrip(b"\r\n") != header.rstrip(b"\n"):
-            raise InputError(f"{table} has other columns than this training would append: choose "
-                             "another name")
+        if existing.rstrip(b"\r\n") != header.rstrip(b"\n"):
+            raise InputError(f"{table} has other columns than this training writes: choose another "
+                             "name")
         f.seek(-1, os.SEEK_END)
-        if f.read() != b"\n":  # a job was ended within a row
+        if f.read() != b"\n":  # a job ended within a row
             f.write(b"\n")
 
 

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, and permanent lines."""
+"""Progress on stderr: a bar on a terminal, and lines that stay."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from hpcpar.report.tables.answer import of_pixels
 
 if TYPE_CHECKING:
     from hpcpar.train.class_counts import ClassCounts
-    from hpcpar.train.inference import Seen
+    from hpcpar.train.inference import InferenceProgress
     from hpcpar.train.loop import Progress as Trained
 
-#: Seconds between two drawings of a bar: drawing takes time from the run.
+#: Seconds between two updates of a bar, which take time from the run.
 _DRAWN_S = 0.2
-#: Seconds between two lines about it where there is no terminal.
+#: Seconds between two lines without a terminal.
 _LINE_S = 30.0
 
 
 class ProgressBar(Progress):
-    """A bar that only a terminal shows, and lines; both on rank 0 only.
+    """Lines, and a bar that only a terminal shows; both on rank 0 only.
 
-    Without `auto_refresh`, no thread draws the bar beside the run.
+    With `auto_refresh`, a thread redraws the bar during the run.
     """
 
     def __init__(self, rank: int = 0, auto_refresh: bool = False) -> None:
@@ -47,14 +47,13 @@ class ProgressBar(Progress):
         self._drawn_s = time.monotonic()
 
     def say(self, *parts: str) -> None:
-        """Prints a permanent line, broken only on a terminal."""
+        """Prints a line that stays, wrapped only on a terminal."""
         if not self.quiet:
             self.console.print(visible("  ".join(parts)), markup=False,
                                soft_wrap=not self.console.is_terminal)
 
     def show(self, done: int, total: int, *parts: str) -> None:
-        """Moves the bar and changes the words before it; without a terminal, a line now and then.
-        """
+        """Updates the bar and its text; without a terminal, prints an occasional line."""
         now_s = time.monotonic()
         if self.quiet or now_s - self._drawn_s < (_LINE_S if self.disable else _DRAWN_S):
             return
@@ -67,7 +66,7 @@ class ProgressBar(Progress):
 
 
 class SearchProgress(Progress):
-    """What a search for plans does, and for how long it has run; only a terminal shows it."""
+    """The current step and elapsed time of a search for plans; only a terminal shows it."""
 
     def __init__(self) -> None:
         super().__init__(TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
@@ -76,7 +75,7 @@ class SearchProgress(Progress):
         self._task = self.add_task("planning")
 
     def tell(self, what: str) -> None:
-        """Changes the words."""
+        """Changes the text."""
         self.update(self._task, description=visible(what))
 
 
@@ -85,18 +84,18 @@ def _by_class(pixels: ClassCounts | None) -> str:
 
 
 class RunProgress:
-    """Reports progress and iteration times: a line per epoch, or one per inference."""
+    """Reports progress and iteration times: one line per epoch or inference."""
 
     def __init__(self, lines: ProgressBar, predicted_s: float) -> None:
         self._lines, self._predicted_s = lines, predicted_s
         self._times: list[float] = []
 
     def _took(self, seconds: list[float], what: str) -> str:
-        middle = sorted(seconds)[len(seconds) // 2]
-        return f"{middle * 1e3:.2f} ms {what} (predicted {self._predicted_s * 1e3:.2f})"
+        median = sorted(seconds)[len(seconds) // 2]
+        return f"{median * 1e3:.2f} ms {what} (predicted {self._predicted_s * 1e3:.2f})"
 
     def training(self, now: Trained) -> None:
-        """Call after every iteration of a training."""
+        """Reports an iteration of a training."""
         self._times.append(now.iteration_s)
         parts = [f"epoch {now.epoch}/{now.epochs}", f"loss {now.loss:.4f}"]
         if not now.epoch_done:
@@ -113,8 +112,8 @@ class RunProgress:
         self._lines.say(*parts, self._took(self._times, "an iteration"))
         self._times = []
 
-    def inference(self, now: Seen) -> None:
-        """Call after every pass of an inference."""
+    def inference(self, now: InferenceProgress) -> None:
+        """Reports a pass of an inference."""
         self._times.append(now.pass_s)
         parts = [f"pass {now.done}/{now.passes}", f"loss {now.loss:.4f}"]
         if now.accuracy is not None:

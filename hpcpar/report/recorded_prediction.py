@@ -1,4 +1,4 @@
-"""The prediction that a run's record carries: its steps and their timeline."""
+"""The prediction in a run's record: its steps and their timeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.schema import Bytes, Seconds, convert
 from hpcpar.simulation.price_plan import StepCost
 
-if TYPE_CHECKING:  # planning loads no HDF5
+if TYPE_CHECKING:  # planning does not load HDF5
     from hpcpar.train.run_record import RunRecord
 
 Entry = TypeVar("Entry", StepCost, "Span[float]")
@@ -20,7 +20,7 @@ Entry = TypeVar("Entry", StepCost, "Span[float]")
 
 @dataclass(frozen=True)
 class RecordedPrediction:
-    """The part of a prediction that reports of a run need."""
+    """The part of a prediction that reports need."""
 
     network: str
     machine: str
@@ -30,12 +30,12 @@ class RecordedPrediction:
     memory_bytes: int
     steps: tuple[StepCost, ...]
     timeline: Timeline[float]
-    #: 90% interval of an iteration, of a calibrated machine.
+    #: 90% interval of an iteration on a calibrated machine.
     interval_s: tuple[float, float] | None
 
 
 class PredictionHead(msgspec.Struct):
-    """The part of a record's prediction that is read."""
+    """The fields of a record's prediction that are read."""
 
     network: str
     machine: str
@@ -48,18 +48,12 @@ class PredictionHead(msgspec.Struct):
 
 
 def recorded_prediction(record: RunRecord) -> RecordedPrediction:
-    """Reads the prediction in a record.
-
-    Raises
-    ------
-    InputError
-        The prediction lacks something, or has something impossible.
-    """
+    """Reads and checks the prediction in a record."""
     where, remedy = f"the prediction in run record {record.path}", "run again with this hpcpar"
     head = convert(record.prediction, PredictionHead, where, remedy)
 
     def made(kind: type[Entry], names: Collection[str]) -> tuple[Entry, ...]:
-        """The values of these names in every step."""
+        """An entry with these fields for every step."""
         return tuple(convert({name: entry[name] for name in names if name in entry}, kind,
                              f"{where}, step {i}", remedy) for i, entry in enumerate(head.steps))
 

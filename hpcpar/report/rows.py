@@ -1,6 +1,4 @@
-"""The comparison of a run: predicted beside measured times of its phases, layers and steps, and the
-terms that are off.
-"""
+"""The comparison of a run: predicted and measured times of phases, layers, steps and terms."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.run_record import RunRecord, StepInfo
 
 PHASES = tuple(phase.value for phase in Phase)
-#: A further phase of pipelines: stages wait for each other.
+#: An extra phase of pipelines, in which stages wait for each other.
 BUBBLE = "bubble"
-#: A further phase of trainings whose loss and optimizer are PyTorch's: time outside of steps.
+#: An extra phase of PyTorch training loops: time outside the steps.
 OUTSIDE = "outside"
-#: Parts of a phase, layer or step: compute, the communication that compute does not hide, and of
-#: that the waiting before the last partner took part (0 where the record does not tell it apart).
+#: Parts of a phase, layer or step: compute, exposed communication, and waiting for the last partner
+#: (0 if the record does not distinguish it from communication).
 PARTS = ("compute", "communication", "waiting")
 
 
 @dataclass
 class Times:
-    """A measured and a predicted time, and quartiles of the measured one over iterations."""
+    """A measured and a predicted time, with quartiles of the measured time over iterations."""
 
     measured_s: float = 0.0
     predicted_s: float = 0.0
@@ -36,7 +34,7 @@ class Times:
 
     @property
     def accuracy(self) -> float | None:
-        """ParaDL's accuracy, 1 - abs(projected - measured) / measured; it may be negative."""
+        """ParaDL's accuracy, 1 - abs(predicted - measured) / measured, which may be negative."""
         if not self.measured_s > 0:
             return None
         return 1 - abs(self.excess_s) / self.measured_s
@@ -49,28 +47,28 @@ class Times:
         return asdict(self) | {"accuracy": self.accuracy}
 
 
-#: Times by part (`PARTS`).
+#: One of `PARTS` -> its times.
 Split = dict[str, Times]
 
 
 def split() -> Split:
-    """A split without any time."""
+    """A split in which all times are 0."""
     return {part: Times() for part in PARTS}
 
 
 def whole(parts: Split) -> Times:
-    """All parts together, without quartiles."""
+    """The sum of all parts, without quartiles."""
     return Times(sum(t.measured_s for t in parts.values()),
                  sum(t.predicted_s for t in parts.values()))
 
 
 @dataclass(frozen=True)
 class TermKind(StepInfo):
-    """A kind of step, and the first of its steps; all in an iteration are one term."""
+    """A kind of step, described by its first step; its steps in an iteration are one term."""
 
     #: Ranks that communicate with each other; None where unknown.
     ranks: int | None = None
-    #: Bytes that the rank which sends most sends in an iteration.
+    #: Bytes per iteration, of the rank that sends most.
     sent_bytes: int = 0
     #: Occurrences in an iteration (micro-batches, FC passes).
     times: int = 1
@@ -85,7 +83,7 @@ class StepRow:
 
     @property
     def name(self) -> str:
-        """The label, and for communications ranks, algorithm and number."""
+        """The label; for communication with ranks, algorithm and number of occurrences."""
         k = self.kind
         facts = [f"{k.ranks} ranks"] * bool(k.ranks) + [k.algorithm] * bool(k.algorithm)
         facts += [f"{k.times} x"] * (k.times > 1)
@@ -97,8 +95,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Term:
-    """A part of an iteration, predicted and measured; the terms of a run add up to its deviation.
-    """
+    """A part of an iteration; the deviations of a run's terms add up to the run's deviation."""
 
     #: ``compute``, ``communication``, ``waiting``, ``bubble``, or ``between`` (the steps).
     cause: str
@@ -106,7 +103,7 @@ class Term:
     what: str
     predicted_s: float
     measured_s: float
-    #: Share of the sum of all absolute deviations; negative where it was faster than predicted.
+    #: Share of the sum of absolute deviations; negative if faster than predicted.
     share: float = 0.0
     phase: str = ""
     layer: str = ""
@@ -114,7 +111,7 @@ class Term:
     algorithm: str = ""
     ranks: int | None = None
     sent_bytes: int = 0
-    #: The rank that was waited for most.
+    #: The late sender that caused most of the waiting.
     waited_for: int | None = None
 
     @property
@@ -135,7 +132,7 @@ class Row:
     ranks: int
     iteration: Times
     predicted_memory_bytes: int
-    #: 90% interval of the predicted iteration; None where its machine is not calibrated.
+    #: 90% interval of the predicted iteration; None for a machine that is not calibrated.
     interval_s: tuple[float, float] | None = None
     #: By phase, in the order of an iteration.
     phases: dict[str, Split] = field(default_factory=dict)
@@ -145,9 +142,9 @@ class Row:
     steps: list[StepRow] = field(default_factory=list)
     #: Largest first.
     terms: list[Term] = field(default_factory=list)
-    #: Stages of a pipeline. They work at the same time: phases and terms are means over them.
+    #: Stages of a pipeline; phases and terms are means over stages, which work at the same time.
     stages: int = 1
-    #: Whether the record tells waiting from communicating.
+    #: Whether the record distinguishes waiting from communication.
     tells_waiting: bool = False
 
     @property
@@ -161,7 +158,7 @@ class Row:
 
     @property
     def compared(self) -> int:
-        """Number of iterations that are compared."""
+        """Number of compared iterations."""
         return len(self.record.slowest_s)
 
     @property
@@ -201,14 +198,14 @@ class Row:
 
     @property
     def test_pixels(self) -> ClassCounts | None:
-        """Held-out pixels by class, of the last epoch that counted them."""
+        """Held-out pixels by class, from the last epoch that counted them."""
         counts = self.record.test_counts
         known = [] if counts is None else [each for each in counts if each.any()]
         return ClassCounts.of(known[-1] if known else None)
 
     @property
     def rest_s(self) -> float:
-        """The iteration less its steps: time between them, and a median less a mean."""
+        """The iteration less its steps: time between steps, and median less mean."""
         return self.iteration.measured_s - sum(whole(p).measured_s for p in self.phases.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -244,6 +241,6 @@ def _split_json(parts: Split) -> dict[str, dict[str, float | None]]:
 
 
 def _last(values: Any) -> float | None:
-    """The last value that was measured."""
+    """The last measured value."""
     known = [] if values is None else values[np.isfinite(values)]
     return float(known[-1]) if len(known) else None

@@ -1,4 +1,4 @@
-"""A simulation as the record of a run: what `compare` and `trace` read of a measured one."""
+"""A simulation as a run record, which `compare` and `trace` read like a measured one."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from hpcpar.simulation.price_plan import price
 from hpcpar.train.run_record import SIMULATED, RankInfo, RunRecord, steps_of
 
 
-def record_of(of: SimulationReport) -> RunRecord:
-    """All iterations, and the steps' times of the first one on every rank."""
-    machine, each = of.machine, of.played
-    ranks, repeats = len(each.last), len(each.iteration_s)
-    prediction = price(of.network, of.plan, machine)
-    start_s, end_s, step_s = (times.T[:, None] for times in (each.start_s, each.end_s, each.step_s))
+def record_of(report: SimulationReport) -> RunRecord:
+    """A record with all iterations, and the first iteration's step times on every rank."""
+    machine, played = report.machine, report.played
+    ranks, repeats = len(played.last), len(played.iteration_s)
+    prediction = price(report.network, report.plan, machine)
+    start_s, end_s, step_s = (times.T[:, None] for times in (
+        played.start_s, played.end_s, played.step_s))
     seconds = np.nan_to_num(step_s)
     moves = np.array([step.is_comm for step in prediction.steps])
     node, level = machine.levels[0].ranks or ranks, machine.levels[0].name
     clock = np.zeros((ranks, 2, 3))
-    clock[:, 1, 0] = each.iteration_s.sum()
+    clock[:, 1, 0] = played.iteration_s.sum()
     return RunRecord(
-        to_json(of.plan), steps_of(of.schedule),
+        to_json(report.plan), steps_of(report.schedule),
         [RankInfo(f"{level}{rank // node}", 0, 0, SIMULATED, 0) for rank in range(ranks)],
-        seconds, np.broadcast_to(each.iteration_s, (ranks, repeats)), of.sent_bytes.T,
-        of.messages.T, np.zeros(repeats), kept=np.zeros(1, np.int64), clock=clock,
+        seconds, np.broadcast_to(played.iteration_s, (ranks, repeats)), report.sent_bytes.T,
+        report.messages.T, np.zeros(repeats), kept=np.zeros(1, np.int64), clock=clock,
         begin_s=np.zeros((ranks, 1)), start_s=start_s, end_s=np.where(moves, end_s, np.nan),
         wait_s=np.where(moves, step_s, np.nan), prediction=prediction.to_json(steps=True),
         machine=files.to_dict(machine), samples=prediction.samples or 0)

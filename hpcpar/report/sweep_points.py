@@ -15,9 +15,9 @@ SIDES = ("predicted", "measured")
 
 @dataclass(frozen=True)
 class IterationParts:
-    """An iteration and its parts (s), which add up to it.
+    """An iteration and the parts (s) that add up to it.
 
-    A measured iteration is the median; its parts are their mean shares of it.
+    A measured iteration is the median, split by the parts' mean shares.
     """
 
     iteration_s: float
@@ -33,7 +33,7 @@ class Point:
     """One case of the study."""
 
     case: str
-    #: The requested strategy, and the plan's (empty without a plan); they differ for ``auto``.
+    #: The requested strategy, and the plan's (empty without a plan), which differ for ``auto``.
     strategy: str
     chosen: str
     ranks: int
@@ -41,17 +41,17 @@ class Point:
     nodes: int
     #: Iterations of an epoch.
     batches: int
-    #: One of `hpcpar.sweep.folder.STATES`, and why it was skipped or failed.
+    #: One of `hpcpar.sweep.folder.STATES`, and the reason for a skip or failure.
     state: str
     reason: str = ""
-    #: The case that ran the same plan.
+    #: The case that runs the same plan.
     same_as: str = ""
     predicted: IterationParts | None = None
     measured: IterationParts | None = None
     #: 10th and 90th percentile of the measured iterations.
     low_s: float = 0.0
     high_s: float = 0.0
-    #: True where the measured side is a simulation.
+    #: The measured side is a simulation.
     simulated: bool = False
     #: The interval of the predicted iteration; None in a sweep of an earlier version.
     trust: Trust | None = None

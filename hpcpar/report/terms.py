@@ -24,33 +24,33 @@ def terms(
     predicted: Sequence[StepCost], iteration: Times, bubble: NDArray[np.bool_],
     computes: NDArray[np.bool_], ranks: int,
 ) -> list[Term]:
-    """All terms of an iteration, largest deviation first; the time between the steps is one.
+    """All terms of an iteration, largest deviation first; one is the time between steps.
 
     Parameters
     ----------
     views : sequence of MeasuredView
-        One, or one for each stage of a pipeline.
+        One view, or one per stage of a pipeline.
     groups : sequence of (TermKind, ndarray)
-        Kinds of steps, and [steps] masks of their occurrences.
+        Kinds of steps, with [steps] masks of their occurrences.
     bubble, computes : ndarray
-        [steps] masks: movements between stages, and steps that compute.
+        [steps] masks of movements between stages, and of compute steps.
     """
-    foreseen_s: dict[tuple[str, str], float] = defaultdict(float)
+    expected_s: dict[tuple[str, str], float] = defaultdict(float)
     for step in predicted:
-        foreseen_s[step.phase, step.label] += step.exposed_s / len(views)
-    spent_s = sum(foreseen_s.values())
+        expected_s[step.phase, step.label] += step.exposed_s / len(views)
+    spent_s = sum(expected_s.values())
     out: list[Term] = []
     for kind, members in groups:
         part = "compute" if kind.kind == "compute" else "communication"
         measured_s = measure(views, members, computes, bubble)[part].measured_s
-        out.append(Term(part, _what(kind), foreseen_s.pop((kind.phase, kind.label), 0.0),
+        out.append(Term(part, _what(kind), expected_s.pop((kind.phase, kind.label), 0.0),
                         measured_s, phase=kind.phase, layer=kind.layer, op=kind.op,
                         algorithm=kind.algorithm, ranks=kind.ranks, sent_bytes=kind.sent_bytes))
-    out += [Term("compute", f"{label}, which the run does not have", seconds, 0.0, phase=phase)
-            for (phase, label), seconds in foreseen_s.items()]
+    out += [Term("compute", f"{label}, missing in the run", seconds, 0.0, phase=phase)
+            for (phase, label), seconds in expected_s.items()]
     for phase in dict.fromkeys(kind.phase for kind, _ in groups):
-        here = np.any([members for kind, members in groups if kind.phase == phase], axis=0)
-        waiting = _waiting("waiting", f"waiting in {phase}", views, here & ~computes & ~bubble,
+        steps = np.any([members for kind, members in groups if kind.phase == phase], axis=0)
+        waiting = _waiting("waiting", f"waiting in {phase}", views, steps & ~computes & ~bubble,
                            ranks)
         out.append(replace(waiting, phase=phase))
     if len(views) > 1:
@@ -66,7 +66,7 @@ def terms(
 
 def _waiting(cause: str, what: str, views: Sequence[MeasuredView], steps: NDArray[np.bool_],
              ranks: int) -> Term:
-    """Waiting, and the rank that was waited for most."""
+    """A term of waiting, with the late sender that caused most of it."""
     seconds = waited(views, steps).measured_s
     sender = waited_for(views, steps, ranks)
     if sender is None:
@@ -76,11 +76,11 @@ def _waiting(cause: str, what: str, views: Sequence[MeasuredView], steps: NDArra
 
 
 def _what(kind: TermKind) -> str:
-    """A step in words."""
+    """A kind of step in words."""
     often = f", {kind.times} times" if kind.times > 1 else ""
     if kind.kind == "compute":
         return f"{kind.layer}: {_OPS.get(kind.op, kind.op)}{often}"
     facts = [f"{kind.ranks} ranks"] * bool(kind.ranks) + [amount(kind.sent_bytes), kind.algorithm]
-    told = ", ".join(fact for fact in facts if fact)
+    details = ", ".join(fact for fact in facts if fact)
     moved = _MOVED.get(kind.phase, "")
-    return f"{kind.layer}: {kind.op.replace('_', '-')}{moved}, {told}{often}"
+    return f"{kind.layer}: {kind.op.replace('_', '-')}{moved}, {details}{often}"

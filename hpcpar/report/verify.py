@@ -13,7 +13,7 @@ from hpcpar.train.verify import QUANTITIES, Result
 def show_result(result: Result, title: str, wide: bool = False) -> None:
     """Prints the verdict, and the relative difference of every quantity of every layer.
 
-    * marks the one that is the largest part of its tolerance, ! those above their tolerance.
+    * marks the largest fraction of its tolerance, ! every difference above its tolerance.
     """
     largest = result.largest
 
@@ -31,8 +31,7 @@ def show_result(result: Result, title: str, wide: bool = False) -> None:
     show(title, ("layer", *(q.replace("_", " ") for q in QUANTITIES)), rows,
          drop=("running statistics", "weight"), wide=wide)
     show_line(f"worst difference: {largest.value:.1e}, {largest} (tolerance "
-              f"{largest.tolerance:.1e}); the messages sent are those of the schedule, on every "
-              "rank")
+              f"{largest.tolerance:.1e}); all ranks sent exactly the schedule's messages")
 
 
 def to_json(result: Result) -> dict[str, Any]:

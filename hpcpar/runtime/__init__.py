@@ -1,1 +1,1 @@
-"""One rank's program: memory arena, operators, parameters, the executor."""
+"""One rank's program: memory arena, operators, parameters and executor."""

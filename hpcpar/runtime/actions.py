@@ -1,4 +1,4 @@
-"""Actions of a rank at the compute steps of a schedule."""
+"""The functions that a rank calls at the compute steps of a schedule."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ Action = Callable[[], None]
 
 
 class Actions:
-    """Binds compute steps to the ops and weights of a rank.
+    """Binds compute steps to a rank's operators and weights.
 
     Parameters
     ----------
     sums : array
-        [FC passes, ...] loss and correct samples of the mini-batch first; micro-batches add to
-        them.
+        [FC passes, LOSS_SUMS]; micro-batches add their loss and correct samples to the first two
+        columns.
     tick : callable
         Lets communication progress during updates.
 
     Attributes
     ----------
     step : int
-        The iteration.
+        Number of the iteration.
     training : bool
-        False for evaluations.
+        False in evaluations.
     weight : float
-        Factor of the loss: the samples of the batch, as a multiple of those that count.
+        Factor of the loss: the samples of the batch divided by the samples that count.
     share : float
-        Part of its samples, or of their pixels, that counts in the loss.
+        Fraction of the samples, or of their pixels, that counts in the loss.
     counts : array or None
-        [3, classes] this rank's pixels: labels, predictions, and both; None where the loss has no
-        class for each pixel.
+        [3, classes] numbers of this rank's pixels by label, by prediction, and where both agree;
+        None unless the loss classifies pixels.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
@@ -59,50 +59,51 @@ class Actions:
         names = [layer.name for layer in network.layers]
         self._loss_layer = names[-1]
         config = plan.configs[self._loss_layer]
-        #: Only one of several replicas counts the loss.
-        self._counts = config.mesh_axes["replicas"].of(rank - int(config.first)) == 0
+        #: Only the first of several replicas counts the loss.
+        self._counts_loss = config.mesh_axes["replicas"].of(rank - int(config.first)) == 0
         at = switch(network) if plan.fc_passes > 1 else len(names)
         self._fc_layers = frozenset(names[at:])
         self._first_fc = names[at] if plan.fc_passes > 1 else ""
-        #: Layers whose gradient of the weights is computed, but not yet added.
+        #: Layers with a weight gradient that is computed but not yet added to the sum.
         self._unfinished: dict[str, Pass] = {}
 
-    def of(self, step: Compute) -> Action:
-        """The action of a compute step."""
-        here = self.passes.find(step.layer, step.part)
+    def action(self, step: Compute) -> Action:
+        """The function to call at a compute step."""
+        current = self.passes.find(step.layer, step.part)
         if step.op is Op.UPDATE:
             return partial(self._update, step.layer, step.part)
         if step.op is Op.ACCUMULATE:
             return self._accumulation(step)
-        op = here.ops[step.layer]
+        op = current.ops[step.layer]
         if step.op in (Op.INTERIOR, Op.BOUNDARY):
-            return partial(self._compute, here, op, step.phase, self._convolution(step, here, op))
+            run = self._convolution(step, current, op)
+            return partial(self._compute, current, op, step.phase, run)
         if step.layer == self._loss_layer and not self.network.loss.outside:
-            # its gradient is computed with its value
-            return _nothing if step.op is Op.BACKWARD else partial(self._loss, here, step.op)
+            # the forward step computes value and gradient together
+            return _nothing if step.op is Op.BACKWARD else partial(self._loss, current, step.op)
         if step.op is Op.BACKWARD:
-            return self._backward(step, here)
+            return self._backward(step, current)
         if step.op is Op.BACKWARD_WEIGHT:
-            return partial(self._backward_weight, step.layer, here)
+            return partial(self._backward_weight, step.layer, current)
         run = op.statistics if step.op is Op.STATISTICS else op.forward
-        return partial(self._compute, here, op, step.phase, run)
+        return partial(self._compute, current, op, step.phase, run)
 
     # -- forward -----------------------------------------------------------------------------------
-    def _compute(self, here: Pass, op: Operator, phase: Phase, run: Action) -> None:
-        self._prepare(here, op)
-        op.ctx.again = phase is Phase.RECOMPUTE
+    def _compute(self, current: Pass, op: Operator, phase: Phase, run: Action) -> None:
+        self._prepare(current, op)
+        op.ctx.recomputes = phase is Phase.RECOMPUTE
         run()
 
-    def _prepare(self, here: Pass, op: Operator) -> None:
-        """Tell an op the iteration and the pass: several passes may share it."""
-        alone = self.plan.fc_passes > 1 and here is self.passes.all[0]
-        parts = 1 if alone else max(self.plan.microbatches, self.plan.fc_passes)
-        op.ctx.training, op.ctx.step = self.training, self.step * parts + here.part
-        op.ctx.part = here.part
+    def _prepare(self, current: Pass, op: Operator) -> None:
+        """Set an operator's iteration and pass, because several passes may share the operator."""
+        before_switch = self.plan.fc_passes > 1 and current is self.passes.all[0]
+        parts = 1 if before_switch else max(self.plan.microbatches, self.plan.fc_passes)
+        op.ctx.training, op.ctx.step = self.training, self.step * parts + current.part
+        op.ctx.part = current.part
 
-    def _convolution(self, step: Compute, here: Pass, op: Operator) -> Action:
-        """The interior of a convolution, while its halo travels, or the rest."""
-        e = here.edges[step.layer][0]
+    def _convolution(self, step: Compute, current: Pass, op: Operator) -> Action:
+        """Compute a convolution's interior while its halo travels, or the rest of its output."""
+        e = current.edges[step.layer][0]
         inside = interior(e.owned, e.needed, op.ctx.own, self.rank)
         boxes = [inside] if step.op is Op.INTERIOR else strips(op.ctx.own, inside)
 
@@ -112,34 +113,33 @@ class Actions:
 
         return run
 
-    def _loss(self, here: Pass, what: Op) -> None:
-        op = here.ops[self._loss_layer]
-        self._prepare(here, op)
-        op.ctx.labels, op.ctx.sums = here.labels, here.sums
-        op.ctx.counts = self.counts if self._counts else None
+    def _loss(self, current: Pass, operation: Op) -> None:
+        op, several = current.ops[self._loss_layer], self.plan.fc_passes > 1
+        self._prepare(current, op)
+        op.ctx.labels, op.ctx.sums = current.labels, current.sums
+        op.ctx.counts = self.counts if self._counts_loss else None
         op.ctx.share = self.share
-        op.ctx.scale = self.weight / (here.samples if self.plan.fc_passes > 1 else self.plan.batch)
-        if what is Op.STATISTICS:
+        op.ctx.scale = self.weight / (current.samples if several else self.plan.batch)
+        if operation is Op.STATISTICS:
             op.statistics()
             return
         op.forward()
-        if self._counts:
-            of_pass = here.part if self.plan.fc_passes > 1 else 0
-            self.backend.accumulate(here.sums, self.sums[of_pass, :2])
+        if self._counts_loss:
+            self.backend.accumulate(current.sums, self.sums[current.part if several else 0, :2])
 
     # -- backward ----------------------------------------------------------------------------------
-    def _backward(self, step: Compute, here: Pass) -> Action:
-        op, blocks = here.ops[step.layer], here.blocks[step.layer]
-        edges = here.edges[step.layer]
+    def _backward(self, step: Compute, current: Pass) -> Action:
+        op, blocks = current.ops[step.layer], current.blocks[step.layer]
+        edges = current.edges[step.layer]
         begins = [(dout, self._overlap(edges[which], dout, blocks.dxs[which]))
                   for which, dout in blocks.begins.items()]
 
         def action() -> None:
             for dout in blocks.clears:
                 dout[...] = 0
-            op.ctx.part = here.part
+            op.ctx.part = current.part
             op.backward()
-            if step.layer == self._first_fc:  # an FC pass's mean counts for its part of the batch
+            if step.layer == self._first_fc:  # weigh the pass's mean by its part of the batch
                 self.backend.scale(blocks.dxs[0], 1.0 / self.plan.fc_passes)
             for dout, views in begins:
                 dout[...] = 0
@@ -150,18 +150,18 @@ class Actions:
         return action
 
     def _overlap(self, e: Edge, owner: Array, reader: Array) -> tuple[Array, Array] | None:
-        """The views of the items that an owner's and a reader's block have in common."""
+        """Views of the overlap in the owner's and in the reader's block."""
         own: Box = e.owned.box(self.rank)
         need: Box = e.needed.box(self.rank)
         both = intersect(own, need)
         return None if both is None else (owner[local(both, own)], reader[local(both, need)])
 
     def _accumulation(self, step: Compute) -> Action:
-        """Adds the gradient from one of several readers to the owner's."""
+        """Add one reader's gradient to the owner's, for a tensor with several readers."""
         ref = step.tensor
         assert ref is not None
-        here = self.passes.find(ref.layer, step.part)
-        blocks, e = here.blocks[ref.layer], here.edges[ref.layer][ref.input]
+        reader = self.passes.find(ref.layer, step.part)
+        blocks, e = reader.blocks[ref.layer], reader.edges[ref.layer][ref.input]
         dout = self.passes.find(step.layer, step.part).blocks[step.layer].dout
         if ref.input in blocks.arriving:
             return partial(self.backend.accumulate, blocks.arriving[ref.input], dout)
@@ -169,33 +169,30 @@ class Actions:
         return _nothing if views is None else partial(self.backend.accumulate, views[1], views[0])
 
     # -- weights -----------------------------------------------------------------------------------
-    def _backward_weight(self, layer: str, here: Pass) -> None:
+    def _backward_weight(self, layer: str, current: Pass) -> None:
         self._finish(layer)
-        here.ops[layer].backward_weight()
-        self._unfinished[layer] = here
-        if not self._synchronised(layer):
+        current.ops[layer].backward_weight()
+        self._unfinished[layer] = current
+        if not sums_known(self.plan, self.network.by_name[layer]):
             self._finish(layer)
 
-    def _synchronised(self, layer: str) -> bool:
-        return sums_known(self.plan, self.network.by_name[layer])
-
     def _finish(self, layer: str) -> None:
-        """Complete a micro-batch's gradient of a layer's weights: the first begins the sum, the
-        others, and those of layers with the same weights, are added.
+        """Complete a layer's weight gradient. In the first micro-batch, the last of several tied
+        layers starts the sum; all later gradients are added.
         """
-        here = self._unfinished.pop(layer, None)
-        if here is None:
+        current = self._unfinished.pop(layer, None)
+        if current is None:
             return
-        if self._synchronised(layer):
-            here.ops[layer].finish_weight()
+        if sums_known(self.plan, self.network.by_name[layer]):
+            current.ops[layer].finish_weight()
         owner = self.network.by_name[layer].weights_of or layer
-        total, aside = self.parameters.get(owner), self.passes.aside.get(layer)
-        if total is not None and aside is not None and aside is not total:
-            begins = not here.part and layer == (owner, *self.network.tied.get(owner, ()))[-1]
-            (self.backend.copy if begins else self.backend.accumulate)(aside.grad, total.grad)
+        total, local = self.parameters.get(owner), self.passes.op_parameters.get(layer)
+        if total is not None and local is not None and local is not total:
+            begins = not current.part and layer == (owner, *self.network.tied.get(owner, ()))[-1]
+            (self.backend.copy if begins else self.backend.accumulate)(local.grad, total.grad)
 
     def finish(self) -> None:
-        """Complete the gradients of all weights that no step updates."""
+        """Complete the weight gradients that no update step completes."""
         for layer in list(self._unfinished):
             self._finish(layer)
 
@@ -209,4 +206,4 @@ class Actions:
 
 
 def _nothing() -> None:
-    """For steps without local work."""
+    """The action of a step without local work."""

@@ -1,4 +1,4 @@
-"""One piece of memory for all buffers of a rank, laid out by its memory plan."""
+"""One piece of memory for all of a rank's buffers, laid out by its memory plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Arena:
         self.laid_bytes = int(self._slab.nbytes)
 
     def array(self, view: View) -> Array:
-        """The array of a view; an empty one lies nowhere."""
+        """The array of a view; an empty view gets an array outside the arena."""
         if view.buffer is None:
             return self._backend.empty(view.shape, self._dtype)
         array = self._whole(view.buffer)
@@ -30,7 +30,7 @@ class Arena:
         return self._slab[first:first + buffer.items].reshape(buffer.shape)
 
     def clears(self, program: int) -> dict[int, list[Array]]:
-        """Arrays that must be zero at a step of a program, and whose memory others have used."""
+        """By step of a program, the arrays to clear before it because others share their memory."""
         out: dict[int, list[Array]] = {}
         for buffer in self._places.shared:
             for life in buffer.lives:

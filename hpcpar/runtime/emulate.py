@@ -1,6 +1,6 @@
-"""Emulated computing: compute steps take their time and do nothing, all else is real.
+"""Emulated compute: compute steps sleep for their predicted time; everything else is real.
 
-Ranks that sleep leave each other the cores: many can be measured on a few.
+Sleeping ranks leave their cores to others, so a few cores can emulate many ranks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.steps import Compute
 from hpcpar.simulation.simulate import Simulator
 
-#: Longest sleep before communication may go on (s), as between the blocks of a kernel.
+#: Longest sleep between two calls of `tick` (s), like a block of a kernel.
 _TICK_S = 1e-3
 
 
 class _Sleep:
-    """Computing by sleeping. What one sleep is too long, the next ones are shorter."""
+    """Computes by sleeping. If a sleep lasts too long, the next sleeps are shorter."""
 
     def __init__(self, tick: Tick) -> None:
         self._tick, self._late_s = tick, 0.0
@@ -34,8 +34,7 @@ class _Sleep:
 
 
 def emulate(executor: Executor, simulator: Simulator) -> None:
-    """Makes every compute step of this rank's programs a sleep, as long as the simulation has it.
-    """
+    """Turn every compute step of this rank's programs into a sleep of its simulated time."""
     seconds = {}
     for entry in simulator.entries:
         if isinstance(entry.step, Task):

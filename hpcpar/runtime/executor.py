@@ -32,14 +32,14 @@ from hpcpar.schedule.memory_plan.rank_steps import lives
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.steps import Comm, Phase, Role, Schedule
 
-#: Steps of the forward-only schedule use tags beyond those of the training schedule.
+#: Offset of the forward-only schedule's message tags; the training schedule uses the tags below.
 _TAGS = 1 << 14
 
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Most bytes of this rank's blocks and of its messages that are alive at once, and the pieces
-    of memory in which they are laid out.
+    """Memory of this rank: the most bytes of blocks alive and of messages in flight at once, and
+    the bytes allocated for blocks and messages.
     """
 
     alive_bytes: int
@@ -49,9 +49,10 @@ class MemoryUse:
 
 
 class Executor:
-    """One rank of a run, in three acts: `plan_memory` lays out its memory, `bind` makes the arrays
-    and binds the steps to them, and `iterate` and `evaluate` `run` the steps. All ranks make it at
-    the same time: they compare their schedules.
+    """One rank of a run, in three acts: `plan_memory` lays out its memory, `bind` creates the
+    arrays and binds the steps to them, and `iterate` and `evaluate` run the steps.
+
+    All ranks must create it at the same time, because they compare their schedules.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ class Executor:
     evaluation : Schedule, optional
         The forward pass alone, for `evaluate`.
     seed : int
-        Fixes initial weights and dropout.
+        Determines initial weights and dropout.
 
     Attributes
     ----------
@@ -69,14 +70,13 @@ class Executor:
     passes : list of Pass
         The micro-batches; or the mini-batch's pass before the switch.
     fc_passes : list of Pass
-        The passes after the switch (OWT), if there is one.
+        The passes after the switch (OWT); empty without a switch.
     training, evaluation : Program or None
         The bound schedules.
     image_box : Box
         The part of a sample that this rank reads.
     image_rows : numpy.ndarray
-        Places in the mini-batch of the samples that it reads.
-    memory : MemoryUse
+        Positions in the mini-batch of the samples that this rank reads.
 
     Raises
     ------
@@ -89,24 +89,25 @@ class Executor:
                  evaluation: Schedule | None = None) -> None:
         self.network, self.plan, self.backend = network, plan, backend
         self.communicator, self.rank = communicator, communicator.world.rank
-        given = [s for s in (schedule, evaluation) if s is not None]
-        for each in given:
-            communicator.agree(each)
-        self.planned = plan_memory(network, plan, self.rank, given, training=schedule is not None)
+        schedules = [s for s in (schedule, evaluation) if s is not None]
+        for checked in schedules:
+            communicator.agree(checked)
+        self.planned = plan_memory(network, plan, self.rank, schedules,
+                                   training=schedule is not None)
         try:
             programs = self.bind(schedule, seed)
         except MemoryError as err:
-            raise RunError(f"there is no memory for rank {self.rank}'s part of the plan ({err}); "
+            raise RunError(f"not enough memory for rank {self.rank}'s part of the plan ({err}); "
                            "plan for more ranks or a smaller batch") from err
         self.training = programs[0] if schedule is not None else None
         self.evaluation = programs[-1] if evaluation is not None else None
 
     # -- binding -----------------------------------------------------------------------------------
     def bind(self, schedule: Schedule | None, seed: int) -> list[Program]:
-        """Make the arrays of the planned memory, and bind the steps of every program to them."""
+        """Create the arrays of the planned memory, and bind every program's steps to them."""
         network, plan, backend = self.network, self.plan, self.backend
         self.rule = Rule(plan.optimizer)
-        #: Requests (`Ask`) of this rank, and the sum of all ranks' requests in the last program.
+        #: This rank's requests (`Ask`), and the sum of all ranks' requests in the last program.
         self.ask, self.asked = 0, 0
         self._sums = backend.zeros((plan.fc_passes, LOSS_SUMS), np.float64)
         self._images: Array = np.zeros(0)
@@ -140,7 +141,7 @@ class Executor:
         }
 
     def _place_gradients(self, schedule: Schedule | None) -> dict[str, Array]:
-        """Gradients that are summed together lie side by side."""
+        """Place the gradients of a bucket side by side, by layer."""
         out: dict[str, Array] = {}
         for step in schedule.comms if schedule is not None else ():
             if len(step.covers) < 2 or not step.source.holds(self.rank):
@@ -154,7 +155,7 @@ class Executor:
         return out
 
     def _set_images(self) -> None:
-        """Set the samples that this rank reads, and the rows of each micro-batch among them."""
+        """Set the samples that this rank reads, and each micro-batch's rows among them."""
         first = self.network.layers[0]
         config = self.plan.configs[first.name]
         boxes = [owned(self.network, first, config, p.samples).box(self.rank) for p in self.passes]
@@ -166,29 +167,29 @@ class Executor:
         self.image_rows = np.concatenate(rows)
 
     def _bind_compute(self, number: int) -> Program:
-        """A program with its compute steps and images bound."""
+        """A program with its compute steps and image loads bound."""
         steps = self.planned.programs[number]
         program = Program(steps, self.communicator, self._arena.clears(number))
         for i in steps.mine:
             step = program.schedule.steps[i]
             if not isinstance(step, Comm):
-                program.actions[i] = self._actions.of(step)
+                program.actions[i] = self._actions.action(step)
         if not self.fc_passes:
             program.before = {i: partial(self._load, part) for i, part in steps.loads.items()}
         return program
 
     def _bind_messages(self, programs: Sequence[Program]) -> tuple[int, int]:
-        """Bind the communication steps; returns bytes as `message_buffers.place`."""
-        made: list[tuple[int, Buffers]] = []
+        """Bind the communication steps; return the bytes that `message_buffers.place` returns."""
+        prepared: list[tuple[int, Buffers]] = []
         for number, program in enumerate(programs):
             for i in program.steps.until:
                 step = program.schedule.steps[i]
                 assert isinstance(step, Comm)
-                made.append((number, self.communicator.prepare(step, *self._moved(step))))
-        flights = [[self.planned.in_flight(number, b.step.index)] for number, b in made]
+                prepared.append((number, self.communicator.prepare(step, *self._moved(step))))
+        flights = [[self.planned.in_flight(number, b.step.index)] for number, b in prepared]
         sizes = message_buffers.place(
-            self.backend, [b for _, b in made], self.planned.moments(flights))
-        for number, buffers in made:
+            self.backend, [b for _, b in prepared], self.planned.moments(flights))
+        for number, buffers in prepared:
             tags = 0 if self.planned.training and number == 0 else _TAGS
             transfer = self.communicator.connect(buffers, tags)
             programs[number].transfers[buffers.step.index] = transfer
@@ -216,16 +217,16 @@ class Executor:
         if is_gradient and self.plan.synchronisation is Synchronisation.ALLREDUCE:
             return flat, flat
         whole = p.matrix(flat)
-        own = p.updated(flat) if self.plan.synchronisation is Synchronisation.SHARDED else whole
-        return (whole, own) if is_gradient else (own, whole)
+        shard = p.updated(flat) if self.plan.synchronisation is Synchronisation.SHARDED else whole
+        return (whole, shard) if is_gradient else (shard, whole)
 
     def _load(self, part: int) -> None:
-        """Put a micro-batch's images in place, normalised."""
+        """Normalise a micro-batch's images into the network's input."""
         target = self.passes[part].blocks[self.network.layers[0].name].out
         images = self._images[self._image_rows_of[part]]
         self.backend.normalise(images, self._mean, self._scale, target)
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- inspection --------------------------------------------------------------------------------
     @property
     def truth_box(self) -> Box:
         """The part of a sample's ground truth that this rank reads."""
@@ -233,57 +234,55 @@ class Executor:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of all arrays of this rank: weights with their gradients and the optimiser's state,
-        blocks, what layers keep, messages.
-        """
+        """Bytes of all arrays: weights and their state, blocks, kept arrays, messages."""
         parameters = self.parameters.values()
         arrays = [a for p in parameters for a in (p.flat, p.grad, *p.state, p.buffers)]
-        arrays += [p.grad for p in self._passes.aside.values() if p not in parameters]
+        arrays += [p.grad for p in self._passes.op_parameters.values() if p not in parameters]
         total = sum(int(a.nbytes) for a in arrays if a is not None)
         total += sum(op.kept_bytes for op in self._passes.ops)
         return total + self.memory.blocks_bytes + self.memory.messages_bytes
 
     def part(self, layer: str, number: int) -> Pass:
-        """The pass of a layer in a micro-batch or FC pass."""
+        """A layer's pass, for a micro-batch or FC pass."""
         return self._passes.find(layer, number)
 
     def last_part(self, layer: str) -> Pass:
-        """The last pass of a layer in an iteration."""
+        """A layer's last pass in an iteration."""
         return self.part(layer, max(self.plan.microbatches, self.plan.fc_passes) - 1)
 
     def lives(self, layer: str) -> bool:
-        """True where this rank is one of the layer's."""
+        """True where this rank has a part of the layer."""
         return lives(self.plan, layer, self.rank)
 
     # -- running -----------------------------------------------------------------------------------
     def normalise_by(self, mean: NDArray[np.generic], scale: NDArray[np.generic]) -> None:
-        """From now on the network takes (images - mean) * scale, [c, 1, 1] or [c, 1, 1, 1]."""
+        """From now on, feed the network (images - mean) * scale; both are [c, 1, ...]."""
         self._mean, self._scale = self.backend.upload(mean), self.backend.upload(scale)
 
     def iterate(self, images: Array, labels: NDArray[np.generic], step: int,
                 rate: float, momentum: float, decay: float,
                 counted: tuple[int, float] | None = None) -> tuple[float, float]:
-        """One iteration of SGD on this rank's part of a batch.
+        """One training iteration on this rank's part of a batch.
 
         Parameters
         ----------
         images : array
-            [len(image_rows), ...] the box `image_box` of those samples, of any type, on the host
-            or on the device.
+            [len(image_rows), ...] the box `image_box` of the samples `image_rows`, of any type, on
+            the host or on the device.
         labels : numpy.ndarray
-            [batch, ...] of the whole mini-batch, the part `truth_box` of each sample's.
+            [batch, ...] the part `truth_box` of the ground truth of every sample in the mini-batch.
         step : int
-            The iteration's number (dropout's masks depend on it).
+            The iteration; dropout masks depend on it.
         counted : (int, float), optional
             Samples of the batch, and how many of them count in its loss, where some labels do not
-            (`Loader.counted`).
+            count (`Loader.counted`).
 
         Returns
         -------
         loss : float
-            Mean over what counts in the whole batch.
+            Mean over everything that counts in the whole batch.
         correct : float
-            Samples of the batch classified right; of pixels, each counts as its part of a sample.
+            Correctly classified samples of the batch; a pixel counts as a fraction of its sample.
         """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
@@ -292,39 +291,31 @@ class Executor:
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
                  counted: tuple[int, float] | None = None) -> tuple[float, float]:
-        """Loss and correct samples of a batch, without training; labels of -1 do not count."""
+        """Loss and correct samples of a batch, without training; labels -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
         return self.run(self.evaluation, images, labels, counted)
 
     def class_counts(self) -> NDArray[np.int64] | None:
-        """[3, classes] pixels of all ranks in the passes since the last call: those whose label is
-        the class, whose prediction is, and both; None where the loss has no class for each pixel.
-        Every rank must call it.
-        """
+        """`Actions.counts` since the last call, over all ranks. Every rank must call this."""
         counts = self._actions.counts
         if counts is None:
             return None
-        mine = np.empty(counts.shape, np.int64)
-        self.backend.to_host(counts, mine)
+        of_rank = np.empty(counts.shape, np.int64)
+        self.backend.to_host(counts, of_rank)
         counts[...] = 0
-        return self.communicator.world.sum_of_each(mine)
+        return self.communicator.world.sum_of_each(of_rank)
 
     def give_outputs_to(self, caller: Caller) -> None:
-        """From now on `caller` computes the loss (`Outputs`)."""
-        for here in self._passes.all:
-            here.ops[self.network.loss.name].ctx.caller = caller
+        """From now on, `caller` computes the loss (`Outputs`)."""
+        for each_pass in self._passes.all:
+            each_pass.ops[self.network.loss.name].ctx.caller = caller
 
     def run_outside(self, program: Program, images: Array, step: int, training: bool,
                     first: int = 0, end: int = sys.maxsize) -> None:
-        """Steps of a program without a loss: all, those before `end`, or those from `first` on.
+        """Run steps `first` to `end` of a program whose loss the caller computes.
 
-        Parameters
-        ----------
-        images : array
-            As `iterate`'s; None from `first` on.
-        step : int
-            The iteration's number.
+        Images are as in `iterate`; None if `first` is not 0.
         """
         if images is not None:
             self._images = images
@@ -335,12 +326,10 @@ class Executor:
 
     def run(self, program: Program, images: Array, labels: NDArray[np.generic],
             counted: tuple[int, float] | None) -> tuple[float, float]:
-        """Loss and correct samples of a batch, after every step of a program. The loss is the mean
-        over what counts; 0 where nothing does.
-        """
-        samples, known = counted or (self.plan.batch, self.plan.batch)
-        self._actions.weight = self.plan.batch / known if known else 0.0
-        self._actions.share = known / samples
+        """Run a program on a batch; return its loss (0 if no sample counts) and correct samples."""
+        samples, counting = counted or (self.plan.batch, self.plan.batch)
+        self._actions.weight = self.plan.batch / counting if counting else 0.0
+        self._actions.share = counting / samples
         self._images = self.backend.upload(images)
         self._sums[:] = 0
         self._sums[:, -1] = self.ask
@@ -350,7 +339,7 @@ class Executor:
             part = (slice(None), *p.truth)
             rows = np.ascontiguousarray(labels[p.rows][part], p.labels.dtype)
             self.backend.to_device(rows, p.labels)
-        # a number that is not finite shows in the loss; its reader says which layer it came from
+        # a non-finite value shows in the loss, and the training loop finds the layer it came from
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run()
         sums = np.empty(self._sums.shape)

@@ -1,6 +1,4 @@
-"""The layer whose values stop being finite: found in the iteration in which it happens, as weights
-and memory are overwritten after it.
-"""
+"""Finds the layer whose values stop being finite, in the iteration in which it happens."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from hpcpar.schedule.steps import Compute, Phase
 class NonfiniteDetector:
     """Finds the first layer on this rank whose output is not finite.
 
-    In training it looks at the first gradient of every backward pass; where that is not finite, at
-    all outputs that are still there.
+    In training it checks the first gradient of every backward pass, and if that is not finite, all
+    outputs that are still in memory.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -30,9 +28,9 @@ class NonfiniteDetector:
             self._hook(executor.training)
 
     def first(self) -> str | None:
-        """The layer that was found in the last iteration; None if there was none.
+        """The layer found in the last iteration, if any.
 
-        A forward pass is done once more: every rank must call this.
+        Without training, this repeats the forward pass. Every rank must call it.
         """
         if self.executor.training is not None:
             return self._first
@@ -58,7 +56,7 @@ class NonfiniteDetector:
                     program.before[i] = partial(self._look, gradient, outputs)
 
     def _outputs_at(self, step: int, part: int) -> list[tuple[str, Array]]:
-        """The outputs that are there at a step of the training, with their layers' names."""
+        """(layer, output) of every output that is in memory at a step of the training."""
         passes, out = self.executor.planned.passes, []
         for layer in self.executor.network.layers[:-1]:
             view = passes.find(layer.name, part).blocks[layer.name].out
@@ -74,6 +72,6 @@ class NonfiniteDetector:
 
 
 def _alive(view: View, step: int) -> bool:
-    """True where a view's buffer holds something at a step of the training, the first program."""
+    """True where a view's buffer is alive at a step of the training, which is the first program."""
     lives = view.owner.lives if view.owner is not None else []
     return any(life.program == 0 and life.first <= step <= life.last for life in lives)

@@ -1,6 +1,4 @@
-"""A layer's weights on a rank: its rows of output channels, in one flat buffer with the bias, for
-one allreduce and one update.
-"""
+"""A layer's weights on a rank: one flat buffer, for one allreduce and one update."""
 
 from __future__ import annotations
 
@@ -19,40 +17,38 @@ from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronisation
 
-#: Part of He's deviation that the classifier starts with: all classes start nearly alike, so the
-#: first loss is about ln(classes).
-CLASSIFIER = 0.1
+#: The classifier's initial deviation as a fraction of He's: nearly equal outputs for all classes
+#: make the first loss about ln(classes).
+CLASSIFIER_SHARE = 0.1
 
 
 class Parameters:
-    """Weights, gradients and the optimiser's state of rows [start, stop) and input channels
-    `columns` of a layer.
+    """Weights, gradients and optimiser state of a layer's rows [start, stop) and input channels
+    `columns`.
 
     Parameters
     ----------
     reduced : bool
-        The gradient is summed over several ranks: with sharded synchronisation each updates its
-        shard only.
+        Several ranks sum the gradient; with sharded synchronisation, each updates only its shard.
     updates : bool
         False where another rank, the parameter server, updates.
     grad : array, optional
-        Memory of the gradient: in a bucket beside others.
+        Memory for the gradient, inside a bucket.
 
     Attributes
     ----------
     flat, grad : array
         All items: the rows' weights, then their biases.
     state : list of array
-        The optimiser's (a velocity, or two moments), of what this rank updates: `updated` of
-        `flat`.
+        The optimiser's state (a velocity, or two moments) for the items that this rank updates.
     shard : Box or None
-        The part of `flat` that this rank updates, as a matrix with a line for each row; None: all.
+        The part that this rank updates, as a box of `matrix`; None for all.
     weight, bias, dweight, dbias : array
-        Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without. Parts
-        of a cut reduction (k) beyond the first have a bias too, but do not add it: there `bias` is
-        None.
+        Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without one.
+        Where k cuts a reduction, every part holds the bias but only the first adds it: on the
+        others `bias` is None.
     buffers : array or None
-        [2, rows]: running mean and variance of batch normalisation.
+        [2, rows] running mean and variance of batch normalisation.
     """
 
     def __init__(
@@ -95,27 +91,25 @@ class Parameters:
             backend.to_device(np.ascontiguousarray(held), self.weight)
 
     def split(self, flat: Array) -> tuple[Array, Array | None]:
-        """(weight, bias) in a flat buffer."""
+        """The (weight, bias) views of a flat buffer."""
         return flat[: self._count].reshape(self.weight_shape), flat[
             self._count:].reshape(self.bias_shape) if self.has_bias else None
 
     def matrix(self, flat: Array) -> Array:
-        """A flat buffer as one line for each row; which of its items stand in a line means nothing,
-        but is alike on all replicas.
+        """A flat buffer as [rows, items per row]. Its matrix rows do not match weight rows, but all
+        replicas cut it the same way.
         """
         return flat.reshape(self.stop - self.start, self.per_row)
 
     def updated(self, flat: Array) -> Array:
-        """The view of a flat buffer that this rank updates."""
+        """The part of a flat buffer that this rank updates."""
         if self.shard is None:
             return flat
         (first, last) = self.shard[1]
         return self.matrix(flat)[:, first:last]
 
-    def aside(self) -> Parameters:
-        """The same weights with another buffer for the gradient: what further micro-batches add is
-        computed there.
-        """
+    def with_separate_gradient(self) -> Parameters:
+        """The same weights with another gradient buffer, for gradients that are added later."""
         out = copy.copy(self)
         out.grad = self.backend.zeros(self.grad.shape, self.grad.dtype)
         out.dweight, out.dbias = out.split(out.grad)
@@ -123,19 +117,18 @@ class Parameters:
 
 
 def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
-    """The input channels (second axis of the weight) whose weights `rank` holds."""
+    """The input channels (second axis of the weight) that `rank` holds."""
     if len(whole) < 2:
         return 0, 0
-    axis = layout.axes[1]
     first, last = layout.box(rank)[1]
     size = math.prod(whole[2:])
-    bias = int(axis.extent) - whole[1] * size
+    bias = int(layout.axes[1].extent) - whole[1] * size
     return first // size, max(first, last - bias) // size
 
 
 def initial_scale(network: Network, layer: Layer) -> float:
-    """Factor of a layer's initial weights: 0 for a normalisation at the end of a residual branch,
-    so that each block starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
+    """Factor of a layer's initial weights: 0 for a normalisation that ends a residual branch, so
+    each block starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
     """
     readers = [network.by_name[name] for name in network.consumers[layer.name]]
     ends = all(isinstance(reader, Add) and reader.inputs[0] == layer.name for reader in readers)
@@ -143,22 +136,20 @@ def initial_scale(network: Network, layer: Layer) -> float:
 
 
 def initial_deviation(network: Network, layer: Layer) -> float:
-    """Deviation of a layer's initial weights: He's for ReLU networks.
+    """Standard deviation of a layer's initial weights: He's, for ReLU networks.
 
-    Dropout scales what it keeps, so the mean square of what it gives is 1 / (1 - rate) times as
-    large: the variance of the weights behind it is as much smaller. The classifier, the last layer
-    with weights, has `CLASSIFIER` of that.
+    Dropout scales the values that it keeps, so their mean square grows by 1 / (1 - rate), and the
+    next layer's weights need a variance smaller by that factor. The classifier, the last layer with
+    weights, has the fraction `CLASSIFIER_SHARE` of the deviation.
     """
     kept = network.by_name[layer.inputs[0]].kept_share
-    part = CLASSIFIER if layer is network.weighted[-1] else 1.0
-    return part * math.sqrt(2.0 * kept / layer.fan(network.input_shape(layer)))
+    share = CLASSIFIER_SHARE if layer is network.weighted[-1] else 1.0
+    return share * math.sqrt(2.0 * kept / layer.fan(network.input_shape(layer)))
 
 
 def initial_rows(network: Network, layer: Layer, seed: int, start: int, stop: int,
                  dtype: str) -> NDArray[Any]:
-    """Initial weights of some rows of a layer: each row has a random stream of its own, so every
-    plan starts alike.
-    """
+    """Initial rows [start, stop); each has its own random stream, so all plans agree."""
     row = layer.weight_shape(network.input_shape(layer))[1:]
     deviation, scale = initial_deviation(network, layer), initial_scale(network, layer)
     position = network.layers.index(layer)

@@ -1,4 +1,4 @@
-"""A pass of samples through the network on one rank: arrays, and the layers that work on them."""
+"""A pass of samples through the network on one rank: its arrays and operators."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from hpcpar.schedule.moments import moments_layout
 
 @dataclass
 class Pass:
-    """The arrays of a micro-batch, of an FC pass, or of the mini-batch before these.
+    """The arrays of a micro-batch, of an FC pass, or of the mini-batch before the FC passes.
 
     Attributes
     ----------
     blocks, ops : dict
-        By the layer's name.
+        Arrays and operator of each layer, by its name.
     rows : numpy.ndarray
-        Places in the mini-batch of the samples whose labels the loss layer reads here.
+        Positions in the mini-batch of the samples whose labels this rank's loss reads.
     labels : array
-        Their labels [samples, ...], or the targets [samples, own outputs, ...].
+        Their labels [samples, ...], or their targets [samples, own outputs, ...].
     truth : tuple of slice
-        The part of a sample's ground truth in `truth_box` that the loss layer reads here.
+        The part of `truth_box` that this rank's loss reads.
     sums : array
         (loss, correct samples) of this rank's share, float64.
     """
@@ -59,31 +59,31 @@ class Pass:
 
     @property
     def samples(self) -> int:
-        """Samples over all ranks."""
+        """Samples of the pass, over all ranks."""
         return self.plan.samples.count
 
     @property
     def edges(self) -> dict[str, tuple[Edge, ...]]:
-        """Edges into every layer, by its name."""
+        """Edges into each layer, by its name."""
         return self.plan.edges
 
     def place(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places in the mini-batch of samples with these numbers in the pass."""
+        """Positions in the mini-batch of the samples with these numbers in the pass."""
         return self.plan.samples.places(numbers)
 
 
 class Passes:
-    """Makes the arrays and ops of the passes of a memory plan.
+    """Creates the arrays and operators of a memory plan's passes.
 
     Attributes
     ----------
     all : list of Pass
-        In the order of the memory plan's.
+        In the memory plan's order.
     truth_box : Box
         The part of a sample's ground truth that the rank reads.
-    aside : dict
-        Weights with a separate gradient buffer, by layer: for further micro-batches and for tied
-        layers, whose gradients are then added.
+    op_parameters : dict
+        The parameters that each layer's operator uses. Their gradient buffer is separate where the
+        gradients of several micro-batches or of tied layers are added later.
     """
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, communicator: Communicator,
@@ -93,60 +93,64 @@ class Passes:
         self.memory, self._progress = memory, communicator.progress
         several = plan.microbatches > 1
         learning = {layer.name for layer in network.layers if training and layer.learns}
-        self.aside = {name: p.aside() if name in learning and (several or name in network.tied)
-                      else p for name, p in parameters.items()}
-        self.aside |= {name: parameters[owner].aside() if owner in learning else parameters[owner]
-                       for owner, names in network.tied.items() for name in names}
-        self._places = {layer.name: i for i, layer in enumerate(network.layers)}
+        self.op_parameters = {
+            name: p.with_separate_gradient()
+            if name in learning and (several or name in network.tied) else p
+            for name, p in parameters.items()}
+        self.op_parameters |= {
+            name: parameters[owner].with_separate_gradient()
+            if owner in learning else parameters[owner]
+            for owner, names in network.tied.items() for name in names}
+        self._positions = {layer.name: i for i, layer in enumerate(network.layers)}
         self._ops: dict[tuple[str, int, int], Operator] = {}
         self.truth_box: Box = ()
-        self.all = [self._bound(each, arena) for each in memory.passes.all]
+        self.all = [self._bound(planned, arena) for planned in memory.passes.all]
 
     def find(self, layer: str, part: int) -> Pass:
-        """The pass of a layer in a micro-batch or FC pass."""
+        """A layer's pass, for a micro-batch or FC pass."""
         return self.all[self.memory.passes.number(layer, part)]
 
     @property
     def ops(self) -> list[Operator]:
-        """Every op once."""
+        """Each operator once."""
         return list(self._ops.values())
 
     def _bound(self, planned: PassPlan, arena: Arena) -> Pass:
-        """A pass with its arrays and ops; passes whose layers use the same buffers share ops."""
+        """Create a pass's arrays; passes that share a layer's buffers share its operator."""
         blocks = {name: b.map(arena.array) for name, b in planned.blocks.items()}
-        made = Pass(planned, blocks, sums=self.backend.zeros((2,), np.float64))
+        bound = Pass(planned, blocks, sums=self.backend.zeros((2,), np.float64))
         layers = [layer for layer in self.network.layers if layer.name in blocks and layer.inputs]
         for layer in layers:
-            key = (layer.name, planned.slots.of_layer(layer.name), made.samples)
+            key = (layer.name, planned.slots.of_layer(layer.name), bound.samples)
             if key not in self._ops:
-                self._ops[key] = self._op(layer, made)
-            made.ops[layer.name] = self._ops[key]
+                self._ops[key] = self._op(layer, bound)
+            bound.ops[layer.name] = self._ops[key]
         loss, targets = layers[-1], self.network.loss.takes_targets
         if self.network.loss.outside:
-            made.rows = made.place(np.arange(*made.edges[loss.name][0].needed.box(
+            bound.rows = bound.place(np.arange(*bound.edges[loss.name][0].needed.box(
                 self.memory.rank)[0]))
         elif loss.is_loss:
-            samples, *own = made.ops[loss.name].ctx.own
-            mine = tuple(own if targets else own[1:])
-            # of features, every rank is given the targets of all outputs
-            self.truth_box = mine if len(own) > 1 else whole_box(self.network.truth_shape)
-            made.rows = made.place(np.arange(*samples))
-            made.truth = local(mine, self.truth_box)
-            kind = self.plan.dtype if targets else np.int64
-            made.labels = self.backend.zeros(shape((samples, *mine)), kind)
-        return made
+            samples, *outputs = bound.ops[loss.name].ctx.own
+            truth = tuple(outputs if targets else outputs[1:])
+            # where outputs are features, every rank reads the whole ground truth
+            self.truth_box = truth if len(outputs) > 1 else whole_box(self.network.truth_shape)
+            bound.rows = bound.place(np.arange(*samples))
+            bound.truth = local(truth, self.truth_box)
+            dtype = self.plan.dtype if targets else np.int64
+            bound.labels = self.backend.zeros(shape((samples, *truth)), dtype)
+        return bound
 
-    def _op(self, layer: Layer, made: Pass) -> Operator:
+    def _op(self, layer: Layer, bound: Pass) -> Operator:
         network, plan, rank = self.network, self.plan, self.memory.rank
-        blocks = made.blocks[layer.name]
-        own = computed(network, layer, plan.configs[layer.name], made.samples).box(rank)
+        blocks = bound.blocks[layer.name]
+        own = computed(network, layer, plan.configs[layer.name], bound.samples).box(rank)
         if layer.is_loss and not network.loss.outside and blocks.dxs[0] is None:
             blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
-        needs = tuple(e.needed.box(rank) for e in made.edges[layer.name])
-        moments = moments_layout(network, plan, layer, made.samples).box(
+        needs = tuple(e.needed.box(rank) for e in bound.edges[layer.name])
+        moments = moments_layout(network, plan, layer, bound.samples).box(
             rank) if layer.statistics else ()
         return build(Context(
-            self.backend, layer, network.input_shapes(layer), made.samples, needs, own, blocks,
-            self.aside.get(layer.name), self._progress, self.seed, self._places[layer.name],
-            moments, plan.batch_norm == "local",
+            self.backend, layer, network.input_shapes(layer), bound.samples, needs, own, blocks,
+            self.op_parameters.get(layer.name), self._progress, self.seed,
+            self._positions[layer.name], moments, plan.batch_norm == "local",
         ))

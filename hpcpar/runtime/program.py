@@ -1,4 +1,4 @@
-"""A schedule bound to a rank: what to do at each step, and what to wait for before it."""
+"""A schedule bound to a rank: each step's function or transfer, and the waits before it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
-from hpcpar.kernels.interface import Array, Mark
+from hpcpar.kernels.interface import Array
+from hpcpar.kernels.streams import Mark
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 from hpcpar.schedule.steps import Phase
 
 
 class _Span(Enum):
-    """Work of a program between two marks."""
+    """The activity of a program between two marks."""
 
     WORK = "work"
     WAIT = "wait"
@@ -27,19 +28,20 @@ class _Span(Enum):
 
 
 class StepTimes(NamedTuple):
-    """Times of the steps of a run, [steps] each, in seconds.
+    """Times of a run's steps (s), [steps] each.
 
-    On a GPU these are times of its compute stream: the host runs ahead of it.
+    On a GPU these are times of the compute stream, because the host runs ahead of it.
 
     Attributes
     ----------
     seconds
-        A compute step's duration, a communication step's exposed time (pack, post, wait, unpack).
+        A compute step's duration; a communication step's exposed time (pack, post, wait, unpack).
     started_s, ended_s
-        When each began, and when a communication was complete, on the clock of
+        When each step began, and when each communication was complete, on the clock of
         `time.perf_counter`; NaN where this rank takes no part.
     waited_s
-        How long the program stood still at a communication's end; NaN likewise.
+        How long the program waited for each communication to end; NaN where this rank takes no
+        part.
     """
 
     seconds: NDArray[np.float64]
@@ -49,18 +51,18 @@ class StepTimes(NamedTuple):
 
 
 class Program:
-    """A rank's part of a schedule, bound to what it does at each step.
+    """A rank's part of a schedule, bound to functions and transfers.
 
     Attributes
     ----------
     actions, transfers : dict
-        The function of a compute step, and the transfer of a communication step.
+        The function of each compute step, and the transfer of each communication step.
     before : dict
-        The function to call before a step, outside its time.
+        Functions to call before a step, outside its time.
     clears : dict
-        Arrays that must be zero at a step, and whose memory others have used.
+        Arrays to clear before a step.
     watch : callable or None
-        Hears of every step before it begins, when everything that it waits for is there.
+        Called with each step before it begins, after the step's waits.
     """
 
     def __init__(self, steps: RankSteps, communicator: Communicator,
@@ -80,16 +82,13 @@ class Program:
         self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*steps.mine, *waits, n})]
 
     def run(self, first: int = 0, end: int = sys.maxsize) -> None:
-        """Do every step of the list once, in order; returns when all of it is done.
+        """Run steps `first` to `end` once, in order, and wait for all of their work.
 
-        Parameters
-        ----------
-        first, end : int
-            Do the steps of a part of the list: from its beginning, or where the last call ended.
+        `first` is 0 or the previous call's `end`.
         """
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
         mark = communicator.backend.mark
-        #: Each span ends with a mark, and begins with the one before.
+        #: A span lies between two consecutive marks.
         marks, spans = [mark()], list[tuple[int, _Span]]()
         if first:
             marks, spans = [*self._marks, *marks], [*self._spans, (first, _Span.BETWEEN)]
@@ -121,25 +120,23 @@ class Program:
         self._marks, self._spans = marks, spans
 
     @cached_property
-    def turn(self) -> int | None:
-        """The first step behind the forward pass of the whole batch; None where micro-batches go
-        back before others go forward.
+    def forward_end(self) -> int | None:
+        """The first step after the whole batch's forward pass; None where some micro-batches start
+        their backward pass before others end their forward pass.
         """
         forward = [step.phase is Phase.FORWARD for step in self.schedule.steps]
-        turn = forward.index(False) if False in forward else len(forward)
-        return None if any(forward[turn:]) else turn
+        end = forward.index(False) if False in forward else len(forward)
+        return None if any(forward[end:]) else end
 
     def abandon(self, end: int) -> None:
-        """Wait for the messages under way after a run of the steps before `end`, with which the
-        iteration is over.
-        """
+        """End an iteration after a run of the steps before `end`: wait for messages in flight."""
         for i, waits in self._order:
             for w in waits:
                 if w < end <= i:
                     self.communicator.wait(self.transfers[w])
 
     def times(self) -> StepTimes:
-        """When the steps of the last run were done."""
+        """The step times of the last run."""
         n = len(self.schedule.steps)
         out = StepTimes(np.zeros(n), *np.full((3, n), np.nan))
         times_s = self.communicator.backend.times_s(self._marks).tolist()

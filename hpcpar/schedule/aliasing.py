@@ -1,6 +1,6 @@
 """Which layers overwrite their input, and in which order gradients are added.
 
-The executor's memory and the predicted memory both follow these rules.
+The executor's memory and the memory prediction both follow these rules.
 """
 
 from __future__ import annotations
@@ -10,17 +10,13 @@ from hpcpar.network.layers import Layer
 
 
 def in_place(layer: Layer, producer: Layer) -> bool:
-    """True where the layer may overwrite its input: nobody's backward pass reads what it
-    overwrites.
-    """
+    """True where the layer may overwrite its input: no backward pass reads that input."""
     if "input" in layer.backward_reads or not layer.in_place:
         return False
     return layer.is_view or producer.lends_to(layer)
 
 
 def begins_sum(network: Network, producer: Layer, consumer: Layer, which: int) -> bool:
-    """True where, of the gradients of a tensor that several layers read, that of input `which` of
-    `consumer` is the first to be made.
-    """
+    """True if the backward pass computes this input's gradient first among all readers'."""
     return consumer.name == network.consumers[producer.name][-1] and consumer.inputs.index(
         producer.name) == which

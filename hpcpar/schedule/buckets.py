@@ -1,4 +1,4 @@
-"""Buckets: the gradients of several layers are summed at once, with one latency."""
+"""Buckets: one allreduce sums the gradients of several layers, so they share its latency."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from hpcpar.schedule.outline_steps import Move
 
 @dataclass(eq=False)
 class Pending:
-    """A layer whose gradient each rank has computed, and the movement that sums it, if any."""
+    """A layer with a complete local gradient, and the movement that sums it, if any."""
 
     layer: Layer
     move: Move | None = None
 
 
 def sums_known(plan: Plan, layer: Layer) -> bool:
-    """True where all ranks know the gradient from their moments: synchronised batch normalisation.
-    """
+    """True where summed moments already give the gradient: synchronised batch norm."""
     return layer.statistics == "batch" and plan.batch_norm == "sync"
 
 
 def summed(plan: Plan, layers: Sequence[Layer]) -> list[Layer]:
-    """The layers whose gradients are sums over ranks, in the order in which they are complete."""
+    """The layers whose gradients are summed over ranks, in the order of the backward pass."""
     return [layer for layer in reversed(layers)
             if layer.learns and layer.owns_weights and not sums_known(plan, layer)]
 
 
 def gradient_bytes(network: Network, plan: Plan, layer: Layer) -> int:
-    """Size of the gradient of a layer's weights."""
+    """Size of a layer's weight gradient."""
     return layer.parameters(network.input_shape(layer)) * plan.formats.weight_bytes
 
 
 def share(plan: Plan, layer: Layer, following: Layer) -> bool:
-    """True where two layers may share a bucket: the same ranks sum their whole gradients."""
+    """True where two layers may share a bucket: the same ranks sum whole gradients of both."""
     one, other = plan.configs[layer.name], plan.configs[following.name]
     return (plan.synchronisation is Synchronisation.ALLREDUCE and one.key == other.key
             and not one.cuts_channels)
@@ -50,19 +49,19 @@ def share(plan: Plan, layer: Layer, following: Layer) -> bool:
 
 def closes(network: Network, plan: Plan, layers: Sequence[Layer],
            bucket_bytes: Ints) -> list[Flags]:
-    """Where buckets end: layers join the open bucket up to its size.
+    """Find where buckets end: a layer joins the open bucket unless it would grow too large.
 
     Parameters
     ----------
     layers : sequence of Layer
-        As `summed` gives them.
+        The result of `summed`.
     bucket_bytes : int
         `Plan.bucket_bytes`, or an array of sizes.
 
     Returns
     -------
     list of bool
-        For each layer (and size), whether it is the last of its bucket.
+        True for the last layer of a bucket; an array with an entry per size.
     """
     ends: list[Flags] = []
     held: Ints = 0
@@ -77,5 +76,5 @@ def closes(network: Network, plan: Plan, layers: Sequence[Layer],
 
 
 def bucket_layout(plan: Plan, layer: Layer, items: Ints) -> Layout:
-    """A number of gradients side by side, up to those of `layer`: every rank has all of them."""
+    """A bucket of `items` gradients that ends with `layer`'s; every rank holds all of it."""
     return Layout(plan.configs[layer.name], (Axis("items", items, items),))

@@ -1,4 +1,4 @@
-"""The parts of the lowering: the steps of one layer or edge, forward and backward."""
+"""Parts of the lowering: the steps of one layer or edge, forward and backward."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import gradient, update
 
-#: Numbers that every rank holds a part of and that are summed with the loss: the loss itself, the
-#: correct samples, and what the ranks ask of each other (see `hpcpar.train.saving.Ask`).
+#: Numbers summed over ranks in the loss's allreduce: the loss, the number of correct samples, and
+#: the ranks' requests to each other (`hpcpar.train.saving.Ask`).
 LOSS_SUMS = 3
 
 
@@ -41,15 +41,14 @@ class Builder(Emitter):
         self._received: set[str] = set()
 
     @cached_property
-    def again(self) -> Recompute:
-        """The layers that gradient checkpointing computes again."""
+    def recompute(self) -> Recompute:
+        """The layers that gradient checkpointing recomputes."""
         return recompute(self.network, self.plan)
 
     # -- parts, for the cost tables of a search ----------------------------------------------------
     def node(self, layer: Layer, batch: int) -> None:
-        """All steps that depend on the layer's own configuration only.
-
-        These are all of its steps but the movements of its inputs.
+        """Append every step that depends on this layer's configuration alone: all of its steps but
+        the movements of its inputs.
         """
         if layer.inputs:
             self.layer_forward(layer, batch, [])
@@ -61,8 +60,10 @@ class Builder(Emitter):
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
 
     def edge(self, e: Edge) -> list[Move]:
-        """All steps that depend on the configurations at both ends of an edge: its movements."""
-        moves = [self.fetch(e), *([self.give_back(e)] if e.producer.name in self.trains else [])]
+        """Append an edge's movements, which depend on the configurations at both of its ends."""
+        moves = [self.fetch(e)]
+        if e.producer.name in self.trains:
+            moves.append(self.return_gradient(e))
         return [move for move in moves if move is not None]
 
     # -- forward -----------------------------------------------------------------------------------
@@ -72,21 +73,22 @@ class Builder(Emitter):
             self.layer_forward(layer, batch, [(e, self.fetch(e)) for e in edges])
 
     def fetch(self, e: Edge, phase: Phase = Phase.FORWARD) -> Move | None:
-        """Make the consumer's needed boxes."""
-        return self.alone(self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed,
-                                    e.key))
+        """Bring the boxes that the consumer needs to its ranks."""
+        return self.wait_unless_overlapped(
+            self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key))
 
-    def compute_again(self, segment: int, batch: int) -> None:
-        """Compute again what the backward pass reads of a segment.
+    def recompute_segment(self, segment: int, batch: int) -> None:
+        """Recompute the outputs of a segment that the backward pass reads.
 
-        The statistics of batch normalisation were kept.
+        Batch normalisation keeps its statistics from the forward pass.
         """
         for layer in self.network.layers[1:]:
-            if self.again.of(layer.name) != segment or not self.again.needs(layer):
+            if self.recompute.segment_of(layer.name) != segment or not self.recompute.needs(layer):
                 continue
-            gone = [e for e in self.edges.into(layer, batch) if e.producer.name in self.again.again]
-            moves = [(e, self.fetch(e, Phase.RECOMPUTE)) for e in gone]
-            if layer.name in self.again.again:
+            dropped = [e for e in self.edges.into(layer, batch)
+                       if e.producer.name in self.recompute.layers]
+            moves = [(e, self.fetch(e, Phase.RECOMPUTE)) for e in dropped]
+            if layer.name in self.recompute.layers:
                 self.layer_forward(layer, batch, moves, Phase.RECOMPUTE)
             else:
                 for _, move in moves:
@@ -94,7 +96,7 @@ class Builder(Emitter):
 
     def layer_forward(self, layer: Layer, batch: int, arriving: list[tuple[Edge, Move | None]],
                       phase: Phase = Phase.FORWARD) -> None:
-        """Compute a layer once its inputs have arrived; a halo travels beside the interior."""
+        """Compute a layer once its inputs have arrived; the interior overlaps with the halo."""
         halo: Flags = False
         if self.full and layer.has_interior and arriving:
             halo = np.asarray(arriving[0][0].forward.code) == CODES[Kind.HALO]
@@ -110,7 +112,7 @@ class Builder(Emitter):
         self.wait(self.sum_of_parts(layer, batch, phase))
 
     def moments(self, phase: Phase, layer: Layer, batch: int) -> Move | None:
-        """The sums behind means and variances, added over the ranks that share them."""
+        """Add the sums behind means and variances over the ranks that share them."""
         layout = moments_layout(self.network, self.plan, layer, batch)
         pattern = moments_pattern(self.network, self.plan, layer)
         tensor = TensorRef(layer.name, Role.MOMENTS, gradient=phase is Phase.BACKWARD)
@@ -119,16 +121,16 @@ class Builder(Emitter):
                          ("moments", self.edges.key(layer, samples)), MOMENT_BYTES)
 
     def sum_of_parts(self, layer: Layer, batch: int, phase: Phase) -> Move | None:
-        """Add the partial sums of a cut reduction (k).
+        """Add the partial sums of a reduction that is cut (k).
 
-        Backward is the adjoint: every part gets the gradient of the sum.
+        The backward pass does the adjoint: every part gets the gradient of the sum.
         """
         config = self.plan.configs[layer.name]
         if not config.reduces:
             return None
         if not layer.is_matmul or getattr(layer, "groups", 1) > 1:
-            raise InputError(f"layer '{layer.name}' ({layer.kind}): only convolutions of one group "
-                             "and linear layers can be cut by k")
+            raise InputError(f"layer '{layer.name}' ({layer.kind}) cannot be cut by k; cut only "
+                             "linear layers and convolutions with one group by k")
         parts = computed(self.network, layer, config, batch)
         whole = owned(self.network, layer, config, batch)
         key = ("sum", self.edges.key(layer, batch))
@@ -142,17 +144,15 @@ class Builder(Emitter):
         return self.move(phase, layer.name, tensor, pattern, parts, whole, key)
 
     def loss(self) -> Move | None:
-        """Sum the loss over all ranks, if it is the network's; those that hold no part of it add
-        zeros.
-        """
+        """Sum the loss over all ranks, unless the caller computes it."""
         if self.network.loss.outside:
             return None
         everyone = Config(n=self.plan.ranks)
         layout = Layout(everyone, (Axis("sums", LOSS_SUMS, LOSS_SUMS),))
         pattern = collective_along(Kind.ALLREDUCE, everyone, ("n",))
-        return self.alone(self.move(Phase.LOSS, self.network.layers[-1].name,
-                                    TensorRef("", Role.LOSS), pattern, layout, layout, ("loss",),
-                                    item_bytes=8))
+        return self.wait_unless_overlapped(
+            self.move(Phase.LOSS, self.network.layers[-1].name, TensorRef("", Role.LOSS), pattern,
+                      layout, layout, ("loss",), item_bytes=8))
 
     def finish(self, sums: Move | None) -> None:
         """Wait for the loss at the end of the iteration."""
@@ -161,12 +161,11 @@ class Builder(Emitter):
 
     # -- backward ----------------------------------------------------------------------------------
     def backward(self, layers: Sequence[Layer], batch: int, moving: bool = True) -> list[Pending]:
-        """Backward steps; returns weighted layers with the movement that sums their gradient (None
-        where nothing is summed).
+        """Append the backward steps; return every layer that owns weights with the movement that
+        sums its gradient (None where no sum is needed).
 
-        The sum of a full bucket starts behind the movements of the next layer with weights, which
-        computing waits for. Without `moving`, gradients of inputs are computed and stay where they
-        are.
+        A full bucket's sum starts after the movements of the next layer with weights, because
+        compute waits for those. Without `moving`, input gradients are computed but not sent.
         """
         pending: list[Pending] = []
         bucket: list[Pending] = []
@@ -175,30 +174,30 @@ class Builder(Emitter):
         ends = closes(self.network, self.plan, summed(self.plan, layers), self.plan.bucket_bytes)
         closes_bucket = dict(zip(names, ends, strict=True))
         self._received.clear()
-        segment = self.again.of(layers[-1].name) if moving else 0
+        segment = self.recompute.segment_of(layers[-1].name) if moving else 0
         for layer in reversed(layers):
-            if moving and self.again.of(layer.name) != segment:
-                segment = self.again.of(layer.name)
-                self.compute_again(segment, batch)
-            if not (layer.learns or self.wants(layer)):
+            if moving and self.recompute.segment_of(layer.name) != segment:
+                segment = self.recompute.segment_of(layer.name)
+                self.recompute_segment(segment, batch)
+            if not (layer.learns or self.needs_input_gradient(layer)):
                 continue
             self.wait(self.sum_of_parts(layer, batch, Phase.BACKWARD))
             if layer.statistics and not layer.is_loss:
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
-                if layer.statistics == "batch" or self.wants(layer):
+                if layer.statistics == "batch" or self.needs_input_gradient(layer):
                     self.wait(self.moments(Phase.BACKWARD, layer, batch))
-            back = self.input_gradients(layer, batch, moving)
+            returned = self.input_gradients(layer, batch, moving)
             if layer.name in closes_bucket:
                 self.sum_bucket(full)
                 full = []
             if layer.learns and not layer.statistics:
                 if not self.full:
-                    self.arrive(back, batch)
+                    self.receive_gradients(returned, batch)
                 self.compute(Phase.BACKWARD, layer, Op.BACKWARD_WEIGHT, batch)
                 if self.full:
-                    self.arrive(back, batch)
+                    self.receive_gradients(returned, batch)
             else:
-                self.arrive(back, batch)
+                self.receive_gradients(returned, batch)
             if layer.learns and layer.owns_weights:
                 pending.append(Pending(layer))
             if layer.name in closes_bucket:
@@ -215,31 +214,30 @@ class Builder(Emitter):
             for p in bucket:
                 p.move = move
 
-    def wants(self, layer: Layer) -> bool:
-        """True where the gradient of an input is needed."""
+    def needs_input_gradient(self, layer: Layer) -> bool:
+        """True if a layer before this one is trained."""
         return any(name in self.trains for name in layer.inputs)
 
     def input_gradients(self, layer: Layer, batch: int,
                         moving: bool) -> list[tuple[Edge, Move | None]]:
-        """Compute the gradients of the layer's inputs and, where `moving`, send them to their
-        owners.
-        """
-        if not self.wants(layer):
+        """Compute the gradients of the layer's inputs; with `moving`, send them to their owners."""
+        if not self.needs_input_gradient(layer):
             return []
         self.compute(Phase.BACKWARD, layer, Op.BACKWARD, batch)
         if not moving:
             return []
-        wanted = [e for e in self.edges.into(layer, batch) if e.producer.name in self.trains]
-        return [(e, self.give_back(e)) for e in wanted]
+        return [(e, self.return_gradient(e)) for e in self.edges.into(layer, batch)
+                if e.producer.name in self.trains]
 
-    def give_back(self, e: Edge) -> Move | None:
-        """Sum the gradients of needed boxes onto owned ones."""
-        return self.alone(self.move(Phase.BACKWARD, e.consumer.name, e.gradient,
-                                    e.backward, e.needed, e.owned, e.key))
+    def return_gradient(self, e: Edge) -> Move | None:
+        """Sum the gradients of needed boxes onto owned boxes."""
+        return self.wait_unless_overlapped(
+            self.move(Phase.BACKWARD, e.consumer.name, e.gradient, e.backward, e.needed, e.owned,
+                      e.key))
 
-    def arrive(self, back: list[tuple[Edge, Move | None]], batch: int) -> None:
-        """Wait for the gradients of inputs, and add those of a tensor that several layers read."""
-        for e, move in back:
+    def receive_gradients(self, returned: list[tuple[Edge, Move | None]], batch: int) -> None:
+        """Wait for input gradients; a tensor with several readers accumulates them."""
+        for e, move in returned:
             self.wait(move)
             if e.producer.name in self._received:
                 self.compute(Phase.BACKWARD, e.producer, Op.ACCUMULATE, batch, tensor=e.tensor)

@@ -1,4 +1,4 @@
-"""The tensor between two layers: owned and needed boxes, and its movements in both directions."""
+"""The tensor between two layers: owned and needed boxes, and the movements between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Edge:
     which : int
         Index of the tensor among the consumer's inputs.
     key : tuple
-        Equal for edges that move alike: layers of equal shapes and options under the same
+        Equal for edges with equal movements: layers of equal shapes and options under the same
         configurations share it.
     """
 
@@ -38,13 +38,13 @@ class Edge:
 
     @property
     def kind(self) -> Kind | None:
-        """How the tensor moves, in a single plan; None where it stays."""
+        """How the tensor moves in a single plan; None where it stays in place."""
         assert isinstance(self.forward, Pattern)
         return self.forward.kind
 
     @property
     def adjoint_kind(self) -> Kind | None:
-        """How its gradient moves, in a single plan."""
+        """How its gradient moves in a single plan."""
         assert isinstance(self.backward, Pattern)
         return self.backward.kind
 
@@ -62,7 +62,7 @@ class Edge:
 class Edges:
     """All edges of a plan, or of a family of plans, for any number of samples.
 
-    Layouts and patterns are computed once for edges that move alike.
+    Edges with the same key share layouts and patterns, which are computed once.
     """
 
     def __init__(self, network: Network, plan: Plan) -> None:
@@ -71,12 +71,12 @@ class Edges:
         self._needs: dict[Hashable, Layout] = {}
 
     def key(self, layer: Layer, batch: int) -> Hashable:
-        """A key, equal for layers that work alike."""
+        """Equal for layers that do the same work."""
         config = self.plan.configs[layer.name]
         return (self.network.signatures[layer.name], config.key, batch)
 
     def needs(self, layer: Layer, batch: int) -> tuple[Layout, ...]:
-        """Layouts of the boxes that ranks need of each input of `layer` for `batch` samples."""
+        """The boxes that ranks need of each input of `layer`, for `batch` samples."""
         out = []
         for which in range(len(layer.inputs)):
             key = (self.key(layer, batch), which)
@@ -96,14 +96,14 @@ class Edges:
         config = self.plan.configs[producer.name]
         key = (self.key(layer, batch), which, config.key)
         if key not in self._known:
-            own = owned(self.network, producer, config, batch)
-            need = self.needs(layer, batch)[which]
-            self._known[key] = (own, need, *patterns(own, need))
+            source = owned(self.network, producer, config, batch)
+            target = self.needs(layer, batch)[which]
+            self._known[key] = (source, target, *patterns(source, target))
         return Edge(producer, layer, which, *self._known[key], key)
 
 
 def edges(network: Network, plan: Plan) -> dict[str, tuple[Edge, ...]]:
     """The edges into every layer but the input, by the consumer's name."""
-    found = Edges(network, plan)
-    return {layer.name: found.into(layer, plan.batch) for layer in network.layers
+    all_edges = Edges(network, plan)
+    return {layer.name: all_edges.into(layer, plan.batch) for layer in network.layers
             if layer.inputs}

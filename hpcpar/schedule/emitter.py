@@ -1,4 +1,4 @@
-"""Appends steps to an outline: computations, movements, and which step waits for which movement."""
+"""Appends steps to an outline: compute, movements, and which step waits for which movement."""
 
 from __future__ import annotations
 
@@ -27,21 +27,11 @@ from hpcpar.schedule.steps import Op, Phase, Role, TensorRef
 
 
 class Emitter:
-    """Appends steps in order; a movement learns later which step needs it.
-
-    Parameters
-    ----------
-    choose : callable
-        Picks algorithm and segments of every collective.
-
-    Attributes
-    ----------
-    part : int
-        Index of the pass through the fully-connected layers that the steps belong to.
-    """
+    """Appends steps in order; `wait` says which step needs a movement."""
 
     def __init__(self, network: Network, plan: Plan, choose: Chooser) -> None:
         self.network, self.plan, self.choose = network, plan, choose
+        #: Index of the current pass through the fully connected layers.
         self.part = 0
         self.edges = Edges(network, plan)
         self.out = Outline(plan, self.edges)
@@ -50,7 +40,7 @@ class Emitter:
 
     def compute(self, phase: Phase, layer: Layer, op: Op, batch: int, present: Flags = True,
                 tensor: TensorRef | None = None) -> None:
-        """Append a computation, unless no case has it."""
+        """Append a compute step if it occurs in some case."""
         if present is True or np.asarray(present).any():
             self.steps.append(Task(phase, layer, op, batch, present, self.part, tensor))
 
@@ -58,7 +48,7 @@ class Emitter:
         self, phase: Phase, layer: str, tensor: TensorRef, pattern: AnyPattern, source: Layout,
         destination: Layout, key: Hashable, item_bytes: int | None = None, root: int = 0,
     ) -> Move | None:
-        """Append a movement; None if nothing moves in any case."""
+        """Append a movement; return None if nothing moves in any case."""
         if not pattern.kinds:
             return None
         formats = self.plan.formats
@@ -82,13 +72,13 @@ class Emitter:
         return step
 
     def wait(self, move: Move | None) -> None:
-        """The next step needs the result of `move`."""
+        """Make the next step wait for `move`."""
         overlaps = self.plan.overlap is not Overlap.NONE
         if move is not None and (overlaps or move.needed_by == NOT_YET):
             move.needed_by = len(self.steps)
 
-    def alone(self, move: Move | None) -> Move | None:
-        """Without overlap, the next step waits for a movement, even if it is a movement itself."""
+    def wait_unless_overlapped(self, move: Move | None) -> Move | None:
+        """Without overlap, make the next step wait for `move`, even if that step is a movement."""
         if self.plan.overlap is Overlap.NONE:
             self.wait(move)
         return move

@@ -1,4 +1,4 @@
-"""An exchange: what one rank packs, sends, receives and unpacks in a communication step."""
+"""An exchange: one rank's pack, messages and unpack in a communication step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Kept:
-    """A box that stays on its rank: in the held array, and in the wanted one."""
+    """A box that stays on its rank, in the indices of the held and of the wanted array."""
 
     held: Box
     wanted: Box
@@ -34,16 +34,15 @@ class Exchange:
     wire_items : int
         Size of the wire buffer; 0 for an allreduce, whose wire is the tensor itself.
     pack : tuple of Piece
-        Boxes of the held array that are copied into the wire.
+        Boxes that are copied from the held array into the wire.
     peers : tuple of int
-        Ranks, by the member index that messages name.
-    rounds : tuple of Round
+        Ranks, by the member index that messages use.
     unpack : tuple of Piece or Kept
-        A Piece is copied (added, where the step reduces) from the wire into the wanted array. What
-        is Kept is copied from the held array without a message. The order is that of the parts, so
-        that replicas add in the same order.
+        A `Piece` is copied from the wire into the wanted array, or added where the step reduces. A
+        `Kept` box is copied from the held array without a message. All replicas unpack in the same
+        order, so their sums are equal.
     in_flight : int
-        A round starts when the one so many before it is complete.
+        Rounds that may be in flight: round i starts once round ``i - in_flight`` is complete.
     """
 
     wire_items: int

@@ -1,7 +1,7 @@
-"""Freezing: from the outlines of a plan to the one list of steps that is priced and executed.
+"""Freezing: from a plan's outlines to the one list of steps that is priced and executed.
 
-An outline is of one pass. A plan with micro-batches passes several times, stage by stage, and its
-list has every step of every pass. Every stage does its own steps of the list, in order.
+An outline describes one pass. A plan with micro-batches has several passes per stage, and its list
+has every step of every pass. Each stage does its own steps of the list, in order.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from hpcpar.schedule.steps import PASSES, Comm, Compute, Group, Phase, Schedule,
 
 
 class Entry(NamedTuple):
-    """A step at its place in the list, with what it is in every case of a family of plans.
+    """A step at its place in the list, for every case of a family of plans.
 
     Attributes
     ----------
     step : Task or Move
-        Of its micro-batch's outline.
+        The step in its micro-batch's outline.
     part : int
         The micro-batch, or the pass through the layers after a switch.
     needed_by : int
-        Place of the first step that uses a movement's result; the number of steps stands for the
-        end. A task's own place.
+        For a movement, the index of the first step that uses its result, or the number of steps
+        (the end). For a task, its own index.
     stage : int
-        The stage that computes, or sends.
+        The stage that computes or sends.
     receivers : tuple of int
         The stages that wait for a movement.
     """
@@ -47,9 +47,9 @@ class Entry(NamedTuple):
     receivers: tuple[int, ...]
 
 
-def freeze(plan: Plan, each: Sequence[Outline], training: bool = True) -> Schedule:
-    """The frozen schedule of the outlines of all micro-batches."""
-    return frozen(plan, listed(plan, each, training))
+def freeze(plan: Plan, outlines: Sequence[Outline], training: bool = True) -> Schedule:
+    """The schedule of a plan's outlines, one per micro-batch."""
+    return frozen(plan, listed(plan, outlines, training))
 
 
 def frozen(plan: Plan, entries: Sequence[Entry]) -> Schedule:
@@ -63,117 +63,111 @@ def samples_of(plan: Plan, part: int) -> int:
     return stop - start
 
 
-def listed(plan: Plan, each: Sequence[Outline], training: bool = True) -> list[Entry]:
-    """The steps of an iteration in the order in which they are done.
-
-    Parameters
-    ----------
-    each : sequence of Outline
-        Of every micro-batch.
-    """
-    starts = firsts(each[0].edges.network, plan)
-    ends = {step: _ends(step, plan, starts) for out in dict.fromkeys(each) for step in out.steps
+def listed(plan: Plan, outlines: Sequence[Outline], training: bool = True) -> list[Entry]:
+    """The steps of an iteration in execution order, from one outline per micro-batch."""
+    starts = firsts(outlines[0].edges.network, plan)
+    ends = {step: _ends(step, plan, starts)
+            for outline in dict.fromkeys(outlines) for step in outline.steps
             if step.present is True or np.any(step.present)}
     if plan.microbatches == 1:
-        places = [_Place(0, i, 0) for i, step in enumerate(each[0].steps) if step in ends]
+        places = [_Place(0, i, 0) for i, step in enumerate(outlines[0].steps) if step in ends]
     else:
-        places = _by_pass(plan, each, len(starts), ends, training)
-    return _numbered(each, places, ends)
+        places = _by_pass(plan, outlines, len(starts), ends, training)
+    return _numbered(outlines, places, ends)
 
 
-#: By step that occurs in some case: the stage that does it or sends, and those that receive.
+#: For each step that occurs: the stage that computes or sends, and the stages that receive.
 _Ends = dict[Task | Move, tuple[int, tuple[int, ...]]]
 
 
 def _ends(step: Task | Move, plan: Plan, starts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """The stage that does a step or sends, and those that receive."""
     if len(starts) == 1:
         return 0, (0,)
     if isinstance(step, Task):
         stage = stage_of(starts, plan.configs[step.layer.name].first)
         return stage, (stage,)
-    if step.phase is Phase.LOSS:  # the last stage has it, and all sum it
+    if step.phase is Phase.LOSS:  # the last stage computes it, and all stages sum it
         return len(starts) - 1, tuple(range(len(starts)))
     sender = stage_of(starts, step.source.config.first)
     return sender, (stage_of(starts, step.destination.config.first),)
 
 
 class _Place(NamedTuple):
-    """Step `at` of a micro-batch's outline, which is done in the pass number `cell`."""
+    """Step `at` of a micro-batch's outline, in pass number `cell`."""
 
     part: int
     at: int
     cell: int
 
 
-#: When a stage does a step: in its forward or backward passes, in the last backward pass, or at the
-#: end.
+#: When a stage does a step: in its forward or backward passes, in its last backward pass
+#: (gradients), or at the end of the iteration (updates).
 _WHEN = {Phase.FORWARD: Phase.FORWARD, Phase.RECOMPUTE: Phase.BACKWARD,
          Phase.BACKWARD: Phase.BACKWARD, Phase.GRADIENT: Phase.GRADIENT, Phase.LOSS: Phase.UPDATE,
          Phase.UPDATE: Phase.UPDATE}
 
 
 class _Steps:
-    """The steps of an outline by (stage, when); `leaving` are movements to other stages."""
+    """An outline's steps by (stage, when): `inside` a stage, or `leaving` it for other stages."""
 
-    def __init__(self, out: Outline, ends: _Ends) -> None:
-        self.own: dict[tuple[int, Phase], list[int]] = defaultdict(list)
+    def __init__(self, outline: Outline, ends: _Ends) -> None:
+        self.inside: dict[tuple[int, Phase], list[int]] = defaultdict(list)
         self.leaving: dict[tuple[int, Phase], list[int]] = defaultdict(list)
-        for i, step in enumerate(out.steps):
+        for i, step in enumerate(outline.steps):
             if step in ends:
                 stage, receivers = ends[step]
-                chosen = self.own if stage in receivers else self.leaving
+                chosen = self.inside if stage in receivers else self.leaving
                 chosen[stage, _WHEN[step.phase]].append(i)
 
 
-def _by_pass(plan: Plan, each: Sequence[Outline], stages: int, ends: _Ends,
+def _by_pass(plan: Plan, outlines: Sequence[Outline], stages: int, ends: _Ends,
              training: bool) -> list[_Place]:
-    """Pass by pass: its steps, then what leaves its stage; gradients are summed in each stage's
-    last backward pass.
+    """Pass by pass: the steps inside its stage, then the messages to other stages. Each stage sums
+    its weight gradients in its last backward pass.
     """
-    steps = {out: _Steps(out, ends) for out in dict.fromkeys(each)}
+    steps = {outline: _Steps(outline, ends) for outline in dict.fromkeys(outlines)}
     last = plan.microbatches - 1
     order = cells(plan.order, stages, plan.microbatches, training)
     places: list[_Place] = []
     for number, cell in enumerate(order):
-        found, key = steps[each[cell.part]], (cell.stage, cell.phase)
-        own = found.own[key]
+        of_part, key = steps[outlines[cell.part]], (cell.stage, cell.phase)
+        inside = of_part.inside[key]
         if cell.phase is Phase.BACKWARD and cell.part == last:
-            own = sorted(own + found.own[cell.stage, Phase.GRADIENT])
-        places += [_Place(cell.part, at, number) for at in (*own, *found.leaving[key])]
+            inside = sorted(inside + of_part.inside[cell.stage, Phase.GRADIENT])
+        places += [_Place(cell.part, at, number) for at in (*inside, *of_part.leaving[key])]
     ending = sorted(at for stage in range(stages)
-                    for at in steps[each[last]].own[stage, Phase.UPDATE])
+                    for at in steps[outlines[last]].inside[stage, Phase.UPDATE])
     return places + [_Place(last, at, len(order)) for at in ending]
 
 
-def _numbered(each: Sequence[Outline], places: Sequence[_Place], ends: _Ends) -> list[Entry]:
-    """A movement is needed by the first step that its receivers do themselves, of its micro-batch
-    and from the place on that its outline says.
+def _numbered(outlines: Sequence[Outline], places: Sequence[_Place], ends: _Ends) -> list[Entry]:
+    """Find the step that needs each movement: in its micro-batch, the first step inside a receiving
+    stage at or after the place that the outline names.
 
-    Other steps do not count: their order in the list is not that of the outline.
+    Other stages' steps do not count, because the list orders them differently from the outline.
     """
     # (micro-batch, stage) -> (place in its outline, place in the list), and the end
-    own: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(
+    inside: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(
         lambda: [(sys.maxsize, len(places))])
-    done: dict[int, int] = {}  # pass -> the place after it
+    pass_ends: dict[int, int] = {}
     for index, (part, at, cell) in enumerate(places):
-        stage, receivers = ends[each[part].steps[at]]
+        stage, receivers = ends[outlines[part].steps[at]]
         if stage in receivers:
-            own[part, stage].append((at, index))
-        done[cell] = index + 1
-    for found in own.values():
-        found.sort()
+            inside[part, stage].append((at, index))
+        pass_ends[cell] = index + 1
+    for pairs in inside.values():
+        pairs.sort()
     entries: list[Entry] = []
     for index, (part, at, cell) in enumerate(places):
-        step, needed = each[part].steps[at], index
+        step, needed = outlines[part].steps[at], index
         if isinstance(step, Move):
             assert step.needed_by > at
-            from_there = (step.needed_by, -1)
-            waiting = [own[part, receiver] for receiver in ends[step][1]]
-            needed = min(found[bisect.bisect_left(found, from_there)][1] for found in waiting)
-            if needed <= index:  # nothing that comes later needs it: by the end of its pass
-                needed = done[cell]
-        shown = step.part if len(each) == 1 else part if step.phase in PASSES else 0
+            named = (step.needed_by, -1)
+            waiting = [inside[part, receiver] for receiver in ends[step][1]]
+            needed = min(pairs[bisect.bisect_left(pairs, named)][1] for pairs in waiting)
+            if needed <= index:  # no later step needs it: complete it by the end of its pass
+                needed = pass_ends[cell]
+        shown = step.part if len(outlines) == 1 else part if step.phase in PASSES else 0
         entries.append(Entry(step, shown, needed, *ends[step]))
     return entries
 
@@ -186,7 +180,7 @@ def _frozen(index: int, entry: Entry) -> Step:
 
 
 def frozen_movement(step: Move, index: int = 0, part: int = 0, needed_by: int = 0) -> Comm:
-    """The communication step that a movement of a single plan is."""
+    """A single plan's movement as a communication step."""
     assert isinstance(step.pattern, Pattern) and step.pattern.kind is not None
     kind, group = step.pattern.kind, step.pattern.group
     if group is not None:

@@ -1,15 +1,14 @@
 """Point-to-point messages between two layouts: halo exchanges, redistributions and their adjoints.
 
-Every rank takes its box of the target layout in pieces, one from each rank whose box of the source
-layout meets it. Where several ranks hold the same values (replicas), it asks only those with its
-own replica index, so that every element reaches it once. What it holds itself it keeps, without a
-message.
+A rank assembles its target box from the source boxes that overlap it, one piece per source rank.
+Where replicas hold the same values, a rank receives only from ranks with its own replica index, so
+every element arrives once. A piece that the rank itself holds needs no message.
 
-In a halo exchange forward, the source layout is what ranks own of a layer's input and the target is
-what they need of it: a rank receives from its neighbours the border rows that its windows reach.
-Backward, source and target swap: a rank sends the gradients of those rows back to their owners,
-which add them (`Comm.reduce`). Where a needed box leaves the axis and goes on at its other end
-(`Periodic`), the ranks at the two ends are neighbours.
+In a forward halo exchange, ranks own the source boxes of a layer's input and need the target boxes:
+a rank receives from its neighbours the border rows that its windows reach. In the backward pass,
+source and target swap: a rank sends the gradients of those rows back to their owners, which add
+them (`Comm.reduce`). On a `Periodic` axis, a needed box may continue at the other end, so the ranks
+at the two ends are neighbours.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from hpcpar.schedule.algorithms.base import Message, Round
 from hpcpar.schedule.exchange import Exchange, Kept, Piece
 from hpcpar.schedule.steps import Comm
 
-#: A peer, and a box that moves: in the holder's indices, and in the receiver's.
+#: A peer, and the box that moves: in the holder's indices, then in the receiver's.
 Part = tuple[int, Box, Box]
 
 
 def point_to_point(step: Comm, rank: int) -> Exchange:
-    """The exchange of `rank` in a halo exchange or a redistribution: one round of messages.
+    """`rank`'s part in a halo exchange or a redistribution: one round of messages.
 
-    The wire buffer holds first what is sent, by receiver, then what is received, by sender.
+    The wire buffer holds outgoing pieces by receiver, then incoming pieces by sender.
     """
     pack: list[Piece] = []
     sends: list[Message] = []
@@ -54,7 +53,7 @@ def point_to_point(step: Comm, rank: int) -> Exchange:
 
 
 def _sent(step: Comm, rank: int) -> Iterator[Part]:
-    """The receivers of `rank`'s messages and the boxes that it sends to them, in order of rank."""
+    """The boxes that `rank` sends, with their receivers, in rank order."""
     held = step.source_box(rank)
     if items(held):
         replica = step.source.replica(rank)
@@ -64,7 +63,7 @@ def _sent(step: Comm, rank: int) -> Iterator[Part]:
 
 
 def _wanted(step: Comm, rank: int) -> Iterator[Part]:
-    """The sources of `rank`'s wanted box, itself included, and what it takes from each."""
+    """The pieces of `rank`'s target box, with their holders; `rank` itself may be one."""
     wanted = step.destination_box(rank)
     if items(wanted):
         replica = step.source.replica(rank)
@@ -74,9 +73,9 @@ def _wanted(step: Comm, rank: int) -> Iterator[Part]:
 
 
 def _parts(step: Comm, pairs: Iterable[Part]) -> Iterator[Part]:
-    """The boxes that held and wanted boxes have in common, in an order that both ranks know."""
+    """The overlaps of held and wanted boxes, in the same order on sender and receiver."""
     for peer, held, wanted in pairs:
-        along = (shared(a, b, int(extent)) for a, b, extent in zip(
+        by_axis = (shared(a, b, int(extent)) for a, b, extent in zip(
             held, wanted, step.source.shape, strict=True))
-        for common in itertools.product(*along):
-            yield peer, tuple(a for a, _ in common), tuple(b for _, b in common)
+        for overlap in itertools.product(*by_axis):
+            yield peer, tuple(a for a, _ in overlap), tuple(b for _, b in overlap)

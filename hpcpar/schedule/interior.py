@@ -1,4 +1,4 @@
-"""The part of a convolution's output that needs no halo: computed while the halo travels."""
+"""The part of a convolution's output that needs no halo; it is computed while the halo travels."""
 
 from __future__ import annotations
 
@@ -8,44 +8,33 @@ from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.layout import Layout
 
 
-def interior(have: Layout, want: Layout, out: Box, rank: int) -> Box:
-    """The largest box of `rank`'s outputs that reads only what the rank owns of the input.
-
-    Parameters
-    ----------
-    have, want : Layout
-        Owned and needed boxes of the layer's input.
-    out : Box
-        The rank's box of the layer's output (same axis order).
-    """
-    mine = have.box(rank)
+def interior(owned: Layout, needed: Layout, out: Box, rank: int) -> Box:
+    """The largest part of `rank`'s output box `out` that reads only input that the rank owns."""
     box = []
-    for (lo, hi), own, a in zip(out, mine, want.axes, strict=True):
-        if isinstance(a.relation, Sliding) and want.degree(a) > 1:
-            box.append(inner(a, (lo, hi), own))
-        else:
-            box.append((lo, hi))
+    for outputs, inputs, axis in zip(out, owned.box(rank), needed.axes, strict=True):
+        slides = isinstance(axis.relation, Sliding) and needed.degree(axis) > 1
+        box.append(inner(axis, outputs, inputs) if slides else outputs)
     return tuple(box)
 
 
-def inner(axis: Axis, out: Interval, own: Interval) -> Interval:
-    """The outputs of `out` along an axis that read only what lies in `own`."""
-    (lo, hi), needed, extent = out, axis.relation.needed, int(axis.extent)
-    while lo < hi and needed(lo, hi, extent)[0] < own[0]:
+def inner(axis: Axis, outputs: Interval, inputs: Interval) -> Interval:
+    """The outputs along an axis whose windows stay inside `inputs`."""
+    (lo, hi), needed, extent = outputs, axis.relation.needed, int(axis.extent)
+    while lo < hi and needed(lo, hi, extent)[0] < inputs[0]:
         lo += 1
-    while hi > lo and needed(lo, hi, extent)[1] > own[1]:
+    while hi > lo and needed(lo, hi, extent)[1] > inputs[1]:
         hi -= 1
     return lo, hi
 
 
 def strips(out: Box, inside: Box) -> list[Box]:
-    """`out` without `inside`, as disjoint boxes (axis by axis)."""
+    """`out` without `inside`, as disjoint boxes, axis by axis."""
     if any(stop <= start for start, stop in inside):
         return [out]
-    left, rest = [], list(out)
+    boxes, rest = [], list(out)
     for axis, ((lo, hi), (a, b)) in enumerate(zip(out, inside, strict=True)):
         for piece in ((lo, a), (b, hi)):
             if piece[1] > piece[0]:
-                left.append((*rest[:axis], piece, *rest[axis + 1:]))
+                boxes.append((*rest[:axis], piece, *rest[axis + 1:]))
         rest[axis] = (a, b)
-    return left
+    return boxes

@@ -17,7 +17,7 @@ def lower(network: Network, plan: Plan, choose: Chooser, *, training: bool = Tru
 
 def outlines(network: Network, plan: Plan, choose: Chooser, *,
              training: bool = True) -> list[Outline]:
-    """The outline of every micro-batch; equally large ones share it. The last is the largest."""
+    """One outline per micro-batch; micro-batches of one size share it. The last is the largest."""
     largest = outline(network, plan, choose, training=training)
     known = {plan.samples_of_a_pass: largest}
     out = []

@@ -1,6 +1,6 @@
 """The messages of one rank in a communication step.
 
-The communicator executes an `Exchange`. The trace of a run must show its `counts`.
+The communicator executes an `Exchange`; the trace of a run must equal its `counts`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Counts:
 
 @lru_cache(maxsize=10_000)
 def exchange(step: Comm, rank: int) -> Exchange:
-    """The exchange of `rank` in `step`, cached."""
+    """`make_exchange`, cached."""
     return make_exchange(step, rank)
 
 
 def make_exchange(step: Comm, rank: int) -> Exchange:
-    """The exchange of `rank` in `step`."""
+    """`rank`'s part in `step`."""
     if not step.concerns(rank):
         return NOTHING
     if step.group is None:
@@ -67,7 +67,7 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
 
 
 def _rooted(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
-    """Reduction and broadcast: the box of every member is the whole buffer."""
+    """Reduction and broadcast: every member's box is the whole buffer."""
     box, me = step.source_box(rank), peers.index(rank)
     n = items(box)
     if not n or len(peers) == 1:
@@ -90,8 +90,8 @@ def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
 def counts(step: Comm, rank: int) -> Counts:
     """Messages and bytes that `rank` sends in `step`.
 
-    A collective of the MPI library counts as one message with the rank's own contribution, because
-    the messages inside are not visible.
+    The MPI library hides a collective's messages: it counts as one message with the rank's own
+    contribution.
     """
     ex = exchange(step, rank)
     if ALGORITHMS[step.algorithm].library and len(ex.peers) > 1:

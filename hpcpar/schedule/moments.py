@@ -1,5 +1,5 @@
-"""Moments: the two sums behind each mean and variance of a normalisation, or each Dice of a loss,
-and their sum over ranks.
+"""Moments: the two sums behind each mean and variance of a normalisation, or behind each Dice
+coefficient of a loss, and how ranks add them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from hpcpar.schedule.pattern_family import AnyPattern, collective, collective_al
 from hpcpar.schedule.steps import Kind
 from hpcpar.schedule.weights import SUMMED
 
-#: Item size of sums of squares, which need float64 and are few.
+#: Moments are float64: sums of squares need the precision, and there are few of them.
 MOMENT_BYTES = 8
 
 
 def moments_layout(network: Network, plan: Plan, layer: Layer, batch: int) -> Layout:
-    """The two sums behind each mean and variance: of x and x^2 forward, of dy and dy x backward;
-    for a Dice loss of p t and of p + t, with prediction p and label t.
+    """The layout of the moments.
+
+    For each mean and variance: sums of x and x^2 forward, of dy and dy x backward. For a Dice loss:
+    sums of p t and of p + t, with prediction p and label t.
 
     Returns
     -------
     Layout
-        Of batch normalisation [channels, 2]; of sums of each sample [samples, groups, 2].
+        [channels, 2] for batch normalisation; [samples, groups, 2] for statistics of each sample.
     """
     config, channels = plan.configs[layer.name], network.shapes[layer.name][0]
     granule = network.granules[layer.name]
@@ -43,9 +45,9 @@ def moments_layout(network: Network, plan: Plan, layer: Layer, batch: int) -> La
 
 
 def moments_pattern(network: Network, plan: Plan, layer: Layer) -> AnyPattern:
-    """The sum over the ranks that hold other items behind the same mean and variance.
+    """An allreduce over the ranks that hold parts of the same mean and variance.
 
-    Nothing moves where each rank has all of them.
+    Nothing moves where each rank holds all of its items.
     """
     config = plan.configs[layer.name]
     if layer.statistics == "sample":
@@ -59,16 +61,16 @@ def moments_pattern(network: Network, plan: Plan, layer: Layer) -> AnyPattern:
 
 
 def _separate_groups(network: Network, layer: Layer) -> int:
-    """Groups that may lie on different ranks; 1 unless they consist of indivisible units."""
+    """Groups that may lie on different ranks; 1 if a group would split a granule."""
     channels = network.shapes[layer.name][0]
     groups = layer.statistics_groups(channels)
     return groups if channels // groups % network.granules[layer.name] == 0 else 1
 
 
 def _sharing(groups: int, c: MeshAxis) -> MeshAxis:
-    """The coordinate of the ranks that share a group of channels, which are cut along `c`.
+    """The coordinate of the ranks that share a group of channels; `c` cuts the channels.
 
-    Where group and parts do not nest, these are all parts of the channels.
+    Where groups and parts do not nest, all parts of the channels share.
     """
     if groups % c.size == 0:
         return ONE

@@ -1,8 +1,8 @@
 """The one lowering: from a plan, or a family of plans, to the steps of an iteration.
 
-An outline lists every step that some case of the family may have, with what it is in each case. A
-single plan is a family of one; `hpcpar.schedule.freeze` freezes its outline to the schedule that is
-executed, and the cost model prices outlines.
+An outline lists every step that occurs in some case of the family, with its values in each case. A
+single plan is a family of one. `hpcpar.schedule.freeze` freezes its outline to the schedule that
+the executor runs; the cost model prices outlines.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
             samples: int | None = None) -> Outline:
     """Turn a plan, or a family of plans, into steps.
 
-    Forward, every layer's needed boxes are made from the owned ones of the layers before; backward,
-    the adjoint movements sum gradients of needed boxes onto owned ones; each layer's weight
-    gradient is summed as soon as it is complete. Under `Overlap.FULL` a halo travels while the
-    interior of its convolution is computed, and the gradient of a layer's input while that of its
-    weights is; under ``"gradient"`` or ``"full"`` the weights' gradients travel until their update.
+    In the forward pass, each layer's needed boxes come from the boxes that its producers own. In
+    the backward pass, the adjoint movements sum gradients of needed boxes onto owned boxes. Ranks
+    sum a weight gradient as soon as it is complete. Under `Overlap.FULL` a halo travels while its
+    convolution computes the interior, and an input gradient travels while its layer computes the
+    weight gradient. Under ``"gradient"`` or ``"full"`` weight gradients travel until their update.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
     training : bool
         False for the forward pass and the loss only.
     samples : int, optional
-        Samples of the pass; by default those of the largest.
+        Samples of the pass; by default the largest pass's.
     """
     for layer in network.layers:
         if not layer.splits_channels and np.any(np.greater(plan.configs[layer.name].c, 1)):
             raise InputError(f"layer '{layer.name}' ({layer.kind}) cannot be split by channels; "
-                             "give it c=1 (a loss of classes: or use logistic outputs)")
+                             "give it c=1 (or, for a classification loss, use logistic outputs)")
     b = Builder(network, plan, choose, training)
     samples = plan.samples_of_a_pass if samples is None else samples
     if plan.fc_passes == 1:
@@ -65,58 +65,58 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
 
 
 def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
-    """The layers after the switch in passes, each on a part of the batch, while the next pass's
-    activations travel.
+    """Run the layers after the switch in passes, each on a part of the batch, while the next pass's
+    activations travel (OWT's schemes b and c).
 
-    OWT's schemes b and c. Their weights are updated after every pass (variable batch size).
+    Their weights are updated after every pass (variable batch size).
     """
     plan, first = b.plan, layers[0]
     samples = -(-plan.batch // plan.fc_passes)
     (edge,) = b.edges.into(first, samples)
-    there, back = edge.forward, edge.backward
+    forward, adjoint = edge.forward, edge.backward
     if plan.switch == "one":  # a single rank's samples at a time
         mesh_axes = (plan.configs[edge.producer.name].mesh_axes["n"],)
-        there, back = collective(Kind.BROADCAST, mesh_axes), collective(Kind.REDUCE, mesh_axes)
+        forward, adjoint = collective(Kind.BROADCAST, mesh_axes), collective(Kind.REDUCE, mesh_axes)
     layout = edge.needed if plan.switch == "one" else edge.owned
-    beside = plan.overlap is Overlap.FULL
+    overlaps = plan.overlap is Overlap.FULL
 
     def fetch(number: int) -> Move | None:
         now, b.part = b.part, number
-        coming = b.move(Phase.FORWARD, first.name, edge.tensor, there, layout, edge.needed,
-                        (edge.key, plan.switch), root=root(number))
+        move = b.move(Phase.FORWARD, first.name, edge.tensor, forward, layout, edge.needed,
+                      (edge.key, plan.switch), root=root(number))
         b.part = now
-        return coming
+        return move
 
     def root(number: int) -> int:
         return number if plan.switch == "one" else 0
 
-    coming = fetch(0)
+    arriving = fetch(0)
     returned: list[Move | None] = []
     for number in range(plan.fc_passes):
         b.part = number
-        b.wait(coming)
-        if number + 1 < plan.fc_passes and beside:
-            coming = fetch(number + 1)
+        b.wait(arriving)
+        if number + 1 < plan.fc_passes and overlaps:
+            arriving = fetch(number + 1)
         b.layer_forward(first, samples, [(edge, None)])
         b.forward(layers[1:], samples)
         sums = b.loss()
         if training:
             pending = b.backward(layers[1:], samples)
-            if b.wants(first):
+            if b.needs_input_gradient(first):
                 b.compute(Phase.BACKWARD, first, Op.BACKWARD, samples)
                 key = (edge.key, plan.switch)
-                returned.append(b.move(Phase.BACKWARD, first.name, edge.gradient, back,
+                returned.append(b.move(Phase.BACKWARD, first.name, edge.gradient, adjoint,
                                        edge.needed, layout, key, root=root(number)))
-                if not beside:
+                if not overlaps:
                     b.wait(returned[-1])
             if first.learns:
                 b.compute(Phase.BACKWARD, first, Op.BACKWARD_WEIGHT, samples)
                 pending.append(Pending(first, gradient(b, (first,))))
             update(b, pending)
         b.finish(sums)
-        if number + 1 < plan.fc_passes and not beside:
-            coming = fetch(number + 1)
+        if number + 1 < plan.fc_passes and not overlaps:
+            arriving = fetch(number + 1)
     b.part = 0
-    if beside:
+    if overlaps:
         for move in returned:
             b.wait(move)

@@ -1,4 +1,4 @@
-"""The steps of an outline: tasks and movements, with their values in every case of a family."""
+"""The steps of an outline: tasks and movements, with their values in every case of the family."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hpcpar.schedule.steps import CODES, Kind, Op, Phase, TensorRef
 
 #: `Move.needed_by` of a movement that no step waits for yet.
 NOT_YET = -1
-#: Algorithm of a collective that is only priced: the cheapest one, unnamed.
+#: Algorithm of a collective that is only priced: the cheapest, whichever it is.
 CHEAPEST = "cheapest"
-#: Codes without a choice of algorithm: no movement, and point-to-point messages.
+#: Codes that leave no choice of algorithm: no movement, and point-to-point messages.
 DIRECT = (0, CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE])
 IS_DIRECT = np.array([code in DIRECT for code in range(len(CODES) + 1)])
 
 
 @dataclass(eq=False)
 class Task:
-    """A rank's own work on `batch` samples, where `present`; see `steps.Compute`."""
+    """Local compute on `batch` samples, in the cases where it is `present`; see `steps.Compute`."""
 
     phase: Phase
     layer: Layer
@@ -39,14 +39,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Quote:
-    """Seconds of a collective, found while its algorithm was chosen.
-
-    Attributes
-    ----------
-    model : object
-        The network model that gave them.
-    seconds : dict
-        By kind, in every case.
+    """A collective's price by a network `model`, computed when its algorithm was chosen: seconds in
+    every case, by kind.
     """
 
     model: object
@@ -60,14 +54,13 @@ class Move:
     Attributes
     ----------
     key : tuple
-        Equal for moves that cost alike.
-    algorithm : array of str
-        Name for each case.
-    segments : array of int
+        Equal for moves with equal costs.
+    algorithm, segments : array
+        One entry per case.
     inner : array of int
-        Members of a group in each node, for halving.
+        Group members per node, for halving.
     quote : Quote or None
-        Seconds that the chooser found, for the cost model to reuse.
+        The chooser's price, for the cost model to reuse.
     """
 
     phase: Phase
@@ -92,19 +85,13 @@ class Move:
         return np.asarray(self.pattern.code) != 0
 
 
-#: Chooses algorithm and segments of a collective in every case.
+#: Chooses a collective's algorithm and segments in every case.
 Chooser = Callable[[Move], tuple[Names, Ints]]
 
 
 @dataclass(eq=False)
 class Outline:
-    """Steps that the cases of a family of plans may have, in order.
-
-    Attributes
-    ----------
-    edges : Edges
-        What the steps were made from.
-    """
+    """Steps that occur in some case of a family of plans, in order."""
 
     plan: Plan
     edges: Edges

@@ -1,9 +1,8 @@
-"""The pattern of a movement, recognised from what ranks own and need: the decision behind every
-communication step.
+"""The pattern of a movement: decided from the boxes that ranks own and the boxes that they need.
 
-Every axis is decided from degrees and strides, never by walking ranks; all axes together by the
-table `ROWS`, which ``docs/explanation/schedule.md`` explains. `hpcpar.schedule.pattern_family`
-looks up the patterns of many configurations at once.
+Each axis is classified from degrees and strides, never by walking ranks. The table `ROWS` combines
+the axes; ``docs/explanation/schedule.md`` explains it. `hpcpar.schedule.pattern_family` looks up
+the patterns of many configurations at once.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from hpcpar.schedule.steps import CODES, Group, Kind
 
 #: Axes of a configuration along which gradients may be partial sums.
 PARTIAL = ("n", "c", "d", "h", "w", "k")
-#: Kinds whose messages go from rank to rank; the others are collectives.
+#: Kinds whose messages are point to point; the others are collectives.
 POINT_TO_POINT = (Kind.HALO, Kind.REDISTRIBUTE)
 SUMMING = (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE)
 
@@ -50,7 +49,7 @@ class Pattern:
     kind : Kind or None
         None where nothing moves.
     adds : bool
-        Messages of a halo exchange or a redistribution are added to what they meet.
+        The receiver of a halo exchange or a redistribution adds messages instead of copying them.
     mesh_axes : tuple of MeshAxis
         Coordinates of a collective's group.
     """
@@ -66,17 +65,17 @@ class Pattern:
 
     @property
     def kinds(self) -> list[Kind]:
-        """The kind, if anything moves."""
+        """The kind; empty where nothing moves."""
         return [] if self.kind is None else [self.kind]
 
     @property
     def reduce(self) -> bool:
-        """True where it sums."""
+        """True where the receiver adds."""
         return self.kind in SUMMING or (self.adds and self.kind in POINT_TO_POINT)
 
     @property
     def group(self) -> Group | None:
-        """The group of a collective; None for other movements."""
+        """A collective's group; None for other movements."""
         if self.kind is None or self.kind in POINT_TO_POINT:
             return None
         return Group(tuple(d for d in self.mesh_axes if d.size > 1))
@@ -87,12 +86,12 @@ NOTHING = Pattern(None)
 
 # -- one axis --------------------------------------------------------------------------------------
 class Cut(NamedTuple):
-    """How a layout cuts one axis: part ``mesh_axis.of(rank)`` of `mesh_axis.size` blocks.
+    """How a layout cuts one axis: a rank has block ``mesh_axis.of(rank)`` of `mesh_axis.size`.
 
     Attributes
     ----------
     exact : bool
-        The parts are blocks, not widened by a halo.
+        The parts are plain blocks, without a halo.
     regular : bool
         The boxes follow the block rule.
     """
@@ -108,7 +107,7 @@ class Cut(NamedTuple):
 
 
 def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
-    """How the parts along `mesh_axis` of a layer's output cut `axis`."""
+    """How cutting a layer's output along `mesh_axis` cuts `axis`."""
     relation, parts = axis.relation, int(mesh_axis.size)
     if isinstance(relation, Same):
         return Cut(mesh_axis, axis.granule)
@@ -121,7 +120,7 @@ def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
     if isinstance(relation, Groups):
         if relation.groups % parts == 0:
             return Cut(mesh_axis)
-        if parts % relation.groups == 0:  # several parts of the output in each group
+        if parts % relation.groups == 0:  # each group has several parts of the output
             stride = mesh_axis.stride * (parts // relation.groups)
             return Cut(MeshAxis(stride, relation.groups))
         return Cut(mesh_axis, exact=False, regular=False)
@@ -132,8 +131,7 @@ def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
 
 
 def _is_union(fine: Cut, coarse: Cut) -> bool:
-    """True where a part of `coarse` is a union of parts of `fine` held by neighbouring coordinates.
-    """
+    """True where each part of `coarse` is a union of neighbouring parts of `fine`."""
     if coarse.parts == 1:
         return True
     ratio, rest = divmod(fine.parts, coarse.parts)
@@ -143,26 +141,26 @@ def _is_union(fine: Cut, coarse: Cut) -> bool:
 
 @lru_cache(maxsize=50_000)
 def _holds_needed(owned: Axis, needed: Axis, parts: int) -> bool:
-    """True where every part owns the interval that it needs, halo included."""
+    """True where every part owns its needed interval, halo included."""
     (own0, own1), (need0, need1) = all_intervals(owned, parts), all_intervals(needed, parts)
     return bool(((need1 <= need0) | ((own0 <= need0) & (need1 <= own1))).all())
 
 
 class Fit(IntFlag):
-    """How needed intervals relate to owned ones along an axis, or along several axes.
+    """How needed intervals relate to owned intervals along an axis, or along several axes.
 
     Attributes
     ----------
     EQUAL
-        They are the same.
+        Both are the same.
     WITHIN
-        They are widened by windows, but every rank owns all that it needs.
+        Windows widen the needed interval, but the rank owns all of it.
     HALO
-        They are widened by windows into the owned intervals of other ranks.
+        Windows widen the needed interval into the owned intervals of other ranks.
     GATHER
-        A needed one is the union of the owned ones of neighbours.
+        The needed interval is the union of neighbours' owned intervals.
     NARROW
-        A needed one is a piece of the owned one, another at each neighbour.
+        Neighbours own the same interval, and each needs a different piece of it.
     IRREGULAR
         None of these.
     """
@@ -176,12 +174,12 @@ class Fit(IntFlag):
 
 
 class AxisRelation(NamedTuple):
-    """How the needed intervals of an axis relate to the owned ones.
+    """How the needed intervals of an axis relate to the owned intervals.
 
     Attributes
     ----------
     depends : MeshAxis
-        The coordinate that decides which interval is needed.
+        The coordinate that determines which interval a rank needs.
     among : MeshAxis
         The neighbours of `Fit.GATHER` and `Fit.NARROW`; else one rank.
     """
@@ -191,29 +189,29 @@ class AxisRelation(NamedTuple):
     among: MeshAxis = ONE
 
 
-def relate(a: Axis, b: Axis, have: Cut, want: Cut) -> AxisRelation:
-    """Compare the owned axis `a`, cut as `have` says, with the needed axis `b`."""
-    depends = want.mesh_axis
-    if not want.exact:
-        same = (depends.stride, want.parts) == (have.mesh_axis.stride, have.parts)
-        if not (want.regular and same):
+def relate(owned: Axis, needed: Axis, source: Cut, target: Cut) -> AxisRelation:
+    """Compare an axis of the owned boxes, cut as `source`, with that axis of the needed boxes."""
+    depends = target.mesh_axis
+    if not target.exact:
+        same = (depends.stride, target.parts) == (source.mesh_axis.stride, source.parts)
+        if not (target.regular and same):
             return AxisRelation(Fit.IRREGULAR, depends)
-        held = _holds_needed(a, b, want.parts)
-        return AxisRelation(Fit.WITHIN if held else Fit.HALO, depends)
-    if _is_union(have, want):
-        ratio = have.parts // want.parts
+        within = _holds_needed(owned, needed, target.parts)
+        return AxisRelation(Fit.WITHIN if within else Fit.HALO, depends)
+    if _is_union(source, target):
+        ratio = source.parts // target.parts
         if ratio == 1:
             return AxisRelation(Fit.EQUAL, depends)
-        return AxisRelation(Fit.GATHER, depends, MeshAxis(have.mesh_axis.stride, ratio))
-    if _is_union(want, have):
-        pieces = MeshAxis(depends.stride, want.parts // have.parts)
+        return AxisRelation(Fit.GATHER, depends, MeshAxis(source.mesh_axis.stride, ratio))
+    if _is_union(target, source):
+        pieces = MeshAxis(depends.stride, target.parts // source.parts)
         return AxisRelation(Fit.NARROW, depends, pieces)
     return AxisRelation(Fit.IRREGULAR, depends)
 
 
 # -- all axes --------------------------------------------------------------------------------------
-#: The movement, its adjoint for gradients that are complete, and for gradients that are partial
-#: sums. `REDUCE_SCATTER` requires that the ranks that share a sum are those that gather the box.
+#: The movement, its adjoint for complete gradients, and its adjoint for gradients that are partial
+#: sums. `REDUCE_SCATTER` requires that the ranks that share a sum also gather the box.
 Row = tuple[Kind | None, Kind | None, Kind | None]
 ROWS: dict[Fit, Row] = {
     Fit.EQUAL: (None, None, Kind.ALLREDUCE),
@@ -231,14 +229,14 @@ ANYTHING_ELSE: Row = (Kind.REDISTRIBUTE, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)
 
 
 def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
-    """The movement from owned boxes to needed ones, and its adjoint for the gradients."""
+    """The movement from owned to needed boxes, and its adjoint for the gradients."""
     relations = [relate(a, b, cut(a, owned.mesh_axis(a)), cut(b, needed.mesh_axis(b)))
                  for a, b in zip(owned.axes, needed.axes, strict=True)]
     gathers = tuple(r.among for r in relations if r.fit is Fit.GATHER)
     narrows = tuple(r.among for r in relations if r.fit is Fit.NARROW)
     fits = functools.reduce(operator.or_, (r.fit for r in relations), Fit.EQUAL)
     a, b = owned.config, needed.config
-    # a gathered box must be the same for the whole group
+    # a gathered box must be the same on the whole group
     if (a.first, a.ranks) != (b.first, b.ranks) or any(
             share_factors(x, r.depends) for x, r in itertools.product(gathers, relations)):
         fits = Fit.IRREGULAR
@@ -251,18 +249,16 @@ def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
 
 
 def partial_axes(needed: Layout) -> tuple[MeshAxis, ...]:
-    """Coordinates over which the gradients of a needed box are partial sums: those of parts of the
-    work that need the same box.
-    """
+    """Coordinates over which gradients are partial sums: their ranks need the same box."""
     mesh_axes = needed.config.mesh_axes
-    found = (summed_over(axis, mesh_axes[name]) for name, axis in may_sum(needed.axes))
-    return tuple(mesh_axis for mesh_axis in found if mesh_axis.size > 1)
+    sums = (summed_over(axis, mesh_axes[name]) for name, axis in may_sum(needed.axes))
+    return tuple(mesh_axis for mesh_axis in sums if mesh_axis.size > 1)
 
 
 def may_sum(axes: Sequence[Axis]) -> list[tuple[str, Axis | None]]:
-    """Axes of a configuration along which gradients may be partial sums, and what they cut.
+    """Axes of a configuration along which gradients may be partial sums, with the axes they cut.
 
-    Along an axis that the layer's output does not have ranks are replicas.
+    Ranks are replicas along an axis that the layer's output does not have.
     """
     by_name = {axis.name: axis for axis in axes}
     return [(name, by_name.get(name)) for name in PARTIAL if f"all {name}" not in by_name]
@@ -270,11 +266,11 @@ def may_sum(axes: Sequence[Axis]) -> list[tuple[str, Axis | None]]:
 
 def summed_over(axis: Axis | None, mesh_axis: MeshAxis) -> MeshAxis:
     """The coordinate over which parts along `mesh_axis` need the same interval of `axis`."""
-    kept = 1 if axis is None else cut(axis, mesh_axis).parts
-    return MeshAxis(mesh_axis.stride, mesh_axis.size // kept)
+    distinct = 1 if axis is None else cut(axis, mesh_axis).parts
+    return MeshAxis(mesh_axis.stride, mesh_axis.size // distinct)
 
 
 def share_factors(a: MeshAxis, b: MeshAxis) -> Flags:
-    """True where two coordinates of more than one part are made of common factors of the rank."""
+    """True where two coordinates with several parts depend on common factors of the rank."""
     overlap = (a.stride < b.stride * b.size) & (b.stride < a.stride * a.size)
     return (a.size > 1) & (b.size > 1) & overlap

@@ -1,8 +1,8 @@
-"""Patterns of many configurations at once: every distinct case is decided once, by
-`hpcpar.schedule.pattern`, and taken back into arrays.
+"""Patterns of many configurations at once: `hpcpar.schedule.pattern` decides each distinct case
+once, and arrays spread the results over all cases.
 
-A search compares every configuration of a producer with every one of a consumer, hundreds of
-thousands of pairs with a few thousand different relations of axes.
+A search compares every configuration of a producer with every one of a consumer: hundreds of
+thousands of pairs, but only a few thousand distinct axis relations.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _CODES = np.array([[Pattern(kind).code for kind in pattern.ROWS.get(Fit(fits), A
 
 @dataclass(frozen=True)
 class PatternFamily:
-    """The patterns of a movement in the cases of a family; see `Pattern`.
+    """The patterns of a movement in every case of a family; see `Pattern`.
 
     Attributes
     ----------
     code : ndarray
-        By case one of `CODES`, 0 where nothing moves.
+        One of `CODES` per case; 0 where nothing moves.
     mesh_axes : tuple of MeshAxis
-        Of size 1 in cases where one does not belong to the group.
+        Coordinates of the group; in cases where a coordinate does not count, its size is 1.
     """
 
     code: Codes
@@ -53,12 +53,12 @@ class PatternFamily:
         return [kind for kind, code in CODES.items() if occurs[code]]
 
 
-#: The pattern of a single plan, or those of a family of plans.
+#: The pattern of a single plan, or one pattern per case of a family.
 AnyPattern: TypeAlias = Pattern | PatternFamily
 
 
 def collective(kind: Kind, mesh_axes: tuple[MeshAxis, ...]) -> AnyPattern:
-    """A collective over the ranks that differ in `mesh_axes`; nothing where these are one rank."""
+    """A collective over the ranks that differ in `mesh_axes`; nothing moves within one rank."""
     members = math.prod(d.size for d in mesh_axes)
     if isinstance(members, np.ndarray):
         return PatternFamily((members > 1) * CODES[kind], False, mesh_axes)
@@ -71,7 +71,7 @@ def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> AnyP
 
 
 def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
-    """`hpcpar.schedule.pattern.patterns` of a single plan, or of every case of a family."""
+    """`hpcpar.schedule.pattern.patterns` for a single plan, or for every case of a family."""
     a, b = owned.config, needed.config
     if not (isinstance(a.ranks, np.ndarray) or isinstance(b.ranks, np.ndarray)):
         return pattern.patterns(owned, needed)
@@ -92,7 +92,7 @@ def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
     summed = np.where((summed == CODES[Kind.REDUCE_SCATTER]) & ~_same_axes(gathers, sums),
                       CODES[Kind.REDISTRIBUTE], summed)
     back = np.where(np.greater(math.prod(d.size for d in sums), 1), summed, complete)
-    # the adjoint gathers where the forward pass took boxes apart, and sums elsewhere
+    # the adjoint gathers where the forward pass narrows boxes, and sums elsewhere
     gathers_back = back == CODES[Kind.ALLGATHER]
     mesh_axes = [MeshAxis(d.stride, np.where(gathers_back, 1, d.size)) for d in sums]
     mesh_axes += [MeshAxis(d.stride, np.where(gathers_back, d.size, 1)) for d in narrows]
@@ -101,87 +101,79 @@ def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
 
 
 def _is_cut(layout: Layout, axis: Axis) -> bool:
-    """True where an axis has several parts in some case."""
+    """True if an axis has several parts in some case."""
     return bool(np.any(np.greater(layout.degree(axis), 1)))
 
 
 # -- distinct cases --------------------------------------------------------------------------------
 def _distinct(mesh_axis: MeshAxis) -> tuple[list[MeshAxis], IntArray]:
-    """The distinct coordinates of a family, and the place of every case's among them."""
+    """The distinct coordinates of a family, and the index of every case's coordinate in them."""
     strides, sizes = np.broadcast_arrays(mesh_axis.stride, mesh_axis.size)
-    place: dict[tuple[int, int], int] = {}
-    at = [place.setdefault(case, len(place))
-          for case in zip(strides.ravel().tolist(), sizes.ravel().tolist(), strict=True)]
-    return [MeshAxis(*case) for case in place], np.array(at).reshape(strides.shape)
+    indices: dict[tuple[int, int], int] = {}
+    index = [indices.setdefault(case, len(indices))
+             for case in zip(strides.ravel().tolist(), sizes.ravel().tolist(), strict=True)]
+    return [MeshAxis(*case) for case in indices], np.array(index).reshape(strides.shape)
 
 
-def _taken(each: Sequence[MeshAxis], at: IntArray) -> MeshAxis:
-    """The coordinates `each`, one for every case."""
-    strides, sizes = np.array([(d.stride, d.size) for d in each]).T
-    return MeshAxis(strides[at], sizes[at])
+def _spread(distinct: Sequence[MeshAxis], index: IntArray) -> MeshAxis:
+    """``distinct[index]``, as a coordinate of the family."""
+    strides, sizes = np.array([(d.stride, d.size) for d in distinct]).T
+    return MeshAxis(strides[index], sizes[index])
 
 
 def look_up(function: Callable[[MeshAxis], MeshAxis], mesh_axis: MeshAxis) -> MeshAxis:
-    """``function(mesh_axis)`` in every case; called once for each distinct coordinate."""
+    """``function(mesh_axis)`` in every case; called once per distinct coordinate."""
     if not isinstance(mesh_axis.size, np.ndarray):
         return function(mesh_axis)
-    each, at = _distinct(mesh_axis)
-    return _taken([function(d) for d in each], at)
+    distinct, index = _distinct(mesh_axis)
+    return _spread([function(d) for d in distinct], index)
 
 
 def cut_parts(layout: Layout, axis: Axis) -> Ints:
-    """Parts of `hpcpar.schedule.pattern.cut`, in every case."""
+    """The number of parts that `hpcpar.schedule.pattern.cut` makes, in every case."""
     return look_up(lambda d: pattern.cut(axis, d).mesh_axis, layout.mesh_axis(axis)).size
 
 
 @dataclass(frozen=True)
 class _Relations:
-    """The relations of an axis in the cases of a family; see `pattern.AxisRelation`.
+    """The relation of an axis in every case of a family: ``distinct[index]``."""
 
-    Attributes
-    ----------
-    each : list of AxisRelation
-        The distinct ones.
-    case : ndarray
-        By case its place among them.
-    """
-
-    each: list[AxisRelation]
-    case: IntArray
+    distinct: list[AxisRelation]
+    index: IntArray
     depends: MeshAxis
 
     @classmethod
     def of(cls, a: Axis, b: Axis, owned: MeshAxis, needed: MeshAxis) -> _Relations:
-        """`pattern.relate` of every case; every distinct pair of coordinates is compared once."""
-        (coordinates, row), (others, column) = _distinct(owned), _distinct(needed)
-        rows = [pattern.cut(a, d) for d in coordinates]
-        columns = [pattern.cut(b, d) for d in others]
+        """`pattern.relate` in every case; called once per distinct pair of coordinates."""
+        (sources, row), (targets, column) = _distinct(owned), _distinct(needed)
+        rows = [pattern.cut(a, d) for d in sources]
+        columns = [pattern.cut(b, d) for d in targets]
         pair = row * len(columns) + column
         occurs = np.bincount(pair.ravel(), minlength=len(rows) * len(columns)) > 0
-        each = [pattern.relate(a, b, rows[at // len(columns)], columns[at % len(columns)])
-                for at in np.flatnonzero(occurs).tolist()]
-        return cls(each, (np.cumsum(occurs) - 1)[pair],
-                   _taken([want.mesh_axis for want in columns], column))
+        distinct = [pattern.relate(a, b, rows[at // len(columns)], columns[at % len(columns)])
+                    for at in np.flatnonzero(occurs).tolist()]
+        return cls(distinct, (np.cumsum(occurs) - 1)[pair],
+                   _spread([target.mesh_axis for target in columns], column))
 
     @property
     def fits(self) -> Codes:
-        return np.array([r.fit for r in self.each], np.int8)[self.case]
+        return np.array([r.fit for r in self.distinct], np.int8)[self.index]
 
     def occurs(self, fit: Fit) -> bool:
-        return any(r.fit is fit for r in self.each)
+        return any(r.fit is fit for r in self.distinct)
 
     def among(self, fit: Fit) -> MeshAxis:
-        """The neighbours in cases of one fit; one rank in others."""
-        return _taken([r.among if r.fit is fit else ONE for r in self.each], self.case)
+        """The neighbours in cases with this fit; one rank in other cases."""
+        return _spread([r.among if r.fit is fit else ONE for r in self.distinct], self.index)
 
 
 def _same_axes(a: Sequence[MeshAxis], b: Sequence[MeshAxis]) -> Flags:
-    """True where both name the same coordinates; those of one part do not count."""
-    out: Flags = np.bool_(True)
+    """True where both have the same coordinates, apart from coordinates of size 1."""
+    same: Flags = np.bool_(True)
     for some, others in ((a, b), (b, a)):
         for x in some:
-            found: Flags = np.equal(x.size, 1)
+            matched: Flags = np.equal(x.size, 1)
             for y in others:
-                found = found | (np.equal(x.stride, y.stride) & np.equal(x.size, y.size))
-            out = out & found
-    return out
+                matched = matched | (np.equal(x.stride, y.stride) & np.equal(x.size, y.size))
+            same = same & matched
+    return same

@@ -1,5 +1,5 @@
-"""Order in which a mini-batch passes in parts: micro-batches through the stages of a pipeline, and
-parts of it through the fully connected layers after one weird trick's switch.
+"""The order of partial passes: micro-batches through the stages of a pipeline, and parts of the
+mini-batch through the fully connected layers after one weird trick's switch.
 """
 
 from __future__ import annotations
@@ -19,32 +19,24 @@ from hpcpar.schedule.steps import Phase
 
 
 def firsts(network: Network, plan: Plan) -> list[int]:
-    """The first ranks of a plan's stages, in order; a single one where layers do not pass from
-    stage to stage, each on its own ranks.
-    """
+    """The first rank of each stage, in order; a single one if the plan is not a pipeline."""
     if any(np.ndim(c.first) for c in plan.configs.values()):
         raise InputError(
             "stages of several pipelines cannot be priced together; price one plan at a time")
-    along = [plan.configs[layer.name] for layer in network.layers]
-    if len({int(c.first) for c in along}) == 1:
-        return [int(along[0].first)]
+    configs = [plan.configs[layer.name] for layer in network.layers]
+    if len({int(c.first) for c in configs}) == 1:
+        return [int(configs[0].first)]
     ends: dict[int, int] = {}
-    for c in along:
+    for c in configs:
         ends[int(c.first)] = max(ends.get(int(c.first), 0), int(c.first + c.ranks))
     starts = list(ends)
-    ordered = all(a.first <= b.first for a, b in itertools.pairwise(along))
-    apart = ordered and all(ends[a] <= b for a, b in itertools.pairwise(starts))
-    return starts if apart else [min(starts)]
+    ordered = all(a.first <= b.first for a, b in itertools.pairwise(configs))
+    disjoint = ordered and all(ends[a] <= b for a, b in itertools.pairwise(starts))
+    return starts if disjoint else [min(starts)]
 
 
 def stage_of(starts: Sequence[int], rank: Ints) -> int:
-    """The stage that a rank belongs to.
-
-    Parameters
-    ----------
-    starts : sequence of int
-        The first ranks of the stages, see `firsts`.
-    """
+    """The stage of a rank; `starts` are the stages' first ranks (`firsts`)."""
     return bisect.bisect_right(starts, int(rank)) - 1 if len(starts) > 1 else 0
 
 
@@ -58,20 +50,18 @@ class Cell:
 
 
 def in_flight(order: PipelineOrder, stages: int, stage: int, parts: int) -> int:
-    """Micro-batches whose activations a stage keeps at most: all of them (GPipe), or one for each
-    stage from here to the end.
-    """
+    """The most micro-batches that a stage keeps: all (GPipe), or one per stage left (1F1B)."""
     return parts if order is PipelineOrder.GPIPE else min(parts, stages - stage)
 
 
 def cells(order: PipelineOrder, stages: int, parts: int, training: bool = True) -> list[Cell]:
-    """The passes of all stages in an order in which each comes after those that it waits for."""
-    own = [_of_stage(order, stages, s, parts, training) for s in range(stages)]
+    """The passes of all stages, each after the passes that it waits for."""
+    queues = [_of_stage(order, stages, s, parts, training) for s in range(stages)]
     out: list[Cell] = []
     done: set[Cell] = set()
-    while any(own):
-        ready = [left for left in own if left and _before(left[0], stages) <= done]
-        now = [left.pop(0) for left in ready]
+    while any(queues):
+        ready = [queue for queue in queues if queue and _before(queue[0], stages) <= done]
+        now = [queue.pop(0) for queue in ready]
         out += now
         done.update(now)
     return out
@@ -79,7 +69,7 @@ def cells(order: PipelineOrder, stages: int, parts: int, training: bool = True) 
 
 def _of_stage(order: PipelineOrder, stages: int, stage: int, parts: int,
               training: bool) -> list[Cell]:
-    """The passes of a stage in its own order."""
+    """One stage's passes, in order."""
     forward = [Cell(stage, Phase.FORWARD, m) for m in range(parts)]
     backward = [Cell(stage, Phase.BACKWARD, m) for m in range(parts)] if training else []
     if not training or order is PipelineOrder.GPIPE:
@@ -93,15 +83,15 @@ def _of_stage(order: PipelineOrder, stages: int, stage: int, parts: int,
 
 
 def _before(cell: Cell, stages: int) -> set[Cell]:
-    """The passes of other stages that a pass waits for."""
+    """The other stages' passes that a pass waits for."""
     if cell.phase is Phase.FORWARD:
         return {Cell(cell.stage - 1, Phase.FORWARD, cell.part)} if cell.stage else set()
     return {Cell(cell.stage + 1, Phase.BACKWARD, cell.part)} if cell.stage < stages - 1 else set()
 
 
 def switch(network: Network) -> int:
-    """Index of the first layer that reads features: where one weird trick changes from samples to
-    channels.
+    """Index of the first layer that reads features, where one weird trick switches from splitting
+    samples to splitting channels.
 
     Raises
     ------
@@ -111,6 +101,6 @@ def switch(network: Network) -> int:
     at = next((i for i, layer in enumerate(network.layers)
                if len(network.shapes[layer.name]) == 1), None)
     if at is None:
-        raise InputError(f"network '{network.name}' has layers on images alone, and none where one "
-                         "weird trick could change from samples to channels; use the strategy data")
+        raise InputError(f"network '{network.name}' has layers on images alone, so one weird trick "
+                         "has no fully connected layer to switch at; use the strategy data")
     return min(at + 1, len(network.layers) - 1)

@@ -1,9 +1,9 @@
-"""Gradient checkpointing: layers whose outputs are dropped and computed again in backward.
+"""Gradient checkpointing: outputs are dropped and recomputed in the backward pass.
 
-The layers of a stage fall into segments (Chen et al., Training Deep Nets with Sublinear Memory
-Cost). A tensor that crosses from one segment into another is kept. Everything else that the
-backward pass reads of a segment is computed again just before. The last segment is not computed
-again if its backward pass follows its forward pass immediately.
+A stage's layers form segments (Chen et al., Training Deep Nets with Sublinear Memory Cost). Tensors
+that cross from one segment into another are kept. The other tensors that the backward pass reads
+are recomputed, segment by segment, just before it reads them. The last segment is not recomputed if
+its backward pass follows its forward pass immediately.
 """
 
 from __future__ import annotations
@@ -23,63 +23,55 @@ _IMAGES = -1
 
 @dataclass(frozen=True)
 class Recompute:
-    """The layers that are computed again.
-
-    Attributes
-    ----------
-    segment : dict
-        Number of every layer's segment, in the network's order.
-    again : frozenset of str
-        Layers that are computed again.
-    """
+    """Each layer's segment number, in network order, and the layers that are recomputed."""
 
     segment: dict[str, int]
-    again: frozenset[str]
+    layers: frozenset[str]
 
-    def of(self, layer: str) -> int:
-        """Number of a layer's segment."""
+    def segment_of(self, layer: str) -> int:
+        """A layer's segment number."""
         return self.segment.get(layer, _IMAGES)
 
     def needs(self, layer: Layer) -> bool:
-        """True where a layer's input must be there again."""
-        return layer.name in self.again or "input" in layer.backward_reads
+        """True where the backward pass, or recomputing, reads the layer's inputs."""
+        return layer.name in self.layers or "input" in layer.backward_reads
 
 
 NOTHING = Recompute({}, frozenset())
 
 
 def recompute(network: Network, plan: Plan) -> Recompute:
-    """The layers that a plan computes again."""
+    """The layers that a plan recomputes."""
     if not plan.recompute:
         return NOTHING
     segment: dict[str, int] = {}
-    waiting: set[int] = set()
+    in_memory: set[int] = set()
     starts = firsts(network, plan)
     last = switch(network) if plan.fc_passes > 1 else len(network.layers) - 1
     for s, first in enumerate(starts):
-        # layers of several passes are complete after each of them
+        # each FC pass runs its own backward pass, so FC layers are not recomputed
         layers = [layer for layer in network.layers[1:last] if len(starts) == 1
                   or plan.configs[layer.name].first == first]
         number = len(set(segment.values()))
-        for layers_of_one in _cut(network, layers, plan.recompute):
-            segment |= {layer.name: number for layer in layers_of_one}
+        for members in _cut(network, layers, plan.recompute):
+            segment |= {layer.name: number for layer in members}
             number += 1
-        # the backward pass begins with the last segment, whose outputs are still there unless other
-        # micro-batches pass in between
+        # the backward pass begins with the last segment, whose outputs are still in memory unless
+        # other micro-batches pass in between
         if in_flight(plan.order, len(starts), s, plan.microbatches) == 1 and number:
-            waiting.add(number - 1)
+            in_memory.add(number - 1)
     segment |= {layer.name: len(set(segment.values())) for layer in network.layers[last:]}
-    again: set[str] = set()
+    recomputed: set[str] = set()
     for layer in reversed(network.layers[1:last]):
-        if segment[layer.name] in waiting or _kept(network, segment, layer):
+        if segment[layer.name] in in_memory or _kept(network, segment, layer):
             continue
-        if _read_again(network, again, layer):
-            again.add(layer.name)
-    return Recompute(segment, frozenset(again))
+        if _read_again(network, recomputed, layer):
+            recomputed.add(layer.name)
+    return Recompute(segment, frozenset(recomputed))
 
 
 def _cut(network: Network, layers: list[Layer], count: int) -> list[list[Layer]]:
-    """Cut layers into `count` segments of about equal output size, where little crosses."""
+    """Cut layers into `count` segments of about equal output size, where little data crosses."""
     sizes = [0 if _overwrites(network, layer) else math.prod(network.shapes[layer.name])
              for layer in layers]
     place = {layer.name: i for i, layer in enumerate(layers)}
@@ -104,14 +96,14 @@ def _cut(network: Network, layers: list[Layer], count: int) -> list[list[Layer]]
 def _overwrites(network: Network, layer: Layer) -> bool:
     """True where the layer's output overwrites its input."""
     producer = network.by_name[layer.inputs[0]]
-    alone = len(layer.inputs) == 1 and len(network.consumers[producer.name]) == 1
-    return alone and in_place(layer, producer)
+    only_reader = len(layer.inputs) == 1 and len(network.consumers[producer.name]) == 1
+    return only_reader and in_place(layer, producer)
 
 
 def _kept(network: Network, segment: dict[str, int], layer: Layer) -> bool:
-    """True where the memory of the layer's output also holds a tensor that another segment reads.
+    """True where the output's memory also holds a tensor that another segment reads.
 
-    Computing the layer again would overwrite that tensor.
+    Recomputing the layer would overwrite that tensor.
     """
     block = [layer]
     while _overwrites(network, block[0]) and network.by_name[block[0].inputs[0]].inputs:
@@ -125,8 +117,8 @@ def _kept(network: Network, segment: dict[str, int], layer: Layer) -> bool:
                for name in network.consumers[member.name])
 
 
-def _read_again(network: Network, again: set[str], layer: Layer) -> bool:
-    """True where the backward pass, or a layer that is computed again, reads the layer's output."""
+def _read_again(network: Network, recomputed: set[str], layer: Layer) -> bool:
+    """True where the backward pass, or a recomputed layer, reads the layer's output."""
     readers = [network.by_name[name] for name in network.consumers[layer.name]]
-    read = any("input" in reader.backward_reads or reader.name in again for reader in readers)
+    read = any("input" in reader.backward_reads or reader.name in recomputed for reader in readers)
     return read or "output" in layer.backward_reads

@@ -1,7 +1,7 @@
 """Messages and bytes that every rank sends in a step, for all ranks at once.
 
-They equal `hpcpar.schedule.messages.counts`, which walks one rank's messages, and therefore the
-trace of a run.
+They equal `hpcpar.schedule.messages.counts`, which walks one rank's messages, and so the trace of a
+run.
 """
 
 from __future__ import annotations
@@ -21,19 +21,13 @@ from hpcpar.schedule.steps import Comm, Group, Schedule
 from hpcpar.schedule.waves import collectives
 
 Counts = NDArray[np.int64]
-#: Rows of the matrix of all rank pairs that are computed at once, to bound memory.
+#: Rows of the matrix of all rank pairs to compute at once; this bounds memory.
 ROWS = 256
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Messages and bytes that ranks send in one step.
-
-    Attributes
-    ----------
-    messages, n_bytes : ndarray
-        [ranks].
-    """
+    """Messages and bytes that each rank sends in one step: [ranks]."""
 
     messages: Counts
     n_bytes: Counts
@@ -60,7 +54,7 @@ def sent(step: Comm, ranks: int) -> Sent:
 
 # -- point to point --------------------------------------------------------------------------------
 def _equal_cuts(step: Comm) -> bool:
-    """True where the same coordinates cut the tensor before and after: as in a halo exchange."""
+    """True where the same coordinates cut the tensor before and after, as in a halo exchange."""
     pairs = zip(step.source.axes, step.destination.axes, strict=True)
     mesh_axes = ((step.source.mesh_axes.get(a.name, ONE),
                   step.destination.mesh_axes.get(b.name, ONE))
@@ -70,34 +64,32 @@ def _equal_cuts(step: Comm) -> bool:
 
 
 def _between_equal_cuts(step: Comm, ranks: int) -> tuple[Counts, Counts]:
-    """Axis by axis: a part's overlaps with all wanted parts multiply over the axes."""
+    """Counts from the overlaps along each axis, which multiply over the axes."""
     rank = np.arange(ranks)
-    here = lives(step.source, rank)
+    holds = lives(step.source, rank)
     pieces = np.ones((2, 2, ranks), np.int64)
     for held, wanted in zip(step.source.axes, step.destination.axes, strict=True):
-        at = np.where(here, part(step.source, held, rank), 0)
+        at = np.where(holds, part(step.source, held, rank), 0)
         pieces *= _overlaps(held, wanted, int(step.source.degree(held)))[..., at]
     messages, items = pieces[0] - pieces[1]
-    return np.where(here, messages, 0), np.where(here, items, 0)
+    return np.where(holds, messages, 0), np.where(holds, items, 0)
 
 
 @lru_cache(maxsize=10_000)
 def _overlaps(held: Axis, wanted: Axis, parts: int) -> Counts:
-    """Overlaps of each held part with the wanted parts, as [all or its own, pieces or indices,
-    parts].
-    """
+    """Overlaps of held parts: [with all or own wanted part, pieces or indices, parts]."""
     (h0, h1), (w0, w1) = all_intervals(held, parts), all_intervals(wanted, parts)
     out = np.zeros((2, 2, parts), np.int64)
     for turn in (TURNS * held.extent).ravel():
         common = np.minimum(h1[:, None] + turn, w1) - np.maximum(h0[:, None] + turn, w0)
         common = np.maximum(common, 0)
-        for i, mine in enumerate((common, np.diagonal(common)[:, None])):
-            out[i] += np.count_nonzero(mine, axis=1), mine.sum(axis=1)
+        for i, overlap in enumerate((common, np.diagonal(common)[:, None])):
+            out[i] += np.count_nonzero(overlap, axis=1), overlap.sum(axis=1)
     return out
 
 
 def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
-    """All pairs of ranks of one replica class: a rank sends its box's overlap with every other."""
+    """Counts from all pairs of ranks with one replica index."""
     rank = np.arange(ranks)
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     held, wanted = boxes(step.source, rank), boxes(step.destination, rank)
@@ -121,7 +113,7 @@ def _between_all_pairs(step: Comm, ranks: int) -> tuple[Counts, Counts]:
 
 # -- collectives -----------------------------------------------------------------------------------
 def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
-    """Groups with equal block sizes send alike, so each distinct row of sizes is counted once."""
+    """Counts once per distinct collective: groups with equal block sizes send the same."""
     messages, items = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     for collective, members in collectives(step, group, ranks):
         messages[members], items[members] = _of_members(step.algorithm, collective)
@@ -130,5 +122,5 @@ def _collective(step: Comm, group: Group, ranks: int) -> tuple[Counts, Counts]:
 
 @lru_cache(maxsize=2_000)
 def _of_members(algorithm: str, collective: Collective) -> tuple[Counts, Counts]:
-    """Messages and items that each member of a group sends, by position."""
+    """`Algorithm.sent`, cached."""
     return ALGORITHMS[algorithm].sent(collective)

@@ -1,4 +1,4 @@
-"""The steps of an iteration: the list that the simulator prices and the executor runs."""
+"""The steps of an iteration: the simulator prices this list, and the executor runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Phase(str, Enum):
     UPDATE = "update"
 
 
-#: The phases that every micro-batch has.
+#: The phases that every micro-batch goes through.
 PASSES = (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD)
 
 
@@ -41,7 +41,7 @@ class Kind(str, Enum):
     BROADCAST = "broadcast"
 
 
-#: Kinds as small numbers, for arrays of many cases; 0 means no communication.
+#: Kinds as small integers, for arrays over many cases; 0 means no communication.
 CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
 
 
@@ -59,7 +59,7 @@ class Op(str, Enum):
 
 
 class Role(str, Enum):
-    """The part of a tensor in its layer."""
+    """The role of a tensor in its layer."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -70,14 +70,8 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor of a layer, or its gradient.
-
-    Attributes
-    ----------
-    layer : str
-        Empty for the loss, which is the network's.
-    input : int
-        Index among the layer's inputs.
+    """A tensor of a layer, or its gradient. The loss has an empty `layer`; `input` is an index
+    among the layer's inputs.
     """
 
     layer: str
@@ -92,9 +86,8 @@ class TensorRef:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate with each other: those that differ in the given coordinates only.
-
-    Coordinates are counted from rank `first`.
+    """Ranks that communicate with each other: they differ only in the given coordinates, counted
+    from rank `first`.
     """
 
     mesh_axes: tuple[MeshAxis, ...]
@@ -102,7 +95,6 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Number of members."""
         return math.prod(int(d.size) for d in self.mesh_axes)
 
     def index(self, rank: int) -> int:
@@ -113,7 +105,7 @@ class Group:
         return index
 
     def members(self, rank: int) -> tuple[int, ...]:
-        """The group that `rank` belongs to, by position."""
+        """The ranks of the group that `rank` belongs to, by position."""
         base = rank - sum(int(d.of(rank - self.first) * d.stride) for d in self.mesh_axes)
         offsets = [[i * int(d.stride) for i in range(int(d.size))] for d in self._slowest_first]
         return tuple(base + sum(chosen) for chosen in itertools.product(*offsets))
@@ -125,12 +117,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Compute:
-    """An operation of a layer, which every rank does on its own boxes.
+    """An operation of a layer; every rank computes it on its own boxes.
 
     Attributes
     ----------
     part : int
-        Index of the micro-batch, or of the pass through the fully-connected layers.
+        Index of the micro-batch, or of the pass through the fully connected layers.
     tensor : TensorRef or None
         For `Op.ACCUMULATE`, the input whose gradient is added.
     """
@@ -154,9 +146,9 @@ class Comm:
     Attributes
     ----------
     source, destination : Layout
-        Boxes before and after.
+        Boxes before and after the movement.
     reduce : bool
-        The values before are partial sums, those after are totals.
+        The source holds partial sums, and the destination their totals.
     group : Group or None
         Members of a collective. None for point-to-point patterns (halo, redistribute), whose
         messages follow from the boxes.
@@ -168,15 +160,15 @@ class Comm:
     item_bytes : int
         Size of an element on the wire.
     needed_by : int
-        Index of the first step that uses the result. The steps between may overlap with this one.
+        Index of the first step that uses the result. The steps in between may overlap this one.
     part : int
-        Index of the micro-batch, or of the pass through the fully-connected layers.
+        Index of the micro-batch, or of the pass through the fully connected layers.
     root : int
-        Position in the group of the root of a reduction or broadcast.
+        Position of a reduction's or broadcast's root in the group.
     covers : tuple of str
-        For a sum of gradients, the layers whose gradients lie side by side in the buffer.
+        For a gradient sum, the layers whose gradients lie side by side in the buffer.
     inner : int
-        Members of the group in each node, where halving goes by nodes; else 1.
+        Group members per node where halving is hierarchical; else 1.
     """
 
     index: int
@@ -202,20 +194,20 @@ class Comm:
         return f"{self.layer}.{self.phase.value}.{self.kind.value}"
 
     def source_box(self, rank: int) -> Box:
-        """The box of `rank` before the movement."""
+        """`rank`'s box before the movement."""
         return self.source.box(rank)
 
     def destination_box(self, rank: int) -> Box:
-        """The box of `rank` after the movement."""
+        """`rank`'s box after the movement."""
         return self.destination.box(rank)
 
     def concerns(self, rank: int) -> bool:
-        """True where the tensor lives on `rank` before or after."""
+        """True where `rank` holds the tensor before or after the movement."""
         return self.source.holds(rank) or self.destination.holds(rank)
 
     @property
     def between(self) -> bool:
-        """True where the tensor moves between different sets of ranks (pipeline stages)."""
+        """True where the tensor moves from one set of ranks to another (pipeline stages)."""
         a, b = self.source.config, self.destination.config
         return bool(a.first != b.first or a.ranks != b.ranks)
 
@@ -225,7 +217,7 @@ Step = Compute | Comm
 
 @dataclass(frozen=True)
 class Schedule:
-    """The frozen steps of one iteration on `ranks` ranks."""
+    """The frozen steps of one iteration."""
 
     ranks: int
     steps: tuple[Step, ...]

@@ -1,7 +1,7 @@
 """The messages of a communication step between all of its ranks, in waves.
 
-A wave holds one round of every rank: the rounds of all ranks side by side, where every send meets
-its receive. `hpcpar.schedule.messages.exchange` has the rounds of a single rank.
+A wave holds one round per rank, so that every send is in the same wave as its receive.
+`hpcpar.schedule.messages.exchange` has the rounds of a single rank.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ from hpcpar.schedule.steps import Comm, Group, Kind
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Who sends to whom, sorted by receiver: [messages] ranks.
-
-    Attributes
-    ----------
-    turn : ndarray
-        Place of the message among those of its sender.
+    """The sender and receiver of each message, [messages] ranks, sorted by receiver; `turn` is a
+    message's position in its sender's round.
     """
 
     senders: IntArray
@@ -39,12 +35,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Wave:
-    """Messages that travel together: [messages] items, 0 where nothing is sent.
-
-    Attributes
-    ----------
-    adds : ndarray
-        Received items are added to what is there.
+    """Messages that travel together: [messages] items (0 where nothing is sent), and whether the
+    receiver adds them instead of copying.
     """
 
     pairs: Pairs
@@ -52,7 +44,7 @@ class Wave:
     adds: IntArray
 
     def between(self, members: IntArray) -> Wave:
-        """With ranks in place of members, in every group of [groups, members]."""
+        """The same wave in every group: the ranks [groups, members] replace the members."""
         senders, receivers = (members[:, end].ravel()
                               for end in (self.pairs.senders, self.pairs.receivers))
         turn, items, adds = (np.tile(each, len(members))
@@ -61,7 +53,7 @@ class Wave:
 
     @classmethod
     def joined(cls, parts: Sequence[Wave]) -> Wave:
-        """The messages of all parts, sorted by receiver."""
+        """All messages, sorted by receiver."""
         senders, receivers, turn, items, adds = (np.concatenate(columns) for columns in zip(*(
             (w.pairs.senders, w.pairs.receivers, w.pairs.turn, w.items, w.adds) for w in parts),
             strict=True))
@@ -70,12 +62,12 @@ class Wave:
         return cls(pairs, items[order], adds[order])
 
 
-#: Tables of groups of up to so many members are kept.
+#: Message tables are cached for groups of at most this many members.
 KEPT_MEMBERS = 1024
 
 
 def waves(step: Comm, ranks: int) -> Iterator[Wave]:
-    """The waves of a step among `ranks` ranks, in order; none of the MPI library's collectives.
+    """The waves of a step among `ranks` ranks, in order; none if the MPI library does the step.
 
     Raises
     ------
@@ -94,7 +86,7 @@ def waves(step: Comm, ranks: int) -> Iterator[Wave]:
 
 
 def streams(step: Comm) -> bool:
-    """True where waves are made one by one, without a table of all messages."""
+    """True where `waves` generates a step's waves one by one, without a table of all messages."""
     shifts = ALGORITHMS[step.algorithm].shifts(step.kind, np.ones((1, 2), np.int64), 1)
     return step.group is not None and shifts is not None
 
@@ -127,9 +119,9 @@ def collectives(step: Comm, group: Group, ranks: int) -> Iterator[tuple[Collecti
 
 
 def table(algorithm: str, collective: Collective) -> tuple[tuple[int, Wave], ...]:
-    """All messages of a collective, between its members: the waves with their numbers."""
-    find = _kept_table if collective.p <= KEPT_MEMBERS else _table
-    return find(algorithm, collective)
+    """All messages between a collective's members: (number, wave) of each wave."""
+    make = _kept_table if collective.p <= KEPT_MEMBERS else _table
+    return make(algorithm, collective)
 
 
 def _table(algorithm: str, collective: Collective) -> tuple[tuple[int, Wave], ...]:
@@ -142,9 +134,9 @@ _kept_table = lru_cache(maxsize=256)(_table)
 
 
 def groups(step: Comm, group: Group, ranks: int) -> tuple[IntArray, IntArray]:
-    """Ranks of every group and items of their blocks, [groups, members].
+    """Ranks of every group, and items of their blocks: [groups, members] each.
 
-    A block is the whole buffer in an allreduce, a reduction and a broadcast.
+    In an allreduce, a reduction or a broadcast, a block is the whole buffer.
     """
     rank = np.arange(ranks)
     rank = rank[lives(step.source, rank)]
@@ -158,14 +150,14 @@ def groups(step: Comm, group: Group, ranks: int) -> tuple[IntArray, IntArray]:
 
 @dataclass(frozen=True)
 class _Messages:
-    """Sends and receives of many ranks: columns rank, peer, round, turn, items, adds."""
+    """Sends and receives of many ranks; the columns are rank, peer, round, turn, items, adds."""
 
     sends: IntArray
     receives: IntArray
 
     @classmethod
     def of(cls, rounds: dict[int, list[Round]]) -> _Messages:
-        """The messages of the rounds of each rank (or member)."""
+        """The messages in the rounds of each rank (or member)."""
         sends = [(rank, m.peer, i, turn, m.stop - m.start, 0)
                  for rank, each in rounds.items() for i, r in enumerate(each)
                  for turn, m in enumerate(r.sends)]
@@ -176,9 +168,7 @@ class _Messages:
 
 
 def _matched(name: str, messages: _Messages) -> Iterator[tuple[int, Wave]]:
-    """Messages between the same ranks meet in their order; those of a wave do not wait for each
-    other.
-    """
+    """Pair sends with receives, in order between each two ranks, and number the waves."""
     sends, receives = messages.sends, messages.receives
     sends = sends[np.lexsort(sends[:, [3, 2, 0, 1]].T)]
     receives = receives[np.lexsort(receives[:, [3, 2, 1, 0]].T)]
@@ -187,7 +177,7 @@ def _matched(name: str, messages: _Messages) -> Iterator[tuple[int, Wave]]:
         raise _unmatched(name, *ends)
     if not len(sends):
         return
-    # a round's wave comes after that of the round before, and is that of its partners' rounds
+    # a round is in a later wave than its rank's previous round, and in its partners' wave
     count = 1 + max(int(sends[:, 2].max()), int(receives[:, 2].max()))
     ranks, places = np.unique(np.concatenate([sends[:, 0], receives[:, 0]]), return_inverse=True)
     own, other = np.split(places, 2)
@@ -195,28 +185,28 @@ def _matched(name: str, messages: _Messages) -> Iterator[tuple[int, Wave]]:
     wave = np.tile(number, (len(ranks), 1))
     while True:
         later = wave.copy()
-        at, there = (own, sends[:, 2]), (other, receives[:, 2])
-        together = np.maximum(later[at], later[there])
-        np.maximum.at(later, at, together)
-        np.maximum.at(later, there, together)
+        sent, received = (own, sends[:, 2]), (other, receives[:, 2])
+        together = np.maximum(later[sent], later[received])
+        np.maximum.at(later, sent, together)
+        np.maximum.at(later, received, together)
         later = np.maximum.accumulate(later - number, axis=1) + number
         if np.array_equal(later, wave):
             break
         wave = later
-    of_message = wave[own, sends[:, 2]]
-    for w in np.unique(of_message):
-        here = of_message == w
-        some = sends[here]
+    number_of = wave[own, sends[:, 2]]
+    for w in np.unique(number_of):
+        chosen = number_of == w
+        some = sends[chosen]
         yield int(w), Wave(Pairs(some[:, 0], some[:, 1], some[:, 3]), some[:, 4],
-                           receives[here, 5])
+                           receives[chosen, 5])
 
 
 def _unmatched(name: str, sends: IntArray, receives: IntArray) -> RunError:
-    """The first message that has no counterpart."""
+    """An error that names the first message without a counterpart."""
     sent, received = ({tuple(row) for row in rows.tolist()} for rows in (sends, receives))
-    for found, what in ((sent - received, "sends rank {} {} items that it never receives"),
-                        (received - sent, "never sends rank {} the {} items that it waits for")):
-        if found:
-            sender, receiver, items = min(found)
-            return RunError(f"{name}: rank {sender} " + what.format(receiver, items))
+    for rows, text in ((sent - received, "sends rank {} {} items that it never receives"),
+                       (received - sent, "never sends rank {} the {} items that it waits for")):
+        if rows:
+            sender, receiver, items = min(rows)
+            return RunError(f"{name}: rank {sender} " + text.format(receiver, items))
     return RunError(f"{name}: messages of one kind differ in number")

@@ -1,4 +1,4 @@
-"""The steps of weights: sums of gradients, updates, and distribution of updated weights."""
+"""The steps of weights: gradient sums, updates, and distribution of updated weights."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from hpcpar.schedule.outline_steps import NOT_YET, Move
 from hpcpar.schedule.pattern_family import collective_along
 from hpcpar.schedule.steps import Kind, Op, Phase, Role, TensorRef
 
-#: Axes along which a weight's gradient is a partial sum: all but channels.
+#: Axes along which a weight gradient is a partial sum: all but channels.
 SUMMED = ("n", "d", "h", "w")
-#: The collective that sums a weight's gradient.
+#: The collective that sums a weight gradient.
 SUMS = {Synchronisation.ALLREDUCE: Kind.ALLREDUCE, Synchronisation.SHARDED: Kind.REDUCE_SCATTER,
         Synchronisation.SERVER: Kind.REDUCE}
 
 
 def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
-    """Coordinates over which a weight's gradient is a partial sum."""
+    """Coordinates over which a weight gradient is a partial sum."""
     mesh_axes = plan.configs[layer.name].mesh_axes
     return tuple(mesh_axes[name] for name in SUMMED)
 
 
 def gradient(b: Emitter, layers: Sequence[Layer]) -> Move | None:
-    """Sum the gradient of a layer's weights, or those of a bucket of layers, over the ranks that
-    hold parts of the sum.
-    """
+    """Sum a layer's or a bucket's weight gradient over the ranks with partial sums."""
     layer = layers[-1]
     if len(layers) > 1:
         items = sum(other.parameters(b.network.input_shape(other)) for other in layers)
@@ -46,7 +44,7 @@ def gradient(b: Emitter, layers: Sequence[Layer]) -> Move | None:
 
 
 def bucket_sum(b: Emitter, layer: Layer, items: Ints) -> Move | None:
-    """Sum so many gradients, up to those of `layer`, over the ranks that hold parts of them."""
+    """Sum a bucket of `items` gradients that ends with `layer`'s over the ranks that share it."""
     layout = bucket_layout(b.plan, layer, items)
     key = ("bucket", value_key(items), layout.config.key)
     return _gradient_sum(b, layer, Kind.ALLREDUCE, layout, layout, key)
@@ -56,34 +54,36 @@ def _gradient_sum(b: Emitter, layer: Layer, kind: Kind, before: Layout, after: L
                   key: Hashable) -> Move | None:
     tensor = TensorRef(layer.name, Role.WEIGHT, gradient=True)
     pattern = collective_along(kind, before.config, SUMMED)
-    return b.alone(b.move(Phase.GRADIENT, layer.name, tensor, pattern, before, after, key))
+    return b.wait_unless_overlapped(
+        b.move(Phase.GRADIENT, layer.name, tensor, pattern, before, after, key))
 
 
 def update(b: Emitter, pending: list[Pending]) -> None:
-    """Update every weight once its gradient is summed, then distribute sharded or served ones.
+    """Update each layer's weights once their gradient is summed, then distribute weights that are
+    sharded or held by a server.
 
-    Weights that the caller updates end with their gradients.
+    Where the caller updates weights, only wait for the gradients.
     """
     if b.network.loss.outside:
         for p in pending:
             if p.move is not None and p.move.needed_by == NOT_YET:
                 b.wait(p.move)
         return
-    out: list[Move | None] = []
+    distributed: list[Move | None] = []
     overlaps = b.plan.overlap is not Overlap.NONE
     for p in pending:
         if overlaps and (p.move is None or p.move.needed_by == NOT_YET):
             b.wait(p.move)
         b.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
-        out.append(hand_out(b, p.layer) if p.move is not None else None)
+        distributed.append(distribute(b, p.layer) if p.move is not None else None)
         if not overlaps:
-            b.wait(out[-1])
+            b.wait(distributed[-1])
     if overlaps:
-        for given in out:
-            b.wait(given)
+        for move in distributed:
+            b.wait(move)
 
 
-def hand_out(b: Emitter, layer: Layer) -> Move | None:
+def distribute(b: Emitter, layer: Layer) -> Move | None:
     """Send updated weights to the ranks that did not update them."""
     if b.plan.synchronisation is Synchronisation.ALLREDUCE:
         return None

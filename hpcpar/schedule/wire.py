@@ -1,4 +1,4 @@
-"""Where a step's messages lie on one rank: in the tensors themselves, or in memory of their own."""
+"""Where a step's messages lie on one rank: in the tensors themselves, or in a wire buffer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Wire:
     Attributes
     ----------
     views : list
-        (start, stop, flat array) of pieces that are sent from or received into a tensor itself.
+        (start, stop, flat array) for each piece sent from or received into a tensor itself.
     packs : list
-        (array, piece) that is copied to the wire.
+        (array, piece) for each array that is copied to the wire.
     unpacks : list
-        (array, piece, None) that is copied or added from the wire, or (array, None, source) that
-        stays on this rank; in the order of the parts.
+        In unpacking order: (array, piece, None) to copy or add from the wire, or (array, None,
+        source) for a box that stays on this rank.
     items : int
-        Size of the wire, which `views` do not need.
+        Size of the wire buffer; 0 if `views` hold all pieces.
     """
 
     views: list[tuple[int, int, NDArray[np.float64]]] = field(default_factory=list)
@@ -45,13 +45,13 @@ class Wire:
 
 def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
          wanted: NDArray[np.float64], on_host: bool) -> Wire:
-    """The wire of a step that moves `held` to `wanted`, arrays of any type."""
+    """The wire of a step that moves the array `held` to `wanted`."""
     if step.kind is Kind.ALLREDUCE:
         return Wire()
     out, held_box, wanted_box = Wire(), step.source_box(rank), step.destination_box(rank)
-    # a span of several blocks needs them side by side
-    apart = step.kind in SCATTERED and ALGORITHMS[step.algorithm].block_by_block
-    may_view = on_host and (step.group is None or apart)
+    # a message of several blocks needs them side by side in the wire
+    separate = step.kind in SCATTERED and ALGORITHMS[step.algorithm].block_by_block
+    may_view = on_host and (step.group is None or separate)
     for p in ex.pack:
         view = held[local(p.box, held_box)]
         if may_view and view.flags.c_contiguous:
@@ -59,7 +59,7 @@ def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
         else:
             out.packs.append((view, p))
     if step.kind is Kind.REDUCE_SCATTER and out.views and out.packs:
-        # sums travel through the wire: either all blocks are views, or none is
+        # sums travel through the wire, so either all blocks are views or none are
         out.packs, out.views = [(held[local(p.box, held_box)], p) for p in ex.pack], []
     for u in ex.unpack:
         if isinstance(u, Kept):
@@ -67,8 +67,8 @@ def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
                                 held[local(u.held, held_box)]))
             continue
         target = wanted[local(u.box, wanted_box)]
-        # a message from another pipeline stage may arrive while the micro-batch before still uses
-        # the array
+        # a message from another pipeline stage may arrive while the previous micro-batch still
+        # uses the array
         if may_view and not step.reduce and not step.between and target.flags.c_contiguous:
             out.views.append((u.start, u.stop, target.reshape(-1)))
         else:
@@ -80,7 +80,7 @@ def wire(step: Comm, ex: Exchange, rank: int, held: NDArray[np.float64],
 
 
 def landing_slots(step: Comm, ex: Exchange) -> dict[int, int]:
-    """Items of the buffers where messages land to be added, by slot."""
+    """Sizes (items) of the landing buffers, whose contents are added on arrival, by slot."""
     if ALGORITHMS[step.algorithm].library and len(ex.peers) > 1:
         own = ex.unpack[0] if step.kind is Kind.REDUCE_SCATTER else None
         return {0: own.stop - own.start} if isinstance(own, Piece) else {}

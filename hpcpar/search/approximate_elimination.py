@@ -1,10 +1,10 @@
-"""Approximate elimination: a good choice, and a lower bound, on graphs too dense to eliminate.
+"""Approximate elimination: a good choice and a lower bound, on graphs too dense to eliminate.
 
-Every layer of DenseNet reads all layers before it: eliminating one joins all of its neighbours.
-With the configurations of some layers fixed, the other layers fall apart and are eliminated
-exactly. The fixed layers change from round to round until nothing improves (large neighbourhood
-search). The bound comes from a relaxed graph: some edges charge each end only the least that it
-pays under any configuration of the other end. Where choice and bound meet, the choice is optimal.
+In DenseNet every layer reads all layers before it, so eliminating one joins all of its neighbors.
+If the configurations of some layers are fixed, the others separate, and elimination solves them
+exactly. The fixed layers change from round to round until nothing improves (large neighborhood
+search). The bound comes from a relaxed graph, in which some edges charge each end only its least
+cost under any configuration of the other end. If choice and bound meet, the choice is optimal.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from hpcpar.search.edge_elimination import (
     Floats,
     Nodes,
     largest_table,
-    neighbours,
+    neighbors,
     solve,
     total,
 )
 
-#: Entries of the largest table of an elimination: exact, and with fixed layers or relaxed edges.
+#: Limit of a table's entries in elimination: exact, and with fixed layers or relaxed edges.
 EXACT, FIXED = 200_000_000, 1_000_000
-#: Rounds without improvement after which the descent ends.
+#: Rounds without improvement that end a descent.
 IDLE_ROUNDS = 6
-#: Descents; each new one begins at the best choice with a third of the nodes drawn at random.
+#: Number of descents; each starts at the best choice with a third of the nodes drawn at random.
 STARTS = 8
 
 Pairs = list[tuple[int, int]]
 
 
 def solve_any(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
-    """A lower bound of the least sum, and the index of the chosen entry of each node.
+    """A lower bound of the sum, and the index of the chosen entry of each node.
 
-    The bound is the least sum itself where the graph can be eliminated.
+    The bound is the minimum itself if elimination solves the graph exactly.
     """
     sizes = [len(t) for t in nodes]
     if largest_table(sizes, edges) <= EXACT:
@@ -50,13 +50,13 @@ def solve_any(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
             break
         start = [int(rng.integers(len(t))) if rng.random() < 1 / 3 else c
                  for t, c in zip(nodes, best, strict=True)]
-        found = _descend(nodes, edges, start)
-        best = min(best, found, key=lambda chosen: total(nodes, edges, chosen))
+        best = min(best, _descend(nodes, edges, start),
+                   key=lambda chosen: total(nodes, edges, chosen))
     return min(bound, total(nodes, edges, best)), best
 
 
 def _descend(nodes: Nodes, edges: Edges, chosen: list[int]) -> list[int]:
-    """Improves a choice: in every round, all nodes but the fixed ones are chosen anew."""
+    """Improve a choice: every round fixes some nodes and optimizes the others."""
     sizes = [len(t) for t in nodes]
     times_fixed = np.zeros(len(nodes))
     least = total(nodes, edges, chosen)
@@ -65,17 +65,17 @@ def _descend(nodes: Nodes, edges: Edges, chosen: list[int]) -> list[int]:
         fixed = _nodes_to_fix(sizes, edges, times_fixed)
         times_fixed[fixed] += 1
         chosen = _solve_others(nodes, edges, chosen, fixed)
-        now = total(nodes, edges, chosen)
-        idle = 0 if now < least * (1 - 1e-12) else idle + 1
-        least = now
+        new = total(nodes, edges, chosen)
+        idle = 0 if new < least * (1 - 1e-12) else idle + 1
+        least = new
     return chosen
 
 
 def _relaxed(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
-    """The least sum of a relaxed graph: a lower bound, and the choice that attains it.
+    """The minimum of a relaxed graph, which is a lower bound, and the choice that attains it.
 
-    As many edges as tables of `FIXED` entries allow keep their tables; the edges that would lose
-    most by the relaxation come first. The others are split into a least cost per end.
+    Edges that lose most by the relaxation keep their tables, up to tables of `FIXED` entries in
+    elimination. The other edges are split into a least cost for each end.
     """
     sizes = [len(t) for t in nodes]
     own = [np.array(t, float) for t in nodes]
@@ -100,7 +100,7 @@ def _relaxed(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
 
 
 def _forest_first(count: int, pairs: Pairs) -> Pairs:
-    """Reorders edges: those of a spanning forest come first."""
+    """The edges in a new order: a spanning forest first."""
     parent = list(range(count))
 
     def root(node: int) -> int:
@@ -117,34 +117,34 @@ def _forest_first(count: int, pairs: Pairs) -> Pairs:
 
 
 def _least_of_ends(table: Floats) -> tuple[Floats, Floats]:
-    """A least cost for each end; nowhere does their sum exceed the table."""
+    """A least cost for each end, such that their sum never exceeds the table."""
     producer = table.min(axis=1)
     return producer, (table - producer[:, None]).min(axis=0)
 
 
 def _nodes_to_fix(sizes: list[int], edges: Edges, times_fixed: NDArray[np.float64]) -> list[int]:
-    """Nodes without which the others can be eliminated.
+    """Nodes to fix so that the others can be eliminated.
 
-    Nodes that were fixed least often come first, among them those with the most neighbours.
+    It prefers nodes that were fixed least often, and among them those with the most neighbors.
     """
     fixed: list[int] = []
-    around = neighbours(len(sizes), edges)
-    while around:
+    adjacent = neighbors(len(sizes), edges)
+    while adjacent:
         cost, node = min((sizes[node] * math.prod(sizes[o] for o in others), node)
-                         for node, others in around.items())
+                         for node, others in adjacent.items())
         if cost > FIXED:
-            node = min(around, key=lambda n: (times_fixed[n], -len(around[n])))
+            node = min(adjacent, key=lambda n: (times_fixed[n], -len(adjacent[n])))
             fixed.append(node)
-        others = around.pop(node)
+        others = adjacent.pop(node)
         for other in others:
-            around[other].discard(node)
+            adjacent[other].discard(node)
             if cost <= FIXED:
-                around[other] |= others - {other}
+                adjacent[other] |= others - {other}
     # without the fixed nodes the order of elimination changes, and tables may be larger
     free = _pairs_without(edges, fixed)
     while largest_table(sizes, free) > FIXED:
-        around = neighbours(len(sizes), free)
-        fixed.append(max(around, key=lambda n: len(around[n])))
+        adjacent = neighbors(len(sizes), free)
+        fixed.append(max(adjacent, key=lambda n: len(adjacent[n])))
         free = _pairs_without(edges, fixed)
     return fixed
 
@@ -154,7 +154,7 @@ def _pairs_without(edges: Edges, nodes: list[int]) -> Pairs:
 
 
 def _solve_others(nodes: Nodes, edges: Edges, chosen: list[int], fixed: list[int]) -> list[int]:
-    """The best choice of all other nodes while the fixed ones keep theirs."""
+    """The best choice for all other nodes while the fixed ones keep theirs."""
     free = sorted(set(range(len(nodes))) - set(fixed))
     place = {node: i for i, node in enumerate(free)}
     own = [nodes[node] for node in free]
@@ -166,8 +166,8 @@ def _solve_others(nodes: Nodes, edges: Edges, chosen: list[int], fixed: list[int
             own[place[a]] = own[place[a]] + table[:, chosen[b]]
         elif b in place:
             own[place[b]] = own[place[b]] + table[chosen[a]]
-    _, found = solve(own, inside)
+    _, entries = solve(own, inside)
     best = list(chosen)
     for node, i in place.items():
-        best[node] = found[i]
+        best[node] = entries[i]
     return best

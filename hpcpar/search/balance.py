@@ -1,4 +1,4 @@
-"""Pipeline stages that take nearly the same time on a machine."""
+"""Balances pipeline stages by their compute times on a machine."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hpcpar.plan.stages import stages
 
 
 def balanced(network: Network, plan: Plan, costs: Costs) -> Plan:
-    """Cuts a named pipeline anew, by the compute times in its own price.
+    """Move the borders between a pipeline's stages, by the compute times in the plan's costs.
 
-    The first cut knows no machine and counts flops; with small micro-batches, a fully connected
-    layer takes longer because its weights have to be read. All stages have equally many ranks and
-    one configuration each, so a layer takes the same time in any stage.
+    The borders in a named plan come from flops alone. With small micro-batches, a fully connected
+    layer takes longer, because it has to read its weights. All stages have the same number of ranks
+    and a single configuration, so a layer takes the same time in any stage.
 
     Returns
     -------
     Plan
-        The same object where the stages do not change.
+        The same object if the stages do not change.
     """
-    of_stage = {config.first: config for config in plan.configs.values()}
-    if len(of_stage) == 1:
+    stage_configs = {config.first: config for config in plan.configs.values()}
+    if len(stage_configs) == 1:
         return plan
-    seconds_of = costs.seconds_of_layers()
-    seconds = [float(seconds_of[layer.name]) for layer in network.layers]
-    firsts = sorted(of_stage)
-    stage_of = stages(network, len(firsts), seconds)
-    configs = {name: of_stage[firsts[stage]] for name, stage in stage_of.items()}
+    layer_s = costs.seconds_of_layers()
+    firsts = sorted(stage_configs)
+    stage_of = stages(network, len(firsts),
+                      [float(layer_s[layer.name]) for layer in network.layers])
+    configs = {name: stage_configs[firsts[stage]] for name, stage in stage_of.items()}
     return plan if configs == plan.configs else replace(plan, configs=configs)

@@ -1,8 +1,8 @@
-"""The size of gradient buckets under which an iteration is fastest.
+"""Finds the size of gradient buckets that gives the fastest iteration.
 
-Large buckets pay latency once, small ones start early; what else travels decides, too. Every size
-at which the buckets differ is tried, all at once under the timeline, so no other size is faster.
-Boundaries chosen one by one would gain about 1% at most (`bench/buckets.py`).
+Large buckets pay latency once, small ones start early, and other messages compete with both. The
+search prices all sizes with different buckets at once under the timeline, so its choice is optimal.
+A separate choice of each boundary would gain at most about 1% (`bench/buckets.py`).
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 def fastest_sizes(
     network: Network, plan: Plan, machine: Machine, costs: Costs, **options: Unpack[PriceOptions]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The fastest size of buckets in every case of a family, and the time of an iteration with it.
+    """The fastest size of buckets for each plan of a family, and the time of an iteration.
 
-    Of equally fast sizes, the one whose sums end first: it leaves most room for a slower network.
+    Among equally fast sizes, it prefers the one whose sums end first, which leaves most room for a
+    slower network.
 
     Parameters
     ----------
     costs : Costs
-        Of the plan without buckets (size 0).
+        The costs of the plan without buckets (size 0).
     options
-        Those of `hpcpar.cost.price_family.price_family`, as for `costs`.
+        The options behind `costs` (see `hpcpar.cost.price_family.price_steps`).
     """
     sizes, ends = _sizes(network, plan)
     seconds, sums_end_s = times(network, plan, machine, costs, ends, **options)
@@ -54,15 +55,15 @@ def fastest_sizes(
 
 
 def layers_in_buckets(network: Network, plan: Plan) -> list[Layer]:
-    """The layers that may share buckets; of several FC passes, those before the switch."""
+    """The layers that may share buckets: with several FC passes, only layers before the switch."""
     last = switch(network) if plan.fc_passes > 1 else len(network.layers)
     return summed(plan, network.layers[1:last])
 
 
 def _sizes(network: Network, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The sizes at which buckets differ, the largest first, and their ends [layers, sizes].
+    """The sizes that give different buckets, the largest first, and their ends [layers, sizes].
 
-    A bucket is a row of layers, so each of these sizes is the sum over one.
+    A bucket contains consecutive layers, so every candidate size is a sum over such layers.
     """
     layers = layers_in_buckets(network, plan)
     sums = np.cumsum([0, *(gradient_bytes(network, plan, layer) for layer in layers)])
@@ -77,17 +78,10 @@ def times(
     network: Network, plan: Plan, machine: Machine, costs: Costs, ends: NDArray[np.bool_],
     **options: Unpack[PriceOptions]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The time of an iteration under every way to fill the buckets, and when its last sum ends.
+    """The time of an iteration for each division into buckets, and the end of its last sum.
 
-    Parameters
-    ----------
-    ends : ndarray
-        [layers, ways] whether each of `layers_in_buckets` is the last of its bucket.
-
-    Returns
-    -------
-    ndarray, ndarray
-        Seconds [ways, cases of the family].
+    `ends`, [layers, divisions], is true where a layer of `layers_in_buckets` is the last of its
+    bucket. The results, in seconds, are [divisions, plans of the family].
     """
     layers = layers_in_buckets(network, plan)
     items = [item_of(machine, entry, price)
@@ -101,24 +95,24 @@ def times(
     pricer = StepPricer(network, plan, machine, network_model, costs.out.edges)
     items_before = np.cumsum([0, *(layer.parameters(network.input_shape(layer))
                                    for layer in layers)])
-    ways = np.shape(ends)[-1]
-    first = np.zeros(ways, np.int64)  # of the open bucket, in every way
+    divisions = np.shape(ends)[-1]
+    first = np.zeros(divisions, np.int64)  # first layer of the open bucket
     for k, (layer, end) in enumerate(zip(layers, ends, strict=True)):
-        at = places.get(layer.name)
-        if at is not None and not np.all(end & (first == k)):
-            held = np.where(end, items_before[k + 1] - items_before[first], 1)
-            move = bucket_sum(emitter, layer, held[:, None])
+        place = places.get(layer.name)
+        if place is not None and not np.all(end & (first == k)):
+            bucket_items = np.where(end, items_before[k + 1] - items_before[first], 1)
+            move = bucket_sum(emitter, layer, bucket_items[:, None])
             assert move is not None
             price = pricer.price(move)
             # the update of the bucket's first layer waits; without overlap, the step that follows
-            by = np.where(needed_by[first] > at, needed_by[first], needed_by[k])
-            items[at] = Item(np.where(end[:, None], price.seconds, 0.0), by[:, None], price.level,
-                             items[at].stage, items[at].receivers)
+            by = np.where(needed_by[first] > place, needed_by[first], needed_by[k])
+            items[place] = Item(np.where(end[:, None], price.seconds, 0.0), by[:, None],
+                                price.level, items[place].stage, items[place].receivers)
         first = np.where(end, k + 1, first)
     line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
     seconds = np.maximum(line.total_s, costs.io_s)
     sums_end_s: Floats = 0.0
-    for at in places.values():
-        sums_end_s = later(sums_end_s, line.spans[at].end_s)
-    shape = np.broadcast_shapes(seconds.shape, (ways, 1))
+    for place in places.values():
+        sums_end_s = later(sums_end_s, line.spans[place].end_s)
+    shape = np.broadcast_shapes(seconds.shape, (divisions, 1))
     return np.broadcast_to(seconds, shape), np.broadcast_to(sums_end_s, shape)

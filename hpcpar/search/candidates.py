@@ -1,4 +1,4 @@
-"""Candidates: strategies with their prices. Named strategies are priced as families of cases."""
+"""Candidates: priced strategies. Named strategies are priced as families of plans."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from hpcpar.simulation.price_plan import (
     Prediction,
     detailed,
     memory_of_ranks,
-    price_alone,
+    plan_costs,
 )
 
-#: Plan options; all others go to pricing.
+#: Options of a plan; all other options go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronisation", "batch_norm",
                 "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
 
-#: Factor beyond which nobody would take a plan in place of the fastest.
+#: Multiple of the fastest plan's time beyond which a plan is not an alternative.
 MUCH_SLOWER = 2.0
-#: The first candidates, which are shown, are priced one by one: at most this many.
+#: Number of first candidates that are shown, and therefore priced exactly.
 SHOWN = 8
-#: Measured fraction from which on all computing counts as measured.
+#: From this measured fraction on, all computation counts as measured.
 WHOLLY = 1.0 - 1e-9
 
 
@@ -54,10 +54,10 @@ class PlanningTask:
     samples : int or None
         Samples of an epoch.
     options : dict
-        Those of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` takes the fastest
-        size of every plan.
+        Options of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` chooses the
+        fastest size of buckets for every plan.
     tell : callable
-        Is called with words for what the search does next.
+        Receives a description of the search's next step.
     """
 
     network: Network
@@ -79,7 +79,7 @@ class PlanningTask:
 
     @property
     def opens_buckets(self) -> bool:
-        """True where the size of buckets is to be chosen."""
+        """True if the search chooses the size of buckets."""
         return self.options.get("bucket_bytes", 0) is None
 
     @property
@@ -96,16 +96,15 @@ class Candidate:
     upper_bound_bytes : int
         Upper bound of the largest rank's memory.
     parts : int
-        Largest number of parts that a layer cuts the mini-batch into; ranks beyond the batch are
-        idle.
+        Largest number of parts that a layer cuts the mini-batch into.
     measured : float
-        Fraction of the computing, 0 to 1, whose time comes from the machine's calibrated table.
+        Fraction of the compute time, 0 to 1, that comes from the machine's calibrated table.
     bucket_bytes : int
-        The size of buckets that the price assumes.
+        The size of buckets behind the price.
     made : Plan or None
-        The plan, where it does not follow from the strategy's name.
-    priced_alone : Costs or None
-        Its price, where it was not only priced in a family, in closed form.
+        The plan, if it does not follow from the strategy's name.
+    exact_costs : Costs or None
+        The costs of the single plan, if it was not only priced in a family.
     """
 
     task: PlanningTask
@@ -116,7 +115,7 @@ class Candidate:
     measured: float = 0.0
     bucket_bytes: int = 0
     made: Plan | None = None
-    priced_alone: Costs | None = None
+    exact_costs: Costs | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -125,9 +124,7 @@ class Candidate:
 
     @cached_property
     def fits(self) -> bool:
-        """True where the largest rank's memory is at most the device's; worked out where its bounds
-        leave it open.
-        """
+        """True if the largest rank's memory is at most the device's."""
         t, limit = self.task, self.task.machine.device.memory_bytes
         if self.upper_bound_bytes <= limit:
             return True
@@ -135,27 +132,27 @@ class Candidate:
         least = memory_lower_bound(t.network, self.plan, training=t.options.get("training", True))
         least = least.scaled(t.options.get("gamma", 1.0))
         return bool(least.total_bytes <= limit) and all(
-            held.total_bytes <= limit
-            for held in memory_of_ranks(t.network, self.plan, self.costs, **t.price_options))
+            rank.total_bytes <= limit
+            for rank in memory_of_ranks(t.network, self.plan, self.costs, **t.price_options))
 
     @property
     def speed(self) -> tuple[bool, float]:
-        """Sort key: by time.
+        """Sort key: the time of an iteration.
 
-        On a calibrated machine, candidates whose computing was measured come before the others:
-        comparing measured times with roofline estimates would only compare the two models.
+        On a calibrated machine, candidates with measured compute times come first: a comparison of
+        measured times with roofline estimates would only compare the two models.
         """
         estimated = bool(self.task.machine.compute) and self.measured < WHOLLY
         return estimated, self.iteration_s
 
     @property
     def order(self) -> tuple[bool, bool, float]:
-        """Sort key: candidates that fit come first, then by time."""
+        """Sort key: candidates that fit come first, then the fastest."""
         return not self.fits, *self.speed
 
     @cached_property
     def refusal(self) -> str:
-        """Why the plan cannot be run, or has ranks without samples in every layer; else empty."""
+        """The reason why the plan cannot run or leaves ranks without samples; empty if none."""
         try:
             require(self.task.network, self.plan)
         except InputError as err:
@@ -182,8 +179,9 @@ class Candidate:
 
     @property
     def other_statistics_s(self) -> float | None:
-        """Time of an iteration if batch normalisation took statistics of the other kind, sync or
-        local; None on one rank and without batch normalisation.
+        """Time of an iteration with the other kind of batch statistics, sync or local.
+
+        None on one rank and without batch normalization.
         """
         if not self.prediction.batch_norm or self.task.ranks == 1:
             return None
@@ -191,12 +189,12 @@ class Candidate:
 
     @cached_property
     def costs(self) -> Costs:
-        """The price of the plan alone."""
-        return self.priced_alone or _costs(self.task, self.plan)
+        """The costs of the single plan."""
+        return self.exact_costs or _costs(self.task, self.plan)
 
     def exact(self) -> Candidate:
-        """The same plan with its price alone."""
-        return replace(self, iteration_s=float(self.costs.iteration_s), priced_alone=self.costs,
+        """The same plan with its exact costs."""
+        return replace(self, iteration_s=float(self.costs.iteration_s), exact_costs=self.costs,
                        made=self.plan)
 
     @cached_property
@@ -207,77 +205,78 @@ class Candidate:
 
 
 def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
-    """Every strategy with its price, in the order given."""
+    """All strategies with their prices, in the given order."""
     names = list(strategies)
-    together_names = [name for name in names if not entry_of(name).apart]
-    found = {name: _with_own_schedule(task, name) for name in names if entry_of(name).apart}
-    found |= zip(together_names, _families(task, together_names), strict=True)
-    return [found[name] for name in names]
+    in_families = [name for name in names if not entry_of(name).apart]
+    by_name = {name: _with_own_schedule(task, name) for name in names if entry_of(name).apart}
+    by_name |= zip(in_families, _families(task, in_families), strict=True)
+    return [by_name[name] for name in names]
 
 
 def _with_own_schedule(task: PlanningTask, strategy: str) -> Candidate:
-    """A strategy whose number of steps depends on its grid."""
+    """A priced strategy whose number of steps depends on its grid."""
     task.tell(f"pricing {strategy}")
-    return (best_pipeline if entry_of(strategy).pipeline else alone)(task, strategy)
+    return (best_pipeline if entry_of(strategy).pipeline else price_strategy)(task, strategy)
 
 
 def best_of(candidates: Iterable[Candidate]) -> Candidate:
-    """The first in `Candidate.order`; memory is worked out for those that are faster only."""
-    by_speed = _settled(candidates, 1)
+    """The first candidate in `Candidate.order`, without checking the memory of slower ones."""
+    by_speed = _priced_exactly(candidates, 1)
     return next((c for c in by_speed if c.fits), by_speed[0])
 
 
-def _settled(candidates: Iterable[Candidate], count: int) -> list[Candidate]:
-    """Candidates by speed; the first `count` that fit, and all before them, are priced alone, but
-    for those that are `MUCH_SLOWER` than the first that fits.
+def _priced_exactly(candidates: Iterable[Candidate], count: int) -> list[Candidate]:
+    """Candidates by speed, with exact prices for the first `count` that fit and all before them.
+
+    Candidates that are `MUCH_SLOWER` than the first that fits keep their family's prices.
     """
-    found = sorted(candidates, key=lambda c: c.speed)
+    by_speed = sorted(candidates, key=lambda c: c.speed)
     i, fitting = 0, list[Candidate]()
-    while i < len(found) and len(fitting) < count:
-        each = found[i]
-        if fitting and each.iteration_s > MUCH_SLOWER * fitting[0].iteration_s:
+    while i < len(by_speed) and len(fitting) < count:
+        candidate = by_speed[i]
+        if fitting and candidate.iteration_s > MUCH_SLOWER * fitting[0].iteration_s:
             break
-        if each.priced_alone is None and each.task.ranks <= EXACT_RANKS:
-            found[i] = each.exact()
-            found.sort(key=lambda c: c.speed)
-            i, fitting = 0, []  # it may have come to lie before others
+        if candidate.exact_costs is None and candidate.task.ranks <= EXACT_RANKS:
+            by_speed[i] = candidate.exact()
+            by_speed.sort(key=lambda c: c.speed)
+            i, fitting = 0, []  # the order may have changed
         else:
-            fitting += [each] * each.fits
+            fitting += [candidate] * candidate.fits
             i += 1
-    return found
+    return by_speed
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Candidates sorted by `Candidate.order`; the first `SHOWN` that fit are priced alone.
+    """Candidates sorted by `Candidate.order`, with exact prices for the first `SHOWN` that fit.
 
-    Those that are `MUCH_SLOWER` than the first come last, by time alone: whether they fit takes
-    long to find out, and decides nothing.
+    Candidates that are `MUCH_SLOWER` than the first come last, sorted only by time; checking their
+    memory would take long.
     """
-    by_speed = _settled(candidates, SHOWN)
+    by_speed = _priced_exactly(candidates, SHOWN)
     estimated, fastest_s = next((c for c in by_speed if c.fits), by_speed[0]).speed
     near = [c for c in by_speed if c.speed <= (estimated, MUCH_SLOWER * fastest_s)]
     return sorted(near, key=lambda c: c.order) + by_speed[len(near):]
 
 
 def _families(task: PlanningTask, strategies: list[str]) -> list[Candidate]:
-    """Prices strategies as families; those of one family sum gradients in the same buckets."""
+    """Price strategies as families of strategies that sum gradients in the same buckets."""
     families: dict[tuple[object, ...], list[int]] = {}
-    each = [configurations(task.network, name, task.ranks, task.gather) for name in strategies]
-    for i, configs in enumerate(each):
-        families.setdefault(_bucket_key(task.network, configs), []).append(i)
-    found: dict[int, Candidate] = {}
+    configs = [configurations(task.network, name, task.ranks, task.gather) for name in strategies]
+    for i, strategy_configs in enumerate(configs):
+        families.setdefault(_bucket_key(task.network, strategy_configs), []).append(i)
+    candidates: dict[int, Candidate] = {}
     for members in families.values():
         names = [strategies[i] for i in members]
         task.tell(f"pricing {', '.join(names[:3])}{' ...' * (len(names) > 3)}")
-        priced_members = _family(task, names, together([each[i] for i in members]))
-        found |= zip(members, priced_members, strict=True)
-    return [found[i] for i in range(len(strategies))]
+        family = _family(task, names, together([configs[i] for i in members]))
+        candidates |= zip(members, family, strict=True)
+    return [candidates[i] for i in range(len(strategies))]
 
 
 def _bucket_key(network: Network, configs: Configs) -> tuple[object, ...]:
-    """Equal for strategies whose layers may share the same buckets.
+    """A key that is equal for strategies whose layers may share the same buckets.
 
-    It says which layers have the same configuration, and which weighted layers cut channels.
+    It contains the layers with equal configurations, and the weighted layers that cut channels.
     """
     first: dict[object, int] = {}
     keys = [configs[layer.name].key for layer in network.layers]
@@ -286,7 +285,7 @@ def _bucket_key(network: Network, configs: Configs) -> tuple[object, ...]:
 
 
 def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list[Candidate]:
-    """Prices strategies whose configurations are the cases of `configs`."""
+    """Price strategies together; `configs` has one entry per strategy."""
     plan = Plan(task.spec, task.ranks, task.batch, strategies[0], configs, **task.plan_options)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
     cases, spare_bytes = len(strategies), 0
@@ -295,21 +294,21 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
     if task.opens_buckets:
         sizes, seconds = fastest_sizes(task.network, plan, task.machine, costs,
                                        **task.price_options)
-        # the messages of buckets are in flight in place of the layers', whose memory is known
+        # the memory in `costs` contains the layers' messages, not the larger buckets
         spare_bytes = sum(gradient_bytes(task.network, plan, layer)
                           for layer in task.network.weighted)
     sizes, seconds = np.broadcast_to(sizes, cases), np.broadcast_to(seconds, cases)
-    held = np.broadcast_to(costs.memory.total_bytes, cases) + spare_bytes
+    bounds = np.broadcast_to(costs.memory.total_bytes, cases) + spare_bytes
     parts = np.broadcast_to(sample_parts(plan), cases)
     measured = np.broadcast_to(costs.measured_compute, cases)
     return [Candidate(task=task, strategy=strategy, iteration_s=float(seconds[i]),
-                      upper_bound_bytes=int(held[i]), parts=int(parts[i]),
+                      upper_bound_bytes=int(bounds[i]), parts=int(parts[i]),
                       measured=float(measured[i]), bucket_bytes=int(sizes[i]))
             for i, strategy in enumerate(strategies)]
 
 
-def alone(task: PlanningTask, strategy: str) -> Candidate:
-    """Prices one strategy by itself."""
+def price_strategy(task: PlanningTask, strategy: str) -> Candidate:
+    """Price a single named strategy."""
     return _fastest_buckets(_named(task, strategy))
 
 
@@ -320,13 +319,13 @@ def _named(task: PlanningTask, strategy: str) -> Candidate:
 
 
 def stages_and_ranks(strategy: str, ranks: int) -> tuple[int, int]:
-    """Stages of a named pipeline, and ranks of each."""
+    """Number of stages of a named pipeline, and ranks of each stage."""
     count, stage_ranks = parse(strategy)[1] or (ranks, 1)
     return count, stage_ranks
 
 
 def microbatches_tried(task: PlanningTask, strategy: str) -> list[int]:
-    """Four, two or eight micro-batches for each stage of a pipeline; a given number alone."""
+    """Four, two or eight micro-batches per stage of a pipeline, or only the given number."""
     if "microbatches" in task.plan_options:
         return [task.plan_options["microbatches"]]
     usual = plan_options(strategy, task.ranks, task.batch).get("microbatches", 1)
@@ -336,9 +335,9 @@ def microbatches_tried(task: PlanningTask, strategy: str) -> list[int]:
 
 
 def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
-    """A pipeline with the fastest number of micro-batches, of `microbatches_tried`.
+    """A pipeline with the fastest number of micro-batches, from `microbatches_tried`.
 
-    Stages are balanced for each number, because the time of a layer depends on the micro-batch.
+    The time of a layer depends on the micro-batch, so every number has its own balanced stages.
     """
     usual = _named(task, strategy)
     others = [_balanced(task, replace(usual.plan, microbatches=number))
@@ -347,21 +346,21 @@ def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
 
 
 def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
-    """A plan with its price, or the same pipeline with balanced stages where that is better."""
+    """A priced plan, or the same pipeline with balanced stages if that is better."""
     costs = _costs(task, plan)
     candidate = _candidate(task, plan, costs)
-    again = balanced(task.network, plan, costs)
-    return candidate if again is plan else best_of([candidate, _priced(task, again)])
+    even = balanced(task.network, plan, costs)
+    return candidate if even is plan else best_of([candidate, _priced(task, even)])
 
 
 def of_plan(task: PlanningTask, plan: Plan) -> Candidate:
-    """A plan with its price, under the fastest size of buckets."""
+    """A priced plan, with the fastest size of buckets if the search chooses it."""
     size = task.options.get("bucket_bytes", plan.bucket_bytes)
     return _fastest_buckets(_priced(task, replace(plan, bucket_bytes=size or 0)))
 
 
 def _fastest_buckets(candidate: Candidate) -> Candidate:
-    """A candidate without buckets, or with those of the fastest size where that is to be chosen."""
+    """The candidate, or the same plan with the fastest size of buckets if the search chooses it."""
     t = candidate.task
     if not t.opens_buckets:
         return candidate
@@ -375,18 +374,18 @@ def _priced(task: PlanningTask, plan: Plan) -> Candidate:
 
 
 def _costs(task: PlanningTask, plan: Plan) -> Costs:
-    return price_alone(task.network, plan, task.machine, **task.price_options)
+    return plan_costs(task.network, plan, task.machine, **task.price_options)
 
 
 def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
     return Candidate(task=task, strategy=plan.strategy, iteration_s=float(costs.iteration_s),
                      upper_bound_bytes=int(costs.memory.total_bytes), parts=int(sample_parts(plan)),
                      measured=float(costs.measured_compute), bucket_bytes=plan.bucket_bytes,
-                     made=plan, priced_alone=costs)
+                     made=plan, exact_costs=costs)
 
 
 def sample_parts(plan: Plan) -> Ints:
-    """Largest number of parts that a layer, with all passes, cuts the mini-batch into."""
+    """Largest number of parts, over all passes, that a layer cuts the mini-batch into."""
     most: Ints = 1
     for config in plan.configs.values():
         most = np.maximum(most, config.n)

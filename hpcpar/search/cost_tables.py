@@ -1,8 +1,8 @@
 """Makes the cost tables of the layer-wise search.
 
-Layers and edges go through the same lowering and pricing as any prediction: a layer's
-configurations as a family of cases, an edge's as every configuration of the producer (rows) against
-every configuration of the consumer (columns).
+Layers and edges go through the same lowering and pricing as any prediction. The configurations of a
+layer form a family of plans. The family of an edge combines all configurations of the producer
+(rows) with all configurations of the consumer (columns).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.network.algorithm_choice import cheapest_price
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.price_family import repeats
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -30,22 +29,20 @@ from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Task
 from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.steps import Phase, TensorRef
+from hpcpar.schedule.steps import PASSES, Phase, TensorRef
 from hpcpar.search.tables import Link, Table, Unit
 
 
 class TableMaker:
-    """Prices units and edges of a plan's network; equal ones once.
+    """Prices the units and edges of a network; equal ones are priced once.
 
     Parameters
     ----------
     plan : Plan
-        Gives the options (element type, collectives, synchronisation, ...); its configurations are
-        not used.
-    contention : float, optional
-        ParaDL's phi, instead of what follows from the placement.
-    gamma : float
-        ParaDL's memory reuse factor.
+        Provides the options (number format, collectives, synchronization, ...) but not the
+        configurations.
+    contention, gamma : float
+        As in `hpcpar.cost.price_family.price_steps`.
     """
 
     def __init__(self, network: Network, plan: Plan, machine: Machine,
@@ -53,7 +50,7 @@ class TableMaker:
         self.network, self.machine, self.gamma = network, machine, gamma
         self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine=None)
         self.network_model = NetworkModel(machine, contention)
-        # a plan's algorithms are chosen without a given contention
+        # the choice of algorithms ignores a given contention
         plain = self.network_model if contention is None else NetworkModel(machine)
         self.choose = cheapest_price(self.network_model, plain, plan.collectives)
         self._units: dict[Hashable, Table] = {}
@@ -61,17 +58,11 @@ class TableMaker:
 
     def tables(self, units: Sequence[Unit], links: Sequence[Link]
                ) -> tuple[list[Table], list[Table]]:
-        """OptCNN's tC and tS of units, and tX of edges.
-
-        A unit's table has an entry for each configuration, an edge's for each pair of them.
-        """
+        """OptCNN's tC and tS of units, and tX of edges."""
         return [self._of_unit(unit) for unit in units], [self._of_edge(link) for link in links]
 
     def _builder(self, configs: dict[str, Config]) -> Builder:
         return Builder(self.network, replace(self.plan, configs=configs), self.choose)
-
-    def _pricer(self, b: Builder) -> StepPricer:
-        return StepPricer(self.network, b.plan, self.machine, self.network_model, b.edges)
 
     # -- units -------------------------------------------------------------------------------------
     def _of_unit(self, unit: Unit) -> Table:
@@ -81,19 +72,19 @@ class TableMaker:
             b = self._builder(configs)
             for layer in unit.layers:
                 b.node(layer, self.plan.samples_of_a_pass)
-            self._units[key] = self._table(b, b.steps, (len(unit.space),),
-                                           self._unit_memory(unit, b))
+            memory = self._unit_memory(unit, b)
+            self._units[key] = self._table(b, b.steps, (len(unit.space),), memory)
         return self._units[key]
 
     def _traits(self, layer: Layer) -> tuple[Hashable, ...]:
-        """A key, equal for layers with equal tables: shapes, options and surroundings."""
+        """A key that is equal for layers with equal tables."""
         readers = len(self.network.consumers[layer.name])
         trains = any(name in self.network.trained for name in layer.inputs)
         last = layer is self.network.layers[-1]
         return self.network.signatures[layer.name], readers, last, trains
 
     def _unit_memory(self, unit: Unit, b: Builder) -> Memory:
-        """The memory of a unit's layers and of the edges between them, on which nothing moves."""
+        """The memory of a unit's layers and of the edges between them, which move no data."""
         batch = self.plan.samples_of_a_pass
         total = NO_MEMORY
         for layer in unit.layers:
@@ -121,7 +112,7 @@ class TableMaker:
         return self._edges[key]
 
     def _edge_traits(self, link: Link) -> tuple[Hashable, ...]:
-        """A key, equal for edges with equal tables."""
+        """A key that is equal for edges with equal tables."""
         network, tail, layer = self.network, link.producer.layers[-1], link.layer
         return (
             network.signatures[tail.name], network.signatures[layer.name], link.which,
@@ -133,30 +124,28 @@ class TableMaker:
     # -- both --------------------------------------------------------------------------------------
     def _table(self, b: Builder, steps: Sequence[Task | Move], shape: tuple[int, ...],
                memory: Memory) -> Table:
-        """Sum seconds and buffers over steps."""
-        pricer = self._pricer(b)
+        """Sum the time and the buffers of steps."""
+        pricer = StepPricer(self.network, b.plan, self.machine, self.network_model, b.edges)
         seconds, hideable = np.zeros(shape), np.zeros(shape)
         measured: Flags = np.bool_(bool(self.machine.compute))
         buffers: dict[TensorRef, Numbers] = {}
         for step in steps:
             price = pricer.price(step)
-            seconds += repeats(self.plan, step.phase) * price.seconds
+            seconds += (self.plan.microbatches if step.phase in PASSES else 1) * price.seconds
             if isinstance(step, Move):
                 buffers.setdefault(step.tensor, wire_bytes(step, price.through_bytes))
                 if step.phase is Phase.GRADIENT:
                     hideable += price.seconds
             elif self.machine.compute:
                 measured = measured & (price.measured | np.equal(price.seconds, 0))
-        held = self._held_bytes(memory) + sum(buffers.values())
-        return Table(seconds, np.zeros(shape) + held, hideable, measured)
-
-    def _held_bytes(self, memory: Memory) -> Numbers:
-        """Bytes, including what every micro-batch in flight keeps for its backward pass."""
         memory = memory.flying(self.plan.microbatches)
-        return (memory if self.gamma == 1.0 else memory.scaled(self.gamma)).total_bytes
+        if self.gamma != 1.0:
+            memory = memory.scaled(self.gamma)
+        n_bytes = memory.total_bytes + sum(buffers.values())
+        return Table(seconds, np.zeros(shape) + n_bytes, hideable, measured)
 
 
 def _configs(unit: Unit, chosen: NDArray[np.int64] | None) -> dict[str, Config]:
-    """Configurations of a unit's layers as families: the chosen ones, or all."""
+    """Families of the configurations of a unit's layers: the chosen rows, or all."""
     rows = slice(None) if chosen is None else chosen
     return {layer.name: unit.space.config(rows, i > 0) for i, layer in enumerate(unit.layers)}

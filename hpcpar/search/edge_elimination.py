@@ -1,10 +1,10 @@
 """Node and edge elimination (OptCNN, Algorithm 1): the exact minimum of a sum of tables on a graph.
 
-Node elimination minimises over the configurations of a node between two others, which leaves an
-edge between its neighbours (Eq 2). Edge elimination adds parallel edges (Eq 3). Where these two
-rules leave more than K = 2 nodes, the same minimisation is made with all neighbours of a node at
-once (variable elimination), the cheapest node first, so that branching graphs stay tractable. The
-eliminations, undone in reverse order, give the optimal configuration of every node.
+Node elimination minimizes over the configurations of a node with two neighbors, and replaces it by
+an edge between them (Eq 2). Edge elimination adds parallel edges (Eq 3). These rules may leave more
+than K = 2 nodes. Variable elimination generalizes them to any number of neighbors, the cheapest
+node first, which keeps branching graphs tractable. Undoing the eliminations in reverse order gives
+the optimal configuration of every node.
 """
 
 from __future__ import annotations
@@ -24,21 +24,13 @@ Nodes: TypeAlias = list[Floats]
 #: Tables of edges: (a, b) -> [configurations of a, configurations of b]; both orders may occur.
 Edges: TypeAlias = dict[tuple[int, int], Floats]
 
-#: Entries of one block of a minimisation: they fit a core's second-level cache.
+#: Entries of a block in a minimization; a block fits a core's second-level cache.
 BLOCK = 131_072
 
 
 @dataclass(frozen=True)
 class Eliminations:
-    """Counts of the papers' two rules on a graph.
-
-    Attributes
-    ----------
-    nodes, edges : int
-        Number of node and of edge eliminations.
-    kept : int
-        K, the number of nodes that these two rules leave.
-    """
+    """Numbers of node and edge eliminations, and of the nodes that they leave (K)."""
 
     nodes: int
     edges: int
@@ -46,7 +38,7 @@ class Eliminations:
 
 
 def count_eliminations(size: int, pairs: list[tuple[int, int]]) -> Eliminations:
-    """Applies the papers' two rules to a graph of `size` nodes, without any tables."""
+    """Apply the papers' two rules to a graph of `size` nodes, without tables."""
     sources: list[list[int]] = [[] for _ in range(size)]
     targets: list[list[int]] = [[] for _ in range(size)]
     for a, b in pairs:
@@ -77,43 +69,43 @@ def count_eliminations(size: int, pairs: list[tuple[int, int]]) -> Eliminations:
     return Eliminations(nodes, edges, len(alive))
 
 
-def neighbours(size: int, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
-    """The nodes that each node shares an edge with."""
-    around: dict[int, set[int]] = {node: set() for node in range(size)}
+def neighbors(size: int, pairs: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
+    """Node -> nodes that share an edge with it."""
+    adjacent: dict[int, set[int]] = {node: set() for node in range(size)}
     for a, b in pairs:
-        around[a].add(b)
-        around[b].add(a)
-    return around
+        adjacent[a].add(b)
+        adjacent[b].add(a)
+    return adjacent
 
 
 def largest_table(sizes: list[int], pairs: Iterable[tuple[int, int]]) -> int:
-    """Entries of the largest table that elimination minimises, the cheapest node first."""
-    around = neighbours(len(sizes), pairs)
+    """Entries of the largest table in an elimination, the cheapest node first."""
+    adjacent = neighbors(len(sizes), pairs)
 
     def entries(node: int) -> int:
-        return sizes[node] * math.prod(sizes[other] for other in around[node])
+        return sizes[node] * math.prod(sizes[other] for other in adjacent[node])
 
-    costs = {node: entries(node) for node in around}
+    costs = {node: entries(node) for node in adjacent}
     largest = 0
     while costs:
         node = min(costs, key=costs.__getitem__)
         largest = max(largest, costs.pop(node))
-        others = around.pop(node)
+        others = adjacent.pop(node)
         for other in others:
-            around[other] |= others
-            around[other] -= {other, node}
+            adjacent[other] |= others
+            adjacent[other] -= {other, node}
             costs[other] = entries(other)
     return largest
 
 
 def total(nodes: Nodes, edges: Edges, chosen: list[int]) -> float:
-    """The sum of all tables under one chosen entry per node."""
+    """The sum of all tables for a chosen entry of each node."""
     return float(sum(t[c] for t, c in zip(nodes, chosen, strict=True))
                  + sum(t[chosen[a], chosen[b]] for (a, b), t in edges.items()))
 
 
 def solve(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
-    """The least sum, and the index of the chosen entry of each node.
+    """The minimum of the sum, and the index of the chosen entry of each node.
 
     Intermediate tables may be large (see `largest_table`);
     `hpcpar.search.approximate_elimination` handles any graph.
@@ -123,12 +115,9 @@ def solve(nodes: Nodes, edges: Edges) -> tuple[float, list[int]]:
 
 @dataclass(frozen=True)
 class _Factor:
-    """A table over several nodes, one axis per node.
+    """A table with one axis per node.
 
-    Attributes
-    ----------
-    number : int
-        Equal for the same table: equal minimisations are then made once.
+    Factors with the same table have the same `number`, so that equal minimizations happen once.
     """
 
     nodes: tuple[int, ...]
@@ -150,17 +139,17 @@ class _Elimination:
         for ((a, b), t), number in zip(edges.items(), numbers[len(nodes):], strict=True):
             self._add(_Factor((a, b), t, number))
         self.constant = 0.0
-        #: Eliminated nodes in order, each with its own table and the factors it was part of.
+        #: Eliminated nodes in order, each with its table and the factors that contained it.
         self.eliminated: list[tuple[_Factor, list[_Factor]]] = []
         self._minima: dict[tuple[int | tuple[int, ...], ...], tuple[Floats, int]] = {}
 
     def _numbered(self, tables: list[Floats]) -> list[int]:
-        """A number per table, equal for the same object: equal layers share their tables."""
+        """One number per table, equal for the same object; equal layers share tables."""
         numbers: dict[int, int] = {}
         return [numbers.setdefault(id(t), next(self._numbers)) for t in tables]
 
     def _add(self, factor: _Factor) -> None:
-        """Adds a factor; parallel edges are summed (Eq 3)."""
+        """Add a factor; parallel edges add up (Eq 3)."""
         key = frozenset(factor.nodes)
         old = self.factors.get(key)
         if old is not None:
@@ -172,7 +161,7 @@ class _Elimination:
             self.touching[node].add(key)
 
     def run(self) -> tuple[float, list[int]]:
-        """Eliminates every node, then chooses in reverse order."""
+        """Eliminate all nodes, then choose their entries in reverse order."""
         costs = {node: (self._entries(node), node) for node in range(len(self.sizes))}
         while costs:
             _, node = min(costs.values())
@@ -182,20 +171,20 @@ class _Elimination:
         chosen = [0] * len(self.sizes)
         for own, factors in reversed(self.eliminated):
             node = own.nodes[0]
-            costs_of_node = own.table
+            node_costs = own.table
             for f in factors:
                 place = tuple(slice(None) if n == node else chosen[n] for n in f.nodes)
-                costs_of_node = costs_of_node + f.table[place]
-            chosen[node] = int(np.argmin(costs_of_node))
+                node_costs = node_costs + f.table[place]
+            chosen[node] = int(np.argmin(node_costs))
         return float(self.constant), chosen
 
     def _entries(self, node: int) -> int:
-        """Entries of the table that eliminating a node minimises."""
-        around = set[int]().union(*self.touching[node]) - {node}
-        return self.sizes[node] * math.prod(self.sizes[other] for other in around)
+        """Entries of the table in the elimination of a node."""
+        others = set[int]().union(*self.touching[node]) - {node}
+        return self.sizes[node] * math.prod(self.sizes[other] for other in others)
 
     def _eliminate(self, node: int) -> tuple[int, ...]:
-        """Minimises over one node; returns its neighbours, which the new table joins."""
+        """Minimize over a node; returns its neighbors, which the new table joins."""
         keys = sorted(self.touching[node], key=sorted)
         factors = [self.factors.pop(key) for key in keys]
         for key in keys:
@@ -209,45 +198,40 @@ class _Elimination:
             return others
         table, number = self._minimum(own, factors, others)
         if len(others) == 1:
-            beside = self.nodes[others[0]]
-            self.nodes[others[0]] = _Factor(others, beside.table + table, next(self._numbers))
+            neighbor = self.nodes[others[0]]
+            self.nodes[others[0]] = _Factor(others, neighbor.table + table, next(self._numbers))
         else:
             self._add(_Factor(others, table, number))
         return others
 
     def _minimum(self, own: _Factor, factors: list[_Factor],
                  others: tuple[int, ...]) -> tuple[Floats, int]:
-        """Minimum over a node of its own table plus all factors (Eq 2), and the result's number."""
+        """Minimum over a node of its table plus all factors (Eq 2), and the result's number."""
         axes = (*own.nodes, *others)
         key: tuple[int | tuple[int, ...], ...] = (
             own.number, *((f.number, *map(axes.index, f.nodes)) for f in factors)
         )
         if key not in self._minima:
             aligned = [self._aligned(f, axes) for f in factors]
-            table = _minimise_first_axis(aligned, own.table, [self.sizes[o] for o in others])
+            table = _minimize_first_axis(aligned, own.table, [self.sizes[o] for o in others])
             self._minima[key] = table, next(self._numbers)
         return self._minima[key]
 
     def _aligned(self, factor: _Factor, axes: tuple[int, ...]) -> Floats:
-        """A factor's table with one axis for each of `axes`, of size 1 where it has none."""
+        """A factor's table with an axis for each of `axes`; missing axes have size 1."""
         places = [axes.index(node) for node in factor.nodes]
         # numpy adds contiguous rows twice as fast
         table = np.ascontiguousarray(factor.table.transpose(np.argsort(places)))
         return table.reshape([self.sizes[n] if n in factor.nodes else 1 for n in axes])
 
 
-def _minimise_first_axis(tables: Sequence[Floats], own: Floats, sizes: list[int]) -> Floats:
+def _minimize_first_axis(tables: Sequence[Floats], own: Floats, sizes: list[int]) -> Floats:
     """Minimum over the first axis of the sum of broadcast tables, in blocks of the second axis.
 
-    Parameters
-    ----------
-    own : ndarray
-        [first axis], added to every entry.
-    sizes : list of int
-        Sizes of the other axes.
+    `own`, [first axis], is added to every entry; `sizes` has the sizes of the other axes.
     """
     minimum = np.empty(sizes)
-    # small tables are added first, and `own` to the smallest
+    # add small tables first, and `own` to the smallest
     first, *rest = sorted(tables, key=lambda t: t.size)
     first = first + own.reshape(-1, *(1 for _ in sizes))
     rows = max(1, BLOCK // (math.prod(sizes[1:]) * len(own)))

@@ -1,4 +1,4 @@
-"""Why a plan takes its time: ParaDL's limitations and bottlenecks (Table 6) in seconds."""
+"""Explains a plan's time: ParaDL's limitations and bottlenecks (Table 6), in seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Limitation:
     seconds : float or None
         Time per iteration; None for a limitation that is not a time.
     exposed_s : float or None
-        The part of it that nothing hides.
+        Its exposed part.
     remark : str
         The quantity behind it, in words.
     """
@@ -50,14 +50,12 @@ class Explanation:
     Attributes
     ----------
     bottleneck : str
-        The term with the most exposed time; ``computing`` where that is below a tenth of the
+        The term with the most exposed time; ``computing`` if that is below a tenth of the
         iteration.
     what_ifs : tuple of WhatIf
-        The most helpful change first.
-    memory : MemoryAdvice or None
-        The cheapest way to make the plan fit; None where it fits.
+        Changes, the most helpful first.
     outside : tuple of str
-        What the prediction does not contain.
+        Effects that the prediction does not contain.
     """
 
     terms: tuple[Limitation, ...]
@@ -67,7 +65,7 @@ class Explanation:
     outside: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """The explanation as JSON data."""
         return {
             "memory": self.memory and self.memory.to_json(),
             "bottleneck": self.bottleneck,
@@ -78,7 +76,7 @@ class Explanation:
 
 
 def explain(network: Network, chosen: Candidate) -> Explanation:
-    """Explains a priced strategy."""
+    """Explain a priced strategy."""
     p, plan, machine = chosen.prediction, chosen.plan, chosen.task.machine
     options = chosen.task.price_options
     terms = [
@@ -103,7 +101,7 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
 
 def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],
                    direct: bool | None = None) -> Limitation:
-    """Communication steps of some phases: only point-to-point ones, all others, or both (None)."""
+    """Communication in some phases: point to point (`direct`), collectives (False), or both."""
     names = [phase.value for phase in phases]
     stage = p.longest_stage
     steps = [s for s in p.of_stage(stage) if s.is_comm and s.phase in names]
@@ -116,14 +114,12 @@ def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],
 
 
 def _reading(p: Prediction) -> list[Limitation]:
-    """Reading the images of the next iteration, where it is counted.
-
-    The time beyond this iteration is exposed.
-    """
+    """Reading the images of the next iteration, if counted; the excess over this one is exposed."""
     if not p.io_s:
         return []
     waiting = max(0.0, p.iteration_s - p.timeline.total_s)
-    return [Limitation("input", "reading images", p.io_s, waiting, "beside the iteration before")]
+    return [Limitation("input", "reading images", p.io_s, waiting,
+                       "overlaps with the previous iteration")]
 
 
 def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction,
@@ -148,8 +144,8 @@ def _memory(network: Network, plan: Plan, p: Prediction) -> Limitation:
             held += 3 * ranks * float(parameters(network, layer, config).largest_items)
             whole += 3 * layer.parameters(network.input_shape(layer))
     return Limitation("memory", "memory redundancy", None, None,
-                      f"all ranks together hold {held / whole:.3g} times what one copy would "
-                      f"take; {p.memory_bytes / 1e9:.4g} GB a rank")
+                      f"all ranks together hold {held / whole:.3g} times the size of one copy; "
+                      f"{p.memory_bytes / 1e9:.4g} GB per rank")
 
 
 def _capacity(p: Prediction) -> Limitation:
@@ -165,14 +161,12 @@ def _update(p: Prediction) -> Limitation:
     seconds = sum(s.seconds for s in p.of_stage(p.longest_stage)
                   if s.phase == Phase.UPDATE.value and not s.is_comm)
     return Limitation("computation", "weight update", seconds, seconds,
-                      f"{seconds / max(p.compute_s, 1e-30):.1%} of computing")
+                      f"{seconds / max(p.compute_s, 1e-30):.1%} of computation")
 
 
 def _balance(network: Network, plan: Plan, p: Prediction) -> list[Limitation]:
-    """Time that even parts, parts computed once, and even stages that never wait would save on the
-    busiest rank.
-    """
-    uneven = twice = 0.0
+    """Time lost to uneven parts, redundant computation, and the pipeline bubble."""
+    uneven = redundant = 0.0
     for s in p.of_stage(p.longest_stage):
         if s.is_comm:
             continue
@@ -183,21 +177,21 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Limitation]:
         mean = float(plan.samples_of_a_pass) * math.prod(network.shapes[layer.name]) / parts
         if s.phase != Phase.UPDATE.value:
             uneven += s.seconds * max(0.0, 1 - mean / max(1.0, float(y.largest_items)))
-            twice += s.seconds * (1 - 1 / float(config.replicas))
+            redundant += s.seconds * (1 - 1 / float(config.replicas))
     terms = [
         Limitation("computation", "workload balancing", uneven, uneven,
-             "the largest part against the mean"),
-        Limitation("computation", "computation redundancy", twice, twice,
-             "the same work on several ranks"),
+                   "largest part minus mean part"),
+        Limitation("computation", "computation redundancy", redundant, redundant,
+                   "several ranks do the same work"),
     ]
     if len(p.timeline.stages) > 1:
-        remark = "its busiest stage waits for others: filling, draining, uneven stages"
+        remark = "the busiest stage waits for others: filling, draining, uneven stages"
         terms.append(Limitation("computation", "pipeline bubble", p.bubble_s, p.bubble_s, remark))
     return terms
 
 
 def _limit(network: Network, plan: Plan, p: Prediction) -> Limitation:
-    """How many ranks the strategy can use (the last column of ParaDL's Table 3)."""
+    """Number of ranks that the strategy can use (the last column of ParaDL's Table 3)."""
     most = limit(network, plan.strategy, plan.batch)
     remark = (f"beyond its limit: {limits_in_words(p.limits)}" if p.limits else
               f"'{plan.strategy}' can use up to {most} ranks here")

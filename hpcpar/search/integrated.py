@@ -1,4 +1,4 @@
-"""The strategy ``integrated``: Gholami's choice of grid, and of model or domain by layer (Eq 9)."""
+"""The strategy ``integrated``: Gholami's choice of the grid, and of model or domain parallelism."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NAME = "integrated"
     "Gholami's choice of the grid, and of image parts or channels for each layer, by Eq 9",
     cuts=("samples", "parts")))
 def plan_integrated(task: PlanningTask) -> Candidate:
-    """The plan of least communication by Eq 9, priced as any other.
+    """The plan with the least communication by Eq 9, priced like any other.
 
-    alpha and beta are those of the level that all ranks span.
+    alpha and beta come from the level that all ranks span.
 
     Raises
     ------
     InputError
-        The network has no product to cut.
+        The network has no matrix product to cut.
     """
     network, machine = task.network, task.machine
     if not network.matmul_layers:

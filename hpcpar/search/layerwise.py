@@ -1,7 +1,7 @@
-"""The layer-wise search of OptCNN and DeePa: a configuration for every layer.
+"""The layer-wise search of OptCNN and DeePa: a configuration for each layer.
 
-`plan_layerwise` has the order of its steps: cost tables, elimination (OptCNN, Algorithm 1), and
-refinement under the timeline.
+`plan_layerwise` lists its steps: cost tables, elimination (OptCNN, Algorithm 1), and refinement
+under the timeline.
 """
 
 from __future__ import annotations
@@ -14,18 +14,12 @@ from hpcpar.search.candidates import Candidate, PlanningTask, best_of, of_plan
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search, SearchResult
 
-#: Doublings of the ranks that are tried where nothing fits.
+#: Number of times that the ranks are doubled if no plan fits.
 DOUBLINGS = 4
 
 
 class LayerwisePlan(NamedTuple):
-    """The layer-wise plan, and how it was found.
-
-    Attributes
-    ----------
-    result : SearchResult
-        The optimum of the plain sum, before the refinement.
-    """
+    """The layer-wise plan, its search, and the optimum of the plain sum before the refinement."""
 
     candidate: Candidate
     result: SearchResult
@@ -33,19 +27,19 @@ class LayerwisePlan(NamedTuple):
 
 
 def plan_layerwise(task: PlanningTask) -> LayerwisePlan:
-    """Plans layer by layer: the optimum of the cost tables, refined under the timeline.
+    """Plan layer by layer: find the optimum of the cost tables, and refine it under the timeline.
 
-    1. Cost tables of all layers and edges (tC, tS and tX).
-    2. Node and edge elimination: the optimum of their plain sum (OptCNN, Eq 1), within the device's
-       memory. Without overlap this sum is the time of an iteration.
-    3. With overlap, the same with fractions of the gradient reductions hidden. The optima are
-       priced under the timeline, and the fastest that fits is taken.
-    4. Local search from there: single layers change their configurations.
+    1. Make cost tables of all layers and edges (tC, tS and tX).
+    2. Find the optimum of their plain sum within the device's memory, by node and edge elimination
+       (OptCNN, Eq 1). Without overlap, this sum is the time of an iteration.
+    3. With overlap, repeat this with fractions of the gradient reductions hidden. Price the optima
+       under the timeline, and choose the fastest that fits.
+    4. Improve it by local search: single layers change their configurations.
 
     Raises
     ------
     InputError
-        Accounting or inference that the tables do not cover.
+        The tables do not cover the accounting, or inference.
     """
     _check(task)
     task.tell("layer by layer: cost tables")
@@ -60,8 +54,8 @@ def plan_layerwise(task: PlanningTask) -> LayerwisePlan:
 def _check(task: PlanningTask) -> None:
     paper = task.options.get("accounting", "schedule") != "schedule"
     if paper or not task.options.get("training", True):
-        raise InputError("strategy 'layerwise' searches for training as it is executed; leave out "
-                         "--accounting paper, --forward-only, or name a strategy")
+        raise InputError("strategy 'layerwise' plans only training, with --accounting schedule; "
+                         "leave out --accounting paper and --forward-only, or name a strategy")
 
 
 def _search(task: PlanningTask) -> Search:
@@ -71,9 +65,9 @@ def _search(task: PlanningTask) -> Search:
 
 
 def _fastest_with_hidden(task: PlanningTask, search: Search, result: SearchResult) -> Candidate:
-    """The fastest, under the timeline, of the optima with a fraction of the gradients hidden.
+    """The optimum that is fastest under the timeline, over fractions of hidden gradients.
 
-    Fractions 0, 1/2 and 1 come first, then quarters and eighths around the best.
+    It tries fractions 0, 1/2 and 1 first, then quarters and eighths around the best.
     """
     by_configs: dict[tuple[object, ...], Candidate] = {}
 
@@ -89,31 +83,26 @@ def _fastest_with_hidden(task: PlanningTask, search: Search, result: SearchResul
     for step in (2, 1):
         best = min(tried, key=lambda eighths: tried[eighths].order)
         for side in (-step, step):
-            neighbour = tried.get(best + 2 * side)
-            # one plan that is optimal at two fractions is optimal at all between them
-            if neighbour is not None and neighbour is not tried[best]:
+            neighbor = tried.get(best + 2 * side)
+            # a plan that is optimal at two fractions is optimal at all fractions between them
+            if neighbor is not None and neighbor is not tried[best]:
                 tried[best + side] = optimum(best + side)
     return best_of(tried.values())
 
 
 def least_memory(task: PlanningTask) -> tuple[int, int | None]:
-    """The least memory of any layer-wise plan, and the number of ranks on which one fits.
+    """The least memory of any layer-wise plan (bytes), and a number of ranks on which one fits.
 
-    Returns
-    -------
-    int
-        Bytes of the largest rank.
-    int or None
-        The number of ranks, doubled until a plan fits; None where `DOUBLINGS` do not suffice.
+    The ranks are doubled until a plan fits; the number is None if `DOUBLINGS` do not suffice.
     """
     def least(ranks: int) -> int:
         search = Search(task.network, task.spec, ranks, task.batch, task.machine,
                         **task.plan_options)
         return search.memory_bytes(search.smallest().plan)
 
-    here = least(task.ranks)
+    least_bytes = least(task.ranks)
     for doubling in range(1, DOUBLINGS + 1):
         more = task.ranks << doubling
         if least(more) <= task.machine.device.memory_bytes:
-            return here, more
-    return here, None
+            return least_bytes, more
+    return least_bytes, None

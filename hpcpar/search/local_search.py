@@ -1,8 +1,8 @@
-"""Local search under the timeline: single layers change to other configurations.
+"""Local search under the timeline: single units change their configurations.
 
 Hidden communication is not additive over layers and edges, so the optimum of the tables need not be
-the fastest plan. Moves that add little to the tables' sum are priced together, as cases of a family
-of plans, and the best are applied.
+the fastest plan. The search prices moves that add little to the tables' sum as a family of plans,
+and applies the best ones.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from hpcpar.search.space import Space
 from hpcpar.search.table_search import Search
 from hpcpar.search.tables import configured
 
-#: Moves of a round times layers of the network, about: it bounds the cost of pricing them.
+#: Approximate product of a round's moves and the network's layers; it bounds the cost of pricing.
 WORK = 800
-#: Moves of a round, at least.
+#: Fewest moves of a round.
 FEWEST = 16
-#: Rounds, at most.
+#: Largest number of rounds.
 ROUNDS = 4
-#: Part of an iteration that a round has to gain.
+#: Smallest relative gain of a round.
 LEAST_GAIN = 1e-4
 
-#: Rows of the units' spaces: [units], or [cases, units].
+#: Rows of the units' spaces: [units], or [plans, units].
 Rows = NDArray[np.int64]
 
 
 class UnitMove(NamedTuple):
-    """Another configuration for one unit: `row` of its space."""
+    """A different configuration for one unit: `row` of its space."""
 
     unit: int
     row: int
 
 
 def improve(search: Search, start: Candidate) -> Candidate:
-    """Applies moves of single units while they make the plan faster and it fits as before.
+    """Apply moves while they make the plan faster and its memory still fits, if it did before.
 
-    A plan that is not in the search's tables is returned unchanged.
+    A plan that is not in the search's tables stays unchanged.
     """
     best = start
     for turn in range(ROUNDS):
@@ -61,7 +61,7 @@ def improve(search: Search, start: Candidate) -> Candidate:
             best_of_unit.setdefault(move.unit, move)
         if not best_of_unit:
             break
-        # the best move alone, the best two together, ...
+        # joint moves: the best, the best two, ...
         ranked = list(best_of_unit.values())
         joint = np.stack([_moved(rows, ranked[: i + 1]) for i in range(len(ranked))])
         fastest = joint[_best_first(search, best, joint)[0]]
@@ -74,7 +74,7 @@ def improve(search: Search, start: Candidate) -> Candidate:
 
 
 def _rows_of(search: Search, candidate: Candidate) -> Rows | None:
-    """The row of each unit's configuration in its space; None where one is not in the space."""
+    """The row of each unit's configuration in its space; None if a space lacks one."""
     rows = [unit.space.find(candidate.plan.configs[unit.name]) for unit in search.units]
     return None if None in rows else np.array(rows)
 
@@ -89,12 +89,12 @@ def _moved(rows: Rows, moves: list[UnitMove]) -> Rows:
 def _cheapest_moves(search: Search, rows: Rows) -> list[UnitMove]:
     """The moves that add least to the tables' sum.
 
-    Two rankings alternate: with the gradient reductions, and without.
+    They alternate between two rankings, with and without the gradient reductions.
     """
-    found = search.tables_with(rows.tolist())
-    if found is None:
+    containing = search.tables_with(rows.tolist())
+    if containing is None:
         return []
-    tables, chosen, places = found
+    tables, chosen, places = containing
     edge_seconds = [np.zeros(len(kept)) for kept in chosen]
     for (a, b), table in tables.edges.items():
         edge_seconds[a] += table.seconds[:, places[b]]
@@ -107,9 +107,9 @@ def _cheapest_moves(search: Search, rows: Rows) -> list[UnitMove]:
         hidden = seconds - tables.nodes[unit].hideable
         moves += [UnitMove(unit, row) for row in chosen[unit].tolist()]
         for sums, values in ((added, seconds), (added_hidden, hidden)):
-            more = values - values[place]
-            more[place] = np.inf  # no move
-            sums += more.tolist()
+            increase = values - values[place]
+            increase[place] = np.inf  # not a move
+            sums += increase.tolist()
     count = len(moves) - len(chosen)
     ranks = np.stack([np.argsort(added, kind="stable")[:count],
                       np.argsort(added_hidden, kind="stable")[:count]], axis=1)
@@ -118,7 +118,7 @@ def _cheapest_moves(search: Search, rows: Rows) -> list[UnitMove]:
 
 
 def _best_first(search: Search, candidate: Candidate, cases: Rows) -> NDArray[np.int64]:
-    """Order of cases [cases, units]: those that fit first, each by the time of an iteration."""
+    """Order of plans, [plans, units]: those that fit first, then by the time of an iteration."""
     configs: Configs = {}
     families: dict[tuple[Space, bytes, bool], Config] = {}
     for unit, rows in zip(search.units, cases.T, strict=True):
@@ -131,9 +131,9 @@ def _best_first(search: Search, candidate: Candidate, cases: Rows) -> NDArray[np
     plan = replace(candidate.plan, configs=configs)
     costs = price_family(task.network, plan, task.machine, **task.price_options)
     limit = task.machine.device.memory_bytes
-    held: Numbers = costs.memory.total_bytes
-    if np.any(held > limit):
-        # plans that differ in a few layers need about the same part of their bounds
-        held = held * (candidate.memory_bytes / candidate.upper_bound_bytes)
+    memory: Numbers = costs.memory.total_bytes
+    if np.any(memory > limit):
+        # plans that differ in a few layers need about the same fraction of their bounds
+        memory = memory * (candidate.memory_bytes / candidate.upper_bound_bytes)
     return np.lexsort([np.broadcast_to(values, len(cases))
-                       for values in (costs.iteration_s, held > limit)])
+                       for values in (costs.iteration_s, memory > limit)])

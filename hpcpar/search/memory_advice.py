@@ -14,17 +14,16 @@ from hpcpar.search.layerwise import least_memory
 
 @dataclass(frozen=True)
 class MemoryAdvice:
-    """A plan that does not fit, and the cheapest way out.
+    """A chosen plan that does not fit, and the cheapest remedy.
 
     Attributes
     ----------
-    chosen : Candidate
-        The plan that does not fit.
     remedy : Candidate or None
-        The same strategy with micro-batches or recomputation, else another one; None: none fits.
+        The same strategy with micro-batches or recomputation, or another strategy; None if no plan
+        fits.
     least_bytes, ranks : int or None
-        Without a remedy: the least memory of any plan, and the number of ranks on which one fits
-        (None: not up to 16 times as many).
+        Without a remedy, the least memory of any plan, and a number of ranks on which one fits
+        (see `least_memory`).
     """
 
     chosen: Candidate
@@ -34,20 +33,20 @@ class MemoryAdvice:
 
     @property
     def options(self) -> str:
-        """The options of the command line that lead to the remedy."""
+        """The command-line options that give the remedy."""
         return "" if self.remedy is None else options_of(self.remedy, self.chosen)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        found = self.remedy and {"options": self.options, "memory_bytes": self.remedy.memory_bytes,
-                                 "iteration_s": self.remedy.iteration_s}
-        return {"memory_bytes": self.chosen.memory_bytes, "remedy": found,
+        """The advice as JSON data."""
+        remedy = self.remedy and {"options": self.options, "memory_bytes": self.remedy.memory_bytes,
+                                  "iteration_s": self.remedy.iteration_s}
+        return {"memory_bytes": self.chosen.memory_bytes, "remedy": remedy,
                 "memory_limit_bytes": self.chosen.task.machine.device.memory_bytes,
                 "least_bytes": self.least_bytes, "ranks": self.ranks}
 
 
 def options_of(remedy: Candidate, chosen: Candidate) -> str:
-    """The options in which a plan differs from another one, as on the command line."""
+    """The command-line options in which `remedy` differs from `chosen`."""
     changed = []
     for name in ("strategy", "microbatches", "order", "recompute"):
         value = getattr(remedy.plan, name)
@@ -57,7 +56,7 @@ def options_of(remedy: Candidate, chosen: Candidate) -> str:
 
 
 def memory_advice(chosen: Candidate) -> MemoryAdvice | None:
-    """The cheapest way to make a plan fit; None where it fits."""
+    """The cheapest way to make a plan fit; None if it fits."""
     if chosen.fits:
         return None
     remedy = made_to_fit(chosen) or _another(chosen)
@@ -65,7 +64,7 @@ def memory_advice(chosen: Candidate) -> MemoryAdvice | None:
 
 
 def advice_on(candidates: list[Candidate]) -> MemoryAdvice | None:
-    """The advice on the choice of `auto.best`; it may be a strategy already made to fit."""
+    """The advice on the choice of `auto.best`, which may already be a remedy."""
     best = candidates[0]
     if not best.fits:
         return memory_advice(best)

@@ -1,4 +1,4 @@
-"""Causes of deviation that a prediction leaves out, as far as they apply to plan and machine."""
+"""Effects that a prediction leaves out, if they apply to the plan and the machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hpcpar.cost.trust import kind_of, published
 from hpcpar.plan.plan import Synchronisation
 from hpcpar.search.candidates import Candidate
 
-#: Rows below which published runs say little of a kind of network.
+#: A kind of network with fewer published runs is reported.
 FEW_RUNS = 20
-#: A median of measured over predicted times is named if its logarithm exceeds this.
+#: A median ratio of measured to predicted time is reported if its logarithm exceeds this.
 BIAS = 0.1
 
 
 def outside_model(chosen: Candidate) -> tuple[str, ...]:
-    """A line for each cause."""
+    """One line per effect."""
     p, parts = chosen.prediction, []
     if not p.io_s:
         parts.append("reading and decoding images (--io counts reading)")
@@ -30,14 +30,14 @@ def outside_model(chosen: Candidate) -> tuple[str, ...]:
 def _of_computing(chosen: Candidate) -> Iterator[str]:
     machine = chosen.task.machine
     if chosen.prediction.trust.calibrated:
-        yield "a machine whose speed changes after its calibration"
+        yield "changes of the machine's speed after its calibration"
         return
     host_s = fitted().host_s if machine.device.multiprocessors else machine.device.launch_s
-    yield (f"host time of an operation beyond {1e6 * host_s:.3g} us (Python, a framework's own), "
-           "which small batches wait for")
-    yield "layers that a compiler fuses, layouts with the channels last"
+    yield (f"host time of an operation beyond {1e6 * host_s:.3g} us (Python, the framework), which "
+           "limits small batches")
+    yield "layers that a compiler fuses, channels-last layouts"
     if machine.kind == "gpu" or machine.processor == "GPU":
-        yield "clocks that fall under load"
+        yield "clocks that drop under load"
 
 
 def _of_several_ranks(chosen: Candidate) -> Iterator[str]:
@@ -48,20 +48,20 @@ def _of_several_ranks(chosen: Candidate) -> Iterator[str]:
         yield "other jobs on the same links (--load)"
     yield "ranks that are slower than others, and jitter (hpcpar simulate --slow, --jitter)"
     if chosen.plan.synchronisation is Synchronisation.SERVER:
-        yield "parameter servers on hosts: here one rank updates all weights"
+        yield "parameter servers on hosts: the plan's server is a rank that updates all weights"
 
 
 def _of_published_runs(chosen: Candidate) -> Iterator[str]:
-    """Where the runs behind the interval differ in kind from the plan."""
+    """Differences between the plan and the published runs behind its interval."""
     p, runs = chosen.prediction, published()
     assert p.trust.runs is not None
     if abs(math.log(p.trust.runs.median)) > BIAS:
-        yield (f"published runs that are predicted so take {p.trust.runs.median:.2g} times as long "
-               "in the median")
+        yield (f"bias: published runs of this class take {p.trust.runs.median:.2g} times the "
+               "predicted time (median)")
     if any(c.n != p.ranks for c in chosen.plan.configs.values()):
         yield "strategies other than data parallelism: no published run checks their price"
     if p.ranks > runs.most_ranks:
-        yield f"more than {runs.most_ranks} ranks: the largest published run behind the interval"
+        yield f"more than {runs.most_ranks} ranks: no published run behind the interval is larger"
     kind = kind_of(chosen.task.network)
     if runs.kinds.get(kind, 0) < FEW_RUNS:
         yield f"networks with {kind}: {runs.kinds.get(kind, 0)} published runs behind the interval"

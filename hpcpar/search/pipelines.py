@@ -1,4 +1,4 @@
-"""A lower bound of the time of pipelines: most of them need no price."""
+"""A lower bound of a pipeline's time, which excludes most pipelines without pricing them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from hpcpar.search.candidates import PlanningTask, microbatches_tried, stages_an
 
 
 def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float) -> list[str]:
-    """The named pipelines for which a lower bound leaves open that they are faster than
-    `fastest_s`.
+    """The named pipelines whose lower bound is at most `fastest_s`.
 
-    The passes of a micro-batch through a layer, cut by samples over the ranks of a stage, take the
-    same time in any stage. No cut into stages has a shorter longest one than the balanced cut. The
-    longest takes its time for every micro-batch; in GPipe's order it also stands still for one
-    pass of all others.
+    The passes of a micro-batch through a layer take the same time in any stage. Stages that are
+    balanced by these times have the shortest longest stage. This stage computes every micro-batch;
+    in GPipe's order it also waits for one pass through all other stages.
     """
     tried = [(strategy, number) for strategy in strategies
              for number in microbatches_tried(task, strategy)]
@@ -37,18 +35,18 @@ def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float
         cases = batches == batch
         seconds[:, cases] = _layer_s(task, batch, Config(n=shapes[cases, 1]))
     pass_s = seconds.sum(axis=0)
-    at = cuts(task.network)
-    longest_s = np.array([longest(at, int(count), seconds[:, i].tolist())
+    borders = cuts(task.network)
+    longest_s = np.array([longest(borders, int(count), seconds[:, i].tolist())
                           for i, count in enumerate(shapes[:, 0])])
     gpipe = task.plan_options.get("order", PipelineOrder.GPIPE) == PipelineOrder.GPIPE
-    least_s = longest_s * numbers + (pass_s - longest_s) * gpipe
-    open_ = {strategy for (strategy, _), at_least in zip(tried, least_s, strict=True)
-             if at_least <= fastest_s}
-    return [strategy for strategy in strategies if strategy in open_]
+    bounds_s = longest_s * numbers + (pass_s - longest_s) * gpipe
+    promising = {strategy for (strategy, _), bound_s in zip(tried, bounds_s, strict=True)
+                 if bound_s <= fastest_s}
+    return [strategy for strategy in strategies if strategy in promising]
 
 
 def _layer_s(task: PlanningTask, batch: int, config: Config) -> NDArray[np.float64]:
-    """Seconds of the passes of a batch through each layer [layers, cases of a family]."""
+    """Seconds of a batch's passes through each layer: [layers, plans of the family]."""
     plan = Plan(task.spec, task.ranks, batch, "pipeline",
                 {layer.name: config for layer in task.network.layers},
                 **(task.plan_options | {"microbatches": 1}))

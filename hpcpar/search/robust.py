@@ -1,4 +1,4 @@
-"""The plan that suffers least from jitter, among those that are about as fast without it."""
+"""Finds the plan that suffers least from jitter, among the plans that are fastest without it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from hpcpar.search.candidates import Candidate
 from hpcpar.simulation.noise import Noise
 from hpcpar.simulation.simulate import Simulator
 
-#: Predicted time over the fastest's, up to which a plan counts as about as fast.
+#: Plans up to this multiple of the fastest plan's time are simulated.
 NEAR = 1.02
-#: Iterations that are played of each.
+#: Number of simulated iterations of each.
 _REPEATS = 100
 
 
 class Robust(NamedTuple):
-    """A candidate, and the 95th percentile of its iterations under jitter."""
+    """A candidate, and the 95th percentile of its iteration's time under jitter."""
 
     candidate: Candidate
     slow_s: float
 
 
 def by_robustness(candidates: Sequence[Candidate], jitter: float) -> list[Robust]:
-    """The candidates near the first, the one with the least 95th percentile first."""
+    """The candidates near the first, sorted by the 95th percentile of an iteration's time."""
     best = candidates[0]
     near = [c for c in candidates
             if c.fits == best.fits and c.iteration_s <= NEAR * best.iteration_s]
-    found = []
-    for each in near:
-        each.task.tell(f"simulating {each.strategy}")
-        simulator = Simulator(each.task.network, each.plan, each.task.machine)
-        played = simulator.play(Noise(jitter), _REPEATS)
-        found.append(Robust(each, float(np.percentile(played.iteration_s, 95))))
-    return sorted(found, key=lambda each: each.slow_s)
+    robust = []
+    for c in near:
+        c.task.tell(f"simulating {c.strategy}")
+        simulation = Simulator(c.task.network, c.plan, c.task.machine).play(Noise(jitter), _REPEATS)
+        robust.append(Robust(c, float(np.percentile(simulation.iteration_s, 95))))
+    return sorted(robust, key=lambda r: r.slow_s)

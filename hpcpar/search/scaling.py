@@ -1,4 +1,4 @@
-"""Scaling: parallel efficiency, training time and node-hours over numbers of ranks."""
+"""Scaling: parallel efficiency, training time and node-hours by number of ranks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hpcpar.search.candidates import Candidate
 
 
 def weak_batch(share: int | Fraction, ranks: int) -> int:
-    """The mini-batch of so many ranks in weak scaling.
+    """The mini-batch for a number of ranks in weak scaling.
 
     Parameters
     ----------
     share : int or Fraction
-        Samples of each rank; below 1 where several ranks share a sample.
+        Samples per rank; below 1 if several ranks share a sample.
 
     Raises
     ------
@@ -39,8 +39,8 @@ class Scale:
     Attributes
     ----------
     efficiency : float
-        Parallel efficiency: time on one rank over ranks times time. In weak scaling, one rank
-        computes its share of the batch.
+        Parallel efficiency: serial time / (ranks * parallel time). In weak scaling, the serial run
+        computes one rank's share of the batch.
     run_s, node_hours : float
         Time and cost of all epochs.
     """
@@ -53,7 +53,7 @@ class Scale:
     node_hours: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """The scale as JSON data."""
         c = self.candidate
         return {"ranks": self.ranks, "strategy": c.strategy, "batch": self.batch,
                 "iteration_s": c.iteration_s, "fits": c.fits, "efficiency": self.efficiency,
@@ -62,15 +62,7 @@ class Scale:
 
 def scaling(candidates: list[Candidate], samples: int, epochs: float,
             serial_s_per_sample: float) -> list[Scale]:
-    """Efficiency, time and cost of every candidate.
-
-    Parameters
-    ----------
-    samples : int
-        Samples of an epoch.
-    serial_s_per_sample : float
-        Time of one rank for a sample.
-    """
+    """Efficiency, time and cost of every candidate; `samples` is the size of an epoch."""
     scales = []
     for c in candidates:
         ranks, batch = c.task.ranks, c.task.batch
@@ -83,18 +75,10 @@ def scaling(candidates: list[Candidate], samples: int, epochs: float,
 
 def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
                deadline_s: float | None = None, node_hours: float | None = None) -> Scale | None:
-    """The number of ranks that meets all given conditions; None where none does.
+    """The best number of ranks that meets all conditions; None if none meets them.
 
-    Only with a `deadline_s`, the cheapest is chosen; otherwise the fastest.
-
-    Parameters
-    ----------
-    efficiency : float, optional
-        Least parallel efficiency.
-    deadline_s : float, optional
-        Longest time of the training.
-    node_hours : float, optional
-        Largest cost of the training.
+    The conditions are a least parallel efficiency, a longest training time, and a largest cost. If
+    the deadline is the only condition, the cheapest is best; otherwise the fastest.
     """
     def meets(s: Scale) -> bool:
         return (s.candidate.fits
@@ -102,18 +86,17 @@ def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
                 and (deadline_s is None or s.run_s <= deadline_s)
                 and (node_hours is None or s.node_hours <= node_hours))
 
-    fine = [s for s in scales if meets(s)]
+    suitable = [s for s in scales if meets(s)]
     only_deadline = deadline_s is not None and efficiency is None and node_hours is None
     if only_deadline:
-        return min(fine, key=lambda s: (s.node_hours, s.run_s), default=None)
-    return min(fine, key=lambda s: s.run_s, default=None)
+        return min(suitable, key=lambda s: (s.node_hours, s.run_s), default=None)
+    return min(suitable, key=lambda s: s.run_s, default=None)
 
 
 def node_ranks(machine: Machine) -> int:
-    """Ranks of the level named ``node``; 0 where one node holds any number.
+    """Ranks per node, from the level named ``node``; 0 if all ranks are in one node.
 
-    Without such a level a rank is a node where the machine's processor says so, and else all ranks
-    are in one node.
+    Without such a level, a rank is a node if the machine's processor is ``node``.
     """
     for level in machine.levels:
         if level.name == "node":
@@ -122,5 +105,5 @@ def node_ranks(machine: Machine) -> int:
 
 
 def nodes(machine: Machine, ranks: int) -> int:
-    """Number of nodes that this many ranks take."""
+    """Number of nodes that a number of ranks occupies."""
     return math.ceil(ranks / (node_ranks(machine) or ranks))

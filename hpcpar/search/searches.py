@@ -1,4 +1,4 @@
-"""Strategies whose configurations depend on machine and batch: searches, by name."""
+"""Registry of searches: strategies whose configurations depend on machine and batch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SEARCHES: dict[str, Planner] = {}
 
 
 def searched(entry: Strategy) -> Callable[[Planner], Planner]:
-    """Registers a strategy whose configurations depend on machine and batch: a search."""
+    """Register a search as the strategy `entry`."""
     def register(search: Planner) -> Planner:
         def refuse(request: StrategyRequest) -> Configs:
-            raise InputError(f"strategy '{entry.name}' depends on machine and batch: use hpcpar "
-                             "plan, or name another one")
+            raise InputError(f"strategy '{entry.name}' depends on machine and batch; use hpcpar "
+                             "plan, or name another strategy")
 
         refuse.__module__ = search.__module__
         entry(refuse)

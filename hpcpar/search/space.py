@@ -2,10 +2,9 @@
 
 A configuration cuts a layer's output in samples, channels and image axes, or a matmul layer's input
 channels (k), over P ranks or fewer. The number of ranks divides P and does not straddle the units
-of the machine's levels. Ranks that hold the same part may compute it redundantly (replicas). A
-configuration on all ranks of several nodes has two placements: model and image parts inside a node,
-or samples inside a node. Every named strategy is therefore a point of the space, on several nodes
-also with ``/outer``.
+of the machine's levels. Ranks with the same part may compute it redundantly (replicas). On several
+nodes, a configuration on all ranks has two placements: channel and image parts inside a node, or
+samples inside a node (``/outer``). Every named strategy is therefore a point of the space.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from hpcpar.plan.config import Config
 #: Degrees of a configuration, in the order of `Config`'s first fields.
 FIELDS = ("n", "c", "h", "w", "replicas", "d", "k")
 Degrees = tuple[int, ...]
-#: On more ranks than this the space is thinned out. Images are cut in rows or in the squarest way
-#: only. Layers that leave ranks idle use at most this many ranks, and do not cut images. Cuts in
-#: channels and images at once take the prime factors in one order (`chain`).
+#: On more ranks the space is thinned out. Images are cut only in rows or into the squarest parts.
+#: Layers that leave ranks idle use at most this many ranks, and do not cut images. Cuts in both
+#: channels and images use the prime factors in a single order (`chain`).
 ALL_SHAPES = 32
 
 
 class Space:
-    """The configurations of layers of one shape.
+    """The configurations of layers with the same shape.
 
     Attributes
     ----------
     degrees : ndarray
         [configurations, 7] in the order of `FIELDS`.
     outer : ndarray of bool
-        [configurations]: whether samples lie inside nodes, model and image parts across them.
+        [configurations] True where samples lie inside nodes, and channel and image parts across.
     """
 
     def __init__(self, degrees: NDArray[np.int64], outer: NDArray[np.bool_]) -> None:
@@ -48,13 +47,10 @@ class Space:
         return len(self.degrees)
 
     def config(self, rows: NDArray[np.int64] | slice = slice(None), behind: bool = False) -> Config:
-        """Some of the configurations as one family.
+        """Some of the configurations as a family.
 
-        Parameters
-        ----------
-        behind : bool
-            For an elementwise layer behind this one: where the reduction is cut (k), its scattered
-            sums are cut in channels.
+        With `behind`, they are the configurations of an elementwise layer after this one: if the
+        reduction is cut (k), the scattered sums are cut in channels.
         """
         n, c, h, w, replicas, d, k = np.ascontiguousarray(self.degrees[rows].T)
         if behind:
@@ -74,7 +70,7 @@ class Space:
         return self._ones[row, behind]
 
     def find(self, config: Config) -> int | None:
-        """The row of a configuration; None where it is not in the space."""
+        """The row of a configuration; None if it is not in the space."""
         degrees = [getattr(config, name) for name in FIELDS]
         same = (self.degrees == degrees).all(axis=1) & (self.outer == config.outer)
         rows = np.flatnonzero(same)
@@ -87,8 +83,7 @@ def divisors(n: int) -> list[int]:
 
 
 def chain(n: int) -> list[int]:
-    """1, and the products of the first prime factors of `n`, the smallest first: 1, 2, 4, 12 of 12.
-    """
+    """Products of the first prime factors of `n`, the smallest first: 1, 2, 4, 12 for 12."""
     products = [1]
     while products[-1] < n:
         left = n // products[-1]
@@ -99,7 +94,7 @@ def chain(n: int) -> list[int]:
 def totals(ranks: int, machine: Machine) -> list[int]:
     """Numbers of ranks that a layer may use.
 
-    They divide P, and fit into one unit of each level of the machine or fill whole units.
+    They divide P. At each level of the machine, they fit into one unit or fill whole units.
     """
     units = [level.ranks for level in machine.levels
              if 1 < level.ranks < ranks and ranks % level.ranks == 0]
@@ -107,7 +102,7 @@ def totals(ranks: int, machine: Machine) -> list[int]:
 
 
 def factors(total: int, limits: tuple[int, ...]) -> list[Degrees]:
-    """All ways to write `total` as a product of one degree per limit, none above its limit."""
+    """All ways to write `total` as a product of one degree per limit, each at most its limit."""
     first, *rest = limits
     if not rest:
         return [(total,)] if total <= first else []
@@ -116,7 +111,7 @@ def factors(total: int, limits: tuple[int, ...]) -> list[Degrees]:
 
 
 def _image_cuts(extents: tuple[int, ...], ranks: int) -> dict[int, list[Degrees]]:
-    """Ways to cut the image axes, by the number of parts."""
+    """Number of parts -> ways to cut the image axes."""
     if not extents:
         return {1: [()]}
     cuts: dict[int, list[Degrees]] = {}
@@ -137,15 +132,15 @@ class Spaces:
     Parameters
     ----------
     reductions : bool
-        Whether sums over input channels may be cut (k). Their weights can only be synchronised by
-        allreduce.
+        Allow cuts of the sums over input channels (k). They require that an allreduce synchronizes
+        the weights.
     """
 
     def __init__(self, network: Network, ranks: int, batch: int, machine: Machine,
                  reductions: bool = True) -> None:
         self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
         self.totals = totals(ranks, machine)
-        # on identical links, a placement only decides what neighbouring layers have in common
+        # on identical links, placements only affect movements between layers
         self.placements = not machine.all_alike(ranks)
         self._known: dict[tuple[int, tuple[int, ...], int], Space] = {}
 
@@ -158,7 +153,7 @@ class Spaces:
         if self._may_cut_reduction(layer):
             k = min(channels, self.network.input_shape(layer)[0] // granules[layer.inputs[0]])
         extents = tuple(shape[1:])
-        # no degree exceeds the number of ranks: all layers that are large enough share a space
+        # no degree exceeds the number of ranks, so all large layers share a space
         limits = (min(channels, self.ranks), tuple(min(e, self.ranks) for e in extents),
                   min(k, self.ranks))
         if limits not in self._known:
@@ -170,10 +165,10 @@ class Spaces:
                 and layer is not self.network.matmul_layers[0])
 
     def _space(self, channels: int, extents: tuple[int, ...], k: int) -> Space:
-        """The space of a layer with at most so many parts in channels, image axes and reduction."""
+        """The space under limits of the parts in channels, image axes and reduction."""
         ranks, batch = self.ranks, min(self.batch, self.ranks)
         cuts = _image_cuts(extents, ranks)
-        found: dict[Degrees, None] = {}
+        degrees: dict[Degrees, None] = {}
         inner = set(chain(ranks))
         for total in self.totals:
             thinned = ranks > ALL_SHAPES and total < ranks
@@ -185,16 +180,16 @@ class Spaces:
                     continue
                 for way in cuts.get(parts, []):
                     d, h, w = _depth_height_width(way)
-                    found[n, c, h, w, 1, d, 1] = None
+                    degrees[n, c, h, w, 1, d, 1] = None
             for n, parts in factors(total, (batch, k)):
-                found[n, 1, 1, 1, 1, 1, parts] = None
+                degrees[n, 1, 1, 1, 1, 1, parts] = None
         for n, copies in factors(ranks, (batch, ranks)):
-            found[n, 1, 1, 1, copies, 1, 1] = None
-        mixed = [way for way in found if self.placements and 1 < way[0] < ranks == math.prod(way)]
-        return Space(np.array([*found, *mixed], np.int64),
-                     np.arange(len(found) + len(mixed)) >= len(found))
+            degrees[n, 1, 1, 1, copies, 1, 1] = None
+        mixed = [way for way in degrees if self.placements and 1 < way[0] < ranks == math.prod(way)]
+        return Space(np.array([*degrees, *mixed], np.int64),
+                     np.arange(len(degrees) + len(mixed)) >= len(degrees))
 
 
 def _depth_height_width(way: Degrees) -> Degrees:
-    """Degrees of the image axes, with 1 for axes that the image does not have."""
+    """Degrees in depth, height and width; 1 for axes that the image does not have."""
     return (1,) * (3 - len(way)) + way

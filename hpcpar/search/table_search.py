@@ -1,8 +1,7 @@
 """The search over cost tables: OptCNN's Algorithm 1, with memory limits.
 
-Tables are made only for configurations that an optimal plan may have. A small first search gives an
-upper bound U; a configuration that exceeds U even with the best of everything else is in no optimal
-plan.
+Only configurations that an optimal plan may contain get tables. A small first search gives an upper
+bound U. If a configuration exceeds U even with the best choices elsewhere, no optimal plan has it.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation
 from hpcpar.search.cost_tables import TableMaker
 from hpcpar.search.edge_elimination import Eliminations, count_eliminations
-from hpcpar.search.memory_limit import fastest_within, minimise
+from hpcpar.search.memory_limit import fastest_within, minimize
 from hpcpar.search.space import Spaces
 from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, units
 from hpcpar.simulation.price_plan import memory_of_ranks
 
-#: Configurations of a layer up to which all of them get tables.
+#: All configurations of a layer get tables if there are at most this many.
 FULL_TABLES_UP_TO = 128
-#: Cheapest configurations of a layer in the first, small search.
+#: Number of a layer's cheapest configurations in the small first search.
 FIRST = 10
-#: Part of the configurations from which on all of them get tables, which a memory limit may need.
+#: If more than this fraction of the configurations is promising, all get tables.
 NEARLY_ALL = 0.9
-#: Fractions of the gradient reductions that may count as hidden: eighths.
+#: Fractions of the gradient reductions that may count as hidden.
 HIDDEN = tuple(i / 8 for i in range(9))
-#: Memory limits that are tried in turn, from the sum of all arrays (1) to the device's memory (0).
+#: Memory limits to try in turn, from the sum of all arrays (1) to the device's memory (0).
 RELAXED = (1.0, 0.8, 0.5, 0.0)
 
 #: Rows of a unit's space: the configurations that have tables.
@@ -46,27 +45,23 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The plan that a search found.
+    """The result of a search.
 
     Attributes
     ----------
-    plan : Plan
     objective_s : float
-        OptCNN's Eq 1: the plain sum of an iteration's computing and communication.
+        OptCNN's Eq 1: the plain sum of an iteration's computation and communication.
     bytes : float
-        Size of all arrays of the largest rank: an upper bound of what is alive at once.
+        Size of all arrays of the largest rank: an upper bound of its memory.
     exact : bool
-        Whether the plan is the optimum of the space. A memory limit or approximate elimination may
+        True if the plan is the optimum of the space. A memory limit or approximate elimination may
         leave a gap to the bound.
     bound_s : float
-        Lower bound of the objective of every plan of the space that fits.
+        Lower bound of the objective, over all plans of the space that fit.
     overlap_bound_s : float
-        Lower bound of the iteration of every plan of the space, whatever overlaps; 0 where none is
-        known.
+        Lower bound of an iteration, over all plans of the space and with any overlap; 0 if unknown.
     configurations, kept : int
-        Configurations of all layers in the space, and those that have tables.
-    table_s, search_s : float
-        Time to make the tables, and to search them.
+        Configurations of all layers in the space, and number of them with tables.
     """
 
     plan: Plan
@@ -82,7 +77,7 @@ class SearchResult:
     search_s: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """The result as JSON data."""
         e = self.eliminations
         return {"objective_s": self.objective_s, "bound_s": self.bound_s, "exact": self.exact,
                 "overlap_bound_s": self.overlap_bound_s, "configurations": self.configurations,
@@ -97,9 +92,9 @@ class Search:
     Parameters
     ----------
     contention, gamma : float
-        As in `hpcpar.cost.price_family.price_family`.
+        As in `hpcpar.cost.price_family.price_steps`.
     options
-        Those of `Plan`.
+        Options of `Plan`.
     """
 
     def __init__(self, network: Network, spec: NetworkSpec, ranks: int, batch: int,
@@ -117,7 +112,7 @@ class Search:
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
         self.configurations = sum(len(u.space) for u in self.units)
         if max(len(u.space) for u in self.units) <= FULL_TABLES_UP_TO and not machine.compute:
-            # all tables are wanted: nodes and edges are made together
+            # all configurations get tables: make nodes and edges together
             self.chosen = _shared([np.arange(len(u.space)) for u in self.units])
             self.nodes, edges = self.table_maker.tables(self.units, self._links(self.chosen))
             self.tables = self._join(self.nodes, self.chosen, edges)
@@ -129,7 +124,7 @@ class Search:
 
     # -- tables ------------------------------------------------------------------------------------
     def _promising(self) -> list[Rows]:
-        """Configurations of each unit that an optimal plan may have, for any hidden fraction."""
+        """Configurations of each unit that an optimal plan may contain, for any hidden fraction."""
         allowed = self._allowed
         if max(map(len, allowed)) <= FULL_TABLES_UP_TO:
             return allowed
@@ -139,7 +134,7 @@ class Search:
         keep = [np.zeros(len(u.space), bool) for u in self.units]
         for hidden in HIDDEN:
             tables = with_hidden(first, hidden)
-            upper = tables.price(minimise(tables)[1])
+            upper = tables.price(minimize(tables)[1])
             seconds = [(table.seconds - hidden * table.hideable)[rows]
                        for rows, table in zip(allowed, self.nodes, strict=True)]
             slack = upper * (1 + 1e-12) - sum(float(s.min()) for s in seconds)
@@ -151,10 +146,10 @@ class Search:
 
     @cached_property
     def _allowed(self) -> list[Rows]:
-        """All configurations of each unit.
+        """All configurations of each unit; on a calibrated machine, those with measured times.
 
-        On a calibrated machine, those with measured times, where there are any: comparing them with
-        roofline estimates of the others would only compare the two models.
+        A comparison of measured times with roofline estimates would only compare the two models.
+        Units without measured configurations keep all.
         """
         allowed = []
         for unit, table in zip(self.units, self.nodes, strict=True):
@@ -165,13 +160,14 @@ class Search:
 
     @cached_property
     def _all_tables(self) -> Tables:
-        """Tables of all configurations: under a memory limit, a slow one may be the one that fits.
-        """
+        """Tables of all configurations; under a memory limit, only a slow one may fit."""
         same = all(len(a) == len(b) for a, b in zip(self.chosen, self._allowed, strict=True))
         return self.tables if same else self._tables(self._allowed)
 
     def tables_with(self, rows: Sequence[int]) -> tuple[Tables, list[Rows], list[int]] | None:
-        """Tables that contain one given configuration of each unit.
+        """Tables that contain a given configuration of each unit; None if there are none.
+
+        Unmeasured configurations have no tables on a calibrated machine.
 
         Returns
         -------
@@ -179,14 +175,13 @@ class Search:
         list of ndarray
             The rows of each unit's space that have entries.
         list of int
-            Index of each given configuration among them.
-            None where a configuration is in no table: on a calibrated machine, an unmeasured one.
+            Index of each given configuration among these rows.
         """
         for chosen in (self.chosen, self._allowed):
-            found = [np.flatnonzero(kept == row) for kept, row in zip(chosen, rows, strict=True)]
-            if all(map(len, found)):
+            places = [np.flatnonzero(kept == row) for kept, row in zip(chosen, rows, strict=True)]
+            if all(map(len, places)):
                 tables = self.tables if chosen is self.chosen else self._all_tables
-                return tables, chosen, [int(place[0]) for place in found]
+                return tables, chosen, [int(place[0]) for place in places]
         return None
 
     def _tables(self, chosen: list[Rows]) -> Tables:
@@ -198,9 +193,9 @@ class Search:
                 for a, b, layer, which in self.edges]
 
     def _join(self, nodes: list[Table], chosen: list[Rows], edges: list[Table]) -> Tables:
-        """The tables of a choice of rows; parallel edges are added.
+        """The tables of chosen rows; parallel edges add up.
 
-        Units with the same table and rows share one object, so that equal work is done once.
+        Units with the same table and rows share one object, so that equal work happens once.
         """
         cut: dict[tuple[Table, bytes], Table] = {}
         for table, rows in zip(nodes, chosen, strict=True):
@@ -216,54 +211,50 @@ class Search:
 
     # -- plans -------------------------------------------------------------------------------------
     def best(self, limit_bytes: float | None = None, hidden: float = 0.0) -> SearchResult:
-        """The fastest plan that fits the device; the smallest where none fits.
+        """The fastest plan that fits the device, or the smallest if none fits.
 
         Parameters
         ----------
         limit_bytes : float, optional
-            Limit of the sum of all arrays, as the tables add up, in place of the device's memory.
+            Limit of the sum of all arrays in the tables, instead of the device's memory.
         hidden : float
-            Fraction of the gradient reductions that counts as hidden behind backpropagation, one of
-            `HIDDEN`; 0 is the papers' objective.
+            Fraction of the gradient reductions, one of `HIDDEN`, that backpropagation hides; 0
+            gives the papers' objective.
         """
         begin = time.perf_counter()
         limit = self.machine.device.memory_bytes if limit_bytes is None else limit_bytes
         tables, chosen = with_hidden(self.tables, hidden), self.chosen
-        bound, places = minimise(tables)
+        bound, places = minimize(tables)
         exact = tables.price(places) <= bound * (1 + 1e-9)
-        if tables.memory(places) > limit:
-            alive = self._alive_bytes(chosen, places) if limit_bytes is None else 0
-            if limit_bytes is not None:
-                tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
-                bound, places, exact = fastest_within(tables, limit, self._smallest)
-            elif alive > limit:
-                # arrays that are not alive together share memory: the sum of all arrays may exceed
-                # the limit by about the same factor as here
+        if tables.memory(places) > limit and limit_bytes is not None:
+            tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
+            bound, places, exact = fastest_within(tables, limit, self._smallest)
+        elif tables.memory(places) > limit:
+            alive = self.memory_bytes(self._plan(chosen, places))
+            if alive > limit:
+                # arrays that are not alive at once share memory, so the sum of all arrays may
+                # exceed the limit by about this factor
                 factor = tables.memory(places) / alive
                 tables, chosen = with_hidden(self._all_tables, hidden), self._allowed
                 places, exact = self._fastest_on_device(tables, factor * limit), False
         return self._result(chosen, places, bound, exact, time.perf_counter() - begin)
 
     def _fastest_on_device(self, tables: Tables, sum_bytes: float) -> list[int]:
-        """The fastest choice found that fits the device; one of little memory where none does.
+        """The fastest choice found that fits the device, or one with little memory.
 
-        Tables add up the sizes of all arrays. Limits of that sum are tried from `sum_bytes` down to
-        the device's memory, below which everything fits.
+        It tries limits of the sum of all arrays, from `sum_bytes` down to the device's memory. A
+        plan whose sum is below the device's memory always fits.
         """
         device = float(self.machine.device.memory_bytes)
         for part in RELAXED:
             _, places, _ = fastest_within(tables, device + part * (sum_bytes - device),
                                           self._smallest)
-            if self._fits(self._result(self._allowed, places, 0.0, False, 0.0).plan):
+            if self._fits(self._plan(self._allowed, places)):
                 break
         return places
 
-    def _alive_bytes(self, chosen: list[Rows], places: list[int]) -> int:
-        """Memory that the largest rank needs at once under a choice."""
-        return self.memory_bytes(self._result(chosen, places, 0.0, False, 0.0).plan)
-
     def memory_bytes(self, plan: Plan) -> int:
-        """Memory that the largest rank needs at once under a plan."""
+        """Memory of the largest rank under a plan."""
         return max(int(memory.total_bytes) for memory in self._memories(plan))
 
     def _memories(self, plan: Plan) -> Iterator[Memory]:
@@ -271,7 +262,7 @@ class Search:
         return memory_of_ranks(self.network, plan, costs, **self.pricing)
 
     def _fits(self, plan: Plan) -> bool:
-        """True where the largest rank's memory is at most the device's."""
+        """True if the largest rank's memory is at most the device's."""
         device = self.machine.device.memory_bytes
         least = memory_lower_bound(self.network, plan).scaled(self.pricing["gamma"])
         return bool(least.total_bytes <= device) and all(
@@ -279,35 +270,35 @@ class Search:
 
     @cached_property
     def _overlap_bound_s(self) -> float:
-        """The least seconds of all layers in which nothing can hide: computing, and what the next
-        step waits for. The loss, told at the end, and movements between layers are left out.
+        """Sum over all layers of the least time that nothing can hide.
+
+        It contains computation and communication that the next step needs. It leaves out movements
+        between layers and the loss, whose sum is due at the end of the iteration.
         """
         if self.plan.synchronisation is not Synchronisation.ALLREDUCE:
-            return 0.0  # weights that are handed out may hide too
+            return 0.0  # the distribution of weights may be hidden too
         return sum(float((table.seconds - table.hideable).min()) for table in self.nodes[:-1])
 
     @cached_property
     def _smallest(self) -> list[int]:
-        """The choice with the least sum of all arrays."""
-        return minimise(self._all_tables, seconds_weight=0.0, bytes_weight=1.0)[1]
+        """The choice with the smallest sum of all arrays."""
+        return minimize(self._all_tables, seconds_weight=0.0, bytes_weight=1.0)[1]
 
     def smallest(self) -> SearchResult:
-        """The plan with the least sum of all arrays."""
+        """The plan with the smallest sum of all arrays."""
         begin = time.perf_counter()
         return self._result(self._allowed, self._smallest, 0.0, True, time.perf_counter() - begin)
 
     def _result(self, chosen: list[Rows], places: list[int], bound: float, exact: bool,
                 search_s: float) -> SearchResult:
         tables = self.tables if chosen is self.chosen else self._all_tables
-        configs = configured(self.units,
-                             (rows[place] for rows, place in zip(chosen, places, strict=True)))
         objective = tables.price(places)
         return SearchResult(
-            plan=replace(self.plan, configs=configs),
+            plan=self._plan(chosen, places),
             objective_s=objective,
             bytes=tables.memory(places),
             exact=exact,
-            bound_s=min(bound, objective),  # summed in another order, it may exceed by rounding
+            bound_s=min(bound, objective),  # rounding in a different order of summation
             overlap_bound_s=self._overlap_bound_s,
             eliminations=self.eliminations,
             configurations=self.configurations,
@@ -316,9 +307,13 @@ class Search:
             search_s=search_s,
         )
 
+    def _plan(self, chosen: list[Rows], places: list[int]) -> Plan:
+        rows = (rows[place] for rows, place in zip(chosen, places, strict=True))
+        return replace(self.plan, configs=configured(self.units, rows))
+
 
 def with_hidden(tables: Tables, fraction: float) -> Tables:
-    """The same problem with a fraction of the gradient reductions free of charge."""
+    """The same problem with a fraction of the gradient reductions hidden."""
     if fraction == 0.0:
         return tables
     hidden = {table: table.hiding(fraction) for table in set(tables.nodes)}
@@ -326,9 +321,9 @@ def with_hidden(tables: Tables, fraction: float) -> Tables:
 
 
 def _first(degrees: NDArray[np.int64], seconds: NDArray[np.float64]) -> Rows:
-    """Configurations of the first search: the cheapest, and those that cut one axis to the full.
+    """Configurations of the first search: the cheapest, and full cuts of a single axis.
 
-    Named strategies consist of the latter.
+    Named strategies consist of such cuts.
     """
     product = degrees.prod(axis=1)
     one_axis = (degrees > 1).sum(axis=1) <= 1
@@ -342,6 +337,6 @@ def _layer_pairs(network: Network) -> list[tuple[int, int]]:
 
 
 def _shared(rows: list[Rows]) -> list[Rows]:
-    """Replaces equal arrays by one object, so that equal tables are made once."""
+    """Replace equal arrays by one object, so that equal tables are made once."""
     first: dict[bytes, Rows] = {}
     return [first.setdefault(r.tobytes(), r) for r in rows]

@@ -1,4 +1,4 @@
-"""What-if analysis: a plan priced with another strategy, other options, or a better machine."""
+"""Prices a plan with another strategy, other options, or a better machine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ from hpcpar.simulation.price_plan import price
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A change that makes an iteration shorter.
-
-    Attributes
-    ----------
-    what : str
-        The change, in words.
-    gain : float
-        Time before over time after.
-    """
+    """A change that makes an iteration shorter; `what` describes it, and `gain` is the speedup."""
 
     what: str
     iteration_s: float
@@ -36,29 +28,28 @@ class WhatIf:
 
 #: Options that may help: description, option of `Plan`, value.
 _OPTIONS = (
-    ("overlap communication with computing (--overlap full)", "overlap", Overlap.FULL),
+    ("overlap communication with computation (--overlap full)", "overlap", Overlap.FULL),
     ("compute convolutions whole, without hiding halos (--overlap gradient)", "overlap",
      Overlap.GRADIENT),
-    ("let the cost model choose collectives (--collectives auto)", "collectives",
-     "auto"),
+    ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
     ("shard the weight update (--synchronisation sharded)", "synchronisation",
      Synchronisation.SHARDED),
-    ("batch normalisation by local statistics (--batch-norm local: other results)", "batch_norm",
+    ("local statistics in batch normalization (--batch-norm local; results differ)", "batch_norm",
      "local"),
 )
 
 
 def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
-    """Prices changes one at a time; those that fit come first, then by time.
+    """Price changes one at a time; changes that fit come first, then the fastest.
 
     Changes that gain less than 0.1% are left out.
     """
     task, plan, before = chosen.task, chosen.plan, chosen.iteration_s
-    found: list[WhatIf] = []
+    changes: list[WhatIf] = []
 
     def add(what: str, seconds: float, fits: bool) -> None:
         if seconds < before * 0.999:
-            found.append(WhatIf(what, seconds, before / seconds, fits))
+            changes.append(WhatIf(what, seconds, before / seconds, fits))
 
     other = auto.best(network, task.spec, task.ranks, task.batch, task.machine, gather=task.gather,
                       **task.options)[0]
@@ -79,11 +70,11 @@ def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
         moved = replace(plan, machine=machine)
         p = price(network, moved, machine, **task.price_options)
         add(what, p.iteration_s, p.fits)
-    return sorted(found, key=lambda change: (not change.fits, change.iteration_s))
+    return sorted(changes, key=lambda change: (not change.fits, change.iteration_s))
 
 
 def _better_machines(machine: Machine) -> list[tuple[str, Machine]]:
-    """The same machine with one property improved by a factor of two."""
+    """Variants of the machine, each with one property improved by a factor of two."""
     wide, quick = [], []
     for level in machine.levels:
         small_s = level.small_alpha_s
@@ -96,7 +87,7 @@ def _better_machines(machine: Machine) -> list[tuple[str, Machine]]:
                    launch_s=device.launch_s / 2)
     table = {key: seconds / 2 for key, seconds in machine.compute.items()}
     return [
-        ("a network of twice the bandwidth", replace(machine, levels=tuple(wide))),
-        ("a network of half the latency", replace(machine, levels=tuple(quick))),
+        ("a network with twice the bandwidth", replace(machine, levels=tuple(wide))),
+        ("a network with half the latency", replace(machine, levels=tuple(quick))),
         ("devices twice as fast", replace(machine, device=fast, compute=table)),
     ]

@@ -1,1 +1,1 @@
-"""Simulation: all ranks of a plan in virtual time, message by message."""
+"""Simulation of all ranks of a plan, message by message."""

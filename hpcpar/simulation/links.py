@@ -1,4 +1,4 @@
-"""The links that messages between ranks cross, and how fast messages that share them are."""
+"""The links that messages between ranks cross, and the rates of messages that share them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FloatArray: TypeAlias = NDArray[np.floating]
 
 
 class LinkRates:
-    """Latencies and rates of messages between given ranks of a machine.
+    """Latencies and rates of messages between the ranks of a machine.
 
-    Flows that leave (or enter) a unit of a level at the same time share its links, max-min fair.
+    Flows that leave (or enter) a unit at the same time share its links, max-min fair.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -32,37 +32,38 @@ class LinkRates:
         return np.broadcast_to(level, pairs.senders.shape)
 
     def nothing_left(self, ranks: int) -> list[IntArray]:
-        """For each level, no bytes out of each of the units (the innermost are ranks)."""
+        """Zero bytes out of each unit, for each level (ranks are the innermost units)."""
         return [np.zeros(-(-ranks // int(size)), np.int64) for size in self._model.inner]
 
     def leave(self, pairs: Pairs, n_bytes: IntArray, left_bytes: list[IntArray]) -> int:
-        """Adds messages to the bytes that have left each of the units, in place; returns the
-        outermost level that one crosses.
+        """Add messages to the bytes that leave each unit, in place.
+
+        Returns the outermost level that a message crosses.
         """
         level = self.crossed(pairs)
-        for i, of_unit in enumerate(left_bytes):
+        for i, unit_bytes in enumerate(left_bytes):
             crosses = self._crosses(level, i)
-            np.add.at(of_unit, pairs.senders[crosses] // self._model.inner[i], n_bytes[crosses])
+            np.add.at(unit_bytes, pairs.senders[crosses] // self._model.inner[i], n_bytes[crosses])
         return int(level[n_bytes > 0].max(initial=0))
 
     def busy_s(self, left_bytes: list[IntArray]) -> list[FloatArray]:
-        """How long the links of each of the units take for the bytes that leave it."""
+        """For each level, [units] seconds that the links take for the bytes that leave a unit."""
         links = np.minimum([level.shared_links for level in self.levels], self._model.inner)
         return [n_bytes * beta / count
                 for n_bytes, beta, count in zip(left_bytes, self._beta, links, strict=True)]
 
     @staticmethod
     def _crosses(level: IntArray, i: int) -> NDArray[np.bool_]:
-        """Messages that leave a unit of level `i`: whatever goes further does, too."""
+        """Messages that leave a unit of level `i`, which includes those that go further."""
         return level >= i if i else level == 0
 
     def latencies_s(self, level: IntArray, n_bytes: IntArray) -> FloatArray:
-        """Latency of each message: that of small messages, up to the size where they end."""
+        """Latency of each message; small messages have their own."""
         alpha = np.array([x.alpha_s for x in self.levels])
         small = np.array([x.alpha_s if x.small_alpha_s is None else x.small_alpha_s
                           for x in self.levels])
-        upto = np.array([x.small_bytes for x in self.levels])
-        return np.where(n_bytes <= upto[level], small[level], alpha[level])
+        small_bytes = np.array([x.small_bytes for x in self.levels])
+        return np.where(n_bytes <= small_bytes[level], small[level], alpha[level])
 
     def seconds_per_byte(self, pairs: Pairs, level: IntArray, presence: FloatArray) -> FloatArray:
         """Inverse bandwidth of each message.
@@ -70,56 +71,57 @@ class LinkRates:
         Parameters
         ----------
         presence : ndarray
-            Part of the time that its sender, or its receiver, spends on the message.
+            Fraction of its time that the busier end spends on the message.
         """
         alone, flows, links, limits = self._beta[level], [], [], []
-        known = 0
+        first_link = 0
         for i in range(len(self.levels)):
-            far = self._crosses(level, i)
-            if i:  # whatever goes further crosses this level, too
-                alone = np.where(far, np.maximum(alone, self._beta[i]), alone)
+            crosses = self._crosses(level, i)
+            if i:
+                alone = np.where(crosses, np.maximum(alone, self._beta[i]), alone)
             shared = self.levels[i].shared_links
-            if not far.any() or np.isinf(shared):
+            if not crosses.any() or np.isinf(shared):
                 continue
             for ends in (pairs.senders, pairs.receivers):
-                unit = ends[far] // self._model.inner[i]
-                flows.append(np.flatnonzero(far))
-                links.append(known + unit)
+                unit = ends[crosses] // self._model.inner[i]
+                flows.append(np.flatnonzero(crosses))
+                links.append(first_link + unit)
                 limits.append(np.full(unit.max() + 1, shared / self._beta[i]))
-                known += len(limits[-1])
+                first_link += len(limits[-1])
         if not flows:
             return alone
         return 1.0 / fair_rates(1.0 / alone, presence, np.concatenate(flows),
                                 np.concatenate(links), np.concatenate(limits))
 
 
-def fair_rates(most: FloatArray, weight: FloatArray, flow: IntArray, link: IntArray,
+def fair_rates(unshared: FloatArray, weight: FloatArray, flow: IntArray, link: IntArray,
                capacity: FloatArray) -> FloatArray:
-    """Max-min fair rates by progressive filling: the flows of the fullest link get equal shares of
-    it, then those of the next one, of what is left.
+    """Max-min fair rates by progressive filling.
+
+    The flows of the most loaded link get equal shares of it. Then the flows of the next link share
+    its remaining capacity, and so on.
 
     Parameters
     ----------
-    most : ndarray
-        [flows] rate of a flow that shares nothing.
-    weight : ndarray
-        [flows] how many flows it counts for.
+    unshared, weight : ndarray
+        [flows] rate of a flow that shares no link, and number of flows that it counts as.
     flow, link : ndarray
-        Which flow crosses which link, side by side.
+        [crossings] indices of a flow and of a link that it crosses.
     capacity : ndarray
         [links]
     """
-    rate, left, open_ = most.copy(), capacity.astype(np.float64), np.ones(len(most), np.bool_)
+    rate, left = unshared.copy(), capacity.astype(np.float64)
+    open_ = np.ones(len(unshared), np.bool_)
     while open_.any():
         counted = open_[flow]
         load = np.bincount(link[counted], weight[flow[counted]], len(left))
         share = np.divide(left, load, out=np.full(len(left), np.inf), where=load > 0)
-        limit = most.copy()
+        limit = unshared.copy()
         np.minimum.at(limit, flow[counted], share[link[counted]])
         full = open_ & (limit <= limit[open_].min() * (1 + 1e-12))
         rate[full] = limit[full]
-        gone = full[flow]
-        left -= np.bincount(link[gone], (weight * rate)[flow[gone]], len(left))
+        fixed = full[flow]
+        left -= np.bincount(link[fixed], (weight * rate)[flow[fixed]], len(left))
         left = np.maximum(left, 0.0)
         open_ &= ~full
     return rate

@@ -1,9 +1,8 @@
-"""A movement in virtual time: its waves of messages, played on all ranks at once.
+"""Simulates a movement: its waves of messages, on all ranks at once.
 
-A message starts when its sender and its receiver have both come to its round, and takes the latency
-and the rate of the links that it crosses; a rank sends one message after another. Flows of a wave
-that cross one link share it. A round ends when all its messages have gone and come, and what came
-is added.
+A message starts when its sender and receiver have reached its round. The links that it crosses
+determine its latency and rate, and the flows of a wave share links. A rank sends one message after
+another. A rank's round ends when it has sent and received its messages and added the summands.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from hpcpar.schedule.steps import Comm
 from hpcpar.schedule.waves import Pairs, Wave, groups, streams, waves
 from hpcpar.simulation.links import FloatArray, LinkRates
 
-#: Messages that are kept between two uses; of a movement with more, waves that can be streamed are
-#: made again.
+#: Movements with more messages do not keep their waves, but stream them again if they can.
 MOST_MESSAGES = 1 << 16
 
 
 class _Grouped(NamedTuple):
-    """Messages by their sender (or receiver): how to sort them, where each of the ranks begins."""
+    """Messages grouped by sender (or receiver): their order, and the start of each rank's group."""
 
     order: IntArray
     starts: IntArray
@@ -45,7 +43,7 @@ class _Grouped(NamedTuple):
         return cls(order, starts, ranks)
 
     def latest(self, values: FloatArray) -> FloatArray:
-        """The greatest of each rank's values, [..., ranks]."""
+        """The largest value of each rank, [..., ranks]."""
         values = values[..., self.order]
         return values if len(self.order) == len(self.ranks) else np.maximum.reduceat(
             values, self.starts, axis=-1)
@@ -55,34 +53,37 @@ class _Grouped(NamedTuple):
         return np.add.reduceat(values[self.order] * 1.0, self.starts)
 
     def before(self, values: FloatArray) -> FloatArray:
-        """The sum of the values of the same rank that come before each message's."""
+        """For each message, the sum of the values of the same rank's earlier messages."""
         out = np.empty_like(values)
         sorted_values = values[self.order]
-        upto = np.cumsum(sorted_values) - sorted_values
+        preceding = np.cumsum(sorted_values) - sorted_values
         counts = np.diff(np.append(self.starts, len(values)))
-        out[self.order] = upto - np.repeat(upto[self.starts], counts)
+        out[self.order] = preceding - np.repeat(preceding[self.starts], counts)
         return out
 
 
 class _Route(NamedTuple):
-    """Properties shared by all waves between given pairs."""
+    """Properties that all waves between the same pairs share.
+
+    `disjoint` is true if no rank sends or receives more than one message.
+    """
 
     level: IntArray
     senders: _Grouped
     receivers: _Grouped
-    alone: bool
+    disjoint: bool
     s_per_byte: FloatArray
 
 
 class _Timed(NamedTuple):
-    """A wave's messages in seconds.
+    """The times of a wave's messages.
 
     Attributes
     ----------
     end_s : ndarray
-        [messages] end of a message after the start of its round; -inf where nothing is sent.
+        [messages] end of a message after the start of its round; -inf for empty messages.
     receive_s, add_s : ndarray
-        [receivers] all that comes, one after another; adding it.
+        [receivers] time to receive all messages one after another, and to add them.
     """
 
     pairs: Pairs
@@ -93,23 +94,25 @@ class _Timed(NamedTuple):
 
 
 class Movement:
-    """A communication step between all ranks.
+    """A communication step on all ranks.
 
     Parameters
     ----------
     factor : float
-        Measured time over that of the links, as `hpcpar predict` has it.
+        Ratio of measured to modeled time, as in `hpcpar predict`.
     library_s : float
-        Seconds of a collective of the MPI library, whose messages nobody sees, with its copies.
+        Seconds of a collective of the MPI library, whose messages are unknown, with its copies.
 
     Attributes
     ----------
     messages, sent_bytes : ndarray
-        [ranks]
+        [ranks] messages and bytes that a rank sends.
     left_bytes : list of ndarray
-        By level: [units] bytes that leave a rank, a node, a rack.
+        For each level, [units] bytes that leave a rank, node or rack.
     level : int
-        The outermost level that a message crosses; 0 where none is seen.
+        The outermost level that a message crosses; 0 if messages are unknown.
+    alone_s : ndarray
+        [ranks] duration if all ranks start at once.
     """
 
     def __init__(self, step: Comm, ranks: int, machine: Machine, links: LinkRates,
@@ -124,9 +127,9 @@ class Movement:
         counted = sent(step, ranks)
         self.messages, self.sent_bytes = counted.messages, counted.n_bytes
         self.left_bytes, self.level = links.nothing_left(ranks), 0
-        found, most = waves(step, ranks), MOST_MESSAGES // ranks if streams(step) else None
-        kept = list(itertools.islice(found, most))
-        self._waves = kept if next(found, None) is None else None
+        stream, most = waves(step, ranks), MOST_MESSAGES // ranks if streams(step) else None
+        kept = list(itertools.islice(stream, most))
+        self._waves = kept if next(stream, None) is None else None
         for wave in self._each():
             n_bytes = wave.items * step.item_bytes
             self.level = max(self.level, links.leave(wave.pairs, n_bytes, self.left_bytes))
@@ -134,30 +137,25 @@ class Movement:
         self._known = None if self._waves is None else list(self._timed())
         self.alone_s = self._end_s(np.zeros(ranks))
 
-    @property
-    def takes_part(self) -> IntArray:
-        """Ranks that send or receive."""
-        return np.flatnonzero(self.alone_s > 0)
-
     def end_s(self, begin_s: Floats) -> FloatArray:
-        """When each rank is done, [..., ranks], given when it begins."""
+        """When each rank ends, given when it starts: [..., ranks]."""
         begins = np.broadcast_to(begin_s, np.broadcast_shapes(np.shape(begin_s), (self.ranks,)))
         if self.step.between:
             begins = self._without_receivers(begins)
-        taking = begins[..., self.takes_part]
-        if taking.size and np.all(taking == taking[..., :1]):  # nobody waits for anybody
+        participants = begins[..., np.flatnonzero(self.alone_s > 0)]
+        if participants.size and np.all(participants == participants[..., :1]):  # nobody waits
             return begins + self.alone_s
         return self._end_s(begins)
 
     def _without_receivers(self, begin_s: FloatArray) -> FloatArray:
-        """From stage to stage a message leaves whether or not its receiver is there."""
+        """Start times between stages, where a message does not wait for its receiver."""
         out = begin_s.copy()
         held = box_items(self.step.source, np.arange(self.ranks)) > 0
         for wave in self._timed() if self._known is None else self._known:
             route = wave.route
             first = -route.receivers.latest(-begin_s[..., wave.pairs.senders])
-            only = ~held[route.receivers.ranks]
-            out[..., route.receivers.ranks[only]] = first[..., only]
+            only_receives = ~held[route.receivers.ranks]
+            out[..., route.receivers.ranks[only_receives]] = first[..., only_receives]
         return out
 
     def _end_s(self, begin_s: FloatArray) -> FloatArray:
@@ -169,16 +167,16 @@ class Movement:
         port, earlier = done, deque([done] * self._in_flight, self._in_flight)
         for wave in self._timed() if self._known is None else self._known:
             ready = np.maximum(earlier[0], port)
-            pairs, (_, senders, receivers, alone, _) = wave.pairs, wave.route
+            pairs, (_, senders, receivers, disjoint, _) = wave.pairs, wave.route
             end = (np.maximum(ready[..., pairs.senders], ready[..., pairs.receivers])
                    + wave.end_s)
-            gone, come = senders.latest(end), receivers.latest(end)
-            if not alone:
-                come = np.maximum(come, ready[..., receivers.ranks] + wave.receive_s)
+            sent_s, received_s = senders.latest(end), receivers.latest(end)
+            if not disjoint:
+                received_s = np.maximum(received_s, ready[..., receivers.ranks] + wave.receive_s)
             done, port = done.copy(), port.copy()
-            port[..., senders.ranks] = np.maximum(port[..., senders.ranks], gone)
-            done[..., senders.ranks] = np.maximum(done[..., senders.ranks], gone)
-            done[..., receivers.ranks] = (np.maximum(done[..., receivers.ranks], come)
+            port[..., senders.ranks] = np.maximum(port[..., senders.ranks], sent_s)
+            done[..., senders.ranks] = np.maximum(done[..., senders.ranks], sent_s)
+            done[..., receivers.ranks] = (np.maximum(done[..., receivers.ranks], received_s)
                                           + wave.add_s)
             earlier.append(done)
         return done + self._after_s
@@ -192,33 +190,34 @@ class Movement:
             if pairs not in self._routes:
                 self._routes[pairs] = self._route(pairs, n_bytes)
             route = self._routes[pairs]
-            each_s = self.factor * (self.links.latencies_s(route.level, n_bytes)
-                                    + route.s_per_byte * n_bytes)
-            each_s = np.where(n_bytes > 0, each_s, 0.0)
-            end_s = each_s if route.alone else each_s + route.senders.before(each_s)
+            message_s = self.factor * (self.links.latencies_s(route.level, n_bytes)
+                                       + route.s_per_byte * n_bytes)
+            message_s = np.where(n_bytes > 0, message_s, 0.0)
+            end_s = message_s if route.disjoint else message_s + route.senders.before(message_s)
             added = route.receivers.sums(n_bytes * wave.adds)
             per_byte = self.machine.add_s_per_byte if self.step.group else 0.0
             end_s = np.where(n_bytes > 0, end_s, -np.inf)
-            yield _Timed(pairs, route, end_s, route.receivers.sums(each_s),
+            yield _Timed(pairs, route, end_s, route.receivers.sums(message_s),
                          added * per_byte * self.factor)
 
     def _route(self, pairs: Pairs, n_bytes: IntArray) -> _Route:
         senders = _Grouped.by(pairs.senders, pairs.turn)
         receivers = _Grouped.by(pairs.receivers, pairs.turn)
-        alone = len(pairs.senders) == len(senders.ranks) == len(receivers.ranks)
+        disjoint = len(pairs.senders) == len(senders.ranks) == len(receivers.ranks)
         level = self.links.crossed(pairs)
         presence = np.ones(len(n_bytes))
-        if not alone:
-            gone, come = np.zeros((2, self.ranks))
-            np.add.at(gone, pairs.senders, n_bytes)
-            np.add.at(come, pairs.receivers, n_bytes)
-            # a rank sends, and receives, one message after another
-            presence = n_bytes / np.maximum(gone[pairs.senders], come[pairs.receivers])
-        return _Route(level, senders, receivers, alone,
+        if not disjoint:
+            sent_bytes, received_bytes = np.zeros((2, self.ranks))
+            np.add.at(sent_bytes, pairs.senders, n_bytes)
+            np.add.at(received_bytes, pairs.receivers, n_bytes)
+            # a rank sends (and receives) its messages one after another
+            presence = n_bytes / np.maximum(sent_bytes[pairs.senders],
+                                            received_bytes[pairs.receivers])
+        return _Route(level, senders, receivers, disjoint,
                       self.links.seconds_per_byte(pairs, level, presence))
 
     def _copies_s(self) -> tuple[FloatArray, FloatArray]:
-        """Seconds of packing what is sent, and of copying (or adding) what has come."""
+        """Seconds of packing messages, and of copying (or adding) received ones: [ranks] each."""
         step, rank, machine = self.step, np.arange(self.ranks), self.machine
         n_bytes = step.item_bytes * self.factor
         if step.group is None:

@@ -1,4 +1,4 @@
-"""Jitter and slow ranks: deviations of computing from the machine's times."""
+"""Jitter and slow ranks: deviations of compute times from the machine's figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.simulation.links import FloatArray
 
-#: Distance of the quartiles of a normal distribution, over its standard deviation.
+#: Interquartile range of a normal distribution, in standard deviations.
 _QUARTILES = 1.349
 
 
@@ -23,11 +23,10 @@ class Noise:
     Attributes
     ----------
     jitter : float
-        Standard deviation of a compute step's time over its mean: log-normal, drawn anew for each
-        step, rank and iteration.
+        Relative standard deviation of a compute step's time. Each step, rank and iteration draws
+        from a log-normal distribution.
     slow : ndarray or None
-        [ranks] how many times slower each computes.
-    seed : int
+        [ranks] slowdown of each rank.
     """
 
     jitter: float = 0.0
@@ -35,7 +34,7 @@ class Noise:
     seed: int = 0
 
     def on(self, seconds: FloatArray, repeats: int, generator: np.random.Generator) -> FloatArray:
-        """A step's seconds on every rank, [repeats, ranks], given those without noise, [ranks]."""
+        """A step's seconds with noise, [repeats, ranks], from those without noise, [ranks]."""
         slowed = seconds if self.slow is None else seconds * self.slow
         out = np.broadcast_to(slowed, (repeats, len(seconds)))
         if not self.jitter:
@@ -49,12 +48,12 @@ QUIET = Noise()
 
 
 def jitter_on(machine: Machine, jitter: float | str) -> float:
-    """Jitter as a number; text stands for that of the middle one of the machine's measured steps.
+    """Jitter as a number; text stands for the median jitter of the machine's measured steps.
 
     Raises
     ------
     InputError
-        The machine has none.
+        The machine has no measured jitter.
     """
     if not isinstance(jitter, str):
         return jitter
@@ -67,26 +66,26 @@ def jitter_on(machine: Machine, jitter: float | str) -> float:
 
 
 def slow_ranks(machine: Machine, ranks: int, units: Mapping[str, float]) -> FloatArray | None:
-    """How many times slower each rank computes; None where none does.
+    """Slowdown of each rank, [ranks]; None if no rank is slow.
 
     Parameters
     ----------
     units : mapping
-        Factor by unit: ``rank5``, or a level of the machine and the number of its unit (``node3``).
+        Unit -> slowdown. A unit is a rank (``rank5``) or a unit of a machine's level (``node3``).
 
     Raises
     ------
     InputError
-        There is no such unit in the job.
+        The job does not have such a unit.
     """
     sizes = {"rank": 1} | {level.name: level.ranks or ranks for level in machine.levels}
     out = np.ones(ranks)
     for unit, factor in units.items():
-        found = re.fullmatch(r"(.*?)(\d+)", unit)
-        size = sizes.get(found[1]) if found else None
-        first = size * int(found[2]) if found and size else ranks
+        name = re.fullmatch(r"(.*?)(\d+)", unit)
+        size = sizes.get(name[1]) if name else None
+        first = size * int(name[2]) if name and size else ranks
         if size is None or first >= ranks:
-            last = ", ".join(f"{name}{(ranks - 1) // each}" for name, each in sizes.items())
+            last = ", ".join(f"{level}{(ranks - 1) // n}" for level, n in sizes.items())
             raise InputError(f"this job has no unit '{unit}': units are numbered from 0, and the "
                              f"last ones are {last}")
         out[first:first + size] *= factor

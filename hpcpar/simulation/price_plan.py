@@ -1,4 +1,4 @@
-"""The price of one plan: its schedule, step by step, in seconds, bytes and memory."""
+"""The price of a single plan, step by step, in seconds, bytes and memory."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from hpcpar.simulation.simulate import Simulator
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Up to so many ranks the messages between all of them are priced.
+#: Up to this size a plan's price comes from a simulation of all ranks.
 EXACT_RANKS = 48
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step of the schedule, priced.
+    """The price of one step of the schedule.
 
     Attributes
     ----------
     seconds : float
         Duration on the slowest rank.
     exposed_s : float
-        Part of a communication that nothing hides; all of a compute step.
+        Exposed time of a communication; the whole time of a compute step.
     messages, sent_bytes : int
-        Of the rank that sends most; 0 for compute steps.
+        Messages and bytes of the busiest sender; 0 for compute steps.
     part : int
         The micro-batch, or the pass through the layers after a switch.
     stage : int
-        The stage of a pipeline that does it, or sends.
+        The pipeline stage that computes or sends.
     """
 
     index: Count
@@ -68,11 +68,11 @@ class LayerCost:
 
     Attributes
     ----------
-    memory_bytes : int
-        Its weights and what it keeps, and what is alive of its blocks and messages at the moment of
-        the peak: all layers add up to the prediction's memory.
     first_rank, ranks : int
-        It lives on so many ranks from the first on: not 0 in later stages of a pipeline.
+        First rank of the layer (above 0 in later stages of a pipeline), and number of its ranks.
+    memory_bytes : int
+        Weights and kept data, and blocks and messages that are alive at the peak. All layers add up
+        to the prediction's memory.
     """
 
     name: str
@@ -90,44 +90,30 @@ class LayerCost:
 class Prediction:
     """The price of a plan on a machine.
 
+    `hpcpar.cost.price_family.Sums` explains the sums, `iteration_s` to `communication_bytes`.
+
     Attributes
     ----------
-    iteration_s : float
-        One iteration, on the slowest rank, with what the plan overlaps.
     epoch_s : float or None
-        `samples` / batch iterations; None without samples.
-    compute_s, communication_s : float
-        Plain sums over the steps; of a pipeline, those of the stage that computes longest.
-    exposed_communication_s : float
-        Communication that no computing hides, of the same stage.
-    bubble_s : float
-        Idle time of that stage, in which it waits for others.
-    measured_compute : float
-        Part of `compute_s`, 0 to 1, from the machine's calibrated table; the rest is a roofline's.
-    communication_bytes : int
-        Sent in an iteration by the rank that sends most.
+        Time of `samples` / `batch` iterations; None without samples.
     io_s : float
-        Seconds in which a rank reads its samples of an iteration.
+        Time in which a rank reads its samples of an iteration.
     memory : Memory
-        Arrays of the rank that needs most.
+        Arrays of the rank that needs the most.
     process : ProcessMemory
-        What its process holds beside them.
+        Memory of its process besides the arrays.
     samples : int or None
         Samples of an epoch.
     batch_norm : str
-        Statistics of batch normalisation, one of `BATCH_NORMS`; empty where the network has none.
-    precision : str
-        The plan's number format (`Plan.precision`).
+        Statistics of batch normalization, one of `BATCH_NORMS`; empty without such layers.
     processor : str
-        A rank's, in words (`Machine.processor`).
+        A rank's processor in words (`Machine.processor`).
     training : bool
-        False for the forward pass alone.
+        False for inference: only the forward pass.
     trust : Trust
-        90% interval of `iteration_s`, and where it comes from.
+        90% interval of `iteration_s`, and its source.
     limits : tuple of PassedLimit
         Layers that are cut into more parts than they have.
-    fits : bool
-        The largest rank's memory is at most the device's.
     """
 
     network: str
@@ -175,21 +161,21 @@ class Prediction:
 
     @property
     def longest_stage(self) -> int:
-        """The stage that computes longest; 0 without stages."""
+        """The pipeline stage that computes longest; 0 without a pipeline."""
         compute_s = [0.0] * len(self.timeline.stages)
         for step in self.steps:
             compute_s[step.stage] += 0.0 if step.is_comm else step.seconds
         return compute_s.index(max(compute_s))
 
     def of_stage(self, stage: int) -> tuple[StepCost, ...]:
-        """The steps of a stage, messages from others too, with what is exposed there."""
+        """The steps of a stage, including messages from other stages, with their exposed times."""
         waits = self.timeline.stages[stage].exposed_s
         return tuple(replace(s, exposed_s=waits.get(s.index, 0.0)) if s.is_comm else s
                      for s in self.steps if s.stage == stage or s.index in waits)
 
     @property
     def phases(self) -> dict[str, dict[str, float]]:
-        """Sums by phase over all steps: computing, communication, and what of it is exposed (s)."""
+        """For each phase, sums of computation, communication and exposed communication (s)."""
         out = {p.value: {"compute_s": 0.0, "communication_s": 0.0, "exposed_communication_s": 0.0}
                for p in Phase}
         for step in self.steps:
@@ -200,7 +186,7 @@ class Prediction:
         return out
 
     def to_json(self, steps: bool = False) -> dict[str, object]:
-        """Plain data, the contract of ``--json``."""
+        """The prediction as ``--json`` writes it."""
         names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting",
                  "iteration_s", "epoch_s", "compute_s", "communication_s",
                  "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
@@ -227,32 +213,33 @@ def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None
     Parameters
     ----------
     machine : Machine
-        Prices the steps. The algorithms in them come from the plan's own machine.
+        Prices the steps. If the plan carries a machine of its own, that one chooses the algorithms.
     samples : int, optional
         Samples of an epoch, for `epoch_s`.
     options
-        Those of `price_family`.
+        See `hpcpar.cost.price_family.price_steps`.
     """
-    costs = price_alone(network, plan, machine, **options)
+    costs = plan_costs(network, plan, machine, **options)
     return detailed(network, plan, machine, costs, samples=samples, **options)
 
 
-def price_alone(network: Network, plan: Plan, machine: Machine,
-                **options: Unpack[PriceOptions]) -> Costs:
-    """The costs of one plan: of few ranks from the messages between all of them, of more than
-    `EXACT_RANKS` (and by the paper's formulas) in closed form.
+def plan_costs(network: Network, plan: Plan, machine: Machine,
+               **options: Unpack[PriceOptions]) -> Costs:
+    """The costs of a single plan, from a simulation of all ranks.
+
+    Plans on more than `EXACT_RANKS` ranks, and the paper's accounting, use closed forms.
     """
     if plan.ranks > EXACT_RANKS or options.get("accounting") == "paper":
         return price_family(network, plan, machine, **options)
-    known = price_steps(network, plan, machine, **options)
+    priced = price_steps(network, plan, machine, **options)
     contention = options.get("contention")
     if contention is not None:
         machine = _contended(machine, contention)
-    return Simulator(network, plan, machine, known).exact_costs()
+    return Simulator(network, plan, machine, priced).exact_costs()
 
 
 def _contended(machine: Machine, contention: float) -> Machine:
-    """The machine with so many flows on each link beyond the innermost level, whatever runs."""
+    """The machine with a fixed number of flows on each link beyond the innermost level."""
     levels = [replace(level, links=0.0, oversubscription=1.0,
                       beta_s_per_byte=level.beta_s_per_byte * (contention if number else 1.0))
               for number, level in enumerate(machine.levels)]
@@ -261,14 +248,14 @@ def _contended(machine: Machine, contention: float) -> Machine:
 
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
              samples: int | None = None, **options: Unpack[PriceOptions]) -> Prediction:
-    """The prediction of a plan from its `costs`; the other parameters are those of `price`."""
+    """The prediction of a plan from its costs; see `price` for the other parameters."""
     batch, iteration_s = plan.batch, float(costs.iteration_s)
     traffic = _traffic(costs, plan.ranks)
     steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
-    held = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
+    largest = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
-    held_by_layer = {name: part.scaled(gamma) for name, part in held.layers.items()}
-    normalised = any(layer.statistics == "batch" for layer in network.layers)
+    layer_memory = {name: memory.scaled(gamma) for name, memory in largest.layers.items()}
+    normalized = any(layer.statistics == "batch" for layer in network.layers)
     return Prediction(
         network=plan.network.name, machine=machine.name, strategy=plan.strategy, ranks=plan.ranks,
         batch=batch, overlap=plan.overlap, accounting=options.get("accounting", "schedule"),
@@ -278,11 +265,11 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         exposed_communication_s=float(costs.exposed_communication_s),
         bubble_s=float(costs.bubble_s), measured_compute=float(costs.measured_compute),
         communication_bytes=traffic.n_bytes, io_s=float(costs.io_s),
-        memory=held.total.scaled(gamma), memory_limit_bytes=machine.device.memory_bytes,
+        memory=largest.total.scaled(gamma), memory_limit_bytes=machine.device.memory_bytes,
         process=process_memory(network, plan),
-        layers=_layers(network, plan, costs, traffic, steps, held_by_layer), steps=steps,
+        layers=_layers(network, plan, costs, traffic, steps, layer_memory), steps=steps,
         timeline=_timeline(machine, costs, steps), samples=samples,
-        batch_norm=plan.batch_norm if normalised else "", precision=plan.precision,
+        batch_norm=plan.batch_norm if normalized else "", precision=plan.precision,
         processor=machine.processor,
         training=options.get("training", True), trust=trust(network, plan, machine, costs),
         limits=passed_limits(network, plan),
@@ -290,8 +277,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
 
 
 def _timeline(machine: Machine, costs: Costs, steps: Sequence[StepCost]) -> Timeline[float]:
-    """The timeline of a single plan in plain numbers; a movement's stream is the level it crosses.
-    """
+    """The timeline in plain numbers; the stream of a movement is the level that it crosses."""
     line = costs.timeline
     spans = []
     for step, span, cost in zip(steps, line.spans, costs.steps, strict=True):
@@ -305,7 +291,7 @@ def _timeline(machine: Machine, costs: Costs, steps: Sequence[StepCost]) -> Time
 
 def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
                     **options: Unpack[PriceOptions]) -> Iterator[Memory]:
-    """The memory of ranks among which is the largest; the options are those of `price_family`."""
+    """The memory of the candidates for the largest rank."""
     for rank in _ranks(network, plan, costs, options):
         yield rank.total.scaled(options.get("gamma", 1.0))
 
@@ -317,15 +303,15 @@ def _ranks(network: Network, plan: Plan, costs: Costs,
 
 
 def _traffic(costs: Costs, ranks: int) -> RankTraffic:
-    """The busiest rank's traffic: exact, or estimated step by step where there are many ranks."""
+    """The busiest rank's traffic: exact, or estimated step by step in a large job."""
     if ranks <= MOST_RANKS:
         return rank_traffic(costs.entries, ranks)
     of_layer: dict[str, int] = defaultdict(int)
     for entry, cost in zip(costs.entries, costs.steps, strict=True):
         if isinstance(entry.step, Move):
             of_layer[entry.step.layer] += int(cost.sent_bytes)
-    each = [(int(cost.messages), int(cost.sent_bytes)) for cost in costs.steps]
-    return RankTraffic(int(costs.communication_bytes), of_layer, each)
+    of_step = [(int(cost.messages), int(cost.sent_bytes)) for cost in costs.steps]
+    return RankTraffic(int(costs.communication_bytes), of_layer, of_step)
 
 
 def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
@@ -333,30 +319,30 @@ def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
     step, seconds = entry.step, float(cost.seconds)
     if isinstance(step, Move):
         (kind,) = step.pattern.kinds
-        layer, does = step.layer, f"{step.phase.value}.{kind.value}"
+        layer, action = step.layer, f"{step.phase.value}.{kind.value}"
         exposed_s = float(costs.timeline.waits_s[index])
     else:
-        layer, does, exposed_s = step.layer.name, step.op.value, seconds
+        layer, action, exposed_s = step.layer.name, step.op.value, seconds
     messages, sent_bytes = traffic.of_step[index]
-    return StepCost(index=index, label=f"{layer}.{does}", layer=layer, phase=step.phase.value,
+    return StepCost(index=index, label=f"{layer}.{action}", layer=layer, phase=step.phase.value,
                     is_comm=isinstance(step, Move), seconds=seconds, exposed_s=exposed_s,
                     messages=messages, sent_bytes=sent_bytes, part=entry.part, stage=entry.stage)
 
 
 def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,
-            steps: tuple[StepCost, ...], held: dict[str, Memory]) -> tuple[LayerCost, ...]:
+            steps: tuple[StepCost, ...], memory: dict[str, Memory]) -> tuple[LayerCost, ...]:
     comm_s = {layer.name: 0.0 for layer in network.layers[1:]}
     for s in steps:
         if s.is_comm:
             comm_s[s.layer] += s.seconds
-    found, compute = [], costs.seconds_of_layers()
-    for name, comm in comm_s.items():
+    out, compute_s = [], costs.seconds_of_layers()
+    for name, communication_s in comm_s.items():
         config = plan.configs[name]
-        found.append(LayerCost(
+        out.append(LayerCost(
             name=name, config={a: int(getattr(config, a)) for a in ("n", "c", "h", "w", "d", "k")},
             placement="outer" if config.outer else "inner", first_rank=int(config.first),
-            ranks=int(config.ranks), compute_s=float(compute[name]), communication_s=comm,
-            communication_bytes=traffic.of_layer.get(name, 0),
-            memory_bytes=int(held[name].total_bytes),
+            ranks=int(config.ranks), compute_s=float(compute_s[name]),
+            communication_s=communication_s, communication_bytes=traffic.of_layer.get(name, 0),
+            memory_bytes=int(memory[name].total_bytes),
         ))
-    return tuple(found)
+    return tuple(out)

@@ -1,5 +1,6 @@
-"""The program of one rank in an iteration: its compute steps and its end of every message, each
-with what it waits for. `hpcpar.report.traces.exports` writes it for other simulators.
+"""The program of one rank in an iteration: its compute steps and messages, with dependencies.
+
+`hpcpar.report.traces.exports` writes it for other simulators.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Computation(NamedTuple):
     Attributes
     ----------
     number : int
-        Its place in the rank's program.
+        Position in the rank's program.
     after : tuple of int
-        Numbers of what must be done before it begins; all are smaller.
+        Numbers of the parts that must finish first; all are smaller.
     """
 
     number: int
@@ -47,7 +48,7 @@ class Transmission(NamedTuple):
     Attributes
     ----------
     tag : int
-        Place of the message among those from its sender to its receiver: the same at both ends.
+        Position among the messages from this sender to this receiver; equal at both ends.
     """
 
     number: int
@@ -68,12 +69,12 @@ class Programs:
     Parameters
     ----------
     progress : callable
-        Told which rank's program begins.
+        Receives each rank when its program starts.
 
     Raises
     ------
     InputError
-        The MPI library does a collective, whose messages are not known.
+        The plan leaves a collective to the MPI library, whose messages are unknown.
     """
 
     def __init__(self, simulator: Simulator,
@@ -83,14 +84,14 @@ class Programs:
         self._comms = {step: frozen_movement(step) for step in steps if isinstance(step, Move)}
         if any(ALGORITHMS[comm.algorithm].library for comm in self._comms.values()):
             raise InputError("the plan leaves collectives to the MPI library, whose messages are "
-                             "not known; plan with --collectives auto, ring, tree or halving")
+                             "unknown; plan with --collectives auto, ring, tree or halving")
         self._amounts = {step: _amounts(simulator, step) for step in steps
                          if isinstance(step, Task)}
 
     def of(self, rank: int) -> Iterator[ProgramPart]:
-        """The program of a rank, in an order in which it can be done.
+        """The program of a rank, in an order in which it can run.
 
-        The rounds of a communication that wait for others stand where its result is needed.
+        Rounds of a communication that depend on other rounds come where its result is needed.
         """
         self._progress(rank)
         exchanges = {step: make_exchange(comm, rank) for step, comm in self._comms.items()}
@@ -113,7 +114,7 @@ class Programs:
                     yield part
             elif entry and isinstance(step, Move) and exchanges[step].rounds:
                 comm = self._comms[step]
-                # what leaves for another stage is waited for at the end
+                # a sender waits for messages to another stage at the end of the iteration
                 leaves = comm.between and not comm.destination.holds(rank)
                 until = len(self._entries) if leaves else entry.needed_by
                 flights.append(_Flight(comm, exchanges[step], until, ready, tags))
@@ -121,16 +122,16 @@ class Programs:
 
 
 class _Flight:
-    """A communication step of a rank under way.
+    """A rank's communication step in flight.
 
     Parameters
     ----------
     until : int
-        The step that needs it.
+        The step that needs its result.
     ready : tuple of int
-        Numbers of what must be done before it starts.
+        Numbers of the parts that must finish before it starts.
     tags : Counter
-        Messages so far, by (whether this rank sends, peer); all rounds are counted at once.
+        (whether this rank sends, peer) -> number of messages so far, with all rounds of this step.
     """
 
     def __init__(self, comm: Comm, exchange: Exchange, until: int, ready: tuple[int, ...],
@@ -148,7 +149,7 @@ class _Flight:
                 tags[sends, peer] += 1
 
     def post(self, numbers: Iterator[int], whole: bool) -> Iterator[Transmission]:
-        """The messages of the rounds that wait for no other round; or of all that are left."""
+        """The messages of rounds that depend on no other round, or (`whole`) of all that remain."""
         for i, before in enumerate(self._after[len(self._done):], len(self._done)):
             if before >= 0 and not whole:
                 return
@@ -160,7 +161,7 @@ class _Flight:
 
     @property
     def last(self) -> tuple[int, ...]:
-        """Numbers of the messages that no other round waits for."""
+        """Numbers of the messages that no other round depends on."""
         ends = sorted(set(range(len(self._done))).difference(self._after))
         return tuple(dict.fromkeys(number for i in ends for number in self._done[i]))
 

@@ -24,27 +24,27 @@ JobTime = Annotated[str, Meta(pattern=r"^\d+:[0-5]\d:[0-5]\d$(?!\n)",
 class BatchOptions(OptionGroup, section="batch jobs"):
     """Options of a batch job; an empty string or 0 leaves them to the site."""
 
-    account: Word = option("", str, "account or project that pays", "A")
+    account: Word = option("", str, "account or project to charge", "A")
     partition: Word = option("", str, "partition or queue", "Q", names=("--partition", "--queue"))
     time: JobTime = option(
-        "", str, "limit of a job; of a case, where they are run locally", "H:MM:SS")
-    constraint: Word = option("", str, "features that nodes must have", "C")
+        "", str, "time limit of a job, or of each case if run locally", "H:MM:SS")
+    constraint: Word = option("", str, "required node features", "C")
     mpi: Word = option(
-        "", str, "how ranks start (default: what suits the installed MPI wheel): of srun pmi2, "
+        "", str, "how ranks start (default: fits the installed MPI wheel): of srun pmi2, "
         "pmix, ...; of flux run simple, pmix; elsewhere mpich, openmpi, pals", "TYPE")
     pe: Word = option("mpi", str, "Grid Engine: parallel environment (qconf -spl)", "PE")
     nodes: Extent = option(
-        0, positive, "nodes of every job, for any number of ranks (default: the site decides)", "N")
+        0, positive, "nodes of every job, for any number of ranks (default: the site's)", "N")
     ranks_per_node: Extent = option(
-        0, positive, "ranks of a node, instead of --nodes (default: the machine's)", "N")
+        0, positive, "ranks per node, instead of --nodes (default: the machine's)", "N")
     cpus_per_rank: Extent = option(
-        0, positive, "cores of a rank (default: the site decides)", "N")
+        0, positive, "cores per rank (default: the site's)", "N")
     gpus_per_rank: Extent = option(
-        0, positive, "GPUs of a rank (default: 1 with --device gpu)", "N")
+        0, positive, "GPUs per rank (default: 1 with --device gpu)", "N")
     modules: tuple[Line, ...] = option(
         (), str, "load this module (may be repeated)", "M", names=("--module",), nargs="*")
     directives: tuple[Line, ...] = option(
-        (), str, "another directive, as in --directive=--qos=debug for #SBATCH --qos=debug (may be "
+        (), str, "further directive, as in --directive=--qos=debug for #SBATCH --qos=debug (may be "
         "repeated)", "LINE", names=("--directive",), nargs="*")
     #: Shell lines before the runs.
     setup: tuple[Line, ...] = ()

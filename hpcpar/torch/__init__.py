@@ -1,6 +1,4 @@
-"""Plans behind an ordinary ``torch.nn.Module``: the training loop, the loss and the optimizer are
-the user's.
-"""
+"""Runs plans behind a ``torch.nn.Module``, with the user's training loop, loss and optimizer."""
 
 from hpcpar.torch.model import ParallelModule
 from hpcpar.torch.optimizer_state import load_optimizer_state_dict, optimizer_state_dict

@@ -1,4 +1,4 @@
-"""PyTorch's autograd beside a schedule's two passes."""
+"""Connects PyTorch's autograd to a schedule's forward and backward pass."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from hpcpar.errors import RunError, on_all_ranks
 
-#: Differences between equal losses that rounding explains.
+#: Relative difference between equal losses that rounding explains.
 TOLERANCE = 1e-4
 
 
 class SchedulePasses(torch.autograd.Function):
-    """The forward pass of a schedule; its backward pass is the schedule's."""
+    """A schedule's forward and backward pass as one function."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, model: Any,
@@ -30,20 +30,16 @@ class SchedulePasses(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
         engine = ctx.model.engine
         if not engine.under_way or ctx.iteration != engine.iterations:
-            raise RunError("another pass through the model, or a backward pass, came after the "
+            raise RunError("another pass through the model, or a backward pass, followed the "
                            "forward pass of this loss; call backward right after the forward pass")
         ctx.model.run_backward(gradients)
         return None, None, None
 
 
 class AddedGradients:
-    """Within it new gradients are made; they are added to those that parameters have already, as
-    PyTorch does.
+    """A context whose new gradients add to the parameters' gradients, as in PyTorch.
 
-    Parameters
-    ----------
-    parts : list
-        Every parameter with its new gradient; see `ParallelModule.parts`.
+    `parts` has each parameter with its new gradient; see `ParallelModule.parts`.
     """
 
     def __init__(self, parts: list[tuple[nn.Parameter, Tensor, bool]]) -> None:
@@ -62,17 +58,11 @@ class AddedGradients:
 
 
 def require_alike(loss: float, group: Any) -> None:
-    """Check that all ranks of a communicator have the same loss.
-
-    Raises
-    ------
-    RunError
-        On every rank.
-    """
+    """Check that all ranks of a communicator have the same loss (RunError on every rank)."""
     losses = group.allgather(loss)
     first = losses[0]
-    other = next((i for i, each in enumerate(losses) if not np.isclose(
-        each, first, TOLERANCE, 0.0, equal_nan=True)), None)
+    other = next((i for i, value in enumerate(losses) if not np.isclose(
+        value, first, TOLERANCE, 0.0, equal_nan=True)), None)
     if other is not None:
         raise on_all_ranks(RunError(
             f"the loss is {first:.6g} on rank 0 and {losses[other]:.6g} on rank {other}: take "

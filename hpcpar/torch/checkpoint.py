@@ -1,4 +1,4 @@
-"""Checkpoints of ``hpcpar run`` and a module's ``state_dict``, without ranks."""
+"""Converts between checkpoints of ``hpcpar run`` and a module's ``state_dict``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def state_of(path: str, module: nn.Module, shape: Shape) -> dict[str, Tensor]:
     InputError
         The checkpoint is damaged, or belongs to another network.
     """
-    found = traced(module, shape, SoftmaxCrossEntropy)
-    faults = checkpoint.check(path, found.network, ()).faults
+    trace = traced(module, shape, SoftmaxCrossEntropy)
+    faults = checkpoint.check(path, trace.network, ()).faults
     if faults:
         raise InputError(next(iter(faults.values())))
     state: dict[str, Tensor] = dict(module.state_dict())
-    for name, place in places(module, found).items():
+    for name, place in places(module, trace).items():
         rows = checkpoint.resume_rows(
-            path, place.layer.name, 0, found.network.shapes[place.layer.name][0],
+            path, place.layer.name, 0, trace.network.shapes[place.layer.name][0],
             str(state[name].dtype).removeprefix("torch."), [f"params/{place.what}"])
         state[name] = torch.from_numpy(np.ascontiguousarray(
             to_theirs(place, rows[f"params/{place.what}"])))
@@ -41,32 +41,31 @@ def state_of(path: str, module: nn.Module, shape: Shape) -> dict[str, Tensor]:
 
 
 def write_state(path: str, module: nn.Module, shape: Shape, checkpoint_file: str) -> None:
-    """Writes the ``state_dict`` of a module with the weights of a checkpoint; see `state_of`."""
+    """Write a module's ``state_dict`` with the weights of a checkpoint (see `state_of`)."""
     state = state_of(checkpoint_file, module, shape)
     with atomic_path(path, "state_dict") as temporary:
         torch.save(state, temporary)
 
 
 def write_checkpoint(path: str, module: nn.Module, shape: Shape, state_file: str) -> None:
-    """Writes a checkpoint with the weights of a ``state_dict``'s file; without the optimizer's
-    state.
+    """Write a checkpoint with the weights of a ``state_dict`` file, without optimizer state.
 
     Raises
     ------
     InputError
-        The file cannot be read, or does not fit the module.
+        The file is unreadable, or does not fit the module.
     """
     try:
         module.load_state_dict(torch.load(state_file, map_location="cpu", weights_only=True))
-    except Exception as err:  # PyTorch raises many
+    except Exception as err:  # PyTorch raises many kinds
         raise InputError(f"{state_file} does not fit the module ({one_line(err)})") from err
-    found = traced(module, shape, SoftmaxCrossEntropy)
-    network, values = found.network, module.state_dict()
+    trace = traced(module, shape, SoftmaxCrossEntropy)
+    network, values = trace.network, module.state_dict()
 
-    def tensors(known: dict[str, TensorPlace]) -> Iterator[tuple[str, np.ndarray]]:
-        for place, name in {place: name for name, place in known.items()}.items():
+    def tensors(by_name: dict[str, TensorPlace]) -> Iterator[tuple[str, np.ndarray]]:
+        for place, name in {place: name for name, place in by_name.items()}.items():
             yield (f"{place.layer.name}/{place.what}",
                    to_ours(network, place, values[name].numpy()))
 
     state = CheckpointState(0, 0, 0, 0, network.name, tuple(network.image_shape), network.classes)
-    checkpoint.write(path, checkpoint.image(tensors(places(module, found)), (), state))
+    checkpoint.write(path, checkpoint.image(tensors(places(module, trace)), (), state))

@@ -1,4 +1,4 @@
-"""The schedule of a module on one rank: images in, outputs out, gradients of the outputs in."""
+"""Runs a module's schedule on one rank, with a loss that the caller computes."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.job import require_ranks
 
-#: Gradients of a micro-batch's outputs, from its number and these.
+#: Maps the number of a micro-batch and its outputs to the gradients of the outputs.
 LossOf = Callable[[int, list[NDArray[Any]]], Sequence[NDArray[Any]]]
 
 
 class PassObserver(Protocol):
-    """Who hears of the passes of an engine."""
+    """An observer of an engine's passes."""
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """An iteration starts."""
 
     def ran(self, began_s: float, complete: bool) -> None:
-        """A pass that began at `began_s` is done; with it, perhaps, the iteration."""
+        """A pass that began at `began_s` has ended; `complete` if it ends the iteration."""
 
 
 class Engine:
-    """One rank's executor of a network whose loss is the caller's (`Outputs`). All ranks make it at
-    the same time, and run it in step.
+    """One rank's executor of a network whose loss the caller computes (`Outputs`).
+
+    All ranks make and call it together.
 
     Attributes
     ----------
     schedule : Schedule
-        An iteration: forward, backward and the sums of gradients.
+        The steps of an iteration: forward, backward, and the sums of gradients.
     rows : list of numpy.ndarray
-        Places in the mini-batch of this rank's samples of the outputs, by micro-batch.
+        Rows of the mini-batch whose outputs this rank holds, by micro-batch.
     samples : numpy.ndarray
-        Places in the mini-batch of all samples of which this rank needs image or label; of a rank
-        that needs none, the first.
+        Rows of the mini-batch whose image or label this rank needs; row 0 if it needs none.
     iterations : int
-        Training passes that have begun.
+        Number of training passes that have started.
     under_way : bool
-        A forward pass is done, and the backward pass that belongs to it is not.
+        True between a forward pass and its backward pass.
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, seed: int,
@@ -72,16 +72,16 @@ class Engine:
         self.executor = Executor(network, plan, self.schedule, self.communicator,
                                  self.communicator.backend, seed, forward)
         self.executor.give_outputs_to(self)
-        self.rows = [here.rows for here in self.executor.passes]
+        self.rows = [microbatch.rows for microbatch in self.executor.passes]
         needed = np.union1d(self.own_rows, self.executor.image_rows).astype(np.int64)
         self.samples = needed if len(needed) else np.zeros(1, np.int64)
         config = plan.configs[network.loss.name]
         self._lives = self.executor.lives(network.loss.name)
-        #: True on one of the ranks that hold the same outputs: there they count in a sum.
+        #: True on one of the ranks with the same outputs: sums over ranks count only this one.
         self.counts = self._lives and owned(network, network.loss, config, plan.batch).replica(
             world.rank) == 0
         last = range(int(config.first), int(config.first + config.ranks))
-        #: The ranks that hold outputs, and the first of them.
+        #: Communicator of the ranks that hold outputs, and the first of these ranks.
         self.last_ranks: Any = world.comm.Create_group(world.comm.Get_group().Incl(
             list(last))) if self._lives else None
         self.first_of_last = last[0]
@@ -91,13 +91,13 @@ class Engine:
         self._given: dict[int, Sequence[NDArray[Any]]] = {}
         self.under_way = False
         self.recording: PassObserver | None = None
-        #: The loss of the last iteration, where it is known.
+        #: The loss of the last iteration; nan if unknown.
         self.last_loss = math.nan
         self._checked = False
 
     # -- places ------------------------------------------------------------------------------------
     def pixels(self, which: int) -> Box:
-        """Channels and pixels of output `which` on this rank."""
+        """This rank's box of channels and pixels of output `which`."""
         edge = self.executor.passes[0].edges[self.network.loss.name][which]
         if not self._lives:
             return whole_box(self.network.input_shapes(self.network.loss)[which])
@@ -105,16 +105,15 @@ class Engine:
 
     @property
     def own_rows(self) -> NDArray[np.int64]:
-        """Places in the mini-batch of this rank's samples of the outputs."""
+        """Rows of the mini-batch whose outputs this rank holds."""
         return np.concatenate(self.rows)
 
     # -- the caller of `Outputs` -------------------------------------------------------------------
     def take(self, part: int, outputs: Sequence[Array]) -> None:
-        """Keeps the outputs of a micro-batch; in `step`, its loss is computed at once."""
-        kept = [np.array(x) for x in outputs]
-        self._outputs[part] = kept
+        """Keep the outputs of a micro-batch; in `step`, compute its loss at once."""
+        self._outputs[part] = [np.array(x) for x in outputs]
         if self._loss is not None:
-            self._given[part] = self._loss(part, kept)
+            self._given[part] = self._loss(part, self._outputs[part])
 
     def gradients(self, part: int) -> Sequence[NDArray[Any]]:
         """The gradients of a micro-batch's outputs."""
@@ -123,14 +122,9 @@ class Engine:
     # -- running -----------------------------------------------------------------------------------
     @property
     def training(self) -> Program:
-        """The steps of an iteration, bound."""
+        """The program of a training iteration."""
         assert self.executor.training is not None
         return self.executor.training
-
-    @property
-    def halves(self) -> bool:
-        """True where every forward step is before every backward step."""
-        return self.training.turn is not None
 
     def evaluate(self, images: NDArray[Any]) -> list[NDArray[Any]]:
         """This rank's part of the outputs, in evaluation."""
@@ -143,30 +137,31 @@ class Engine:
         return self._joined()
 
     def forward(self, images: NDArray[Any]) -> list[NDArray[Any]]:
-        """This rank's part of the outputs, in training; `backward` may follow."""
-        turn = self.training.turn
-        if turn is None:
+        """This rank's part of the outputs, in training."""
+        forward_end = self.training.forward_end
+        if forward_end is None:
             raise InputError(
-                "the plan's micro-batches go back before others go forward (order 1f1b): call "
-                "model.step(images, labels, loss), or plan with order='gpipe'")
+                "the plan interleaves forward and backward passes of its micro-batches (order "
+                "1f1b); call model.step(images, labels, loss), or plan with order='gpipe'")
         self._begin()
-        self._run(images, end=turn)
+        self._run(images, end=forward_end)
         self.under_way = True
         return self._joined()
 
     def backward(self, gradients: Sequence[NDArray[Any]]) -> None:
-        """The gradients of all weights from those of the outputs of the last `forward`."""
-        turn = self.training.turn
-        assert turn is not None
+        """Compute the gradients of all weights, from the gradients of the last `forward`'s outputs.
+        """
+        forward_end = self.training.forward_end
+        assert forward_end is not None
         ends = np.cumsum([len(rows) for rows in self.rows]).tolist()
         self._given = {part: [g[end - len(rows):end] for g in gradients]
                        for part, (rows, end) in enumerate(zip(self.rows, ends, strict=True))}
-        self._run(None, first=turn)
+        self._run(None, first=forward_end)
         self.under_way = False
         self._check()
 
     def step(self, images: NDArray[Any], loss: LossOf) -> None:
-        """Forward and backward, micro-batch by micro-batch; `loss` gives the gradients of each."""
+        """Run forward and backward passes; `loss` gives the gradients of each micro-batch."""
         self._begin()
         self._loss = loss
         try:
@@ -183,17 +178,17 @@ class Engine:
         self.iterations += 1
 
     def _run(self, images: NDArray[Any] | None, first: int = 0, end: int = sys.maxsize) -> None:
-        """Steps of an iteration; see `Executor.run_outside`."""
+        """Run steps `first` to `end` of an iteration."""
         begin = perf_counter()
         self.executor.run_outside(self.training, images, self.iterations - 1, True, first, end)
         if self.recording is not None:
             self.recording.ran(begin, complete=end == sys.maxsize)
 
     def _leave(self) -> None:
-        """End an iteration that had no backward pass."""
+        """Abandon an iteration that had no backward pass."""
         if self.under_way:
-            assert self.training.turn is not None
-            self.training.abandon(self.training.turn)
+            assert self.training.forward_end is not None
+            self.training.abandon(self.training.forward_end)
             self.under_way = False
 
     def _check(self) -> None:
@@ -203,15 +198,15 @@ class Engine:
             self._checked = True
 
     def _joined(self) -> list[NDArray[Any]]:
-        """The outputs of all micro-batches; of a rank without outputs, of no samples."""
+        """The outputs of all micro-batches; on a rank without outputs, arrays of zero samples."""
         if not self._lives:
             shapes = self.network.input_shapes(self.network.loss)
             return [np.zeros((0, *shape), self.plan.dtype) for shape in shapes]
         parts = [self._outputs[part] for part in range(len(self.rows))]
-        return [np.concatenate(each) if len(each) > 1 else each[0]
-                for each in zip(*parts, strict=True)]
+        return [np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+                for arrays in zip(*parts, strict=True)]
 
     # -- sums --------------------------------------------------------------------------------------
     def weight_of(self, part: int) -> float:
-        """The share of a micro-batch in the mini-batch."""
+        """A micro-batch's share of the mini-batch."""
         return self.executor.passes[part].samples / self.plan.batch

@@ -1,4 +1,4 @@
-"""A strategy for Lightning's ``Trainer`` over modules that `hpcpar.torch.parallelize` has made."""
+"""A strategy for Lightning's ``Trainer`` with modules from `hpcpar.torch.parallelize`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hpcpar.torch.reductions import clip_grad_norm_
 
 
 class PlanStrategy(SingleDeviceStrategy):
-    """Lightning on every rank of an MPI job: ``Trainer(strategy=PlanStrategy())``.
+    """Runs Lightning on every rank of an MPI job: ``Trainer(strategy=PlanStrategy())``.
 
-    The ``LightningModule`` has one `ParallelModule` as a part. Rank 0 writes logs and checkpoints,
-    which have whole tensors: any plan and number of ranks resumes them. A loss that differs between
-    ranks is noticed, and gradients are clipped by their norm over all ranks.
+    The ``LightningModule`` contains one `ParallelModule`. Rank 0 writes logs and checkpoints.
+    Checkpoints have whole tensors, so any plan and number of ranks can resume them. The strategy
+    refuses losses that differ between ranks, and clips gradients by their norm over all ranks.
     """
 
     strategy_name = "hpcpar"
@@ -50,21 +50,21 @@ class PlanStrategy(SingleDeviceStrategy):
         return self._world.comm.bcast(obj, root=src)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """[ranks, ...] the tensors of all ranks."""
+        """The tensors of all ranks: [ranks, ...]."""
         return torch.stack(self._world.comm.allgather(tensor.detach()))
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """The mean or sum over all ranks, as ``self.log(..., sync_dist=True)`` takes it."""
-        how = str(getattr(reduce_op, "name", reduce_op)).lower()  # a word, or PyTorch's constant
-        if how not in ("mean", "avg", "sum"):
+        """The mean or sum over all ranks, as in ``self.log(..., sync_dist=True)``."""
+        op = str(getattr(reduce_op, "name", reduce_op)).lower()  # a word, or PyTorch's constant
+        if op not in ("mean", "avg", "sum"):
             raise InputError(f"a reduction by {reduce_op} over ranks is not supported; use mean or "
                              "sum")
         total = sum(self._world.comm.allgather(torch.as_tensor(tensor).detach()))
-        return total if how == "sum" else total / self._world.size
+        return total if op == "sum" else total / self._world.size
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        found = self._world.comm.allgather(decision)
-        return bool(np.all(found) if all else np.any(found))
+        decisions = self._world.comm.allgather(decision)
+        return bool(np.all(decisions) if all else np.any(decisions))
 
     # -- the module --------------------------------------------------------------------------------
     def setup_precision_plugin(self) -> None:
@@ -88,7 +88,7 @@ class PlanStrategy(SingleDeviceStrategy):
 
 
 class _WholeNorm(Precision):
-    """Numbers as they are; gradients are clipped by their norm over all ranks."""
+    """Clips gradients by their norm over all ranks, and keeps the number format."""
 
     def connect(self, model: nn.Module, optimizers: list[Optimizer],
                 lr_schedulers: list[Any]) -> tuple[nn.Module, list[Optimizer], list[Any]]:
@@ -107,8 +107,8 @@ def parallel_part(module: nn.Module | None) -> ParallelModule:
     InputError
         It has none, or several.
     """
-    found = [m for m in module.modules() if isinstance(m, ParallelModule)] if module else []
-    if len(found) != 1:
-        raise InputError(f"the LightningModule has {len(found)} parallel modules; give it one, "
+    parts = [m for m in module.modules() if isinstance(m, ParallelModule)] if module else []
+    if len(parts) != 1:
+        raise InputError(f"the LightningModule has {len(parts)} parallel modules; give it one, "
                          "with hpcpar.torch.parallelize")
-    return found[0]
+    return parts[0]

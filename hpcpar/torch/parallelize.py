@@ -1,4 +1,4 @@
-"""From a module of PyTorch and a plan, or a strategy, to the part of it that this rank trains."""
+"""Splits a PyTorch module over ranks, by a plan or a strategy."""
 
 from __future__ import annotations
 
@@ -26,62 +26,62 @@ PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
 def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = "auto",
                 machine: MachineLike = "local", seed: int = 0, kernels: str = "numpy",
                 **options: Any) -> ParallelModule:
-    """A module whose training is split over the ranks of this job; every rank must call it.
+    """A module whose training is split over the ranks of this job; all ranks call it together.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Its weights are those of rank 0 at first.
+        The initial weights are those on rank 0.
     input : tuple of int
         Shape of a sample, (C, H, W), (C, D, H, W) or (C, W).
     batch : int
         Samples of a mini-batch, over all ranks.
     plan : str or Plan
-        A strategy's name (see ``hpcpar plan --strategy``; auto: the fastest), a plan file's path,
+        A strategy (as for ``hpcpar plan --strategy``; auto: the fastest), the path of a plan file,
         or a plan.
     machine : str or Machine
-        What a strategy is planned for: see ``hpcpar plan --machine``.
+        The machine to plan for (as for ``hpcpar plan --machine``).
     seed : int
-        Fixes dropout.
+        Seed of dropout.
     kernels : {'numpy', 'torch'}
-        Whose convolutions run: see ``hpcpar run --kernels``.
+        The library of convolutions (as for ``hpcpar run --kernels``).
     **options
-        Further ones of `hpcpar.plan`, where `plan` names a strategy.
+        Options of `hpcpar.plan`, if `plan` is a strategy.
 
     Raises
     ------
     InputError
-        On every rank alike: the module cannot be traced, or the plan does not fit.
+        The module cannot be traced, or the plan does not fit; on every rank.
     """
     ranks = world()
-    found = ranks.agree(lambda: traced(module, tuple(input), Outputs))
+    trace = ranks.agree(lambda: traced(module, tuple(input), Outputs))
     kinds = {p.dtype for p in module.parameters()}
     kind = next(iter(kinds), torch.float32)
     if len(kinds) > 1 or kind not in PRECISIONS:
         raise InputError(f"the module has parameters of {', '.join(map(str, kinds))}; make all of "
                          "them float32 or float64")
     chosen = ranks.first(lambda: plans.to_json(
-        _plan(found, batch, plan, ranks, machine, PRECISIONS[kind], options)))
+        _plan(trace, batch, plan, ranks, machine, PRECISIONS[kind], options)))
     if ranks.rank == 0:
-        for note in found.network.notes:
+        for note in trace.network.notes:
             say(f"note: {note}")
-    fitted = plans.from_json(chosen, "the plan")
-    return ParallelModule(module, found, fitted, ranks, seed, kernels)
+    return ParallelModule(module, trace, plans.from_json(chosen, "the plan"), ranks, seed, kernels)
 
 
-def _plan(found: TracedModule, batch: int, given: str | Plan, ranks: World, machine: MachineLike,
+def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, machine: MachineLike,
           precision: str, options: dict[str, Any]) -> Plan:
-    """The plan, for the traced network."""
-    network = found.network
+    """The plan for the traced network."""
+    network = trace.network
     if isinstance(given, str) and not os.path.exists(given):
         return find_plan(network, ranks.size, batch, machine, given, precision=precision,
                          **options).plan
     if options:
-        raise InputError(f"{', '.join(options)}: options of a strategy, but the plan is given; "
-                         "leave them out")
+        raise InputError(f"{', '.join(options)}: a finished plan takes no options; leave them out, "
+                         "or name a strategy")
     plan = plans.load(given) if isinstance(given, str) else given
     if plan.batch != batch:
-        raise InputError(f"the plan is for batches of {plan.batch}, not {batch}")
+        raise InputError(f"the plan is for batches of {plan.batch}, not {batch}; pass batch="
+                         f"{plan.batch}, or plan again")
     differing = {layer.name for layer in network.layers} ^ set(plan.configs)
     if differing:
         raise InputError(f"layers of the plan and of module '{network.name}' differ: "

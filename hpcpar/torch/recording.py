@@ -1,4 +1,4 @@
-"""The record of a training whose loop is the user's."""
+"""Records a user's training loop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from hpcpar.train.job import MeasuredRun
 
 
 class Recording:
-    """Within it, the iterations of an engine are recorded; at the end rank 0 writes the file. All
-    ranks enter and leave it at the same time.
+    """A context that records an engine's iterations; at the end rank 0 writes the file.
 
-    The time of an iteration is that of its forward and its backward pass. The time until the next
-    one begins, for the loss, the optimizer and the loader, is kept beside it.
+    All ranks enter and leave it together. The time of an iteration covers the forward and the
+    backward pass. The time of the loss, the optimizer and the loader is recorded separately.
     """
 
     def __init__(self, engine: Engine, path: str) -> None:
@@ -52,27 +51,27 @@ class Recording:
         if kind is not None:
             return
         self._close()
-        found = self._recorder.collect() if self._run.step else None
-        write = None if found is None else partial(record_file.write, self._path, found)
+        record = self._recorder.collect() if self._run.step else None
+        write = None if record is None else partial(record_file.write, self._path, record)
         self._engine.world.agree(lambda: None if write is None else write())
 
     def _check(self) -> None:
-        """Check that the file, if there is one, is a record."""
+        """Check that the file, if it exists, is a record."""
         RECORD.check(self._path)
         RECORD.check_content(self._path)
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """Start an iteration."""
         self._close()
         self._begin_s, self._busy_s, self._complete = perf_counter(), 0.0, False
 
     def ran(self, began_s: float, complete: bool) -> None:
-        """A pass that began at `began_s` is done; with it, perhaps, the iteration."""
+        """Add a pass that began at `began_s`; `complete` if it ends the iteration."""
         self._busy_s += perf_counter() - began_s
         self._complete = complete
 
     def _close(self) -> None:
-        """Keeps the last iteration, if it had a backward pass."""
+        """Record the last iteration, if it had a backward pass."""
         if self._complete:
             run, engine = self._run, self._engine
             run.stamps.add(run.step, engine.training, self._begin_s)

@@ -1,7 +1,7 @@
 """Sums, means and tensors over all ranks, under autograd.
 
-The loss is one number that every rank computes: from the gradient of a sum over all ranks each
-takes that of its own part, and sends nothing.
+Every rank computes the same loss. The backward pass of a sum over ranks needs no communication:
+each rank uses the gradient of its own part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpcpar.torch.model import ParallelModule
 
 
 class _Sum(torch.autograd.Function):
-    """The sum of every entry over the ranks, of equal parts once."""
+    """The sum of each entry over the ranks; equal parts count once."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, model: ParallelModule) -> Tensor:
@@ -34,40 +34,40 @@ class _Gather(torch.autograd.Function):
     """A whole output from the boxes of all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, model: ParallelModule, of: int) -> Tensor:
-        own = (model.places(of), values.detach().numpy()) if model.engine.counts else None
-        ctx.own = model.places(of)
-        whole = np.zeros((model.plan.batch, *model.sample_shape(of)), values.numpy().dtype)
-        for found in model.group.allgather(own):
-            if found is not None:
-                whole[np.ix_(*found[0])] = found[1]
+    def forward(ctx: Any, values: Tensor, model: ParallelModule, output: int) -> Tensor:
+        ctx.places = model.places(output)
+        box = (ctx.places, values.detach().numpy()) if model.engine.counts else None
+        whole = np.zeros((model.plan.batch, *model.sample_shape(output)), values.numpy().dtype)
+        for part in model.group.allgather(box):
+            if part is not None:
+                whole[np.ix_(*part[0])] = part[1]
         return torch.from_numpy(whole)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return torch.from_numpy(gradients[0].numpy()[np.ix_(*ctx.own)]), None, None
+        return torch.from_numpy(gradients[0].numpy()[np.ix_(*ctx.places)]), None, None
 
 
 def sum(values: Tensor, model: ParallelModule) -> Tensor:
-    """Sums of numbers over all ranks, entry by entry; the shape stays.
+    """The sum of a tensor over all ranks, entry by entry.
 
     Parameters
     ----------
     values : Tensor
-        This rank's summands, of its box of the outputs: of the batch, ``values.sum()``; by class,
-        ``values.sum((0, 2, 3))``.
+        Sums over this rank's box of the outputs, such as ``values.sum()`` for a sum over the batch
+        or ``values.sum((0, 2, 3))`` for sums by class.
     """
     result: Tensor = _Sum.apply(values, model)
     return result
 
 
 def mean(values: Tensor, model: ParallelModule) -> Tensor:
-    """The mean of values over the whole batch (and all pixels), however unevenly it is cut.
+    """The mean of values over the whole batch (and all pixels), even with uneven parts.
 
     Parameters
     ----------
     values : Tensor
-        A value for each sample, pixel or output of this rank's box, as losses give with
+        One value per sample, pixel or output of this rank's box, such as a loss with
         ``reduction="none"``.
     """
     count = torch.tensor(float(values.numel()), dtype=torch.float64)
@@ -75,29 +75,31 @@ def mean(values: Tensor, model: ParallelModule) -> Tensor:
 
 
 def gather(values: Tensor, model: ParallelModule, of: int = 0) -> Tensor:
-    """The whole output ``of`` on every rank, from the boxes of all ranks: for losses that compare
-    samples with each other, and for metrics. Not for micro-batches.
+    """The whole output ``of`` on every rank, for metrics and losses that compare samples.
+
+    It does not work with micro-batches.
     """
     result: Tensor = _Gather.apply(values, model, of)
     return result
 
 
 def clip_grad_norm_(model: ParallelModule, max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Scales all gradients so that their norm over all ranks is at most `max_norm`; every parameter
-    counts once. PyTorch's own function knows this rank's parameters only.
+    """Scale all gradients so that their norm over all ranks is at most `max_norm`.
+
+    Every parameter counts once. PyTorch's function only sees this rank's parameters.
 
     Returns
     -------
     Tensor
-        The norm before.
+        The norm before scaling.
     """
     grads = [p.grad for p, _, counts in model.parts if counts and p.grad is not None]
-    most = norm_type == float("inf")
-    powers = [float(g.abs().max() if most and g.numel() else g.double().abs().pow(norm_type).sum())
-              for g in grads]
-    found = model.engine.world.comm.allgather(max(powers, default=0.0) if most
-                                              else float(np.sum(powers)))
-    norm = max(found) if most else float(np.sum(found)) ** (1 / norm_type)
+    is_max = norm_type == float("inf")
+    powers = [float(g.abs().max() if is_max and g.numel() else
+                    g.double().abs().pow(norm_type).sum()) for g in grads]
+    by_rank = model.engine.world.comm.allgather(max(powers, default=0.0) if is_max
+                                                else float(np.sum(powers)))
+    norm = max(by_rank) if is_max else float(np.sum(by_rank)) ** (1 / norm_type)
     if norm > max_norm:
         for p, _, _ in model.parts:
             if p.grad is not None:

@@ -1,4 +1,4 @@
-"""Batches of a data set for ranks that each read their own samples."""
+"""Batches of a data set, for ranks that read only the samples that they need."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from hpcpar.torch.model import ParallelModule
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Hands each rank the numbers of its samples of every batch, for a ``DataLoader``'s
-    ``batch_sampler``; over all ranks every batch is the same for any plan, and no sample comes
-    twice in an epoch. Samples that fill no batch are left out, others in every epoch.
+    """Selects this rank's samples of every batch, as a ``DataLoader``'s ``batch_sampler``.
+
+    The batches over all ranks do not depend on the plan, and no sample occurs twice in an epoch. An
+    epoch leaves out samples that do not fill a batch; with `shuffle`, different ones each time.
 
     Parameters
     ----------
     data : torch.utils.data.Dataset
-        Of map style: what has a length, and a sample for each number below it.
+        A map-style data set: it has a length, and samples by number.
 
     Attributes
     ----------
     epoch : int
-        Fixes the order, with the seed; it grows by itself.
+        Determines the order, together with `seed`; every iteration over the sampler increments it.
     """
 
     def __init__(self, model: ParallelModule, data: Sized, shuffle: bool = True,
                  seed: int = 0) -> None:
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            raise InputError(f"{type(data).__name__} has no samples by number (an iterable "
+            raise InputError(f"{type(data).__name__} has no samples by number (it is an iterable "
                              "data set); let every rank read the same whole batches, with "
                              "DataLoader(data, batch_size=model.plan.batch, drop_last=True)")
         self.model, self.data, self.shuffle, self.seed, self.epoch = model, data, shuffle, seed, 0

@@ -1,4 +1,4 @@
-"""A module's tensors, by its own names, and the parts of them that a rank holds."""
+"""A module's tensors by name, and a rank's parts of them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,9 @@ STATISTICS = ("running_mean", "running_var")
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor of a module lives: a layer's ``weight``, ``bias``, or one of `RUNNING`.
+    """The place of a module's tensor: a layer's ``weight``, ``bias``, or one of `RUNNING`.
 
-    Attributes
-    ----------
-    shape : tuple of int
-        In the module.
+    `shape` is the shape in the module.
     """
 
     layer: Layer
@@ -40,16 +37,16 @@ class TensorPlace:
 
 
 def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
-    """The place of every tensor that the schedule reads, by the module's names.
+    """Name in the module -> place, for every tensor that the schedule reads.
 
     Raises
     ------
     InputError
-        A weight is computed from other parameters.
+        The module computes a weight from other parameters.
     """
-    stored_here = module.state_dict(keep_vars=True)
-    shapes = {name: tuple(t.shape) for name, t in stored_here.items()}
-    found: dict[str, TensorPlace] = {}
+    state = module.state_dict(keep_vars=True)
+    shapes = {name: tuple(t.shape) for name, t in state.items()}
+    by_name: dict[str, TensorPlace] = {}
     for layer in traced.network.stateful:
         stored = traced.network.origins.get(layer.name, ())
         prefix = stored[0].rpartition(".")[0] if stored else layer.name
@@ -57,24 +54,24 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
         whats = ["weight", "bias"] if layer.bias_shape(x) else ["weight"] * layer.has_weights
         if "" in stored or len(stored) != len(whats):
             raise InputError(f"layer '{layer.name}': the module stores its weights in another form "
-                             "(weight_norm computes them, a plain product has them transposed); "
-                             "use a layer of torch.nn")
+                             "(weight_norm computes them, a plain product transposes them); use a "
+                             "layer of torch.nn")
         parts = [*zip(stored, whats, strict=True)]
         if layer.buffers(x):
-            parts += [(f"{prefix}.{theirs}", ours)
-                      for theirs, ours in zip(STATISTICS, RUNNING, strict=True)]
+            parts += [(f"{prefix}.{statistic}", what)
+                      for statistic, what in zip(STATISTICS, RUNNING, strict=True)]
         for name, what in parts:
             if name not in shapes or np.prod(shapes[name]) != np.prod(_whole(traced.network, layer,
                                                                              what)):
-                raise InputError(f"layer '{layer.name}': its {what} is computed from '{name}'; "
-                                 "store it as a parameter of the module")
-            found[name] = TensorPlace(layer, what, shapes[name])
-    first = {stored_here[name]: place for name, place in found.items()}  # by identity
-    return {name: first[t] for name, t in stored_here.items() if t in first}
+                raise InputError(f"layer '{layer.name}': the module computes its {what} from "
+                                 f"'{name}'; store it as a parameter of the module")
+            by_name[name] = TensorPlace(layer, what, shapes[name])
+    first = {state[name]: place for name, place in by_name.items()}  # tied tensors are one key
+    return {name: first[t] for name, t in state.items() if t in first}
 
 
 def _whole(network: Network, layer: Layer, what: str) -> Shape:
-    """Shape of a whole tensor of a layer in checkpoints."""
+    """Shape of a layer's whole tensor in checkpoints."""
     x = network.input_shape(layer)
     if what in RUNNING:
         return network.shapes[layer.name][:1]
@@ -82,25 +79,26 @@ def _whole(network: Network, layer: Layer, what: str) -> Shape:
 
 
 def to_ours(network: Network, place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
-    """A module's tensor in the shape that checkpoints have."""
+    """A module's tensor in the shape of checkpoints."""
     value = place.layer.exchanged(value) if place.what == "weight" else value
     return value.reshape(_whole(network, place.layer, place.what))
 
 
 def to_theirs(place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
-    """A tensor of a checkpoint in the module's shape."""
+    """A checkpoint's tensor in the module's shape."""
     value = place.layer.exchanged(value) if place.what == "weight" else value
     return value.reshape(place.shape)
 
 
-def own_parts(executor: Executor, found: Mapping[str, TensorPlace]) -> Iterator[
+def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace]) -> Iterator[
         tuple[str, Tensor, Tensor, bool]]:
-    """The name of every weight and bias, this rank's part of it and its gradient, which share the
-    executor's memory, and whether it counts (of equal parts, one rank's does).
+    """Name, value, gradient and whether it counts, for this rank's part of each weight and bias.
+
+    Value and gradient share the executor's memory. Among ranks with equal parts, only one counts.
     """
     seen: set[TensorPlace] = set()
-    for name, place in found.items():
-        if place.what in RUNNING or place in seen:  # another name of it
+    for name, place in by_name.items():
+        if place.what in RUNNING or place in seen:  # a second name of a tied tensor
             continue
         seen.add(place)
         p = executor.parameters[place.layer.name]
@@ -111,31 +109,33 @@ def own_parts(executor: Executor, found: Mapping[str, TensorPlace]) -> Iterator[
         yield name, torch.from_numpy(value), torch.from_numpy(gradient), bool(first and not k)
 
 
-def whole(executor: Executor, world: World, found: Mapping[str, TensorPlace]) -> dict[str, Tensor]:
-    """All tensors of the module, on every rank; all ranks must call it."""
+def whole(executor: Executor, world: World, by_name: Mapping[str, TensorPlace]
+          ) -> dict[str, Tensor]:
+    """All whole tensors of the module, on every rank; all ranks call it together."""
     values = dict(global_tensors.weights(executor, world))
     out = {}
-    for name, place in found.items():
-        mine = values.get(f"{place.layer.name}/{place.what}")
+    for name, place in by_name.items():
+        gathered = values.get(f"{place.layer.name}/{place.what}")
         shape = _whole(executor.network, place.layer, place.what)
-        dtype = np.float64 if mine is None else mine.dtype
-        value = world.bcast_array(mine, shape, world.bcast(dtype))
+        dtype = np.float64 if gathered is None else gathered.dtype
+        value = world.bcast_array(gathered, shape, world.bcast(dtype))
         out[name] = torch.from_numpy(np.ascontiguousarray(to_theirs(place, value)))
     return out
 
 
 def own_part(executor: Executor, place: TensorPlace, whole: Tensor) -> NDArray[Any]:
-    """This rank's part of a whole tensor, or of one that goes with it (an optimizer's state)."""
+    """This rank's part of a whole tensor, or of its optimizer state."""
     p = executor.parameters[place.layer.name]
     rows = to_ours(executor.network, place, whole.detach().cpu().numpy())[p.start:p.stop]
     return rows[:, slice(*p.columns)] if place.what == "weight" and rows.ndim > 1 else rows
 
 
-def put(executor: Executor, found: Mapping[str, TensorPlace], given: Mapping[str, Tensor]) -> None:
-    """Puts this rank's parts of whole tensors in place."""
-    for name in found.keys() & given.keys():
-        place, p = found[name], executor.parameters[found[name].layer.name]
-        part = own_part(executor, place, given[name])
+def put(executor: Executor, by_name: Mapping[str, TensorPlace],
+        wholes: Mapping[str, Tensor]) -> None:
+    """Copy this rank's parts of whole tensors into the executor."""
+    for name in by_name.keys() & wholes.keys():
+        place, p = by_name[name], executor.parameters[by_name[name].layer.name]
+        part = own_part(executor, place, wholes[name])
         if place.what in RUNNING:
             p.buffers[RUNNING.index(place.what)] = part
         else:

@@ -1,1 +1,1 @@
-"""Training: the loop, checkpoints, the record of a run, verification."""
+"""Training and inference: the loops, checkpoints, records, verification."""

@@ -1,16 +1,16 @@
-"""Checkpoints: training resumes on another number of ranks and under another plan.
+"""Checkpoints, from which training resumes on any number of ranks and under any plan.
 
-The file holds global (unsplit) tensors in HDF5, each chunk with a checksum. Row i of a weight
-computes output channel i, so a rank that owns some channels reads some rows (`resume_rows`).
+The HDF5 file holds global (unsplit) tensors; each chunk has a checksum. Row i of a weight computes
+output channel i, so a rank reads only the rows of the channels that it owns (`resume_rows`).
 
 ====================================  =============================================================
 ``params/<layer>/weight``             [out, in, kh, kw] (convolution), [out, in] (linear), [out]
-                                      (normalisation) or a sample's shape (layer normalisation)
-``params/<layer>/bias``               [out], or a sample's shape (layer normalisation); absent
+                                      (normalisation) or a sample's shape (layer normalization)
+``params/<layer>/bias``               [out], or a sample's shape (layer normalization); absent
                                       without bias
-``params/<layer>/running_mean``,      [out], of batch normalisation
+``params/<layer>/running_mean``,      [out], of batch normalization
 ``running_variance``
-``optimizer/<layer>/weight``,         state of the optimizer, of the same shapes, by the names in
+``optimizer/<layer>/weight``,         state of the optimizer, in the same shapes, named as in
 ``bias``, ``weight_second``, ...      `hpcpar.plan.optimizers.Optimizer.state`
 attributes of group ``state``         the fields of `CheckpointState`, hpcpar_checkpoint (version
                                       of the file), hpcpar_version
@@ -42,13 +42,13 @@ from hpcpar.schema import Count, Extent, convert
 #: Version of the file; a reader refuses any other.
 VERSION = 1
 _REMEDY = "write one with: hpcpar run ... --checkpoint FILE"
-_PARTIAL = "use another one, or go on without that with --partial"
+_PARTIAL = "use another one, or resume without these tensors with --partial"
 
 #: Groups of tensors.
 GROUPS = ("params", "optimizer")
-#: Running statistics of batch normalisation.
+#: Running statistics of batch normalization.
 RUNNING = ("running_mean", "running_variance")
-#: Bytes of a chunk, which has a checksum of its own, about.
+#: Approximate size of a chunk.
 _CHUNK_BYTES = 4 << 20
 
 #: Names ``<layer>/weight`` and ``<layer>/bias`` with global arrays.
@@ -57,57 +57,36 @@ Tensors = Iterable[tuple[str, ArrayLike]]
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """Where a training stands.
+    """Progress and setup of a training run."""
 
-    Attributes
-    ----------
-    step : int
-        Iterations done.
-    epoch, batch_in_epoch : int
-        The epoch of the next iteration, and its batch.
-    shape : tuple of int
-        Shape of an image.
-    optimizer : str
-        That of the plan; empty where unknown.
-    """
-
+    #: Iterations done.
     step: Count
+    #: Epoch and batch of the next iteration.
     epoch: Count
     batch_in_epoch: Count
     seed: int
     network: str
+    #: Shape of an image.
     shape: tuple[Extent, ...]
     classes: Extent
+    #: Empty if unknown.
     optimizer: str = ""
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A checkpoint that belongs to a network.
+class CheckedCheckpoint:
+    """A checkpoint that matches a network."""
 
-    Attributes
-    ----------
-    state : CheckpointState or None
-        None where it is damaged.
-    faults : dict of str
-        What is missing or damaged, by the name of its group: ``state``, ``params/<layer>`` or
-        ``optimizer/<layer>``.
-    """
-
+    #: None if it is damaged.
     state: CheckpointState | None
+    #: Errors by missing or damaged group: ``state``, ``params/<layer>`` or ``optimizer/<layer>``.
     faults: dict[str, str]
 
 
 def image(params: Tensors, velocities: Tensors, state: CheckpointState) -> memoryview:
-    """The bytes of a checkpoint.
-
-    Parameters
-    ----------
-    params, velocities : Tensors
-        Iterated once, so that the caller can gather one tensor at a time.
-    """
+    """The bytes of a checkpoint. A generator of tensors can gather one tensor at a time."""
     out = io.BytesIO()
-    # formats from 1.10 on have checksums in what describes the tensors, too
+    # File formats from 1.10 on also protect the metadata with checksums.
     with h5py.File(out, "w", libver=("v110", "v110")) as f:
         for group, tensors in (("params", params), ("optimizer", velocities)):
             f.create_group(group)
@@ -126,10 +105,8 @@ def write(path: str, content: memoryview, keep: int = 1) -> None:
 
     Parameters
     ----------
-    content : memoryview
-        What `image` returns.
     keep : int
-        Number of checkpoints that stay. `path` is the newest, older ones stand beside it, as
+        Number of checkpoints to keep. `path` is the newest; older ones are next to it, named
         ``weights.step500.h5``.
 
     Raises
@@ -149,16 +126,16 @@ def write(path: str, content: memoryview, keep: int = 1) -> None:
 
 
 def _older(path: str, step: int | str) -> str:
-    """The name of a checkpoint that is not the newest."""
+    """Path of an older checkpoint."""
     stem, suffix = os.path.splitext(path)
     return f"{stem}.step{step}{suffix}"
 
 
 def _steps(path: str) -> list[int]:
-    """Iterations of the older checkpoints that stand beside `path`."""
+    """Iterations of the older checkpoints next to `path`."""
     pattern = re.compile(re.escape(os.path.basename(_older(path, "@"))).replace("@", r"(\d+)"))
-    found = map(pattern.fullmatch, os.listdir(os.path.dirname(path) or "."))
-    return [int(match[1]) for match in found if match]
+    matches = map(pattern.fullmatch, os.listdir(os.path.dirname(path) or "."))
+    return [int(match[1]) for match in matches if match]
 
 
 def _open(path: str) -> h5py.File:
@@ -170,31 +147,31 @@ def _open(path: str) -> h5py.File:
     version = attributes(group, f"checkpoint {path}", _REMEDY).get("hpcpar_checkpoint")
     if version != VERSION:
         f.close()
-        raise InputError(f"checkpoint {path} has version {version}, this hpcpar reads version "
+        raise InputError(f"checkpoint {path} has version {version}, but this hpcpar reads version "
                          f"{VERSION}; write it again with this hpcpar")
     return f
 
 
 def _state(f: h5py.File, path: str) -> CheckpointState:
-    """The state, checked; what the file has beside it does not count."""
-    found = attributes(f["state"], f"checkpoint {path}", _PARTIAL)
-    known = {x.name: found[x.name] for x in fields(CheckpointState) if x.name in found}
+    """The state, checked against its type; other attributes are ignored."""
+    stored = attributes(f["state"], f"checkpoint {path}", _PARTIAL)
+    known = {x.name: stored[x.name] for x in fields(CheckpointState) if x.name in stored}
     return convert(known, CheckpointState, f"the state in checkpoint {path}", _PARTIAL)
 
 
-def check(path: str, network: Network, states: Sequence[str]) -> Checked:
-    """Checks that a checkpoint belongs to this network, and finds what it lacks.
+def check(path: str, network: Network, states: Sequence[str]) -> CheckedCheckpoint:
+    """Checks that a checkpoint matches a network, and lists missing or damaged tensors.
 
     Parameters
     ----------
     states : sequence of str
-        Those of the optimizer (`Optimizer.state`) that are needed; none for an inference.
+        Names of the optimizer's state tensors (`Optimizer.state`); empty for inference.
 
     Raises
     ------
     InputError
-        Missing, not a checkpoint, or of another version; another network, image shape or number of
-        classes.
+        The file is missing, is not a checkpoint, or has another version, network, image shape or
+        number of classes.
     """
     with _open(path) as f:
         state, faults = None, {}
@@ -206,40 +183,40 @@ def check(path: str, network: Network, states: Sequence[str]) -> Checked:
             _check_network(path, state, network)
         for layer in network.stateful:
             faults |= _layer_faults(f, path, network, layer, states)
-    return Checked(state, faults)
+    return CheckedCheckpoint(state, faults)
 
 
 def _check_network(path: str, state: CheckpointState, network: Network) -> None:
-    want = {"network": network.name, "shape": tuple(network.image_shape),
-            "classes": network.classes}
-    for name, value in want.items():
+    expected = {"network": network.name, "shape": tuple(network.image_shape),
+                "classes": network.classes}
+    for name, value in expected.items():
         if getattr(state, name) != value:
-            raise InputError(f"checkpoint {path} has {name} {getattr(state, name)}, the plan "
-                             f"{name} {value}; resume it with a plan of its own network, shape "
-                             "and classes")
+            raise InputError(f"checkpoint {path} has {name} {getattr(state, name)}, but the plan "
+                             f"has {name} {value}; resume it with a plan for the same network, "
+                             "shape and classes")
 
 
 def tensor_shapes(network: Network, layer: Layer,
                   states: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a layer's tensors by name; `states` as in `check`.
+    """The shapes of a layer's tensors by name; for `states` see `check`.
 
-    Names are those of the file without the layer: ``params/weight``, ``optimizer/bias``.
+    The names are as in the file, without the layer: ``params/weight``, ``optimizer/bias``.
     """
     x = network.input_shape(layer)
     both = {"weight": layer.weight_shape(x), "bias": layer.bias_shape(x)}
-    shapes = {kind: shape for kind, shape in both.items() if shape}
-    out = {f"params/{kind}": shape for kind, shape in shapes.items()}
-    out |= {f"optimizer/{kind}{suffix}": shape for kind, shape in shapes.items()
-            for suffix in (states if layer.learns else ())}
-    return out | {f"params/{name}": x[:1] for name in RUNNING if layer.buffers(x)}
+    learned = {kind: shape for kind, shape in both.items() if shape}
+    shapes = {f"params/{kind}": shape for kind, shape in learned.items()}
+    shapes |= {f"optimizer/{kind}{suffix}": shape for kind, shape in learned.items()
+               for suffix in (states if layer.learns else ())}
+    return shapes | {f"params/{name}": x[:1] for name in RUNNING if layer.buffers(x)}
 
 
 def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
                   states: Sequence[str]) -> dict[str, str]:
-    """The faults of a layer's tensors, by group."""
+    """Errors for missing or damaged tensors of a layer, by group."""
     faults: dict[str, str] = {}
-    for wanted, shape in tensor_shapes(network, layer, states).items():
-        group, kind = wanted.split("/")
+    for tensor_name, shape in tensor_shapes(network, layer, states).items():
+        group, kind = tensor_name.split("/")
         name = f"{group}/{layer.name}/{kind}"
         tensor = find(f, name)
         if tensor is None:
@@ -247,9 +224,9 @@ def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
         elif tensor.dtype.kind != "f" or is_empty(tensor):
             fault = f"holds no floating-point numbers at {name}"
         elif tensor.shape != shape:
-            fault = f"has {name} of shape {tensor.shape}, the network's is {shape}"
+            fault = f"has {name} with shape {tensor.shape}, but the network needs {shape}"
         elif memory_bytes(tensor) > tensor.nbytes:
-            fault = f"has {name} in chunks {tensor.chunks}, which are larger than the tensor"
+            fault = f"has {name} in chunks of {tensor.chunks}, larger than the tensor"
         else:
             continue
         faults.setdefault(f"{group}/{layer.name}", f"checkpoint {path} {fault}; {_PARTIAL}")
@@ -258,10 +235,10 @@ def _layer_faults(f: h5py.File, path: str, network: Network, layer: Layer,
 
 def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
                 names: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Rows ``start:stop`` of a layer's tensors, those of one rank that resumes.
+    """Rows ``start:stop`` of a layer's tensors.
 
-    `names` are some of `tensor_shapes`. `check` has to find no fault in them: their size is not
-    looked at here.
+    `names` are keys of `tensor_shapes`. The caller has passed them through `check`, which bounds
+    their size.
 
     Raises
     ------
@@ -270,19 +247,19 @@ def resume_rows(path: str, layer: str, start: int, stop: int, dtype: DTypeLike,
     """
     rows = {}
     with _open(path) as f:
-        for wanted in names:
-            name = f"/{layer}/".join(wanted.split("/"))
+        for tensor_name in names:
+            name = f"/{layer}/".join(tensor_name.split("/"))
             tensor = find(f, name)
             if tensor is None:
                 continue
             if not tensor.shape or not 0 <= start <= stop <= tensor.shape[0]:
-                raise InputError(f"checkpoint {path}: {name} has shape {tensor.shape}, rows "
-                                 f"{start} to {stop} are wanted; use a checkpoint of this network")
+                raise InputError(f"checkpoint {path}: {name} has shape {tensor.shape}, but rows "
+                                 f"{start} to {stop} are needed; use a checkpoint of this network")
             if tensor.dtype.kind != "f" or is_empty(tensor):
                 raise InputError(f"checkpoint {path} holds no floating-point numbers at {name}; "
                                  f"{_PARTIAL}")
             try:
-                rows[wanted] = tensor[start:stop].astype(dtype, copy=False)
+                rows[tensor_name] = tensor[start:stop].astype(dtype, copy=False)
             except (OSError, MemoryError) as err:
                 cause = reason(err) if isinstance(err, OSError) else "too large"
                 raise InputError(f"checkpoint {path} is damaged at {name} ({cause}); "

@@ -1,4 +1,4 @@
-"""The record of a run from every rank's measurements, on rank 0, as often as it is asked for."""
+"""Collects the record of a run from all ranks' measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from hpcpar.comm.world import World
 from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
-from hpcpar.runtime.reservoir import MOST_ITERATIONS
+from hpcpar.runtime.reservoir import MAX_ITERATIONS
 from hpcpar.train import record_file, run_record
 from hpcpar.train.job import Job, MeasuredRun
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
@@ -23,21 +23,21 @@ from hpcpar.variables import whole_number
 
 
 def peak_memory_bytes() -> int:
-    """Largest resident memory of this process so far."""
+    """Peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Recorder:
-    """Collects the record of a job. Its methods are for all ranks at the same time.
+    """Collects the record of a run. All methods are collective.
 
     Parameters
     ----------
     node : NodeCores
-        The fullest node.
+        The node with the most ranks per core.
     about : dict
         Fields of the record that are known before the run.
     before : RunRecord, optional
-        The record that this one continues, on rank 0.
+        On rank 0: the record that this one continues.
     """
 
     def __init__(self, world: World, job: MeasuredRun, device: str, node: NodeCores,
@@ -53,22 +53,23 @@ class Recorder:
         self._before = before
 
     def collect(self) -> RunRecord | None:
-        """The record so far on rank 0, None on the others."""
+        """The record so far, on rank 0; None on the others."""
         world, job = self._world, self._job
-        job.count()
+        job.count_messages()
         measured, kept = job.measured, job.stamps.kept
         threads = whole_number("OPENBLAS_NUM_THREADS") or 0
         ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, self._device,
                                       peak_memory_bytes()))
         clock = job.stamps.clocks()
-        seconds = [took for took, _ in measured.iterations.values]
-        own: dict[str, Any] = {"iteration_s": seconds, "sent_bytes": measured.sent_bytes,
-               "messages": measured.messages, "memory_bytes": job.executor.memory_bytes,
-               **job.stamps.arrays()}
+        seconds = [iteration_s for iteration_s, _ in measured.iterations.values]
+        local: dict[str, Any] = {
+            "iteration_s": seconds, "sent_bytes": measured.sent_bytes,
+            "messages": measured.messages, "memory_bytes": job.executor.memory_bytes,
+            **job.stamps.arrays()}
         if measured.outside.values:
-            own["outside_s"] = measured.outside.values
+            local["outside_s"] = measured.outside.values
         arrays: dict[str, Any] = {name: world.gather_array(np.array(value))
-                                  for name, value in own.items()}
+                                  for name, value in local.items()}
         if ranks is None:
             return None
         numbers = np.array(measured.iterations.numbers, np.int64)
@@ -77,19 +78,19 @@ class Recorder:
         for name in ("test_counts", "train_counts"):
             counts = [c for end in ends if (c := getattr(end, name)) is not None]
             arrays[name] = np.array(counts) if counts else None
-        found = RunRecord(
+        record = RunRecord(
             to_json(job.plan), steps_of(job.schedule), ranks, loss=np.array(measured.losses),
             iterations_done=numbers, kept=np.searchsorted(numbers, kept.numbers),
             epochs_done=np.array(measured.epochs.numbers, np.int64),
             train_accuracy=train, test_accuracy=test, test_loss=loss, clock=clock,
             warmup=min(5, len(numbers) // 5), done=job.step, **self._about, **arrays)
         if self._before is None:
-            return found
+            return record
         assert isinstance(job, Job)
         epoch = job.start // job.loader.batches_per_epoch
-        return run_record.join(self._before, found, job.start, epoch, MOST_ITERATIONS)
+        return run_record.join(self._before, record, job.start, epoch, MAX_ITERATIONS)
 
     def saved(self, path: str) -> Callable[[], None] | None:
-        """Collects the record; returns what writes it on rank 0."""
-        found = self.collect()
-        return None if found is None else partial(record_file.write, path, found)
+        """Collects the record; returns the function that writes it, on rank 0."""
+        record = self.collect()
+        return None if record is None else partial(record_file.write, path, record)

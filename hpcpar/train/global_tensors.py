@@ -1,6 +1,4 @@
-"""Global tensors from the ranks that own their parts, for checkpoints, and a rank's parts from
-global tensors.
-"""
+"""Global tensors for checkpoints: gathered from the ranks' parts, and split into them again."""
 
 from __future__ import annotations
 
@@ -21,15 +19,16 @@ from hpcpar.train.checkpoint import RUNNING
 
 
 def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
-    """Every layer's global weight and bias, and running statistics, on rank 0; nothing on the
-    others, which must also run through it.
+    """The global weight, bias and running statistics of every layer, on rank 0.
+
+    All ranks must iterate; the others receive nothing.
     """
     for layer in executor.network.stateful:
         p = executor.parameters[layer.name]
         if layer.has_weights:
             yield from of_layer(executor, world, layer, p.flat)
-        for which, name in enumerate(RUNNING if p.buffers is not None else ()):
-            buffer = _host(executor, p.buffers[which])
+        for i, name in enumerate(RUNNING if p.buffers is not None else ()):
+            buffer = _host(executor, p.buffers[i])
             values = np.empty(executor.network.shapes[layer.name][:1], buffer.dtype)
             for base in _bases(p):
                 _receive(world, buffer, base, values[slice(*p.layout.box(base)[0])])
@@ -38,16 +37,16 @@ def weights(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]
 
 
 def state(executor: Executor, world: World) -> Iterator[tuple[str, np.ndarray]]:
-    """The optimiser's state of every layer, likewise."""
-    for layer in filter(lambda each: each.learns, executor.network.weighted):
+    """The global optimizer state of every layer, on rank 0, as `weights`."""
+    for layer in executor.network.weighted:
         p = executor.parameters[layer.name]
-        for i, suffix in enumerate(executor.rule.optimizer.state):
+        for i, suffix in enumerate(executor.rule.optimizer.state if layer.learns else ()):
             yield from of_layer(executor, world, layer, p.state[i] if p.updates else p.flat[:0],
-                              suffix, True)
+                                suffix, True)
 
 
 def _bases(p: Parameters) -> list[int]:
-    """The first of the ranks that hold the same rows and columns, for each of these blocks."""
+    """The first rank of each set of replicas, one for each block of rows and columns."""
     config = p.layout.config
     c, k = config.mesh_axes["c"], config.mesh_axes["k"]
     return [int(config.first + i * c.stride + j * k.stride)
@@ -56,13 +55,14 @@ def _bases(p: Parameters) -> list[int]:
 
 def of_layer(executor: Executor, world: World, layer: Layer, array: Array, suffix: str = "",
              state: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-    """A layer's global weight and bias, or what goes with them, on rank 0 from the parts of all.
+    """The global tensors of a layer's weight and bias, gathered on rank 0.
 
     Parameters
     ----------
     array : array
-        [rows * entries of a row] this rank's part, weights first; of the optimiser's state
-        (`state`), what this rank updates.
+        [rows * entries of a row] this rank's part, weights first.
+    state : bool
+        `array` is optimizer state: this rank has only the shard that it updates.
     """
     p, x = executor.parameters[layer.name], executor.network.input_shape(layer)
     buffer, whole = _host(executor, array), layer.weight_shape(x)
@@ -74,8 +74,8 @@ def of_layer(executor: Executor, world: World, layer: Layer, array: Array, suffi
         for owner, (a, b) in _owners(executor, layer, base, state):
             _receive(world, buffer, owner, lines[:, a:b])
         if world.rank == 0:
-            place = slice(start, stop), slice(*columns(p.layout, whole, base))
-            part = weight[place[:len(whole)]]
+            box = slice(start, stop), slice(*columns(p.layout, whole, base))
+            part = weight[box[:len(whole)]]
             part[...] = lines.reshape(-1)[:part.size].reshape(part.shape)
             if p.has_bias:
                 part_of_bias = bias[start:stop]
@@ -88,9 +88,7 @@ def of_layer(executor: Executor, world: World, layer: Layer, array: Array, suffi
 
 def _owners(executor: Executor, layer: Layer, base: int,
             state: bool) -> list[tuple[int, tuple[int, int]]]:
-    """Ranks that together hold rows, each with its entries of a row (its shard of the state, or
-    all).
-    """
+    """The ranks that together hold a block of rows, each with its range of a row's entries."""
     p = executor.parameters[layer.name]
     if p.shard is None or not state:
         (first, last) = p.layout.box(base)[1]
@@ -101,15 +99,15 @@ def _owners(executor: Executor, layer: Layer, base: int,
 
 
 def _receive(world: World, buffer: np.ndarray, owner: int, out: np.ndarray) -> None:
-    """Put an owner's buffer into rank 0's `out`."""
+    """Copy the owner's buffer to `out` on rank 0."""
     if world.rank == owner == 0:
         out[...] = buffer.reshape(out.shape)
     elif world.rank == owner:
         world.comm.Send(buffer, dest=0)
     elif world.rank == 0:
-        landed = np.empty(out.shape, out.dtype)
-        world.comm.Recv(landed, source=owner)
-        out[...] = landed
+        received = np.empty(out.shape, out.dtype)
+        world.comm.Recv(received, source=owner)
+        out[...] = received
 
 
 def _host(executor: Executor, array: Array) -> np.ndarray:
@@ -119,7 +117,7 @@ def _host(executor: Executor, array: Array) -> np.ndarray:
 
 
 def restore(executor: Executor, p: Parameters, rows: Mapping[str, np.ndarray]) -> None:
-    """Put this rank's rows of a layer, as `checkpoint.resume_rows` gives them, in place."""
+    """Copy this rank's rows of a layer, from `checkpoint.resume_rows`, to its parameters."""
 
     def flat(weight: str, bias: str) -> np.ndarray:
         part = rows[weight]

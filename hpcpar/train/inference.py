@@ -1,4 +1,4 @@
-"""Inference: once over the samples of a data file under a plan, without gradients."""
+"""Inference: one pass over the samples of a data file under a plan, without gradients."""
 
 from __future__ import annotations
 
@@ -22,28 +22,22 @@ from hpcpar.train.saving import Saver
 
 
 @dataclass(frozen=True)
-class Seen:
-    """State of an inference: passes (batches) done of `passes`, their mean loss and, where classes
-    are told apart, accuracy; at the end `pixels` by class, where each has one.
-    """
+class InferenceProgress:
+    """State of an inference after a batch, with the means over all batches so far."""
 
+    #: Batches done, and all batches.
     done: int
     passes: int
     loss: float
+    #: None if the network does not classify.
     accuracy: float | None
     pass_s: float
+    #: Counts after the last batch, if each pixel has a class.
     pixels: ClassCounts | None = None
 
 
 class Inference(Job):
-    """One rank of an inference over the held-out part of a data file, or all samples where it has
-    none.
-
-    Raises
-    ------
-    InputError
-        As `Job`.
-    """
+    """One rank of an inference over the held-out part of a data file, or over all samples."""
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
                  options: JobOptions) -> None:
@@ -53,33 +47,34 @@ class Inference(Job):
         if options.resume:
             self.restore()
 
-    def run(self, tell: Callable[[Seen], None], stop: StopRequest | None = None) -> str:
-        """Once over all samples; `tell` hears of every pass.
+    def run(self, report: Callable[[InferenceProgress], None],
+            stop: StopRequest | None = None) -> str:
+        """Runs all batches; calls `report` after each.
 
         Returns
         -------
         str
-            Why it stopped before its end; empty where it did not.
+            Why the inference stopped early; empty if it is complete.
         """
         saver = Saver(self.world, self.options.every, stop or StopRequest(), None, None)
         sums, passes = self.sums(), self.loader.batches_per_epoch
         program = self.executor.evaluation
         assert program is not None
         with closing(prefetch(self.loader, self.executor.backend.upload)) as batches:
-            for i, now in enumerate(batches):
+            for i, batch in enumerate(batches):
                 self.communicator.trace.clear()
                 begin = perf_counter()
                 self.executor.ask = saver.ask()
-                loss, right = self.executor.evaluate(now.images, now.labels, now.counted)
+                loss, correct = self.executor.evaluate(batch.images, batch.labels, batch.counted)
                 self.time(program, begin, loss, i)
                 if i == 0:
                     trace.check(self.communicator.trace, self.schedule, self.world.rank)
-                sums.add(loss, right, now.counted[1])
+                sums.add(loss, correct, batch.counted[1])
                 mean, accuracy = sums.means()
                 counts = self.executor.class_counts() if i + 1 == passes else None
-                tell(Seen(i + 1, passes, mean, accuracy, self.last_s,
-                          ClassCounts.of(counts)))
-                if saver.hear(self.executor.asked) and i + 1 < passes:
+                report(InferenceProgress(i + 1, passes, mean, accuracy, self.last_s,
+                                         ClassCounts.of(counts)))
+                if saver.receive(self.executor.asked) and i + 1 < passes:
                     break
         saver.finish(0)
         self.measured.epochs.add(0, EpochEnd(

@@ -1,6 +1,4 @@
-"""The common part of all runs on the ranks: schedules bound, weights made or read, data opened, and
-measurements.
-"""
+"""The parts that training and inference share: setup of a rank, restored weights, measurements."""
 
 from __future__ import annotations
 
@@ -27,18 +25,16 @@ from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.reservoir import MOST_ITERATIONS, Reservoir
+from hpcpar.runtime.reservoir import MAX_ITERATIONS, Reservoir
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
-from hpcpar.train.checkpoint import Checked
+from hpcpar.train.checkpoint import CheckedCheckpoint
 from hpcpar.train.job_options import JobOptions
 
 
 class EpochEnd(NamedTuple):
-    """The result of an epoch; NaN where it was not measured. The counts are those of
-    `ClassCounts` on the held-out part, and in training.
-    """
+    """The result of an epoch; NaN where it was not measured. For the counts see `ClassCounts`."""
 
     train_accuracy: float = math.nan
     test_accuracy: float = math.nan
@@ -53,60 +49,64 @@ class JobMeasurements:
     Attributes
     ----------
     iterations : Reservoir
-        Seconds and loss of iterations.
+        (seconds, loss) per iteration.
     epochs : Reservoir of EpochEnd
     messages, sent_bytes : numpy.ndarray
-        [steps] sent in one iteration.
+        [steps] messages and bytes that one iteration sends.
     samples : int
-        Training samples of the data file.
+        Training samples in the data file.
     """
 
     def __init__(self, steps: int) -> None:
-        self.iterations: Reservoir[tuple[float, float]] = Reservoir(MOST_ITERATIONS)
-        self.epochs: Reservoir[EpochEnd] = Reservoir(MOST_ITERATIONS)
+        self.iterations: Reservoir[tuple[float, float]] = Reservoir(MAX_ITERATIONS)
+        self.epochs: Reservoir[EpochEnd] = Reservoir(MAX_ITERATIONS)
         self.messages, self.sent_bytes = np.zeros((2, steps), np.int64)
         self.samples = 0
-        #: Seconds outside of the schedule, until the next iteration.
-        self.outside: Reservoir[float] = Reservoir(MOST_ITERATIONS)
+        #: Seconds between the end of the schedule and the next iteration.
+        self.outside: Reservoir[float] = Reservoir(MAX_ITERATIONS)
 
     @property
     def losses(self) -> list[float]:
-        """Of the iterations that are kept."""
+        """Losses of the iterations in the reservoir."""
         return [loss for _, loss in self.iterations.values]
 
 
 @dataclass
 class LossSums:
-    """Mean loss and accuracy of samples that came in batches, over those that count (None where no
-    sample can be right).
+    """Mean loss and accuracy over the counted samples of several batches.
+
+    Attributes
+    ----------
+    counts_correct : bool
+        The loss has predictions that can be correct; otherwise the accuracy is None.
     """
 
-    counts: bool
+    counts_correct: bool
     loss: float = 0.0
     correct: float = 0.0
     counted: float = 0.0
 
     def add(self, loss: float, correct: float, counted: float) -> None:
-        """A batch's mean loss and its correct samples, of `counted` samples."""
+        """Adds a batch: its mean loss and its number of correct samples among `counted`."""
         self.loss += loss * counted
         self.correct += correct
         self.counted += counted
 
     def means(self) -> tuple[float, float | None]:
-        """Loss and accuracy; NaN where nothing counts."""
-        of = self.counted or math.nan
-        return self.loss / of, self.correct / of if self.counts else None
+        """Loss and accuracy; NaN if no sample counts."""
+        count = self.counted or math.nan
+        return self.loss / count, self.correct / count if self.counts_correct else None
 
 
 class MeasuredRun:
-    """The measurements of one rank for the record of a run. All ranks make it at the same time.
+    """One rank's measurements for the record of a run. The constructor is collective.
 
     Attributes
     ----------
     schedule : Schedule
-        The schedule that is measured: the training iteration, or the forward pass.
+        The measured schedule: a training iteration, or the forward pass.
     start, step : int
-        The first iteration of a training, and iterations done.
+        The first iteration of this run, and the number of iterations done.
     """
 
     def __init__(self, world: World, executor: Executor, schedule: Schedule) -> None:
@@ -117,32 +117,32 @@ class MeasuredRun:
         self.stamps = Stamps(world, len(schedule.steps))
         self.start, self.step = 0, 0
 
-    def count(self) -> None:
-        """Notes what the iteration before this call has sent."""
+    def count_messages(self) -> None:
+        """Copies the messages and bytes of the last iteration from the trace."""
         t, steps = self.communicator.trace, self.schedule.steps
         self.measured.messages = np.array([t.messages.get(s.index, 0) for s in steps], np.int64)
         self.measured.sent_bytes = np.array([t.sent_bytes.get(s.index, 0) for s in steps], np.int64)
 
 
 class Job(MeasuredRun):
-    """One rank of a run, set up.
+    """One rank of a run, ready to iterate.
 
     Parameters
     ----------
     training : bool
-        False for the forward pass alone: no gradients are allocated.
+        False for the forward pass only, without memory for gradients.
 
     Attributes
     ----------
     loader : Loader
-        Of the samples that are trained or inferred with.
+        Loads the samples of the run.
     last_s, last_loss : float
         Time (s) and loss of the last iteration.
 
     Raises
     ------
     InputError
-        On every rank alike, before the first message: what is wrong with files, sizes or options.
+        A file, size or option is wrong. Every rank raises it before the first message.
     """
 
     loader: Loader
@@ -157,71 +157,78 @@ class Job(MeasuredRun):
         super().__init__(world, Executor(network, plan, schedule if training else None,
                                          communicator, backend, options.seed, forward), schedule)
         self.detector = NonfiniteDetector(self.executor)
-        #: What a partial checkpoint did not give, a line each.
+        #: One line for each group of tensors that a partial checkpoint lacks.
         self.not_restored: list[str] = []
         self.last_s, self.last_loss = 0.0, math.nan
 
     @property
     def has_test(self) -> bool:
-        """True where the data file has a held-out part."""
+        """True if the data file has a held-out part."""
         return "test_images" in dataset.info(self.options.data)
 
     def open(self, split: str) -> Loader:
-        """This rank's view of a part of the data file, whose images the executor normalises."""
+        """Loads this rank's part of a split and sets the executor's normalization to match."""
         loader = open_data(self.executor, self.options.data, self.options.seed, split,
                            self.options.augment)
         self.executor.normalise_by(loader.mean, loader.scale)
         return loader
 
     def restore(self) -> int:
-        """Loads this rank's rows from a checkpoint of any plan; returns the iterations already
-        done. Every rank must call it.
+        """Loads this rank's rows from a checkpoint, which any plan may have written.
+
+        Collective.
+
+        Returns
+        -------
+        int
+            Iterations that the checkpoint's training has done.
 
         Raises
         ------
         InputError
-            On every rank alike: the checkpoint does not fit, or is damaged and may not be partial.
+            The checkpoint does not match, or is damaged and --partial is not given. Every rank
+            raises it.
         """
         path, partial = self.options.resume, self.options.partial
-        found = self.world.agree(lambda: checkpoint.check(path, self.network, self._states))
-        self.world.agree(lambda: self._require(found))
-        missing = dict(found.faults)
+        checked = self.world.agree(lambda: checkpoint.check(path, self.network, self._states))
+        self.world.agree(lambda: self._require_match(checked))
+        missing = dict(checked.faults)
         if partial:
-            for each in self.world.comm.allgather(self._damaged(found.faults)):
-                missing |= each
+            for damaged in self.world.comm.allgather(self._damaged(checked.faults)):
+                missing |= damaged
         self.not_restored = list(missing.values())
         self.world.agree(lambda: self._load(missing))
-        return found.state.step if found.state is not None else 0
+        return checked.state.step if checked.state is not None else 0
 
-    def _require(self, found: Checked) -> None:
-        """Checks that a checkpoint has the same kind of training, and is whole if it has to be."""
-        path, state = self.options.resume, found.state
+    def _require_match(self, checked: CheckedCheckpoint) -> None:
+        """Checks seed and optimizer, and without --partial that the checkpoint is complete."""
+        path, state = self.options.resume, checked.state
         if state is not None and self.executor.training is not None:
             if state.seed != self.options.seed:
                 raise InputError(f"{path} was trained with seed {state.seed}; "
                                  f"resume it with --seed {state.seed}")
             if state.optimizer not in ("", self.plan.optimizer):
-                raise InputError(f"{path} was trained with the optimizer {state.optimizer}, the "
-                                 f"plan has {self.plan.optimizer}; resume it with a plan made with "
-                                 f"--optimizer {state.optimizer}")
-        if found.faults and not self.options.partial:
-            raise InputError(next(iter(found.faults.values())))
+                raise InputError(f"{path} was trained with the optimizer {state.optimizer}, but "
+                                 f"the plan uses {self.plan.optimizer}; resume it with a plan made "
+                                 f"with --optimizer {state.optimizer}")
+        if checked.faults and not self.options.partial:
+            raise InputError(next(iter(checked.faults.values())))
 
     @property
     def _states(self) -> tuple[str, ...]:
-        """What the optimizer keeps for each weight; nothing for an inference."""
+        """Names of the optimizer's state tensors; empty for inference."""
         return self.executor.rule.optimizer.state if self.executor.training is not None else ()
 
     def _rows(self, layer: str, groups: Collection[str]) -> dict[str, np.ndarray]:
+        """This rank's rows of a layer's tensors in the groups ``params`` and ``optimizer``."""
         p = self.executor.parameters[layer]
-        of = next(each for each in self.network.stateful if each.name == layer)
-        shapes = checkpoint.tensor_shapes(self.network, of, self._states)
+        shapes = checkpoint.tensor_shapes(self.network, self.network.by_name[layer], self._states)
         return checkpoint.resume_rows(self.options.resume, layer, p.start, p.stop, self.plan.dtype,
                                       [name for name in shapes if name.split("/")[0] in groups])
 
     def _damaged(self, known: Collection[str]) -> dict[str, str]:
-        """Groups of tensors, beside those known, of which this rank cannot read its rows."""
-        out = {}
+        """Errors by group, for groups not in `known` whose rows this rank cannot read."""
+        errors = {}
         for layer in self.executor.parameters:
             for group in checkpoint.GROUPS:
                 if f"{group}/{layer}" in known:
@@ -229,13 +236,11 @@ class Job(MeasuredRun):
                 try:
                     self._rows(layer, (group,))
                 except InputError as err:
-                    out[f"{group}/{layer}"] = str(err)
-        return out
+                    errors[f"{group}/{layer}"] = str(err)
+        return errors
 
     def _load(self, missing: Collection[str]) -> None:
-        """Puts this rank's rows in place. A layer without its weights starts anew, its optimiser
-        too.
-        """
+        """Restores this rank's rows. A layer without weights in the file stays as it is."""
         for layer, p in self.executor.parameters.items():
             groups = [g for g in checkpoint.GROUPS if f"{g}/{layer}" not in missing]
             if "params" in groups:
@@ -245,12 +250,12 @@ class Job(MeasuredRun):
         return LossSums(self.network.loss.counts_correct)
 
     def time(self, program: Program, begin: float, loss: float, step: int) -> None:
-        """Notes what an iteration, or pass, begun at `begin` has taken.
+        """Adds an iteration, or a forward pass, that began at `begin` to the measurements.
 
         Raises
         ------
         RunError
-            On every rank, where the loss is not finite: the first layer in which that shows.
+            The loss is not finite. Every rank raises it and names the first affected layer.
         """
         took = perf_counter() - begin
         if not math.isfinite(loss):
@@ -260,22 +265,22 @@ class Job(MeasuredRun):
         self.last_s, self.last_loss = took, loss
 
     def _not_finite(self, step: int, loss: float) -> None:
-        """Find the first layer in which the trouble shows, on any rank, and stop."""
+        """Find the first layer with non-finite values on any rank, and raise the error."""
         names = [layer.name for layer in self.network.layers]
         mine = self.detector.first()
-        where = int(self.world.least(names.index(mine) if mine else len(names)))
-        name = names[where] if where < len(names) else self.network.layers[-1].name
-        remedy = "look at the data and the weights"
+        first = int(self.world.min(names.index(mine) if mine else len(names)))
+        name = names[min(first, len(names) - 1)]
+        remedy = "check the data and the weights"
         if self.executor.training is not None:
-            remedy = "try a smaller --rate, or look at the data"
+            remedy = "try a smaller --rate, or check the data"
         raise on_all_ranks(RunError(
-            f"the loss is {loss} at step {step}: the first values that are not finite are in the "
-            f"output of layer '{name}'; {remedy}"
+            f"the loss is {loss} at step {step}: non-finite values first appear in the output of "
+            f"layer '{name}'; {remedy}"
         ))
 
 
 def require_ranks(world: World, plan: Plan) -> None:
-    """Check that the job has as many ranks as the plan."""
+    """Check that the job and the plan have the same number of ranks."""
     if world.size != plan.ranks:
         raise on_all_ranks(InputError(
             f"the plan is for {plan.ranks} ranks, but this job has {world.size}; start it with: "
@@ -285,12 +290,11 @@ def require_ranks(world: World, plan: Plan) -> None:
 
 def open_data(executor: Executor, path: str, seed: int, split: str,
               augment: tuple[Augmentation, ...]) -> Loader:
-    """A rank's view of a part of a data file (`Loader`'s splits)."""
+    """A rank's loader for one split of a data file (see `Loader`)."""
     plan, network = executor.plan, executor.network
-    batch = plan.batch
     box = ((0, len(executor.image_rows)), *executor.image_box)
     return Loader(
-        path, box, ((0, batch), *executor.truth_box), batch, plan.dtype, seed, split == "train",
-        split, shape=network.image_shape, classes=network.classes, rows=executor.image_rows,
-        augment=augment,
+        path, box, ((0, plan.batch), *executor.truth_box), plan.batch, plan.dtype, seed,
+        split == "train", split, shape=network.image_shape, classes=network.classes,
+        rows=executor.image_rows, augment=augment,
     )

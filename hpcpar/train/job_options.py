@@ -1,4 +1,4 @@
-"""The options of a training, or an inference, on the ranks."""
+"""Command-line options of training and inference that the ranks need."""
 
 from __future__ import annotations
 
@@ -15,57 +15,58 @@ from hpcpar.runtime.optimizer import SGD
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A number of iterations, or seconds; an epoch where both are 0."""
+class SaveInterval:
+    """Time between checkpoints, in iterations or seconds; an epoch if both are 0."""
 
     steps: int = 0
     seconds: float = 0.0
 
 
-def interval(value: str | Interval) -> Interval:
-    """Iterations, or a time."""
-    if isinstance(value, Interval):
+def save_interval(value: str | SaveInterval) -> SaveInterval:
+    """Parses ``500steps``, ``10min``, ..."""
+    if isinstance(value, SaveInterval):
         return value
-    found = re.fullmatch(r"(\d+)\s*steps?", value.strip())
-    if found is None:
-        return Interval(seconds=duration_s(value))
-    return Interval(steps=positive(found[1]))
+    match = re.fullmatch(r"(\d+)\s*steps?", value.strip())
+    if match is None:
+        return SaveInterval(seconds=duration_s(value))
+    return SaveInterval(steps=positive(match[1]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthOptions(OptionGroup, section="training"):
-    """The length of the whole training, resumed parts included."""
+    """Length of the training, including the part before a resume."""
 
-    epochs: int = option(1, positive, "length of the training", "N")
+    epochs: int = option(1, positive, "length of the training in epochs", "N")
     steps: int = option(
-        0, natural, "length in iterations, instead of --epochs (default: --epochs)", "N")
+        0, natural, "length of the training in iterations (default: --epochs)", "N")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavingOptions(OptionGroup, section="job"):
-    """When a training saves its state, and stops."""
+    """When a training run saves its state, and when it stops."""
 
-    checkpoint: str = option("", CHECKPOINT, "write weights and state here (HDF5)", "FILE.h5")
-    every: Interval = option(
-        Interval(), interval, "how often: 500steps, 10min, 90s, 2h (default: after every epoch)",
+    checkpoint: str = option("", CHECKPOINT, "write weights and optimizer state here (HDF5)",
+                             "FILE.h5")
+    every: SaveInterval = option(
+        SaveInterval(), save_interval, "interval: 500steps, 10min, 90s, 2h (default: every epoch)",
         "N steps|N min", names=("--checkpoint-every",), needs="checkpoint")
     keep: int = option(
-        1, positive, "checkpoints that stay: the older ones beside the newest, as "
-        "NAME.step500.h5", "N", needs="checkpoint")
+        1, positive, "number of checkpoints to keep; older ones are named NAME.step500.h5", "N",
+        needs="checkpoint")
     time_limit: float | None = option(
-        None, duration_s, "stop in time: 90s, 30min, 2h (default: when the Slurm job ends)",
-        "N min")
+        None, duration_s, "save and stop before this time is over: 90s, 30min, 2h (default: the "
+        "Slurm job's limit)", "N min")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(SavingOptions, SGD, LengthOptions, GpuOptions, AugmentOptions, section="job"):
-    """The options of a job."""
+    """Options of a run."""
 
-    data: str = required(path, "HDF5 dataset, from: hpcpar data", "FILE.h5",
+    data: str = required(path, "data file from hpcpar data (HDF5)", "FILE.h5",
                          section="network and data")
-    seed: int = option(0, checks.seed, "fixes initial weights, shuffling and dropout", "N",
+    seed: int = option(0, checks.seed, "seed of initial weights, shuffling and dropout", "N",
                        section="training")
     resume: str = option(
-        "", path, "go on from this checkpoint, made under any plan; continue the record of --out",
+        "", path, "resume from this checkpoint of any plan, and continue the record of --out",
         "CHECKPOINT")
-    partial: bool = flag("resume from what is left of a damaged checkpoint", needs="resume")
+    partial: bool = flag("resume from the intact part of a damaged checkpoint", needs="resume")

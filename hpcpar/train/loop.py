@@ -1,5 +1,4 @@
-"""The training loop: batches in, iterations through the executor, checkpoints and the record out.
-"""
+"""The training loop: batches, iterations, evaluation, checkpoints and the record."""
 
 from __future__ import annotations
 
@@ -26,21 +25,7 @@ from hpcpar.train.saving import Collect, Saver
 
 @dataclass
 class Progress:
-    """State of the loop that it tells while it runs (the same on every rank).
-
-    Attributes
-    ----------
-    train_accuracy, test_accuracy : float or None
-        Fractions; None unless the network tells classes apart.
-    test_loss : float or None
-        Mean over the held-out part, where there is one.
-    train_pixels, test_pixels : ClassCounts or None
-        Where each pixel has a class: of the epoch, and of the held-out part.
-    rate : float
-        Learning rate of the iteration.
-    pixel_classes : int
-        Classes of pixels, where accuracies are fractions of pixels; else 0.
-    """
+    """State of the loop after an iteration, the same on every rank."""
 
     epoch: int
     epochs: int
@@ -48,25 +33,23 @@ class Progress:
     steps: int
     loss: float
     iteration_s: float
+    #: Fractions of correct predictions; None if the network does not classify.
     train_accuracy: float | None = None
     test_accuracy: float | None = None
+    #: Mean over the held-out part; None without one.
     test_loss: float | None = None
+    #: Counts over the epoch and over the held-out part, if each pixel has a class.
     train_pixels: ClassCounts | None = None
     test_pixels: ClassCounts | None = None
+    #: Learning rate.
     rate: float = 0.0
+    #: Number of classes if accuracies are fractions of pixels; otherwise 0.
     pixel_classes: int = 0
     epoch_done: bool = False
 
 
 class Training(Job):
-    """One rank of a training, set up: data opened, weights made or resumed, schedules bound.
-
-    Raises
-    ------
-    InputError
-        On every rank alike, before the first message of the training: what is wrong with files,
-        sizes or options.
-    """
+    """One rank of a training run, with open data, bound schedules, and new or restored weights."""
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
                  options: JobOptions) -> None:
@@ -74,32 +57,25 @@ class Training(Job):
         self.loader = world.agree(lambda: self.open("train"))
         self.test = world.agree(lambda: self.open("test") if self.has_test else None)
         self.factors = options.factors(plan.batch)
-        of_a_pass = options.factors(plan.batch / plan.fc_passes)
-        self.executor.rule.of_a_pass = (of_a_pass[0] / self.factors[0],
-                                        of_a_pass[1] / self.factors[1])
+        pass_factors = options.factors(plan.batch / plan.fc_passes)
+        self.executor.rule.of_a_pass = (pass_factors[0] / self.factors[0],
+                                        pass_factors[1] / self.factors[1])
         self.start = self.restore() if options.resume else 0
         self.steps = options.steps or options.epochs * self.loader.batches_per_epoch
         self.step = self.start
         self.pixel_classes = network.classes * network.labels_pixels
         self.measured.samples = self.loader.samples
 
-    def run(self, tell: Callable[[Progress], None], stop: StopRequest | None = None,
+    def run(self, report: Callable[[Progress], None], stop: StopRequest | None = None,
             record: Collect | None = None) -> str:
-        """Trains to the end, or until a rank is asked to stop.
+        """Trains to the end, or until any rank receives a request to `stop`.
 
-        Parameters
-        ----------
-        tell : callable
-            Hears of every iteration.
-        stop : StopRequest, optional
-            This rank's.
-        record : callable, optional
-            Collects the record of the run so far (see `Saver`).
+        Calls `report` after every iteration. `record` collects the record so far (see `Saver`).
 
         Returns
         -------
         str
-            Why the training stopped before its end; empty where it did not.
+            Why the training stopped early; empty if it is complete.
         """
         save = self._collect if self.options.checkpoint else None
         saver = Saver(self.world, self.options.every, stop or StopRequest(), save, record)
@@ -109,58 +85,58 @@ class Training(Job):
                               *divmod(self.start, per_epoch), self.steps - self.start)) as batches:
             for batch in batches:
                 self.executor.ask = saver.ask()
-                loss, right = self._iterate(batch)
-                sums.add(loss, right, batch.counted[1])
+                loss, correct = self._iterate(batch)
+                sums.add(loss, correct, batch.counted[1])
                 self.step += 1
                 done = self.step % per_epoch == 0 or self.step == self.steps
                 now = Progress(batch.epoch + 1, epochs, self.step, self.steps, loss, self.last_s,
                                rate=self.rate, pixel_classes=self.pixel_classes, epoch_done=done)
-                stops = saver.hear(self.executor.asked)
+                stops = saver.receive(self.executor.asked)
                 if done:
                     self._end_epoch(now, sums.means()[1], saver)
                     sums = self.sums()
-                tell(now)
+                report(now)
                 if stops:
                     break
-                saver.after(self.step, done)
+                saver.save_if_due(self.step, done)
                 if self.step == self.start + 1:
-                    saver.record()  # whatever comes, there is one
+                    saver.record()  # a run that is killed later leaves at least this one
         saver.finish(self.step)
         return saver.reason if self.step < self.steps else ""
 
     def _iterate(self, batch: Batch[Array]) -> tuple[float, float]:
-        """The loss of the next iteration, and the samples that it got right."""
+        """One iteration; returns its loss and number of correct samples."""
         program, sgd = self.executor.training, self.options
         assert program is not None
         self.communicator.trace.clear()
         begin = perf_counter()
         self.rate = self.factors[0] * sgd.rate_at(self.step, self.steps,
                                                   self.loader.batches_per_epoch)
-        loss, right = self.executor.iterate(batch.images, batch.labels, self.step, self.rate,
-                                            sgd.momentum, sgd.decay * self.factors[1],
-                                            batch.counted)
+        loss, correct = self.executor.iterate(batch.images, batch.labels, self.step, self.rate,
+                                              sgd.momentum, sgd.decay * self.factors[1],
+                                              batch.counted)
         self.time(program, begin, loss, self.step)
         if self.step == self.start:
             trace.check(self.communicator.trace, self.schedule, self.world.rank)
-        return loss, right
+        return loss, correct
 
     def _end_epoch(self, now: Progress, train_accuracy: float | None, saver: Saver) -> None:
-        now.train_accuracy, counts = train_accuracy, None
-        of_epoch = self.executor.class_counts()
+        """Evaluates the held-out part; adds the epoch's results to `now` and the measurements."""
+        now.train_accuracy, test_counts = train_accuracy, None
+        train_counts = self.executor.class_counts()
         if self.test is not None:
             now.test_loss, now.test_accuracy = self._evaluate(saver)
-            counts = self.executor.class_counts()
-            if counts is not None and saver.reason:
-                counts[...] = 0  # of a part of the samples alone
-        now.train_pixels, now.test_pixels = ClassCounts.of(of_epoch), ClassCounts.of(counts)
+            test_counts = self.executor.class_counts()
+            if test_counts is not None and saver.reason:
+                test_counts[...] = 0  # the evaluation stopped before the last sample
+        now.train_pixels, now.test_pixels = map(ClassCounts.of, (train_counts, test_counts))
         train, test, loss = (math.nan if value is None else value for value in (
             now.train_accuracy, now.test_accuracy, now.test_loss))
-        self.measured.epochs.add(now.epoch - 1, EpochEnd(train, test, loss, counts, of_epoch))
+        self.measured.epochs.add(now.epoch - 1,
+                                 EpochEnd(train, test, loss, test_counts, train_counts))
 
     def _evaluate(self, saver: Saver) -> tuple[float | None, float | None]:
-        """Mean loss and accuracy on the held-out part of the data; None where the run is to stop
-        meanwhile.
-        """
+        """Mean loss and accuracy on the held-out part; None if a request to stop ends it early."""
         assert self.test is not None
         before = {**self.communicator.trace.messages}, {**self.communicator.trace.sent_bytes}
         sums = self.sums()
@@ -168,13 +144,13 @@ class Training(Job):
             self.executor.ask = saver.ask()
             counted = self.test.counted(0, i)
             sums.add(*self.executor.evaluate(*self.test.batch(0, i), counted), counted[1])
-            if saver.hear(self.executor.asked):
+            if saver.receive(self.executor.asked):
                 break
         self.communicator.trace.messages, self.communicator.trace.sent_bytes = before
         return (None, None) if saver.reason else sums.means()
 
     def _collect(self) -> Callable[[], None] | None:
-        """Collects a checkpoint on rank 0; returns what writes it there."""
+        """Collects a checkpoint on rank 0; returns the function that writes it there."""
         epoch, batch = divmod(self.step, self.loader.batches_per_epoch)
         state = CheckpointState(self.step, epoch, batch, self.options.seed, self.network.name,
                                 tuple(self.network.image_shape), self.network.classes,

@@ -1,11 +1,12 @@
-"""The record of a run in HDF5: plan, prediction, and measurements on every rank in every iteration.
+"""The record of a run in HDF5: plan, prediction, and measurements of every rank.
 
-Times are in seconds. The time of a compute step is its duration. The time of a communication step
-is its exposed time: posting, waiting, packing and unpacking. R ranks, S steps, E epochs, C
-classes, I iterations: all of a run, some spread over a very long one. K of these: those whose
-steps' times are kept; all of a short run (`hpcpar.runtime.reservoir`). A run that resumes continues
-its record: what is of I or E then goes back to the beginning, all else is of the time since.
-Version 2:
+All times are in seconds. The time of a compute step is its duration. The time of a communication
+step is its exposed time: posting, waiting, packing and unpacking.
+
+Axes: R ranks, S steps, E epochs, C classes, I iterations, and K iterations with step times. I and K
+include all iterations of a short run, and a sample of a long one (`hpcpar.runtime.reservoir`). A
+resumed run continues its record: arrays over I and E then include the earlier part of the run, all
+others start at the resume. Version 2:
 
 ==========================  =========================  ============================================
 ``plan, prediction,``       JSON strings               content of the plan file; prediction of
@@ -19,32 +20,32 @@ Version 2:
                                                        for inference, the forward pass alone
 ``iterations_done``         [I] int64, optional        number of each iteration in the training
 ``iteration_s``             [R, I] float64             wall time of every iteration
-``outside_s``               [R, I] float64, optional   time outside of the schedule until the next
-                                                       iteration: a loss, optimizer and loader of
-                                                       PyTorch's
-``kept``                    [K] int64, optional        places of the K iterations among the I
-``seconds``                 [R, K, S] float32          time of every step; of version 1 [R, I, S]
-``clock``                   [R, 2, 3] float64,         at the beginning and the end of the run: time
+``outside_s``               [R, I] float64, optional   time between the end of the schedule and the
+                                                       next iteration, in which PyTorch runs its
+                                                       loss, optimizer and loader
+``kept``                    [K] int64, optional        indices of the K iterations among the I
+``seconds``                 [R, K, S] float32          time of every step; [R, I, S] in version 1
+``clock``                   [R, 2, 3] float64,         at the start and at the end of the run: time
                             optional                   on the rank's clock, its offset from rank 0's
-                                                       clock, round trip of that measurement
-``begin_s``                 [R, K] float64, optional   beginning of the iteration on the rank's
-                                                       clock
-``start_s, end_s``          [R, K, S] float32,         beginning of every step after the
-                            optional                   iteration's; end of a communication; NaN
-                                                       where the rank takes no part
-``wait_s``                  [R, K, S] float32,         final wait of a communication, a part of
+                                                       clock, round trip of the measurement
+``begin_s``                 [R, K] float64, optional   start of the iteration on the rank's clock
+``start_s, end_s``          [R, K, S] float32,         start of every step and end of every
+                            optional                   communication, after the iteration's start;
+                                                       NaN where the rank does not take part
+``wait_s``                  [R, K, S] float32,         final wait of a communication, included in
                             optional                   ``seconds``
 ``sent_bytes, messages``    [R, S] int64               sent in each step of one iteration
-``memory_bytes``            [R] int64, optional        size of the executor's arrays, which the
-                                                       prediction's memory estimates
+``memory_bytes``            [R] int64, optional        size of the executor's arrays, for comparison
+                                                       with the prediction's memory
 ``loss``                    [I] float64
 ``epochs_done``             [E] int64, optional        number of each epoch in the training
-``train_accuracy,``         [E] float64                fraction after every epoch; NaN where it was
-``test_accuracy``                                      not measured
-``test_loss``               [E] float64, optional      likewise, mean over the held-out samples
-``test_counts,``            [E, 3, C] int64, optional  pixels of each class, held out and in
-``train_counts``                                       training: labels, predictions, both at once;
-                                                       0 where they were not counted
+``train_accuracy,``         [E] float64                fraction after every epoch; NaN if not
+``test_accuracy``                                      measured
+``test_loss``               [E] float64, optional      mean over the held-out samples; NaN if not
+                                                       measured
+``test_counts,``            [E, 3, C] int64, optional  pixels with each class as their label, as
+``train_counts``                                       their prediction, and as both; 0 if not
+                                                       counted
 attributes                                             hpcpar_record, started (ISO), command,
                                                        warmup, samples, node_ranks, node_cores,
                                                        done, missing (iterations)
@@ -70,35 +71,36 @@ from numpy.typing import NDArray
 from hpcpar.errors import InputError
 from hpcpar.files import write_bytes
 from hpcpar.hdf5 import array, attributes, check, open_hdf5
-from hpcpar.runtime.reservoir import most_kept
+from hpcpar.runtime.reservoir import max_kept
 from hpcpar.schema import Count, Extent, convert, decode_json
 from hpcpar.train.run_record import ARRAYS, OPTIONAL, RankInfo, RunRecord, StepInfo, faults
 
-#: Version of the schema, and those that are read.
+#: Version of the schema, and the versions that `read` accepts.
 VERSION, READABLE = 2, (1, 2)
 
 _REMEDY = "write one with: hpcpar run ... --out FILE"
 _AGAIN = "run again"
 _JSON = ("plan", "prediction", "machine", "versions")
-#: Axes of arrays that are compressed: step times differ little from iteration to iteration.
-_PACKED = ("RKS", "RTS")
+#: Axes of compressed arrays: step times vary little between iterations.
+_COMPRESSED = ("RKS", "RTS")
 Entry = TypeVar("Entry", StepInfo, RankInfo)
 
 
 def _table(entries: Iterable[StepInfo] | Iterable[RankInfo],
-           of: type[StepInfo] | type[RankInfo]) -> NDArray[Any]:
-    kinds: list[tuple[str, Any]] = [(f.name, h5py.string_dtype() if f.type == "str" else "i8")
-                                    for f in fields(of)]
-    return np.array([astuple(e) for e in entries], dtype=kinds)
+           row_type: type[StepInfo] | type[RankInfo]) -> NDArray[Any]:
+    dtype: list[tuple[str, Any]] = [(f.name, h5py.string_dtype() if f.type == "str" else "i8")
+                                    for f in fields(row_type)]
+    return np.array([astuple(e) for e in entries], dtype=dtype)
 
 
-def _entries(f: h5py.File, name: str, of: type[Entry], where: str) -> list[Entry]:
+def _entries(f: h5py.File, name: str, row_type: type[Entry], where: str) -> list[Entry]:
     """The rows of a table."""
     rows = array(f, name, "V", where, _AGAIN)
     plain = [[v.decode(errors="replace") if isinstance(v, bytes) else v for v in row]
              for row in rows.tolist()]
     entries = [dict(zip(rows.dtype.names or (), row, strict=True)) for row in plain]
-    return convert(entries, list[of], f"{where}, {name}", _AGAIN)  # type: ignore[valid-type]
+    return convert(entries, list[row_type], f"{where}, {name}",  # type: ignore[valid-type]
+                   _AGAIN)
 
 
 class _Attributes(msgspec.Struct):
@@ -115,7 +117,7 @@ class _Attributes(msgspec.Struct):
 
 
 class _PlanFacts(msgspec.Struct):
-    """What reports read of the plan."""
+    """Fields of the plan that reports use."""
 
     strategy: str
     ranks: Extent
@@ -132,8 +134,8 @@ class _Documents(msgspec.Struct):
 
 
 def continued(path: str, plan: Mapping[str, object], steps: list[StepInfo]) -> RunRecord | None:
-    """The record at `path` if a training under this plan can continue it. Any other file there is
-    moved aside, to a numbered name.
+    """The record at `path` if a training under this plan can continue it; otherwise None, and the
+    file moves to a numbered name.
 
     Parameters
     ----------
@@ -143,10 +145,10 @@ def continued(path: str, plan: Mapping[str, object], steps: list[StepInfo]) -> R
     if not os.path.exists(path):
         return None
     with suppress(InputError):
-        found = read(path)
-        same = found.plan == json.loads(json.dumps(plan)) and found.steps == steps
-        if same and found.iterations_done is not None and found.epochs_done is not None:
-            return found
+        record = read(path)
+        same = record.plan == json.loads(json.dumps(plan)) and record.steps == steps
+        if same and record.iterations_done is not None and record.epochs_done is not None:
+            return record
     stem, suffix = os.path.splitext(path)
     free = next(name for n in itertools.count(1)
                 if not os.path.exists(name := f"{stem}.{n}{suffix}"))
@@ -162,24 +164,24 @@ def write(path: str, record: RunRecord) -> None:
     InputError
         The file cannot be written.
     """
-    wrong = faults(record)
-    if wrong:
-        raise ValueError(f"run record with {'; '.join(wrong)}")
+    errors = faults(record)
+    if errors:
+        raise ValueError(f"run record with {'; '.join(errors)}")
     out = io.BytesIO()
     with h5py.File(out, "w") as f:
         f.attrs["hpcpar_record"] = VERSION
         for name in _Attributes.__struct_fields__:
             f.attrs[name] = getattr(record, name)
-        for name in _JSON:  # as data sets: an attribute holds at most 64 KB
+        for name in _JSON:  # data sets, because an attribute holds at most 64 KB
             f.create_dataset(name, data=json.dumps(getattr(record, name)),
                              dtype=h5py.string_dtype())
         f.create_dataset("ranks", data=_table(record.ranks, RankInfo))
         f.create_dataset("steps", data=_table(record.steps, StepInfo))
         for name, (kind, axes) in (ARRAYS | OPTIONAL).items():
             if getattr(record, name) is not None:
-                packed = {"compression": "gzip", "compression_opts": 1,
-                          "shuffle": True} if axes in _PACKED else {}
-                f.create_dataset(name, data=np.asarray(getattr(record, name), kind), **packed)
+                filters = {"compression": "gzip", "compression_opts": 1,
+                           "shuffle": True} if axes in _COMPRESSED else {}
+                f.create_dataset(name, data=np.asarray(getattr(record, name), kind), **filters)
     write_bytes(path, out.getbuffer(), "run record")
 
 
@@ -189,18 +191,18 @@ def read(path: str) -> RunRecord:
     Raises
     ------
     InputError
-        Missing, truncated, not a record, of another version, or damaged.
+        The file is missing, truncated or damaged, is not a record, or has another version.
     """
     where = f"run record {path}"
     with open_hdf5(path, "run record", _REMEDY) as f:
-        found = attributes(f, where, _AGAIN)
-        version = found.get("hpcpar_record")
+        stored = attributes(f, where, _AGAIN)
+        version = stored.get("hpcpar_record")
         if version is None:
             raise InputError(f"{path} is an HDF5 file but not the record of a run; {_REMEDY}")
         if version not in READABLE:
-            raise InputError(f"{where} has version {version}, this hpcpar reads versions up to "
+            raise InputError(f"{where} has version {version}, but this hpcpar reads versions up to "
                              f"{VERSION}; {_AGAIN} with this hpcpar")
-        known = convert(found, _Attributes, where, _AGAIN)
+        known = convert(stored, _Attributes, where, _AGAIN)
         documents = {name: decode_json(bytes(array(f, name, "O", where, _AGAIN)[()]), object,
                                        f"{name} in {where}", _AGAIN) for name in _JSON}
         plan = documents["plan"]
@@ -210,21 +212,21 @@ def read(path: str) -> RunRecord:
         values = msgspec.structs.asdict(known) | msgspec.structs.asdict(
             convert(documents, _Documents, where, _AGAIN))
         steps, ranks = _entries(f, "steps", StepInfo, where), _entries(f, "ranks", RankInfo, where)
-        times = most_kept(len(steps), len(ranks)) * len(steps) * len(ranks)
+        times = max_kept(len(steps), len(ranks)) * len(steps) * len(ranks)
         values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN,
-                               int(kind[1]) * times if axes in _PACKED else 0)
+                               int(kind[1]) * times if axes in _COMPRESSED else 0)
                    for name, (kind, axes) in (ARRAYS | OPTIONAL).items()
                    if name in ARRAYS or name in f}
         record = RunRecord(steps=steps, ranks=ranks, path=path, **values)
-    wrong = faults(record)
-    if wrong or record.iterations == 0:
+    errors = faults(record)
+    if errors or record.iterations == 0:
         raise InputError(f"{where} is damaged or has no iterations "
-                         f"({'; '.join(wrong) or 'empty'}); {_AGAIN}")
+                         f"({'; '.join(errors) or 'empty'}); {_AGAIN}")
     return record
 
 
 def load(*paths: str, allow_external: bool = False) -> list[RunRecord]:
-    """Reads records that somebody else may have made: they are checked first.
+    """Reads records from untrusted sources, after a check by `hpcpar.hdf5.check`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A run's record with its plan lowered again, for all that needs more than names of steps."""
+"""A run's record together with the network, plan and schedule of its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RecordWithSchedule:
     record: RunRecord
     network: Network
     plan: Plan
-    #: False for an inference.
+    #: False for inference.
     training: bool
     schedule: Schedule
 
@@ -31,7 +31,7 @@ def with_schedule(record: RunRecord) -> RecordWithSchedule:
     Raises
     ------
     InputError
-        The network is missing, or the steps differ.
+        The network cannot be built, or the steps differ from the record's.
     """
     plan = plans.from_json(record.plan, record.path)
     network = plan.network.build()
@@ -39,5 +39,5 @@ def with_schedule(record: RunRecord) -> RecordWithSchedule:
         schedule = schedule_for(network, plan, training)
         if steps_of(schedule) == record.steps:
             return RecordWithSchedule(record, network, plan, training, schedule)
-    raise InputError(f"{record.path}: its steps are not those that this hpcpar makes of its plan; "
-                     "run the plan again")
+    raise InputError(f"{record.path}: this hpcpar makes other steps from its plan; run the plan "
+                     "again")

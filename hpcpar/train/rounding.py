@@ -1,4 +1,4 @@
-"""How much rounding matters to a training: the same serial run with numbers a little off."""
+"""Tolerances for rounding errors, from a serial run with slightly perturbed numbers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from hpcpar.train.verify_batches import Data
 
 #: Compared tensors of a layer; weights and biases count as one tensor.
 QUANTITIES = ("output", "gradient", "weight_gradient", "weight", "running_statistics")
-#: The perturbed run's weights and images are off by so many units in the last place (ulps): more
-#: than one, as a ReLU's sign or a maximum's place that rounding may turn in a plan shall turn in
-#: the perturbed run too.
+#: Perturbation of weights and images, in units in the last place (ulps). It is larger than 1: if
+#: rounding can flip the sign of a ReLU's input or move a maximum, the perturbation should, too.
 ULPS = 32
-#: Tolerance in parts of the difference that the perturbation makes.
+#: Tolerance as a multiple of the difference that the perturbation makes.
 FACTOR = 4.0
-#: Least tolerance in ulps: that of sums of very many numbers in another order.
+#: Smallest tolerance in ulps: long sums in another order differ by this much.
 FLOOR_ULPS = 1000
-#: For tensors that are zero everywhere.
+#: Smallest divisor, for tensors that are zero everywhere.
 TINY = 1e-300
 
 
 class WatchedRun:
-    """A training of which every layer's output and gradient are kept."""
+    """A training run that keeps the output and gradient of every layer."""
 
     def __init__(self, executor: Executor, data: Data) -> None:
         self.executor, self.data = executor, data
         self.watch = Watch(executor, executor.training)
 
     def iterate(self, step: int, sgd: SGD) -> float:
-        """The loss of a step."""
+        """Runs a step; returns its loss."""
         return self.executor.iterate(*self.batch(step), step, sgd.rate, sgd.momentum, sgd.decay,
                                      self.data.counted(step))[0]
 
@@ -52,7 +51,7 @@ class WatchedRun:
         yield from self.weights(layer)
 
     def weights(self, layer: Layer) -> Iterator[tuple[str, list[NDArray[Any]]]]:
-        """The same of the quantities that stay: weight and bias, and running statistics."""
+        """The arrays of weight and bias, their gradients, and running statistics."""
         p, backend = self.executor.parameters.get(layer.name), self.executor.backend
         if p is not None and layer.has_weights:
             for quantity, flat in (("weight_gradient", p.grad), ("weight", p.flat)):
@@ -62,7 +61,7 @@ class WatchedRun:
 
 
 class PerturbedRun(WatchedRun):
-    """A training whose weights and images are off by `ULPS`, up or down, before every step."""
+    """A training run that perturbs weights and images by `ULPS`, up or down, before every step."""
 
     def __init__(self, executor: Executor, data: Data, seed: int) -> None:
         super().__init__(executor, data)
@@ -71,47 +70,45 @@ class PerturbedRun(WatchedRun):
     def batch(self, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
         backend = self.executor.backend
         for p in self.executor.parameters.values():
-            backend.to_device(self._moved(on_host(backend, p.flat)), p.flat)
+            backend.to_device(self._shifted(on_host(backend, p.flat)), p.flat)
         images, labels = super().batch(step)
-        return self._moved(images), labels
+        return self._shifted(images), labels
 
-    def _moved(self, array: NDArray[Any]) -> NDArray[Any]:
-        off = ULPS * np.finfo(array.dtype).eps
-        return (array * (1 + self._random.choice((-off, off), array.shape))).astype(array.dtype)
+    def _shifted(self, array: NDArray[Any]) -> NDArray[Any]:
+        shift = ULPS * np.finfo(array.dtype).eps
+        return (array * (1 + self._random.choice((-shift, shift), array.shape))).astype(array.dtype)
 
 
 def tolerances(serial: WatchedRun, perturbed: PerturbedRun) -> NDArray[np.float64]:
     """Tolerance of each quantity after a step.
 
-    It is `FACTOR` times the difference of the two runs, in that layer or in the middle of all
-    layers: whether a ReLU turns in this layer or in the next is chance.
+    It is `FACTOR` times the difference between the two runs in that layer, or the median over all
+    layers if that is larger: a ReLU may flip in one layer of one run and in the next of another.
 
     Returns
     -------
     numpy.ndarray
-        [layers, `QUANTITIES`]; the loss, in the last row, is the caller's.
+        [layers, `QUANTITIES`]; the caller adds the loss to the last row.
     """
     network, eps = serial.executor.network, np.finfo(serial.executor.plan.dtype).eps
     noise = np.zeros((len(network.layers), len(QUANTITIES)))
     for i, layer in enumerate(network.layers[:-1]):
         pairs = zip(serial.tensors(layer), perturbed.tensors(layer), strict=True)
-        for (quantity, expected), (_, found) in pairs:
+        for (quantity, expected), (_, shifted) in pairs:
             noise[i, QUANTITIES.index(quantity)] = difference(
-                list(zip(found, expected, strict=True)), expected)
+                list(zip(shifted, expected, strict=True)), expected)
     noise[~np.isfinite(noise)] = 0
     for column in noise.T:
-        some = column[column > 0]
-        column[...] = np.maximum(column, np.median(some) if some.size else 0)
+        positive = column[column > 0]
+        column[...] = np.maximum(column, np.median(positive) if positive.size else 0)
     return np.maximum(FACTOR * noise, FLOOR_ULPS * float(eps))
 
 
-def difference(pieces: list[tuple[np.ndarray, np.ndarray]], whole: list[np.ndarray]) -> float:
-    """Euclidean norm of the difference of found from expected pieces, relative to that of the whole
-    tensors that they are of.
-    """
-    if any(found.shape != expected.shape for found, expected in pieces):
+def difference(pairs: list[tuple[np.ndarray, np.ndarray]], whole: list[np.ndarray]) -> float:
+    """Norm of the differences between (actual, expected) pieces, over the norm of the tensors."""
+    if any(actual.shape != expected.shape for actual, expected in pairs):
         return float("inf")
-    return _norm([found - expected for found, expected in pieces]) / max(_norm(whole), TINY)
+    return _norm([actual - expected for actual, expected in pairs]) / max(_norm(whole), TINY)
 
 
 def _norm(arrays: list[np.ndarray]) -> float:

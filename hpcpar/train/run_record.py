@@ -1,5 +1,5 @@
-"""A run: plan, prediction, and measurements on every rank in every iteration. The module
-`hpcpar.train.record_file` reads and writes it, and has its table of shapes and units.
+"""The record of a run: plan, prediction and measurements. `hpcpar.train.record_file` reads and
+writes it, and lists the shapes and units of all arrays.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.runtime.reservoir import TOGETHER, stride
+from hpcpar.runtime.reservoir import GROUP, stride
 from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.schema import Bytes, Count
 
-#: Type and axes of every array, by the letters of that table.
+#: Type and axes of every array; `hpcpar.train.record_file` explains the letters.
 ARRAYS = {"seconds": ("f4", "RTS"), "iteration_s": ("f8", "RI"), "sent_bytes": ("i8", "RS"),
           "messages": ("i8", "RS"), "loss": ("f8", "I"), "train_accuracy": ("f8", "E"),
           "test_accuracy": ("f8", "E")}
@@ -26,34 +26,28 @@ OPTIONAL = {"test_loss": ("f8", "E"), "test_counts": ("i8", "E3C"),
             "clock": ("f8", "R23"), "begin_s": ("f8", "RK"), "start_s": ("f4", "RKS"),
             "end_s": ("f4", "RKS"), "wait_s": ("f4", "RKS")}
 
-#: The device of the ranks of a simulation.
+#: Device of the ranks in the record of a simulation.
 SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """A step of the schedule in the record.
-
-    Attributes
-    ----------
-    kind : str
-        ``compute`` or ``comm``.
-    op : str
-        The operator, or the communication pattern.
-    """
+    """A step of the schedule."""
 
     index: Count
+    #: ``compute`` or ``comm``.
     kind: str
     phase: str
     layer: str
     label: str
+    #: The operation, or the kind of communication.
     op: str
     algorithm: str = ""
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Host and process of a rank; `threads` of its BLAS, peak memory of its process or device."""
+    """Host and process of a rank, BLAS threads, and peak memory of its process or device."""
 
     hostname: str
     pid: Count
@@ -68,24 +62,7 @@ def _empty() -> NDArray[Any]:
 
 @dataclass
 class RunRecord:
-    """A run; the table of `hpcpar.train.record_file` has shapes and units.
-
-    Attributes
-    ----------
-    warmup : int
-        Number of first iterations that comparisons leave out.
-    samples : int
-        Training samples of the data file; 0 where unknown.
-    node_ranks, node_cores : int
-        Ranks and cores of the node with most ranks per core; 0 where unknown.
-    done : int
-        Iterations that the training has done; 0 where unknown.
-    missing : int
-        Iterations before those of which nothing is recorded: they were done between the last
-        record of a run that was killed and the checkpoint from which it was resumed.
-    path : str
-        File that the record was read from.
-    """
+    """The record of a run; `hpcpar.train.record_file` lists shapes and units."""
 
     plan: dict[str, Any]
     steps: list[StepInfo]
@@ -115,12 +92,19 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     started: str = ""
     command: str = ""
+    #: Number of first iterations that comparisons leave out.
     warmup: int = 0
+    #: Training samples in the data file; 0 if unknown.
     samples: int = 0
+    #: Ranks and cores of the node with the most ranks per core; 0 if unknown.
     node_ranks: int = 0
     node_cores: int = 0
+    #: Iterations that the training has done; 0 if unknown.
     done: int = 0
+    #: Iterations without a record: a killed run did them between its last record and the checkpoint
+    #: from which it resumed.
     missing: int = 0
+    #: File that the record was read from.
     path: str = ""
 
     @property
@@ -129,56 +113,52 @@ class RunRecord:
 
     @property
     def measured(self) -> slice:
-        """The iterations after the warm-up, which comparisons use; all where none are left."""
+        """The iterations after the warm-up, which comparisons use; all if none are left."""
         return slice(self.warmup if self.warmup < self.iterations else 0, None)
 
     @property
     def timed(self) -> NDArray[np.int64]:
-        """Places, among the iterations, of those whose steps' times are known."""
+        """Indices of the iterations with step times."""
         everything = np.arange(self.iterations)
         is_all = self.kept is None or self.seconds.shape[1] == self.iterations
         return everything if is_all else np.asarray(self.kept)
 
     @property
     def compared(self) -> NDArray[np.int64]:
-        """Places of the timed iterations after the warm-up; of all where none are left."""
+        """Indices of the timed iterations after the warm-up; all timed ones if none are left."""
         after = self.timed >= (self.measured.start or 0)
         return self.timed[after] if after.any() else self.timed
 
     @property
     def compared_seconds(self) -> NDArray[np.float32]:
-        """[ranks, compared, steps] seconds of the steps of the `compared` iterations."""
+        """[ranks, compared, steps] step times (s) in the `compared` iterations."""
         return np.asarray(self.seconds[:, np.isin(self.timed, self.compared)])
 
     @property
     def slowest(self) -> int:
-        """The rank with the largest median time of an iteration."""
+        """The rank with the largest median iteration time."""
         return int(np.median(self.iteration_s[:, self.measured], axis=1).argmax())
 
     @property
     def slowest_s(self) -> NDArray[np.float64]:
-        """[compared iterations] seconds of the rank with the largest median.
+        """[measured iterations] iteration times (s) of the slowest rank.
 
-        The maximum over ranks of every iteration would add up to more than the epoch: a rank that
-        ends one iteration late begins the next one late, and measures a shorter time for it.
+        The sum of each iteration's maximum over ranks would exceed the time of the epoch: a rank
+        that finishes an iteration late starts the next one late, and measures a shorter time.
         """
         return np.asarray(self.iteration_s[self.slowest, self.measured], np.float64)
 
 
 def steps_of(schedule: Schedule) -> list[StepInfo]:
-    """The table of a schedule's steps."""
-    out = []
-    for s in schedule.steps:
-        if isinstance(s, Comm):
-            out.append(StepInfo(s.index, "comm", s.phase.value, s.layer, s.label, s.kind.value,
-                                s.algorithm))
-        else:
-            out.append(StepInfo(s.index, "compute", s.phase.value, s.layer, s.label, s.op.value))
-    return out
+    """The steps of a schedule, for a record."""
+    return [StepInfo(s.index, "comm", s.phase.value, s.layer, s.label, s.kind.value, s.algorithm)
+            if isinstance(s, Comm) else
+            StepInfo(s.index, "compute", s.phase.value, s.layer, s.label, s.op.value)
+            for s in schedule.steps]
 
 
 def faults(record: RunRecord) -> list[str]:
-    """Descriptions of arrays whose shapes contradict each other."""
+    """Arrays with inconsistent shapes or impossible values, as phrases for an error message."""
     iterations = np.atleast_1d(record.iteration_s).shape[-1]
     counts = record.train_counts if record.test_counts is None else record.test_counts
     sizes = {"R": len(record.ranks), "I": iterations, "S": len(record.steps),
@@ -186,52 +166,54 @@ def faults(record: RunRecord) -> list[str]:
              "E": record.train_accuracy.size, "C": 0 if counts is None else counts.shape[-1]}
     timed = np.shape(record.seconds)[1:2]
     sizes["T"] = sizes["K"] if timed == (sizes["K"],) else iterations
-    found: list[str] = []
+    errors: list[str] = []
     for name, (_, axes) in (ARRAYS | OPTIONAL).items():
         array = getattr(record, name)
         if array is None:
             continue
         shape = tuple(sizes[axis] for axis in axes)
         if array.shape != shape:
-            found.append(f"{name} {array.shape} instead of {shape}")
+            errors.append(f"{name} {array.shape} instead of {shape}")
     for name in ("seconds", "iteration_s", "sent_bytes", "messages", "memory_bytes",
                  "test_counts", "train_counts"):
         array = getattr(record, name)
         if array is not None and not (np.isfinite(array) & (np.asarray(array) >= 0)).all():
-            found.append(f"{name} with negative or infinite numbers")
+            errors.append(f"{name} with negative or infinite numbers")
     for name, size in (("kept", iterations), ("iterations_done", None), ("epochs_done", None)):
         array = getattr(record, name)
         if array is not None and array.size and (
                 array.ndim != 1 or array[0] < 0 or (np.diff(array) <= 0).any()
                 or (size and array[-1] >= size)):
-            found.append(f"{name} out of order")
-    return found or _stamp_faults(record)
+            errors.append(f"{name} out of order")
+    return errors or _stamp_faults(record)
 
 
 def _stamp_faults(record: RunRecord) -> list[str]:
-    """Stamps that are not times, where the rank takes part in the step."""
-    once = {"clock": record.clock, "begin_s": record.begin_s}
-    faults = [f"{name} with infinite numbers" for name, array in once.items()
+    """Time stamps that are not finite, for steps in which the rank takes part."""
+    per_iteration = {"clock": record.clock, "begin_s": record.begin_s}
+    errors = [f"{name} with infinite numbers" for name, array in per_iteration.items()
               if array is not None and not np.isfinite(array).all()]
     start_s, end_s, wait_s = record.start_s, record.end_s, record.wait_s
     if start_s is not None and end_s is not None and wait_s is not None:
         comm = np.array([step.kind == "comm" for step in record.steps])
         ends = np.isfinite(end_s) & np.isfinite(wait_s)
         if np.isinf(start_s).any() or (comm & np.isfinite(start_s) & ~ends).any():
-            faults.append("stamps with infinite numbers")
-    return faults
+            errors.append("stamps with infinite numbers")
+    return errors
 
 
-def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) -> RunRecord:
-    """The record of a training that was resumed: iterations and epochs of both parts, all else of
-    `now`. What was done twice counts once.
+def join(before: RunRecord, now: RunRecord, step: int, epoch: int,
+         max_iterations: int) -> RunRecord:
+    """The record of a resumed training: iterations and epochs from both parts, the rest from `now`.
+
+    An iteration that both parts did appears once.
 
     Parameters
     ----------
     step, epoch : int
-        The first of `now`.
-    most : int
-        Largest number of iterations of `before`.
+        First iteration and epoch of `now`.
+    max_iterations : int
+        Limit of the number of iterations from `before`.
     """
     numbers, epochs = before.iterations_done, before.epochs_done
     if numbers is None or epochs is None or now.iterations_done is None or now.kept is None:
@@ -239,7 +221,7 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) ->
     if before.test_loss is None:
         before = replace(before, test_loss=np.full(epochs.shape, np.nan))
     earlier = numbers < step
-    earlier &= numbers // TOGETHER % stride(numbers[earlier].tolist(), most) == 0
+    earlier &= numbers // GROUP % stride(numbers[earlier].tolist(), max_iterations) == 0
     whole = epochs < epoch
     by_iteration: dict[str, Any] = {
         name: np.concatenate([getattr(before, name)[..., earlier], getattr(now, name)], axis=-1)
@@ -252,7 +234,7 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int, most: int) ->
         counts, earlier_counts = getattr(now, name), getattr(before, name)
         if counts is None:
             continue
-        if earlier_counts is None:  # a record of an older hpcpar
+        if earlier_counts is None:  # an older hpcpar wrote the record
             earlier_counts = np.zeros((len(epochs), *counts.shape[1:]), np.int64)
         by_epoch[name] = np.concatenate([earlier_counts[whole], counts])
     return replace(now, **by_iteration, **by_epoch, kept=now.kept + int(earlier.sum()),

@@ -1,5 +1,5 @@
-"""Saving a training as it goes: when, and by whom. The ranks collect what is to be saved, a thread
-of rank 0 writes it while they go on.
+"""Checkpoints and records during training: all ranks collect the content, then a thread on rank 0
+writes the file while the training continues.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import TypeAlias
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError
 from hpcpar.signals import StopRequest
-from hpcpar.train.job_options import Interval
+from hpcpar.train.job_options import SaveInterval
 
-#: Shortest time between two records of a run (s). Longer where they would take more than this part
-#: of the run.
-RECORD_S, RECORD_PART = 10.0, 0.01
+#: Shortest time between two records of a run (s), and the largest share of the run's time that
+#: records may take: if they are slow, they are written less often.
+RECORD_S, RECORD_SHARE = 10.0, 0.01
 
-
-#: Collects a file's content on all ranks; returns what writes the file on rank 0, None on others.
+#: Collects a file's content on all ranks; returns the function that writes the file on rank 0, None
+#: on the others.
 Collect: TypeAlias = "Callable[[], Callable[[], None] | None]"
 
 
 class Ask(IntFlag):
-    """Requests of one rank to all. Their sum travels with the loss: any number of ranks may ask to
-    stop; rank 0 alone asks for the rest.
+    """Requests of a rank. An allreduce sums them together with the loss: any number of ranks may
+    request a stop, but only rank 0 requests checkpoints and records.
     """
 
     NOTHING = 0
@@ -36,16 +36,16 @@ class Ask(IntFlag):
 
 
 class BackgroundWriter:
-    """Writes files in a thread, one after the other; what a rank hands over must not change."""
+    """Writes files in a thread, one after the other. Their content must not change meanwhile."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "hpcpar-writer")
         self._pending: list[Future[None]] = []
-        #: Seconds that the last file took.
+        #: Time (s) to write the last file.
         self.took_s = 0.0
 
     def submit(self, write: Callable[[], None]) -> None:
-        """Writes a file after those before it."""
+        """Queues a file."""
         self._pending.append(self._pool.submit(self._timed, write))
 
     def _timed(self, write: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class BackgroundWriter:
 
     @property
     def has_failed(self) -> bool:
-        """True where a file could not be written."""
+        """True if a file could not be written."""
         return any(f.done() and f.exception() is not None for f in self._pending)
 
     def finish(self) -> None:
@@ -64,7 +64,7 @@ class BackgroundWriter:
         Raises
         ------
         RunError
-            One could not be written.
+            A file could not be written.
         """
         pending, self._pending = self._pending, []
         try:
@@ -75,33 +75,33 @@ class BackgroundWriter:
 
 
 class Saver:
-    """Decides, the same on every rank, when a training is saved and when it stops.
+    """Decides, identically on every rank, when to save a training run and when to stop it.
 
     Parameters
     ----------
-    save, record : Collect or None
-        Of a checkpoint and of the run's record; None where it is not wanted.
     stop : StopRequest
-        Of this rank.
+        Requests to this rank.
+    save, record : Collect or None
+        Collects a checkpoint, and the record of the run; None disables it.
     """
 
-    def __init__(self, world: World, every: Interval, stop: StopRequest,
+    def __init__(self, world: World, every: SaveInterval, stop: StopRequest,
                  save: Collect | None, record: Collect | None) -> None:
         self._world, self._every, self._stop = world, every, stop
         self._save, self._record = save, record
         self._writer = BackgroundWriter()
         now = time.monotonic()
-        #: When the last checkpoint and the last record were asked for.
+        #: Times of the last requests for a checkpoint and a record.
         self._saved_s, self._recorded_s = now, now
         self._record_took_s = 0.0
         self._asked = 0
         #: Iteration of the last checkpoint.
         self._saved_step = -1
-        #: Why all ranks stop; empty while they go on.
+        #: Why all ranks stop; empty while they continue.
         self.reason = ""
 
-    def hear(self, asked: int) -> bool:
-        """Takes what all ranks have asked for in an iteration; True where all ranks stop."""
+    def receive(self, asked: int) -> bool:
+        """Takes the sum of all ranks' requests; returns True if all ranks must stop."""
         self._asked |= asked & (Ask.CHECKPOINT | Ask.RECORD)
         if asked % Ask.CHECKPOINT and not self.reason:
             reasons = self._world.comm.allgather(self._stop.reason)
@@ -110,20 +110,20 @@ class Saver:
         return bool(self.reason)
 
     def ask(self) -> Ask:
-        """This rank's requests for the next iteration; rank 0's clock decides."""
-        out = Ask.STOP if self._stop.due(2 * self._writer.took_s) else Ask.NOTHING
+        """This rank's requests for the next iteration. Rank 0's clock decides when to save."""
+        requests = Ask.STOP if self._stop.due(2 * self._writer.took_s) else Ask.NOTHING
         if self._world.rank:
-            return out
-        now, every = time.monotonic(), self._every.seconds
-        if (every and now - self._saved_s > every) or self._writer.has_failed:
-            out, self._saved_s = out | Ask.CHECKPOINT, now
+            return requests
+        now, every_s = time.monotonic(), self._every.seconds
+        if (every_s and now - self._saved_s > every_s) or self._writer.has_failed:
+            requests, self._saved_s = requests | Ask.CHECKPOINT, now
         took_s = self._record_took_s + self._writer.took_s
-        if now - self._recorded_s > max(RECORD_S, took_s / RECORD_PART):
-            out, self._recorded_s = out | Ask.RECORD, now
-        return out
+        if now - self._recorded_s > max(RECORD_S, took_s / RECORD_SHARE):
+            requests, self._recorded_s = requests | Ask.RECORD, now
+        return requests
 
-    def after(self, step: int, epoch_done: bool) -> None:
-        """Saves, where it is time, what `step` iterations have made."""
+    def save_if_due(self, step: int, epoch_done: bool) -> None:
+        """Writes a checkpoint and a record after iteration `step` if they are due."""
         every, asked = self._every, Ask(self._asked)
         self._asked = 0
         by_epoch = not every.steps and not every.seconds and epoch_done
@@ -135,14 +135,14 @@ class Saver:
     def _checkpoint(self, step: int) -> None:
         if self._save is None or step == self._saved_step:
             return
-        self._world.agree(self._writer.finish)  # memory for one at a time
+        self._world.agree(self._writer.finish)  # memory holds one checkpoint at a time
         write = self._save()
         if write is not None:
             self._writer.submit(write)
         self._saved_step = step
 
     def record(self) -> None:
-        """Saves the record of the run so far. Every rank must call it."""
+        """Saves the record of the run so far. Collective."""
         if self._record is None:
             return
         begin_s = time.monotonic()
@@ -152,12 +152,12 @@ class Saver:
         self._record_took_s = time.monotonic() - begin_s
 
     def finish(self, step: int) -> None:
-        """Saves the end of the training, and waits until all is written.
+        """Saves the final state, and waits until all files are written.
 
         Raises
         ------
         RunError
-            On every rank: a file could not be written.
+            A file could not be written. Every rank raises it.
         """
         self._checkpoint(step)
         self.record()

@@ -1,4 +1,4 @@
-"""Training under a plan beside the same training on one rank, tensor by tensor."""
+"""Comparison of training under a plan with the same training on one rank, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from hpcpar.train.rounding import (
 )
 from hpcpar.train.verify_batches import Data
 
-#: Types in which plans are verified.
+#: Precisions in which plans are verified.
 FORMATS = ("fp64", "fp32")
 
 
 def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
-    """True where a rank ends with the whole sum of a layer's gradient."""
+    """True if a rank holds the complete sum of a layer's gradient after an iteration."""
     is_summed = any(layer.name in step.covers for step in schedule.comms)
     return plan.synchronisation is Synchronisation.ALLREDUCE or not is_summed
 
@@ -54,21 +54,21 @@ def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
 class VerifyOptions(AugmentOptions, section="training"):
     """Options of a verification."""
 
-    data: str = option("", path, "HDF5 dataset, from: hpcpar data (default: random numbers)",
+    data: str = option("", path, "data file from hpcpar data (default: random samples)",
                        "FILE.h5", section="network and data")
-    steps: int = option(3, positive, "iterations", "N")
+    steps: int = option(3, positive, "number of iterations", "N")
     tolerance: float | None = option(
-        None, magnitude, "largest relative difference that passes (default: of each tensor what "
-        "follows from a serial run with numbers that are off in their last digits)", "SHARE")
+        None, magnitude, "largest relative difference that passes (default: for each tensor, from "
+        "a serial run perturbed in its last digits)", "SHARE")
     rate: float = option(
-        0.001, magnitude, "learning rate: small, lest training blows up what rounding leaves",
+        0.001, magnitude, "learning rate; a small one keeps training from amplifying rounding",
         "RATE")
-    seed: int = option(0, checks.seed, "fixes initial weights, data and dropout", "N")
+    seed: int = option(0, checks.seed, "seed of initial weights, data and dropout", "N")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference that was found, and its tolerance, both relative to the norm of the tensor."""
+    """A difference and its tolerance, both relative to the norm of the tensor."""
 
     value: float
     layer: str
@@ -85,13 +85,11 @@ class Result:
 
     Attributes
     ----------
-    layers : list of str
     worst : numpy.ndarray
-        [layers, `QUANTITIES`] largest relative difference over ranks, at the step where it was the
-        largest part of its tolerance; -1 where there is nothing to compare.
+        [layers, `QUANTITIES`] largest relative difference over ranks, at the step where its ratio
+        to the tolerance was largest; -1 where there is nothing to compare.
     tolerance : numpy.ndarray
         [layers, `QUANTITIES`] tolerances at these steps.
-    losses, serial_losses : list of float
     """
 
     layers: list[str]
@@ -101,46 +99,48 @@ class Result:
     serial_losses: list[float] = field(default_factory=list)
 
     def add(self, now: np.ndarray, tolerance: np.ndarray) -> None:
-        """The differences of a step, and their tolerances."""
-        more = now / np.maximum(tolerance, TINY) > self._parts
-        self.worst = np.where(more, now, self.worst)
-        self.tolerance = np.where(more, tolerance, self.tolerance)
+        """Adds the differences after a step and their tolerances."""
+        worse = now / np.maximum(tolerance, TINY) > self._ratios
+        self.worst = np.where(worse, now, self.worst)
+        self.tolerance = np.where(worse, tolerance, self.tolerance)
 
     @property
-    def _parts(self) -> np.ndarray:
-        """Differences in parts of their tolerances."""
+    def _ratios(self) -> np.ndarray:
+        """Differences over their tolerances."""
         return self.worst / np.maximum(self.tolerance, TINY)
 
     @property
     def largest(self) -> Difference:
-        """The difference that is the largest part of its tolerance."""
-        i, j = map(int, np.unravel_index(int(self._parts.argmax()), self.worst.shape))
+        """The difference with the largest ratio to its tolerance."""
+        i, j = map(int, np.unravel_index(int(self._ratios.argmax()), self.worst.shape))
         return Difference(float(self.worst[i, j]), self.layers[i], QUANTITIES[j],
                           float(self.tolerance[i, j]))
 
     @property
     def passes(self) -> bool:
-        """True where no difference is above its tolerance."""
+        """True if all differences are within their tolerances."""
         return self.largest.value <= self.largest.tolerance
 
     def check(self) -> None:
-        """Raise a RunError on every rank where a difference is above its tolerance."""
+        """Raise a RunError on every rank if a difference exceeds its tolerance."""
         if not self.passes:
-            most = self.largest
+            worst = self.largest
             raise on_all_ranks(RunError(
-                f"the plan does not train as one rank does: the {most} differs by {most.value:.2e} "
-                f"of its norm, more than {most.tolerance:.1e}; please report it with the plan file"
+                f"the plan does not train as one rank does: the {worst} differs by "
+                f"{worst.value:.2e} of its norm, more than {worst.tolerance:.1e}; please report it "
+                "with the plan file"
             ))
 
 
 def comparable(network: Network, plan: Plan, precision: str) -> Plan:
-    """The plan as it is verified: with statistics of the whole batch, as those of a rank's part
-    differ from a serial run's by design.
+    """The plan with the precision of the verification and synchronized batch normalization.
+
+    Local statistics of a rank's samples differ from a serial run by design.
     """
     if plan.fc_passes > 1 and any(layer.random for layer in network.layers[:switch(network)]):
-        raise InputError(f"the plan has {plan.fc_passes} FC passes and the network dropout before "
-                         "them, which falls on other samples in a serial run; verify it with the "
-                         "strategy owt")
+        raise InputError(f"the plan has {plan.fc_passes} FC passes and the network has dropout "
+                         "before them, which drops other elements in a serial run; verify it with "
+                         "the strategy owt")
     return replace(plan, precision=precision, batch_norm="sync")
 
 
@@ -152,18 +152,19 @@ def serial_plan(plan: Plan) -> Plan:
 
 
 class Verification:
-    """One rank of a training that is compared, after every step, with the same training on one rank
-    (rank 0's, beside its own).
+    """One rank of a training run that is compared after every step with a serial run.
+
+    Rank 0 also does the serial run.
 
     Parameters
     ----------
     plan : Plan
-        As `comparable` gives it.
+        Result of `comparable`.
 
     Raises
     ------
     InputError
-        On every rank alike: what is wrong with files, sizes or options.
+        A file, size or option is wrong. Every rank raises it.
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
@@ -176,8 +177,7 @@ class Verification:
                                  backend, options.seed)
         batch = plan.batch
         fc_passes = self.executor.fc_passes
-        #: Samples in the order in which the serial run must take them for its FC passes to have the
-        #: same ones.
+        #: Order of the samples in the serial run: its FC passes then see the same samples.
         self.order = np.arange(batch)
         if fc_passes:
             self.order = np.concatenate([p.place(np.arange(p.samples)) for p in fc_passes])
@@ -194,21 +194,21 @@ class Verification:
                              np.zeros(extents))
 
     def _serial(self, backend: Backend) -> tuple[Executor, Data]:
-        alone, plan = self.world.alone(), serial_plan(self.plan)
+        plan = serial_plan(self.plan)
         schedule = schedule_for(self.network, plan)
-        executor = Executor(self.network, plan, schedule, Communicator(alone, backend), backend,
-                            self.options.seed)
+        communicator = Communicator(self.world.alone(), backend)
+        executor = Executor(self.network, plan, schedule, communicator, backend, self.options.seed)
         return executor, Data(executor, self.options.data, self.options.seed, self.order,
                               self.options.augment)
 
-    def run(self, tell: Callable[[int, Result], None]) -> Result:
-        """All steps; `tell` hears of each.
+    def run(self, report: Callable[[int, Result], None]) -> Result:
+        """Runs all steps; calls `report` after each.
 
         Raises
         ------
         RunError
-            On every rank: a rank sent other messages than the schedule has, or the serial run has
-            blown up.
+            The messages of a rank differ from the schedule, or the serial run diverges. Every rank
+            raises it.
         """
         for step in range(self.options.steps):
             self.executor.communicator.trace.clear()
@@ -216,68 +216,67 @@ class Verification:
             self.world.agree(self._check_trace)
             expected, tolerance = self.world.bcast(self._expect(step))
             if not math.isfinite(expected):
-                raise on_all_ranks(RunError(f"the serial run's loss is {expected} at step {step}: "
+                raise on_all_ranks(RunError(f"the serial run's loss is {expected} at step {step}; "
                                             "try a smaller --rate, or other data"))
             self.result.losses.append(loss)
             self.result.serial_losses.append(expected)
             self.result.add(self._compare(loss, expected), tolerance)
-            tell(step + 1, self.result)
+            report(step + 1, self.result)
         return self.result
 
     def _check_trace(self) -> None:
         trace.check(self.executor.communicator.trace, self.schedule, self.world.rank)
 
     def _expect(self, step: int) -> tuple[float, np.ndarray]:
-        """The serial run's loss, and all tolerances; on rank 0."""
+        """The loss of the serial run, and all tolerances; valid on rank 0."""
         tolerance = np.full(self.result.worst.shape, self.options.tolerance or 0.0)
         if self.serial is None:
             return 0.0, tolerance
         loss = self.serial.iterate(step, self.sgd)
         if self.perturbed is not None:
-            other = self.perturbed.iterate(step, self.sgd)
+            perturbed_loss = self.perturbed.iterate(step, self.sgd)
             tolerance = tolerances(self.serial, self.perturbed)
-            least = np.where(np.array(QUANTITIES) == "weight", step + 1, step)
+            updates = np.where(np.array(QUANTITIES) == "weight", step + 1, step)
             noise = OPTIMIZERS[self.plan.optimizer].noise_rates * self.options.rate
-            tolerance = np.maximum(tolerance, noise * least)
-            tolerance[-1, 0] += FACTOR * abs(other - loss) / max(abs(loss), TINY)
+            tolerance = np.maximum(tolerance, noise * updates)
+            tolerance[-1, 0] += FACTOR * abs(perturbed_loss - loss) / max(abs(loss), TINY)
         return loss, tolerance
 
     # -- comparing ---------------------------------------------------------------------------------
     def _compare(self, loss: float, expected: float) -> np.ndarray:
-        """All differences after a step, layer by layer, so that no rank holds more than one whole
-        tensor of another.
-        """
+        """All differences after a step. Rank 0 broadcasts one serial tensor at a time."""
         now = np.full_like(self.result.worst, -1.0)
         for i, layer in enumerate(self.network.layers[:-1]):
             for quantity, value in (*self._blocks(layer), *self._weights(layer)):
                 now[i, QUANTITIES.index(quantity)] = value
         now[-1, 0] = abs(loss - expected) / max(abs(expected), TINY)
         now[np.isnan(now)] = np.inf
-        return self.world.most_of_each(now)
+        return self.world.max_of_each(now)
 
     def _blocks(self, layer: Layer) -> Iterator[tuple[str, float]]:
-        """Output and its gradient of the last micro-batch or FC pass."""
-        here = self.executor.last_part(layer.name)
-        layout = owned(self.network, layer, self.plan.configs[layer.name], here.samples)
-        piece = tuple(slice(*i) for i in layout.box(self.executor.rank))
-        mixed = bool(self.executor.fc_passes) and here is self.executor.passes[0]
+        """Differences of the output and its gradient in the last micro-batch or FC pass."""
+        last = self.executor.last_part(layer.name)
+        layout = owned(self.network, layer, self.plan.configs[layer.name], last.samples)
+        box = tuple(slice(*i) for i in layout.box(self.executor.rank))
+        reordered = bool(self.executor.fc_passes) and last is self.executor.passes[0]
         for quantity in ("output", "gradient"):
             if quantity == "gradient" and layer.name not in self.network.trained:
                 continue
             whole = None
             if self.serial is not None:
                 whole = getattr(self.serial.watch, f"{quantity}s")[layer.name]
-                if mixed:  # the serial run took the samples in the order of the FC passes
+                if reordered:  # the serial run took the samples in the order of the FC passes
                     whole[self.order] = whole.copy()
             shape = tuple(int(extent) for extent in layout.shape)
             expected = self.world.bcast_array(whole, shape, self.plan.dtype)
-            some = all(a.stop > a.start for a in piece)
-            kept = getattr(self.trained.watch, f"{quantity}s")
-            found = kept[layer.name] if some else expected[:0]
-            yield quantity, difference([(found, expected[piece] if some else found)], [expected])
+            pairs = []
+            if all(a.stop > a.start for a in box):
+                kept = getattr(self.trained.watch, f"{quantity}s")
+                pairs.append((kept[layer.name], expected[box]))
+            yield quantity, difference(pairs, [expected])
 
     def _weights(self, layer: Layer) -> Iterator[tuple[str, float]]:
-        """Weights, their gradients, and running statistics."""
+        """Differences of weights, their gradients, and running statistics."""
         p, x = self.executor.parameters.get(layer.name), self.network.input_shape(layer)
         if p is None:
             return
@@ -285,16 +284,16 @@ class Verification:
         weight = (rows, slice(*p.columns)) if len(p.weight_shape) > 1 else (rows,)
         of_weights = [(layer.weight_shape(x), weight), (layer.bias_shape(x), (rows,))]
         of_statistics = [((2, x[0]), (slice(None), rows))]
-        theirs = {} if self.serial is None else dict(self.serial.weights(layer))
-        for quantity, found in self.trained.weights(layer):
+        serial = {} if self.serial is None else dict(self.serial.weights(layer))
+        for quantity, tensors in self.trained.weights(layer):
             if quantity == "weight_gradient" and not whole_gradient(self.plan, self.schedule,
                                                                     layer):
                 continue
-            places = of_statistics if quantity == "running_statistics" else of_weights
-            expected, pieces = [], []
-            for i, (part, (shape, place)) in enumerate(zip(found, places, strict=False)):
-                whole = theirs[quantity][i] if theirs else None
+            boxes = of_statistics if quantity == "running_statistics" else of_weights
+            expected, pairs = [], []
+            for i, (part, (shape, box)) in enumerate(zip(tensors, boxes, strict=False)):
+                whole = serial[quantity][i] if serial else None
                 expected.append(self.world.bcast_array(whole, shape, self.plan.dtype))
                 if part.size:
-                    pieces.append((part, expected[-1][place]))
-            yield quantity, difference(pieces, expected)
+                    pairs.append((part, expected[-1][box]))
+            yield quantity, difference(pairs, expected)

@@ -1,6 +1,4 @@
-"""Mini-batches for a verification: of a data file, or random numbers that every rank draws for
-itself.
-"""
+"""Mini-batches for a verification: from a data file, or random numbers."""
 
 from __future__ import annotations
 
@@ -23,17 +21,15 @@ class Data:
     Parameters
     ----------
     path : str
-        A data file; empty for random numbers, which depend on the seed and the sample alone.
-    augment : tuple of Augmentation
-        Changes of the file's images.
+        A data file; empty for random numbers, which depend on the seed and the sample only.
     order : numpy.ndarray
-        The sample of the mini-batch at each place of the executor's. Where the order is mixed,
-        the executor reads all of the images.
+        Permutation of the samples of a mini-batch. Unless it is the identity, the executor must
+        read all samples.
 
     Raises
     ------
     InputError
-        The file is missing, damaged, or does not fit.
+        The file is missing, damaged, or does not match the network.
     """
 
     def __init__(self, executor: Executor, path: str, seed: int, order: np.ndarray,
@@ -42,13 +38,13 @@ class Data:
         self._loader = open_data(executor, path, seed, "train", augment) if path else None
 
     def counted(self, step: int) -> tuple[int, float] | None:
-        """Samples of a mini-batch that count in its loss (`Loader.counted`); None: all of them."""
+        """Samples of a mini-batch that count in its loss (`Loader.counted`); None for all."""
         if self._loader is None:
             return None
         return self._loader.counted(*divmod(step, self._loader.batches_per_epoch))
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Images of the executor's rows and box, and labels or targets of the whole mini-batch."""
+        """Images in the executor's rows and box, and the whole mini-batch's labels or targets."""
         if self._loader is not None:
             images, labels = self._loader.batch(*divmod(step, self._loader.batches_per_epoch))
             normalised = np.empty(images.shape, self._loader.dtype)
@@ -68,13 +64,13 @@ class Data:
                                  for i in self.order])
 
 
-def _stream(seed: int, what: int, number: int) -> np.random.Generator:
-    return np.random.default_rng([seed, what, number])
+def _stream(seed: int, purpose: int, sample: int) -> np.random.Generator:
+    return np.random.default_rng([seed, purpose, sample])
 
 
-def _truth(network: Network, seed: int, number: int) -> NDArray[Any]:
+def _truth(network: Network, seed: int, sample: int) -> NDArray[Any]:
     """The label or targets of a sample."""
-    rng = _stream(seed, 1, number)
+    rng = _stream(seed, 1, sample)
     if network.loss.takes_targets:
         return rng.standard_normal(network.truth_shape)
     return np.asarray(rng.integers(0, network.classes, network.truth_shape))

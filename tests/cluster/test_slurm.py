@@ -35,8 +35,8 @@ def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, 
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_a_signal_while_ranks_start_ends_the_job_in_good_order(
-        name: str, slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_a_signal_while_ranks_start_ends_the_job_cleanly(name: str, slurm: dict[str, str],
+                                                         data: Path, tmp_path: Path) -> None:
     """Slurm sends it to all processes of the job, watchers and ranks."""
     subprocess.run([sys.executable, "-m", "hpcpar", "plan", "--network", "lenet5", "--strategy",
                     "data", "--batch", "16", "--ranks", "2", "-o", tmp_path / "plan.json"],

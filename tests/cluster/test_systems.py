@@ -108,7 +108,7 @@ def test_goes_on_after_an_interrupt(system: System, sweep: Sweep, data: Path,
     first.send_signal(signal.SIGINT)
     said = first.stderr.read()
     assert first.wait(20) == 130
-    assert f"jobs {job} go on" in said and f"{SCHEDULERS[system.name].cancel} {job}" in said
+    assert f"jobs {job} keep running" in said and f"{SCHEDULERS[system.name].cancel} {job}" in said
     again = sweep("--one-allocation", "--json")
     assert again.returncode == 0 and "submitted" not in again.stderr, again.stderr
     assert {p["state"] for p in points(again).values()} == {"done"}

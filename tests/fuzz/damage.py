@@ -52,7 +52,7 @@ def _names(f: h5py.File) -> list[str]:
 
 
 def _new(rng: Random, f: h5py.File, name: str) -> None:
-    """A data set of another type, shape or content in place of what is there."""
+    """A data set of another type, shape or content in place of the one in the file."""
     old = f.get(name)
     value: Any = None
     if isinstance(old, h5py.Dataset) and old.shape is not None and old.size < 1 << 20:

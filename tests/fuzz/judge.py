@@ -30,9 +30,9 @@ ROOM_BYTES = 3 << 30
 #: Names of numbers that are never negative, by their ends.
 _POSITIVE = re.compile(r"(?<!^rest)(?<!^excess)(_s|_bytes|flops|_per_s|^ranks|^batch"
                        r"|^samples|parameters|node_hours|efficiency|^epochs|images_per_s)$")
-#: What a terminal would obey.
+#: Control characters that a terminal would obey.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: A number in a table that is none.
+#: A word in a table where a number belongs.
 _NO_NUMBER = re.compile(r"(?<![\w./+'\"=-])[-+]?(nan|inf)(?![\w./'\"-])")
 
 #: Where words of the user stand: directives, modules, names of data files.
@@ -71,7 +71,7 @@ def _limited() -> Iterator[None]:
 
 
 def command(argv: Sequence[str]) -> str:
-    """What is wrong with a command's end; empty where nothing is."""
+    """The fault in how a command ended; empty if there is none."""
     out, err, begin = io.StringIO(), io.StringIO(), time.perf_counter()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limited():

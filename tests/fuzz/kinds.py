@@ -230,4 +230,4 @@ def options(rng: Random, base: Base) -> Case:
 KINDS: dict[str, Callable[[Random, Base], Case]] = {
     f.__name__: f for f in (plan, network, machine, site, job, onnx, data, checkpoint, record,
                             sweep, arrays, pictures, options)}
-TURNS = (*KINDS, "options", "options", "plan", "machine", "onnx", "record")
+ROTATION = (*KINDS, "options", "options", "plan", "machine", "onnx", "record")

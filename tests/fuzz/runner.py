@@ -19,7 +19,7 @@ from hpcpar.report.pictures import pyplot
 from hpcpar.sweep import report
 from tests.fuzz import judge
 from tests.fuzz.base import Base, inside
-from tests.fuzz.kinds import KINDS, TURNS
+from tests.fuzz.kinds import KINDS, ROTATION
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Pyplot:
     missing = False
 
     def __call__(self) -> Any:
-        """The module, or what is said where it is not installed."""
+        """The module, or the error that users get where it is not installed."""
         if self.missing:
             raise InputError("plots need matplotlib")
         return pyplot()
@@ -81,7 +81,7 @@ def run_cases(base: Base, seed: int, numbers: range, kind: str = "",
     seen: Counter[str] = Counter()
     with judge.bounded():
         for number in numbers:
-            failure = run_case(base, seed, kind or TURNS[number % len(TURNS)], number)
+            failure = run_case(base, seed, kind or ROTATION[number % len(ROTATION)], number)
             if failure is not None:
                 failures.append(failure)
                 seen[failure.cause] += 1

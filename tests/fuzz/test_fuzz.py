@@ -41,7 +41,7 @@ def test_no_mutation_gives_a_traceback_a_hang_or_nonsense(
     ("print('')", "is not JSON"),
     ("time.sleep(9)", "takes more than 1 s"),
 ])
-def test_the_judge_finds(code: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_finds_faults(code: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, object] = {}
     exec(f"import sys, time\ndef main(argv):\n    {code}\n    return 0", made)
     monkeypatch.setattr(judge, "main", made["main"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.kernels.interface import ConvSpec, PoolSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, PoolSpec, Segment
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from tests.kernel_cases import *  # noqa: F403
 
@@ -257,7 +257,7 @@ def test_blocks_of_images_change_nothing(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int64", "int16"])
-def test_copies(gpu: Any, dtype: str) -> None:
+def test_copies_keep_values(gpu: Any, dtype: str) -> None:
     host = np.arange(60).astype(dtype).reshape(3, 4, 5)
     buffer = gpu.host_buffer(60, dtype)
     assert buffer.shape == (60,) and buffer.dtype == dtype and gpu.host_buffer(0, dtype).size == 0

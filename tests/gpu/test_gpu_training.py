@@ -39,7 +39,7 @@ def losses(name: str, backend: Any, precision: str,
 
 @pytest.mark.parametrize(("precision", "within"), [("fp64", 1e-10), ("fp32", 1e-3)])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_training_is_the_cpus(name: str, precision: str, within: float, gpu: Any) -> None:
+def test_training_equals_the_cpus(name: str, precision: str, within: float, gpu: Any) -> None:
     expected = losses(name, NumpyBackend(), precision)
     assert losses(name, gpu, precision) == pytest.approx(expected, rel=within)
 
@@ -48,7 +48,7 @@ def test_two_trainings_give_the_same_bits(gpu: Any) -> None:
     assert losses("alexnet", gpu, "fp32") == losses("alexnet", gpu, "fp32")
 
 
-def test_nccl_alone(gpu: Any) -> None:
+def test_a_single_rank_trains_with_nccl(gpu: Any) -> None:
     try:
         gpu.require_groups()
     except InputError as err:

@@ -16,7 +16,7 @@ import pytest
 from hpcpar.cli.main import main
 from tests.limits import LIMIT_S
 
-#: Of the repository: some jobs train networks of the tests.
+#: The repository: some jobs train networks that are defined in tests/.
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -20,7 +20,7 @@ def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_on_ranks(ranks: int, hpcpar: Run) -> None:
+def test_doctor_reports_every_rank(ranks: int, hpcpar: Run) -> None:
     done = hpcpar(ranks, "doctor", "--json")
     assert done.returncode == 0, done.stderr
     found = findings(done)
@@ -30,7 +30,7 @@ def test_on_ranks(ranks: int, hpcpar: Run) -> None:
             "folder"} <= set(found)
 
 
-def test_separate_worlds_are_a_problem(hpcpar: Run) -> None:
+def test_separate_worlds_are_reported(hpcpar: Run) -> None:
     done = hpcpar(0, "doctor", "--json", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0")
     assert done.returncode == 2
     found = findings(done)["launcher"]
@@ -41,7 +41,7 @@ def test_separate_worlds_are_a_problem(hpcpar: Run) -> None:
     assert other.returncode == 2 and "problem" not in other.stdout, "one of them speaks"
 
 
-def test_without_mpi4py(tmp_path: Path) -> None:
+def test_a_missing_mpi4py_is_reported(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')\n")
     env = clean_environment()
     env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
@@ -51,7 +51,7 @@ def test_without_mpi4py(tmp_path: Path) -> None:
     assert "pip install 'hpcpar[mpi]'" in findings(done)["MPI"]["remedy"]
 
 
-def test_threads_that_are_no_number(hpcpar: Run) -> None:
+def test_a_number_of_threads_that_is_not_a_number_is_reported(hpcpar: Run) -> None:
     done = hpcpar(0, "doctor", OPENBLAS_NUM_THREADS="many")
     assert done.returncode == 2
     assert (done.stderr.strip()

@@ -42,7 +42,7 @@ class Elastic:
 
     @property
     def losses(self) -> int:
-        return self.log.count("going on with")
+        return self.log.count("continuing with")
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + LIMIT_S
@@ -67,8 +67,8 @@ class Elastic:
             time.sleep(1)
 
 
-def test_killed_ranks_change_the_plan_and_not_the_training(
-        hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_killed_ranks_change_the_plan_but_not_the_training(hpcpar: Run, plan: Make, digits: Path,
+                                                           tmp_path: Path) -> None:
     """Over three changes of the number of ranks, every iteration has the serial one's loss."""
     words = ["--plan", plan(3, "data", precision="fp64", batch=48), "--data", digits, "--epochs",
              10**6, "--checkpoint", tmp_path / "c.h5", "--checkpoint-every", "5steps", "--out",

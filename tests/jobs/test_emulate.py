@@ -24,14 +24,14 @@ Make = Callable[..., Path]
 @pytest.mark.parametrize(("ranks", "strategy", "more"), [
     (4, "data", {}), (3, "spatial", {}), (2, "pipeline", {"order": "1f1b", "microbatches": 4}),
     (4, "owt-c", {}), (1, "data", {})])
-def test_computing_takes_its_time_and_messages_are_sent(
+def test_computing_takes_the_predicted_time_and_messages_are_real(
         hpcpar: Run, plan: Make, digits: Path, tmp_path: Path, ranks: int, strategy: str,
         more: dict[str, object]) -> None:
     path, out = plan(ranks, strategy, batch=96, **more), tmp_path / "run.h5"
     done = hpcpar(ranks, "run", "--plan", path, "--data", digits, "--steps", 12, "--device",
                   "emulate", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert "loss and accuracy mean nothing" in done.stderr
+    assert "loss and accuracy are meaningless" in done.stderr
     run = record_file.read(str(out))
     given = plans.load(str(path))
     simulator = Simulator(given.network.build(), given, plan_and_machine(given, None)[1])
@@ -46,8 +46,8 @@ def test_computing_takes_its_time_and_messages_are_sent(
 
 
 @pytest.mark.parametrize("words", [("--checkpoint", "c.h5"), ("--resume", "c.h5")])
-def test_nothing_is_trained_so_nothing_is_saved(
-        hpcpar: Run, plan: Make, digits: Path, tmp_path: Path, words: tuple[str, str]) -> None:
+def test_an_emulated_run_refuses_to_save(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path,
+                                         words: tuple[str, str]) -> None:
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--device", "emulate",
                   words[0], tmp_path / words[1])
     assert done.returncode == 2

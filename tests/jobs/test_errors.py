@@ -34,22 +34,23 @@ def said(done: subprocess.CompletedProcess[str], status: int, *words: str) -> No
         assert word in lines[0]
 
 
-def test_other_number_of_ranks(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_a_plan_for_another_number_of_ranks_is_refused(hpcpar: Run, plan: Make,
+                                                       digits: Path) -> None:
     said(hpcpar(3, "run", "--plan", plan(2, "data"), "--data", digits), 2, "plan is for 2 ranks",
          "has 3", "mpiexec -n 2")
 
 
-def test_truncated_data(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_truncated_data_are_refused(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.h5"
     cut.write_bytes(digits.read_bytes()[: digits.stat().st_size // 2])
     said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", cut), 2, "cut.h5", "hpcpar data")
 
 
-def test_missing_data(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+def test_missing_data_are_refused(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
     said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", tmp_path / "none.h5"), 2, "none.h5")
 
 
-def test_wrong_image_shape(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_images_of_the_wrong_shape_are_refused(hpcpar: Run, plan: Make, digits: Path) -> None:
     done = hpcpar(2, "run", "--plan", plan(2, "data", input="1x12x12"), "--data", digits)
     said(done, 2, "1x8x8", "1x12x12")
 
@@ -70,8 +71,8 @@ def test_diverging_training_stops(hpcpar: Run, plan: Make, digits: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["run", "verify"])
-def test_weights_that_the_source_trains_otherwise(command: str, hpcpar: Run, plan: Make,
-                                                  digits: Path, tmp_path: Path) -> None:
+def test_weights_that_the_source_trains_differently_are_refused(
+        command: str, hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     net = network("lenet5", (1, 8, 8))
     file = tmp_path / "net.json"
     save(replace(net, layers=tuple(replace(layer, weights="otherwise") if layer.name == "conv2"
@@ -81,7 +82,8 @@ def test_weights_that_the_source_trains_otherwise(command: str, hpcpar: Run, pla
          "can be planned, but not run")
 
 
-def test_plan_of_another_version(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_a_plan_of_another_version_is_refused(hpcpar: Run, plan: Make, digits: Path,
+                                              tmp_path: Path) -> None:
     data = json.loads(plan(2, "data").read_text())
     data["hpcpar_plan"] = 99
     path = tmp_path / "plan.json"
@@ -91,8 +93,8 @@ def test_plan_of_another_version(hpcpar: Run, plan: Make, digits: Path, tmp_path
 
 
 @pytest.mark.parametrize("command", ["run", "verify"])
-def test_batch_normalisation_of_one_value(command: str, hpcpar: Run, plan: Make,
-                                          tmp_path: Path) -> None:
+def test_batch_normalisation_of_one_value_is_refused(command: str, hpcpar: Run, plan: Make,
+                                                     tmp_path: Path) -> None:
     """As PyTorch refuses it; `hpcpar plan` makes no such plan."""
     made = hpcpar(0, "data", "synthetic", tmp_path / "d.h5", "--input", "3x8x8", "--samples", 4)
     assert made.returncode == 0, made.stderr
@@ -117,13 +119,13 @@ def test_the_network_of_a_stranger_s_plan_is_not_imported(command: str, hpcpar: 
     assert not list(tmp_path.glob("*.caught"))
 
 
-def test_no_gpu(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_a_missing_gpu_is_reported(hpcpar: Run, plan: Make, digits: Path) -> None:
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--device", "gpu",
                   CUDA_VISIBLE_DEVICES="-1")
     said(done, 2, "gpu", "--device cpu")
 
 
-def test_no_mpi(plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_a_missing_mpi_is_reported(plan: Make, digits: Path, tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')\n")
     env = clean_environment(
         PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -134,33 +136,34 @@ def test_no_mpi(plan: Make, digits: Path, tmp_path: Path) -> None:
     said(done, 2, "no usable MPI", "pip install 'hpcpar[mpi]'")
 
 
-def test_separate_worlds(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_separate_worlds_are_reported(hpcpar: Run, plan: Make, digits: Path) -> None:
     done = hpcpar(0, "run", "--plan", plan(1, "data"), "--data", digits, OMPI_COMM_WORLD_SIZE="4")
     said(done, 2, "4 processes", "srun --mpi=")
 
 
-def test_resume_from_another_network(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_network_is_refused(hpcpar: Run, plan: Make, digits: Path,
+                                                    tmp_path: Path) -> None:
     save = tmp_path / "c.h5"
     done = hpcpar(1, "run", "--plan", plan(1, "data", network="mlp"), "--data", digits, "--steps",
                   2, "--checkpoint", save)
     assert done.returncode == 0, done.stderr
     words = ("run", "--plan", plan(2, "data"), "--data", digits)
     said(hpcpar(2, *words, "--resume", save), 2, "mlp", "lenet5")
-    said(hpcpar(2, *words, "--checkpoint", save), 2, "exists; go on from it with --resume")
+    said(hpcpar(2, *words, "--checkpoint", save), 2, "exists; resume from it with --resume")
     said(hpcpar(2, *words, "--out", plan(2, "filter")), 2, "exists and is not a run record")
 
 
-def test_momentum_out_of_range(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_momentum_out_of_range_is_refused(hpcpar: Run, plan: Make, digits: Path) -> None:
     said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--momentum", 1.5), 2,
          "momentum")
 
 
 @pytest.mark.parametrize("option", ["--epochs", "--steps"])
-def test_no_length(option: str, hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_negative_lengths_are_refused(option: str, hpcpar: Run, plan: Make, digits: Path) -> None:
     said(hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, option, -1), 2, option)
 
 
-def test_gpu_buffers_without_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_gpu_buffers_need_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     told = "--transport nccl needs GPUs, but --device is cpu: add --device gpu, or drop"
     said(hpcpar(2, "calibrate", "--transport", "nccl", "-o", tmp_path / "m.toml"), 2, told)
     assert not (tmp_path / "m.toml").exists()
@@ -170,7 +173,7 @@ def test_gpu_buffers_without_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_pa
          "--math tf32 needs GPUs")
 
 
-def test_precisions_that_are_not_run(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_precisions_that_cannot_run_are_refused(hpcpar: Run, plan: Make, digits: Path) -> None:
     words = ("--data", digits, "--steps", 1)
     mixed = plan(2, "data", precision="amp", machine="dgx-a100")
     said(hpcpar(2, "run", "--plan", mixed, *words), 2,
@@ -178,11 +181,12 @@ def test_precisions_that_are_not_run(hpcpar: Run, plan: Make, digits: Path) -> N
     cores = hpcpar(2, "run", "--plan", plan(2, "data", precision="tf32", machine="dgx-a100"),
                    *words)
     assert cores.returncode == 0
-    assert ("note: the plan's precision is tf32, --device cpu computes products in fp32: its "
-            "prediction does not hold for this run") in cores.stderr
+    assert ("note: the plan's precision is tf32, but --device cpu computes products in fp32, so "
+            "its prediction does not hold for this run") in cores.stderr
 
 
-def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_is_refused(hpcpar: Run, plan: Make, digits: Path,
+                                                    tmp_path: Path) -> None:
     """Found before the training, not after it."""
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--out",
                   tmp_path / "no" / "run.h5")
@@ -190,7 +194,7 @@ def test_unwritable_record(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path
     assert "epoch" not in done.stderr
 
 
-def test_a_rank_with_another_plan(mpiexec: str, plan: Make, digits: Path) -> None:
+def test_ranks_with_different_plans_are_refused(mpiexec: str, plan: Make, digits: Path) -> None:
     """Found before the first message, and by all ranks: nobody waits for what never comes."""
     job = [mpiexec]
     for count, strategy in ((2, "filter"), (1, "data")):

@@ -31,7 +31,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "images.h5"
 
 
-def test_crops_and_flips_train_as_on_one_rank(hpcpar: Run, plan: Make, images: Path) -> None:
+def test_crops_and_flips_train_the_same_on_any_number_of_ranks(
+        hpcpar: Run, plan: Make, images: Path) -> None:
     """Bit for bit again on the same ranks; up to the order of sums on others, evaluation too."""
     shape = {"input": "3x12x11", "classes": 3, "batch": 8, "precision": "fp64"}
     words = ("--data", images, *AUGMENT, "--epochs", 3, "--json")

@@ -69,8 +69,8 @@ def has_begun(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("whom", ["one", "all", "launcher"])
-def test_a_signal_while_ranks_start_ends_the_job_in_good_order(
-        whom: str, mpiexec: str, digits: Path, plan: Make, tmp_path: Path) -> None:
+def test_a_signal_while_ranks_start_ends_the_job_cleanly(whom: str, mpiexec: str, digits: Path,
+                                                         plan: Make, tmp_path: Path) -> None:
     """At a seeded moment after the first lines of all processes, mostly before MPI is up."""
     words = ["--plan", plan(2, "data"), "--data", digits, "--epochs", 10**6, "--checkpoint",
              tmp_path / "c.h5"]
@@ -104,9 +104,8 @@ def curve(hpcpar: Run, plan: Make, digits: Path, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_a_signal_to_a_rank_ends_the_job_in_good_order(
-        name: str, job: subprocess.Popen[str], hpcpar: Run, plan: Make, digits: Path,
-        tmp_path: Path) -> None:
+def test_a_signal_to_a_rank_ends_the_job_cleanly(name: str, job: subprocess.Popen[str], hpcpar: Run,
+                                                 plan: Make, digits: Path, tmp_path: Path) -> None:
     """All ranks write a checkpoint and the record; what goes on from them is one training."""
     begin_s = time.monotonic()
     os.kill(ranks(tmp_path)[-1], getattr(signal, name))
@@ -129,8 +128,9 @@ def test_a_signal_to_a_rank_ends_the_job_in_good_order(
     np.testing.assert_allclose(whole.loss, curve(hpcpar, plan, digits, done + 15), rtol=1e-9)
 
 
-def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
-        job: subprocess.Popen[str], hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_a_killed_job_leaves_a_record_and_resumes_elsewhere(job: subprocess.Popen[str], hpcpar: Run,
+                                                            plan: Make, digits: Path,
+                                                            tmp_path: Path) -> None:
     for rank in ranks(tmp_path):
         os.kill(rank, signal.SIGKILL)
     job.communicate(timeout=LIMIT_S)
@@ -145,20 +145,20 @@ def test_a_job_that_is_killed_has_a_record_and_goes_on_elsewhere(
                   tmp_path / "run.h5", *WORDS)
     np.testing.assert_allclose(summary(rest)["losses"],
                                curve(hpcpar, plan, digits, done + 10)[done:], rtol=1e-9)
-    # that record is of another plan
+    # the moved record belongs to another plan
     assert record_file.read(str(tmp_path / "run.1.h5")).iterations == left.iterations
 
 
-def test_a_limit_of_time_ends_the_job_before_it(hpcpar: Run, plan: Make, digits: Path,
-                                                tmp_path: Path) -> None:
+def test_a_time_limit_ends_the_job_early(hpcpar: Run, plan: Make, digits: Path,
+                                         tmp_path: Path) -> None:
     begin_s, limit_s = time.monotonic(), round(10 + 4 * SLOWNESS)
     done = hpcpar(2, "run", "--plan", plan(2, "data"), "--data", digits, "--epochs", 10**6,
                   "--checkpoint", tmp_path / "c.h5", "--time-limit", f"{limit_s}s")
     assert done.returncode == STATUS and time.monotonic() - begin_s < limit_s, done.stderr
-    assert "stopped by its limit of time after step" in done.stderr and (tmp_path / "c.h5").exists()
+    assert "stopped by its time limit after step" in done.stderr and (tmp_path / "c.h5").exists()
 
 
-def test_damaged_checkpoints_are_refused_by_name_and_partly_taken(
+def test_damaged_checkpoints_are_named_and_can_be_taken_in_part(
         hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
     path = tmp_path / "c.h5"
     words: tuple[Any, ...] = ("run", "--plan", plan(2, "filter"), "--data", digits)

@@ -34,10 +34,11 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("ranks", "synchronisation"), [(1, "allreduce"), (2, "sharded")])
-def test_a_resumed_training_equals_one_that_was_not_interrupted(
-        ranks: int, synchronisation: str, mpiexec: str, digits: Path, tmp_path: Path) -> None:
+def test_a_resumed_training_equals_an_uninterrupted_one(ranks: int, synchronisation: str,
+                                                        mpiexec: str, digits: Path,
+                                                        tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    with outside.known():
+    with outside.registered():
         plan("lenet5", ranks, 16, input="1x8x8", strategy="data", optimizer="nesterov",
              synchronisation=synchronisation).save(str(path))
     words = ("run", "--plan", path, "--data", digits, "--json")
@@ -53,9 +54,9 @@ def test_a_resumed_training_equals_one_that_was_not_interrupted(
     assert all(np.array_equal(value, found[name]) for name, value in expected.items())
 
 
-def test_verify_knows_them(mpiexec: str, tmp_path: Path) -> None:
+def test_verify_runs_outside_strategies_and_optimizers(mpiexec: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    with outside.known():
+    with outside.registered():
         plan("lenet5", 4, 16, strategy="halves:2x2", optimizer="nesterov").save(str(path))
     done = job(mpiexec, 4, "verify", "--plan", path, "--steps", 2)
     assert done.returncode == 0 and "The plan trains as one rank does" in done.stdout, done.stderr

@@ -44,9 +44,9 @@ def test_several_ranks_learn_as_one_does(name: str, shape: str, options: tuple[s
         assert 1 / 3 <= pixels["most_frequent_share"] < 1 and 0 < pixels["mean_dice"] < 1
 
 
-def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
-                                                      tmp_path: Path) -> None:
-    """Almost all pixels are of one class: an accuracy of 97% would mean nothing."""
+def test_a_run_reports_classes_that_the_accuracy_of_pixels_hides(
+        hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    """Almost all pixels belong to one class: an accuracy of 97% would mean nothing."""
     images = np.random.default_rng(0).integers(0, 255, (12, 1, 17, 16), np.uint8)
     labels = np.ones((12, 17, 16), np.int64)
     labels[:, :2, :4] = 0
@@ -60,15 +60,15 @@ def test_a_run_tells_what_an_accuracy_of_pixels_hides(hpcpar: Run, plan: Make,
     done = hpcpar(2, "run", "--plan", path, "--data", data, "--epochs", 1, "--rate", 0.5,
                   "--out", out)
     assert done.returncode == 0, done.stderr
-    share = "(97.1% are class 1, mean Dice of the other classes 0."
-    assert f"% of the held-out pixels right {share}" in done.stdout
+    share = "(97.1% belong to class 1, mean Dice of the other classes 0."
+    assert f"% accurate on held-out pixels {share}" in done.stdout
     assert f"% of pixels {share}" in done.stderr
     shown = hpcpar(1, "compare", out).stdout
     assert f"% of pixels {share}" in shown and "Dice by class: 0: 0." in shown
     assert "IoU by class: 0: 0." in shown
 
 
-def test_pixels_that_do_not_count(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+def test_ignored_pixels_do_not_count(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
     """16-bit images with masks in one .npz file, 255 where nobody knows: verified, and trained on
     several ranks as on one.
     """
@@ -91,7 +91,7 @@ def test_pixels_that_do_not_count(hpcpar: Run, plan: Make, tmp_path: Path) -> No
     assert several["test_accuracy"] == pytest.approx(one["test_accuracy"], abs=1e-12)
 
 
-def test_ranks_without_a_part_of_a_signal(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+def test_ranks_may_lack_a_part_of_a_signal(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
     """A signal cut into more parts than it has columns trains as on one rank."""
     data, network = tmp_path / "data.h5", "tests.jobs.networks:short_waves"
     made = hpcpar(1, "data", "synthetic", data, "--input", "2x5", "--classes", 3, "--samples", 16,
@@ -110,8 +110,8 @@ def test_a_loss_over_pixels_is_verified(hpcpar: Run, plan: Make) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_dice_is_trained_watched_and_gone_on_with(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
-    """The table and the record of a training in two parts, on a cut image, are those of one."""
+def test_dice_is_trained_reported_and_resumed(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    """A training in two parts, on a cut image, leaves the same table and record as one run."""
     data, table, out = (tmp_path / name for name in ("data.h5", "run.csv", "run.h5"))
     made = hpcpar(1, "data", "synthetic", data, "--input", "1x17x16", "--classes", 3, "--pixels",
                   "--samples", 16, "--test-samples", 5)

@@ -75,9 +75,8 @@ def serial_losses(hpcpar: Run, make: Make, options: dict[str, int],
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_checkpoint_under_one_plan_goes_on_under_another(
-    optimizer: str, hpcpar: Run, make: Make, digits: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_resumes_under_another_plan(optimizer: str, hpcpar: Run, make: Make,
+                                                 digits: Path, tmp_path: Path) -> None:
     """Weights, the optimiser's state and running statistics come from the file, and inference reads
     them under any plan.
     """
@@ -107,8 +106,8 @@ def test_checkpoint_under_one_plan_goes_on_under_another(
     assert seen[0]["test_loss"] == pytest.approx(ours["test_loss"], rel=1e-9)
 
 
-def test_another_optimizer_does_not_go_on(hpcpar: Run, make: Make, digits: Path,
-                                          tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_optimizer_is_refused(hpcpar: Run, make: Make, digits: Path,
+                                                      tmp_path: Path) -> None:
     save = tmp_path / "c.h5"
     done = hpcpar(1, "run", "--plan", make("serial"), "--data", digits, "--steps", 1,
                   "--checkpoint", save)
@@ -118,7 +117,8 @@ def test_another_optimizer_does_not_go_on(hpcpar: Run, make: Make, digits: Path,
     assert done.returncode == 2 and "was trained with the optimizer momentum" in done.stderr
 
 
-def test_fc_passes(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_several_passes_of_fully_connected_layers_train(hpcpar: Run, plan: Make, digits: Path,
+                                                        tmp_path: Path) -> None:
     """One weird trick's variable batch trains, and is compared."""
     record = tmp_path / "run.h5"
     done = hpcpar(2, "run", "--plan", plan(2, "owt-c"), "--data", digits, "--epochs", 1, "--json",
@@ -127,7 +127,8 @@ def test_fc_passes(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> Non
     assert hpcpar(0, "compare", record).returncode == 0
 
 
-def test_forward_only(hpcpar: Run, make: Make, digits: Path, tmp_path: Path) -> None:
+def test_forward_only_runs_from_a_checkpoint(hpcpar: Run, make: Make, digits: Path,
+                                             tmp_path: Path) -> None:
     """Inference in a pipeline, recorded and compared; what belongs to a training is refused."""
     record = tmp_path / "run.h5"
     words = ("--plan", make("pipeline"), "--data", digits, "--forward-only")
@@ -144,7 +145,7 @@ def test_forward_only(hpcpar: Run, make: Make, digits: Path, tmp_path: Path) -> 
     assert refused.returncode == 2 and "--epochs has no effect with" in refused.stderr
 
 
-def test_volumes_and_targets(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+def test_volumes_and_targets_train(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
     """CosmoFlow on small volumes, cut by depth: a test loss instead of an accuracy."""
     data, record = tmp_path / "cubes.h5", tmp_path / "run.h5"
     shown = ("--input", "2x16x16x16", "--targets", 3, "--samples", 12, "--test-samples", 5)
@@ -160,7 +161,7 @@ def test_volumes_and_targets(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
             f["test_accuracy"]).all()
 
 
-def test_resnet50(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+def test_resnet50_trains(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
     """The real network in a pipeline with micro-batches."""
     data = tmp_path / "images.h5"
     shown = ("--input", "3x32x32", "--classes", 10, "--samples", 8)

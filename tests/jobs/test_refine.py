@@ -14,7 +14,8 @@ from tests.jobs.conftest import Run
 Make = Callable[..., Path]
 
 
-def test_calibrate_run_refine(hpcpar: Run, plan: Make, digits: Path, tmp_path: Path) -> None:
+def test_a_record_refines_the_machine(hpcpar: Run, plan: Make, digits: Path,
+                                      tmp_path: Path) -> None:
     made, machine, out = plan(2, "spatial"), tmp_path / "m.toml", tmp_path / "run.h5"
     done = hpcpar(2, "calibrate", "--for", made, "-o", machine)
     assert done.returncode == 0, done.stderr
@@ -42,20 +43,21 @@ def test_calibrate_run_refine(hpcpar: Run, plan: Make, digits: Path, tmp_path: P
     (("-o", "none.toml", "--refine", "none.h5"), "cannot read machine file none.toml"),
     (("-o", "none.toml", "--refine"), "expected at least one argument"),
 ])
-def test_nothing_to_refine(words: tuple[str, ...], message: str, hpcpar: Run) -> None:
+def test_calibrate_refuses_bad_requests_in_one_line(words: tuple[str, ...], message: str,
+                                                    hpcpar: Run) -> None:
     done = hpcpar(0, "calibrate", *words)
     assert done.returncode == 2 and message in done.stderr and len(
         done.stderr.strip().splitlines()) == 1
 
 
-def test_calibrate_for_auto(hpcpar: Run, tmp_path: Path) -> None:
-    """What it says it chose is what `plan` takes, and all that this computes was measured."""
+def test_calibration_for_auto_measures_the_chosen_plan(hpcpar: Run, tmp_path: Path) -> None:
+    """`plan` takes the reported choice, and every compute step of it was measured."""
     machine = tmp_path / "m.toml"
     network = ("--network", "lenet5", "--input", "1x8x8", "--batch", 16)
     done = hpcpar(2, "calibrate", "--for", "auto", *network, "--budget", "2min", "-o", machine)
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
-    assert first.startswith("auto takes ") and "it stands after" in first
+    assert first.startswith("auto chooses ") and "unchanged after" in first
     found = files.load(str(machine)).quality["search"]
     assert found["stands"] and 0 < found["measured"] <= found["shapes"]
     done = hpcpar(0, "plan", *network, "--ranks", 2, "--machine", machine, "--json")
@@ -69,7 +71,7 @@ def test_calibrate_for_auto(hpcpar: Run, tmp_path: Path) -> None:
     (("--for", "auto", "--network", "lenet5", "--batch", 8, "--strategy", "data"), "leave out"),
     (("--network", "lenet5", "--batch", 8, "--budget", "5min"), "--budget needs --for auto"),
 ])
-def test_what_contradicts_auto(words: tuple[str, ...], message: str, hpcpar: Run,
-                               tmp_path: Path) -> None:
+def test_options_that_contradict_auto_are_refused(words: tuple[str, ...], message: str, hpcpar: Run,
+                                                  tmp_path: Path) -> None:
     done = hpcpar(0, "calibrate", *words, "-o", tmp_path / "m.toml")
     assert done.returncode == 2 and message in done.stderr

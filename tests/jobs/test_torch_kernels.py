@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed (extra 'oracle')")
 
 
 @pytest.mark.parametrize("strategy", ["data", "spatial", "filter"])
-def test_it_trains_as_numpy_does(hpcpar: Run, plan: Callable[..., Path], digits: Path,
-                                 strategy: str) -> None:
+def test_pytorchs_kernels_train_as_numpys_do(hpcpar: Run, plan: Callable[..., Path], digits: Path,
+                                             strategy: str) -> None:
     """The same losses to rounding, in float64, and the schedule's messages."""
     path = plan(2, strategy, precision="fp64")
     losses = [summary(hpcpar(2, "run", "--plan", path, "--data", digits, "--steps", 6, "--kernels",
@@ -25,8 +25,8 @@ def test_it_trains_as_numpy_does(hpcpar: Run, plan: Callable[..., Path], digits:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_machine_is_calibrated_under_its_name(hpcpar: Run, plan: Callable[..., Path],
-                                                digits: Path, tmp_path: Path) -> None:
+def test_a_calibration_with_pytorchs_kernels_plans_and_runs(hpcpar: Run, plan: Callable[..., Path],
+                                                            digits: Path, tmp_path: Path) -> None:
     path, machine = plan(2, "data"), tmp_path / "m.toml"
     done = hpcpar(2, "calibrate", "--for", path, "--kernels", "torch", "-o", machine)
     assert done.returncode == 0, done.stderr
@@ -39,8 +39,8 @@ def test_a_machine_is_calibrated_under_its_name(hpcpar: Run, plan: Callable[...,
     assert "measured with convolutions PyTorch" in done.stderr and "has NumPy" in done.stderr
 
 
-def test_it_is_refused_on_gpus_in_one_line(hpcpar: Run, plan: Callable[..., Path],
-                                           digits: Path) -> None:
+def test_pytorchs_kernels_are_refused_on_gpus_in_one_line(hpcpar: Run, plan: Callable[..., Path],
+                                                          digits: Path) -> None:
     done = hpcpar(1, "run", "--plan", plan(1, "data"), "--data", digits, "--device", "gpu",
                   "--kernels", "torch")
     assert done.returncode == 2 and "--kernels torch runs on CPUs" in done.stderr

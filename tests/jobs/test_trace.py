@@ -36,7 +36,7 @@ def runs(hpcpar: Run, plan: Make, digits: Path,
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_times_of_steps(name: str, runs: dict[str, Path]) -> None:
+def test_records_have_the_times_of_all_steps(name: str, runs: dict[str, Path]) -> None:
     run = record_file.read(str(runs[name]))
     assert (run.start_s is not None
             and run.end_s is not None
@@ -68,7 +68,7 @@ def test_times_of_steps(name: str, runs: dict[str, Path]) -> None:
     assert np.nanmax(late[:, :, collective], initial=-1.0) <= slack
 
 
-def test_compare(runs: dict[str, Path], hpcpar: Run) -> None:
+def test_compare_accounts_for_the_whole_error(runs: dict[str, Path], hpcpar: Run) -> None:
     done = hpcpar(0, "compare", *runs.values(), "--json")
     assert done.returncode == 0, done.stderr
     rows = dict(zip(runs, json.loads(done.stdout)["runs"], strict=True))
@@ -90,7 +90,8 @@ def test_compare(runs: dict[str, Path], hpcpar: Run) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_trace(name: str, runs: dict[str, Path], hpcpar: Run, tmp_path: Path) -> None:
+def test_trace_shows_simulated_and_measured_iterations(name: str, runs: dict[str, Path],
+                                                       hpcpar: Run, tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
     # all of them: ranks in step may pass several iterations without waiting for each other
     done = hpcpar(0, "trace", runs[name], "-o", out, "--iterations", 30)

@@ -64,7 +64,7 @@ def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[s
     assert ("by design" in done.stderr) == ("batch_norm" in options)
 
 
-def test_fc_passes_on_real_data(hpcpar: Run, plan: Make, digits: Path) -> None:
+def test_several_passes_are_verified_on_real_data(hpcpar: Run, plan: Make, digits: Path) -> None:
     for strategy in ("owt-b", "owt-c"):
         done = hpcpar(2, "verify", "--plan", plan(2, strategy), "--data", digits, "--steps", 2)
         assert done.returncode == 0, done.stderr
@@ -79,23 +79,24 @@ def test_a_rank_with_other_weights_is_found(mpiexec: str, plan: Make) -> None:
     assert any(line.startswith("fc2") and "!" in line for line in done.stdout.splitlines())
 
 
-def test_a_rank_that_is_stuck_ends_the_job(mpiexec: str, plan: Make, digits: Path) -> None:
+def test_a_stuck_rank_ends_the_job(mpiexec: str, plan: Make, digits: Path) -> None:
     words = ("run", "--plan", plan(3, "filter"), "--data", digits, "--steps", 2)
     done = job(mpiexec, "time.sleep(60)", 3, *words, HPCPAR_STALL_S="1")
     assert done.returncode != 0
-    assert ("nothing has come for 1 s from rank" in done.stderr
+    assert ("nothing has arrived for 1 s from rank" in done.stderr
             and "layer '" in done.stderr
             and "step " in done.stderr)
 
 
-def test_no_number_of_seconds(mpiexec: str, plan: Make, digits: Path) -> None:
+def test_a_stall_time_that_is_not_a_number_is_refused(mpiexec: str, plan: Make,
+                                                      digits: Path) -> None:
     done = job(mpiexec, "pass", 2, "run", "--plan", plan(2, "data"), "--data", digits,
                HPCPAR_STALL_S="soon")
     assert done.returncode != 0 and "HPCPAR_STALL_S=soon" in done.stderr
 
 
 def test_verify_starts_its_ranks(hpcpar: Run, plan: Make) -> None:
-    """Without a launcher; the exit status is that of the ranks."""
+    """Without a launcher; the ranks' exit status is passed on."""
     given = plan(2, "data")
     done = hpcpar(0, "verify", "-n", 2, "--plan", given, "--steps", 1)
     assert done.returncode == 0, done.stderr

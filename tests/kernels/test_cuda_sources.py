@@ -94,7 +94,7 @@ def test_every_source_is_listed() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 12345, 2**31 - 1, 2**31, 2**36 + 98765])
-def test_places(libraries: dict[str, ctypes.CDLL], index: int) -> None:
+def test_indices_become_places(libraries: dict[str, ctypes.CDLL], index: int) -> None:
     to = np.zeros(5, np.int64)
     shape = (2**20, 3, 50, 1400, 11)
     call_on_cpu(libraries["float32"], "probe_place", (1,), (1,), (index, *shape[1:], to))
@@ -126,7 +126,7 @@ assert base.sum() == 4
 # -- choosing the GPU ------------------------------------------------------------------------------
 
 
-def test_no_gpu_is_one_clear_line() -> None:
+def test_a_missing_gpu_is_one_line() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     if cupy.cuda.is_available():
         pytest.skip("this machine has a GPU")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.kernels.interface import ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
 from tests.cuda_support import *  # noqa: F403
 from tests.cuda_support import DTYPES, check, make, output_extent
 

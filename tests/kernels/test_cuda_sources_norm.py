@@ -102,7 +102,7 @@ def test_batch_norm_of_contiguous_arrays(backend: Any, shape: tuple[int, ...], i
 @pytest.mark.parametrize("layer", [GroupNorm("g", groups=2), LayerNorm("l"),
                                    GroupNorm("i", groups=4, affine=False)],
                          ids=lambda layer: layer.name)
-def test_normalisation_of_each_sample_is_that_of_the_cpu(backend: Any, layer: SampleNorm) -> None:
+def test_normalisation_of_each_sample_equals_the_cpus(backend: Any, layer: SampleNorm) -> None:
     from tests import ops_support as ops  # skips where PyTorch is missing
 
     x, dy = (ops.random(seed, (3, 4, 5, 2), np.float64) for seed in (0, 1))

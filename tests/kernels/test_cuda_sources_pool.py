@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.kernels.interface import PoolSpec
+from hpcpar.kernels.geometry import PoolSpec
 from tests.cuda_support import *  # noqa: F403
 from tests.cuda_support import DTYPES, check, make, output_extent
 

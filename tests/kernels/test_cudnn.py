@@ -27,13 +27,14 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     joined_segments,
     read_extent,
 )
-from hpcpar.kernels.interface import ConvSpec, MathMode, Segment, address  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.interface import MathMode, address  # noqa: E402
 from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from tests.cuda_support import NumpyAsCupy, make  # noqa: E402
 from tests.cuda_support import check as check_view  # noqa: E402
 from tests.cudnn_support import ACCEPTED, REFUSED  # noqa: E402
 from tests.kernel_conv_cases import ConvCase, conv_cases, plain_conv  # noqa: E402
-from tests.kernel_support import FEW, blank, check, place, random  # noqa: E402
+from tests.kernel_support import FIFTY_EXAMPLES, blank, check, place, random  # noqa: E402
 
 NUMPY = NumpyBackend()
 LIMIT_BYTES = 2**20
@@ -127,7 +128,7 @@ def compare(conv: CudnnConv, case: ConvCase) -> None:
 
 
 @given(case=conv_cases())
-@FEW
+@FIFTY_EXAMPLES
 def test_every_geometry(library: ModuleType, case: ConvCase) -> None:
     conv = convolution(library)
     compare(conv, case)
@@ -135,7 +136,7 @@ def test_every_geometry(library: ModuleType, case: ConvCase) -> None:
 
 
 @given(case=conv_cases(depthwise=True))
-@FEW
+@FIFTY_EXAMPLES
 def test_depthwise(library: ModuleType, case: ConvCase) -> None:
     compare(convolution(library), case)
 
@@ -232,7 +233,7 @@ def test_unsupported_shapes_are_shown(library: ModuleType) -> None:
     assert conv.workspace_bytes == 0
 
 
-def test_float64_is_not_for_cudnn(library: ModuleType, built: list[Any]) -> None:
+def test_float64_is_left_to_the_fallback(library: ModuleType, built: list[Any]) -> None:
     conv = convolution(library)
     assert conv.accepts(np.float32) and not conv.accepts("float64")
     case = plain_conv(2, 4, 3, 9, 3)
@@ -242,8 +243,8 @@ def test_float64_is_not_for_cudnn(library: ModuleType, built: list[Any]) -> None
     assert not built and not conv.unsupported
 
 
-def test_a_second_call_reads_the_memory_again(library: ModuleType, built: list[Any]) -> None:
-    """What a call launches is kept; the numbers are not."""
+def test_a_second_call_reads_changed_memory(library: ModuleType, built: list[Any]) -> None:
+    """A call keeps its launches, but not the numbers in its arrays."""
     conv, case = convolution(library), plain_conv(2, 4, 3, 9, 3)
     x, w = np.ones(case.x, np.float32), np.ones(case.w, np.float32)
     out = np.empty(case.out, np.float32)
@@ -254,7 +255,7 @@ def test_a_second_call_reads_the_memory_again(library: ModuleType, built: list[A
     assert len(built) == 1 and len(conv._calls) == 1
 
 
-def test_a_bias_with_gaps_is_read_again(library: ModuleType) -> None:
+def test_a_bias_with_gaps_is_reread(library: ModuleType) -> None:
     """Its copy is gone after the call; a bias without gaps is not copied."""
     conv, case = convolution(library), plain_conv(2, 4, 3, 9, 3)
     x, w = np.ones(case.x, np.float32), np.ones(case.w, np.float32)
@@ -267,7 +268,7 @@ def test_a_bias_with_gaps_is_read_again(library: ModuleType) -> None:
     assert len(conv._calls) == 1
 
 
-def test_one_stream(library: ModuleType) -> None:
+def test_a_second_stream_is_refused(library: ModuleType) -> None:
     conv = convolution(library)
     case = plain_conv(2, 4, 3, 9, 3)
     compare(conv, case)
@@ -301,13 +302,13 @@ def test_equal_padding_is_preferred() -> None:
     assert read_extent(3, 2, 1, 1, 1, 4) is None
 
 
-def test_one_group_after_another_is_joined() -> None:
+def test_consecutive_groups_are_joined() -> None:
     groups = [Segment(i, i + 1, 2 * i, 2 * i + 2) for i in range(1, 4)]
     assert joined_segments(groups) == [Segment(1, 4, 2, 8)]
     assert joined_segments(groups[::-1]) == groups[::-1]
 
 
-def test_math_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_math_modes_are_checked_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="needs a GPU"):
         make_backend("cpu", "tf32")
     with pytest.raises(InputError, match="did you mean 'fp32'"):
@@ -323,15 +324,16 @@ def test_math_modes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cupy._core.get_compute_type(np.float32) == _routines_linalg.COMPUTE_TYPE_FP32
 
 
-def test_the_backend_says_what_convolves(library: ModuleType,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_names_its_convolutions(library: ModuleType,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from hpcpar.kernels import cupy_backend
+    from hpcpar.kernels import cupy_backend, cupy_streams
 
-    monkeypatch.setattr(cupy_backend, "cp", OneStream())
+    for module in (cupy_backend, cupy_streams):
+        monkeypatch.setattr(module, "cp", OneStream())
     monkeypatch.setattr(cupy_backend, "select_device", lambda local_rank: 0)
     monkeypatch.setattr(cupy_backend, "set_matmul_math", lambda math: None)
-    monkeypatch.setattr(cupy_backend, "use_compute_stream", lambda: None)
+    monkeypatch.setattr(cupy_streams, "use_compute_stream", lambda: None)
     # The module cannot be imported.
     monkeypatch.setitem(sys.modules, "cudnn", None)
     without = cupy_backend.CupyBackend()

@@ -23,12 +23,13 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     ConvProblem,
     build_engine,
 )
-from hpcpar.kernels.interface import ConvSpec, MathMode, Segment  # noqa: E402
+from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
+from hpcpar.kernels.interface import MathMode  # noqa: E402
 from hpcpar.network.builtin import built_in  # noqa: E402
 from hpcpar.network.layers import Conv  # noqa: E402
 from tests.cudnn_support import REFUSED  # noqa: E402
 from tests.kernel_conv_cases import ConvCase, conv_cases  # noqa: E402
-from tests.kernel_support import FEW, extents, place  # noqa: E402
+from tests.kernel_support import FIFTY_EXAMPLES, extents, place  # noqa: E402
 
 cudnn: Any = pytest.importorskip("cudnn", reason="nvidia-cudnn-frontend is not installed",
                                  exc_type=ImportError)
@@ -154,7 +155,7 @@ def test_strides_and_dilation(gpu: DescribedGpu, stride: int, dilation: int,
 
 @MODES
 @given(case=conv_cases())
-@FEW
+@FIFTY_EXAMPLES
 def test_every_geometry(gpu: DescribedGpu, mode: MathMode, case: ConvCase) -> None:
     """The cases of all backends, with gaps between items and with axes in any order."""
     host = SimpleNamespace(xp=np)
@@ -163,7 +164,7 @@ def test_every_geometry(gpu: DescribedGpu, mode: MathMode, case: ConvCase) -> No
     list(plan(gpu, mode, x, empty(*case.w), y, case.spec))
 
 
-def test_full_precision_bars_tensor_cores(gpu: DescribedGpu) -> None:
+def test_full_precision_excludes_tensor_cores(gpu: DescribedGpu) -> None:
     """The engine that ranks first uses them, where there are many channels."""
     spec = ConvSpec((1, 1), (1, 1), ((1, 1), (1, 1)), (Segment(0, 64, 0, 64),))
     x, w = empty(IMAGES, 64, 56, 56), empty(64, 64, 3, 3)
@@ -176,8 +177,8 @@ def test_full_precision_bars_tensor_cores(gpu: DescribedGpu) -> None:
 
 @pytest.mark.parametrize("operation", ConvOperation, ids=lambda operation: operation.value)
 @pytest.mark.parametrize("problem", REFUSED.values(), ids=REFUSED)
-def test_wrong_problems_are_no_missing_engines(gpu: DescribedGpu, problem: ConvProblem,
-                                               operation: ConvOperation) -> None:
+def test_invalid_problems_do_not_count_as_missing_engines(gpu: DescribedGpu, problem: ConvProblem,
+                                                          operation: ConvOperation) -> None:
     """Such an error is a bug, so it is not hidden by the fallback."""
     with pytest.raises(RuntimeError):
         build_engine(gpu, replace(problem, operation=operation), MathMode.FP32, LIMIT_BYTES,

@@ -18,7 +18,8 @@ from hpcpar.kernels import (
     numpy_lrn,
     numpy_pool_windows,
 )
-from hpcpar.kernels.interface import Backend, ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import Backend
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from tests.kernel_cases import *  # noqa: F403
 

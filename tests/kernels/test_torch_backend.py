@@ -11,7 +11,7 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
 
-from hpcpar.kernels.interface import ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.torch_backend import TorchBackend, _call
 from tests.kernel_conv_cases import *  # noqa: F403
 
@@ -25,7 +25,7 @@ def spec_of(*segments: Segment, pads: tuple[int, int] = (1, 1)) -> ConvSpec:
     return ConvSpec((1, 1), (1, 1), (pads, pads), segments)
 
 
-def test_which_convolutions_are_pytorchs() -> None:
+def test_pytorch_computes_windows_in_equal_groups() -> None:
     """Kernels above 1 x 1 in equal groups over all channels."""
     whole = spec_of(Segment(0, 4, 0, 6))
     assert _call((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8), whole) is not None

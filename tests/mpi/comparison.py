@@ -76,7 +76,7 @@ def rates(network: Network, plan: Plan) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class Truth:
-    """What every step of the serial training gives."""
+    """Results of every step of the serial training."""
 
     losses: list[float]
     correct: list[tuple[float, float]]
@@ -119,7 +119,7 @@ def _before_switch(network: Network) -> str:
 
 
 def fc_pass_rows(batch: int, fc_passes: int, switch: str, parts: int) -> list[np.ndarray]:
-    """Samples of every turn: some of each of `parts` ranks', or one rank's."""
+    """Samples of every pass: some of each of `parts` ranks' samples, or one rank's."""
     places = np.arange(batch).reshape(fc_passes,
                                       -1) if switch == "one" else np.arange(batch).reshape(
                                           parts, fc_passes, -1).transpose(1, 0, 2)
@@ -191,7 +191,7 @@ def _fixed(place: int, segments: int) -> Chooser:
     return choose
 
 
-#: What may choose the algorithm of every collective.
+#: Ways to choose the algorithm of every collective.
 CHOOSERS: dict[str, Chooser] = {
     "ring": _fixed(0, 1),
     "ring, 3 segments": _fixed(0, 3),
@@ -203,7 +203,7 @@ CHOOSERS: dict[str, Chooser] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What a run leaves: losses of every step and this rank's weights, flat."""
+    """Results of a run: losses of every step and this rank's weights, flat."""
 
     losses: list[float]
     weights: dict[str, np.ndarray]

@@ -1,10 +1,10 @@
 """Random graphs: branches that are added or joined, tensors with several readers, normalisation,
 windows of all shapes, 2D and 3D.
 
-No parameter's gradient is zero by mathematics: what is then computed is the noise of rounding,
-which no two orders of summation share (and which Adam makes large). So a normalisation stands only
-where it undoes nothing before it: a channel's bias (graphs with normalisation have none in
-convolutions) or its factor.
+No parameter's gradient is zero by mathematics: the computed gradient would be rounding noise, which
+no two orders of summation share (and which Adam makes large). So a normalisation stands only where
+it undoes nothing before it: a channel's bias (graphs with normalisation have none in convolutions)
+or its factor.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ LOSSES: tuple[type[Layer], ...] = (SoftmaxCrossEntropy, LogisticCrossEntropy, Me
 ACTIVATIONS: tuple[tuple[type[Layer], dict[str, Any]], ...] = (
     (LeakyReLU, {"slope": 0.2}), (Clip, {"low": -0.4, "high": 1.0}), (Sigmoid, {}), (Tanh, {}),
     (SiLU, {}), (GELU, {}), (GELU, {"tanh": True}), (Affine, {"scale": -1.5, "shift": 0.3}))
-#: A normalisation has at least so many values: of two it keeps only the sign.
+#: A normalisation has at least this many values: of two values it keeps only the sign.
 LEAST_VALUES = 4
 #: Channels beyond which a concatenation is followed by a 1x1 convolution.
 MOST_CHANNELS = 8
 
 
 def free(layer: Layer, shape: tuple[int, ...], inputs: list[set[str]]) -> set[str]:
-    """What parameters can do to each channel of a layer's output independently: ``shift`` it,
-    ``scale`` it.
+    """Changes that parameters can make to each channel of a layer's output independently:
+    ``shift`` it, ``scale`` it.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ def arrays(s: Comm, rank: int, values: np.ndarray, shared: bool) -> tuple[np.nda
 
 def move(communicator: Communicator, s: Comm, values: np.ndarray,
          shared: bool = False) -> np.ndarray:
-    """Execute one step on `values` and give what is then wanted; checks what was sent."""
+    """Execute one step on `values` and return the result; checks the bytes sent."""
     rank = communicator.world.rank
     held, wanted = arrays(s, rank, values, shared)
     transfer = communicator.bind(s, held, wanted)
@@ -114,7 +114,7 @@ def move(communicator: Communicator, s: Comm, values: np.ndarray,
 
 
 def stay(source: Layout, destination: Layout, rank: int, values: np.ndarray) -> np.ndarray:
-    """What is wanted where nothing moves: the common part, and zero (no gradient) elsewhere."""
+    """The wanted values where nothing moves: the common part, and zero (no gradient) elsewhere."""
     mine, target = source.box(rank), destination.box(rank)
     out = np.zeros(shape(target))
     common = intersect(mine, target)
@@ -127,8 +127,8 @@ def layouts(
     owned: Config, needed: Config, extents: tuple[int, ...],
     related: dict[str, tuple[int, Relation]] | None = None
 ) -> tuple[Layout, Layout]:
-    """Owned and needed boxes of an N C H W (or N C D H W) tensor; `related` gives axes that outputs
-    (so many) read by a relation.
+    """Owned and needed boxes of an N C H W (or N C D H W) tensor; `related` gives the axes that
+    outputs read by a relation, with the number of outputs.
     """
     have = tuple(Axis(a, e, e) for a, e in zip("nchw" if len(extents) == 4 else "ncdhw", extents,
                                                strict=True))

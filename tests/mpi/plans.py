@@ -119,7 +119,7 @@ def statistics_blocks(network: Network, plan: Plan, layer: Layer, samples: int) 
 
 
 def fewest_values(network: Network, plan: Plan) -> int:
-    """Values of a channel in the smallest part of a pass that batch statistics are of."""
+    """Values of a channel in the smallest part of a pass that has batch statistics of its own."""
     layers = [layer for layer in network.layers if isinstance(layer, BatchNorm)]
     samples = plan.batch // plan.microbatches
     if plan.batch_norm == "sync":

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcpar.comm.world import World
 
 T = TypeVar("T")
-#: Seconds between two looks at what is waited for.
+#: Seconds between two looks at a pending message.
 NAP_S = 1e-4
 
 

@@ -24,8 +24,8 @@ P = world().size
 
 
 @pytest.mark.parametrize("algorithm", [Star, Pairwise], ids=lambda a: a.name)
-def test_it_adds_as_numpy_does(algorithm: type[Algorithm], ranks: World, communicator: Communicator
-                               ) -> None:
+def test_an_added_algorithm_sums_as_numpy_does(algorithm: type[Algorithm], ranks: World,
+                                               communicator: Communicator) -> None:
     with added(algorithm):
         made = case(Kind.ALLREDUCE, Group((MeshAxis(1, P),)), "random", 3)
         step = replace(made.step, algorithm=algorithm.name)
@@ -33,7 +33,8 @@ def test_it_adds_as_numpy_does(algorithm: type[Algorithm], ranks: World, communi
     np.testing.assert_allclose(found, made.expected(ranks.rank), rtol=0, atol=1e-13 * P)
 
 
-def test_it_trains(communicator: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_added_algorithm_trains(communicator: Communicator,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CHOOSERS, "star", lambda step: (
         "star" if step.pattern.kind is Kind.ALLREDUCE else "direct", 1))
     network = facts(FIXED[0]).network

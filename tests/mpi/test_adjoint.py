@@ -162,8 +162,8 @@ def any_to_any(rng: np.random.Generator) -> Movement:
     return layouts(degrees(rng, P), degrees(rng, P), (n, c, h, w), related)
 
 
-#: What each family must contain at least once on several ranks (seeds are fixed, so it does or it
-#: never does).
+#: Movements that each family must contain at least once on several ranks (seeds are fixed, so it
+#: always does or never does).
 FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
     (halo_rows, {(Kind.HALO, Kind.HALO)}),
     (halo_corners, {(Kind.HALO, Kind.HALO)}),

@@ -1,4 +1,4 @@
-"""Calibration on the ranks of the job: what is measured, and that nothing runs away while it is."""
+"""Calibration on the ranks of the job: its measurements, and that no value runs away meanwhile."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ CASES = [("lenet5", random_plan, 1), ("lenet5", staged_plan, 2),
 
 @pytest.mark.parametrize(("name", "draw", "seed"), CASES,
                          ids=[f"{n}-{d.__name__}" for n, d, _ in CASES])
-def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World,
-                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_stay_finite_and_normal_during_calibration(name: str, draw: Any, seed: int,
+                                                          ranks: World,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """Over many iterations on shared memory: neither overflow nor NaN nor denormals, nor growth;
     weights stay as they are.
     """
@@ -77,9 +78,7 @@ def test_numbers_stay_ordinary(name: str, draw: Any, seed: int, ranks: World,
 
 
 def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
-    """Of every array of the blocks and of the gradients: the smallest size but for zero, and the
-    largest.
-    """
+    """The smallest nonzero and the largest magnitude in each array of blocks and gradients."""
     out: dict[Any, tuple[float, float]] = {}
     arrays: dict[Any, Any] = {("gradient", name): p.grad for name, p in executor.parameters.items()}
     arrays |= {("state", name, i): s for name, p in executor.parameters.items()
@@ -122,8 +121,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "SHARED_S", 0.005)
 
 
-def test_search_and_measurement_in_turn_are_the_same_on_every_rank(ranks: World,
-                                                                   brief: None) -> None:
+def test_alternating_search_and_measurement_agree_on_every_rank(ranks: World, brief: None) -> None:
     if ranks.size > 4:
         pytest.skip("many ranks share few cores")
     spec = NetworkSpec("mlp", (1, 8, 8), 10)
@@ -139,10 +137,10 @@ def test_search_and_measurement_in_turn_are_the_same_on_every_rank(ranks: World,
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.MonkeyPatch,
-                             brief: None) -> None:
-    """On one node, and on two by the hosts' names: levels, what is known of them, and the plan's
-    steps; the same on every rank.
+def test_every_rank_gets_the_same_calibration(nodes: int, ranks: World,
+                                              monkeypatch: pytest.MonkeyPatch, brief: None) -> None:
+    """On one node, and on two by the hosts' names: every rank has the same levels, with the same
+    figures, and the same plan.
     """
     if ranks.size % nodes or ranks.size > 6:
         pytest.skip("unequal nodes" if ranks.size % nodes else "many ranks share few cores")
@@ -151,7 +149,7 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     plan = make_plan(NetworkSpec("mlp", (1, 8, 8), 10), "data", ranks.size, 2 * ranks.size,
                      machine=files.load("local"))
     said: list[str] = []
-    machine = calibrate.calibrate(ranks, NumpyBackend(), [plan], "m", said.append)
+    machine = calibrate.Calibration(ranks, NumpyBackend(), "m", said.append).measure([plan])
     assert any("about" in line for line in said) and sum("round" in line for line in said) >= 3
     names = [(name, holds) for name, holds, size in (("node", local if nodes > 1 else 0, local),
                                                      ("network", 0, nodes)) if size > 1]
@@ -172,8 +170,8 @@ def test_a_whole_calibration(nodes: int, ranks: World, monkeypatch: pytest.Monke
     assert len({str(each) for each in ranks.comm.allgather(files.to_dict(machine))}) == 1
 
 
-class Told:
-    """A timer that says what it is told."""
+class FixedTimer:
+    """A timer that always returns the given time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self.once_s = seconds
@@ -187,8 +185,8 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     config = Config(n=ranks.size)
     steps = links.Steps(Communicator(ranks, NumpyBackend()))
     level = links.LevelProbe(steps, config, "n", "node", 0, 1,
-                             lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
-    plain = replace(files.load("local"), levels=(level.found().level,))
+                             lambda action: FixedTimer(float(rng.uniform(1e-6, 1e-3))))
+    plain = replace(files.load("local"), levels=(level.fit().level,))
     way = route(NetworkModel(replace(plain, collectives=tuple(level.factors(plain, ranks.size)))),
                 [config.mesh_axes["n"]], ranks.size)
     for (kind, algorithm), timers in level.collectives.items():
@@ -199,7 +197,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
 
 
 def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
-    """Of the ranks of one node, and between nodes of two."""
+    """Among the ranks of one node, and between two nodes."""
     if ranks.size == 1:
         pytest.skip("one rank has no links")
     rng = np.random.default_rng(ranks.size)
@@ -217,7 +215,7 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                                                             levels=(replace(plain.levels[0],
                                                                             ranks=0),))
         told = P2pProbe(steps, axis, name, nodes, local,
-                         lambda action: Told(float(rng.uniform(1e-6, 1e-3))))
+                         lambda action: FixedTimer(float(rng.uniform(1e-6, 1e-3))))
         network_model = NetworkModel(replace(machine, collectives=tuple(told.factors(machine))))
         for kind, moved in told.moved.items():
             assert len(moved) == len(MESSAGES)
@@ -229,8 +227,8 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
                 assert network_model.machine.levels[int(found.level)].name == name
                 # what it is said to send is what is sent
-                action = steps.whole(steps.direct(kind, source, destination))
+                action = steps.blocking(steps.direct(kind, source, destination))
                 steps.communicator.trace.clear()
                 action()
-                assert ranks.most(sum(steps.communicator.trace.sent_bytes.values())) == int(
+                assert ranks.max(sum(steps.communicator.trace.sent_bytes.values())) == int(
                     found.items) * 4

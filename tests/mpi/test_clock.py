@@ -23,7 +23,7 @@ def planted(rank: int) -> Callable[[], float]:
     return lambda: time.perf_counter() * (1 + DRIFT * rank) + AHEAD_S * rank
 
 
-def test_planted_differences_are_found(ranks: World) -> None:
+def test_planted_clock_offsets_are_found(ranks: World) -> None:
     found = clock.read(ranks, planted(ranks.rank))
     assert (found is None) == (ranks.rank > 0)
     if found is None:
@@ -36,16 +36,16 @@ def test_planted_differences_are_found(ranks: World) -> None:
     assert found[0, 1] == found[0, 2] == 0 and (found[1:, 2] > 0).all() and found[:, 2].max() < 0.05
 
 
-def test_events_come_in_their_order(ranks: World) -> None:
+def test_events_are_ordered_across_ranks(ranks: World) -> None:
     """Ranks note the time one after the other, on clocks that are seconds apart: on one clock the
     times are in that order.
     """
     tell = planted(ranks.rank)
     first = clock.read(ranks, tell)
     noted = 0.0
-    for turn in range(ranks.size):
+    for rank in range(ranks.size):
         ranks.barrier()
-        if turn == ranks.rank:
+        if rank == ranks.rank:
             noted = tell()
             time.sleep(0.002)
     ranks.barrier()

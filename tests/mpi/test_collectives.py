@@ -48,7 +48,7 @@ class Case:
         return self.values[rank]
 
     def expected(self, rank: int) -> np.ndarray:
-        """What NumPy says."""
+        """The result by NumPy."""
         s = self.step
         assert s.group is not None
         members = s.group.members(rank)
@@ -83,8 +83,8 @@ def case(kind: Kind, group: Group, spread: str, seed: int, index: int = 0) -> Ca
 @pytest.mark.parametrize("group", GROUPS,
                          ids=lambda g: "+".join(f"{d.size}by{d.stride}" for d in g.mesh_axes))
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)
-def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World,
-                       communicator: Communicator) -> None:
+def test_collectives_equal_numpy(kind: Kind, group: Group, spread: str, ranks: World,
+                                 communicator: Communicator) -> None:
     for seed in range(3 if spread == "random" else 1):
         made = case(kind, group, spread, seed)
         for s in variants(made.step):
@@ -100,7 +100,8 @@ def test_against_numpy(kind: Kind, group: Group, spread: str, ranks: World,
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) -> None:
+def test_several_collectives_may_be_in_flight(seed: int, ranks: World,
+                                              communicator: Communicator) -> None:
     """Started in one order, awaited by every rank in an order of its own, twice over the same bound
     transfers.
     """
@@ -117,23 +118,23 @@ def test_several_in_flight(seed: int, ranks: World, communicator: Communicator) 
     transfers = [communicator.bind(c.step, a, b)
                  for c, a, b in zip(cases, held, wanted, strict=True)]
     own = np.random.default_rng(100 * seed + ranks.rank)
-    for turn in range(2):
+    for repeat in range(2):
         for c, a, t in zip(cases, held, transfers, strict=True):
-            a[...] = c.source_box(ranks.rank) * (turn + 1)
+            a[...] = c.source_box(ranks.rank) * (repeat + 1)
             communicator.start(t)
             if own.random() < 0.5:
                 communicator.progress()
         for i in own.permutation(len(cases)):
             communicator.wait(transfers[i])
         for i, (c, b) in enumerate(zip(cases, wanted, strict=True)):
-            np.testing.assert_allclose(b, c.expected(ranks.rank) * (turn + 1), rtol=0,
-                                       atol=1e-13 * P, err_msg=f"turn {turn}, step {i}")
+            np.testing.assert_allclose(b, c.expected(ranks.rank) * (repeat + 1), rtol=0,
+                                       atol=1e-13 * P, err_msg=f"repeat {repeat}, step {i}")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.value)
 def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
                                                  communicator: Communicator) -> None:
-    """The message names the rank, the step, and what is wrong."""
+    """The message names the rank, the step, and the fault."""
     made = case(kind, GROUPS[-1] if P == 1 else Group((MeshAxis(1, P),)), "even", 0, index=5)
     held, wanted = made.source_box(ranks.rank), np.zeros_like(made.expected(ranks.rank))
     if kind is Kind.ALLREDUCE:
@@ -141,11 +142,11 @@ def test_a_buffer_that_does_not_match_is_refused(kind: Kind, ranks: World,
     where = rf"rank {ranks.rank}, step 5 \(test.forward.{kind.value}\)"
     for wrong_held, wrong_wanted, message in (
         (np.zeros(held.size + 1), wanted,
-         rf"{where}: the held array has shape \({held.size + 1},\), the schedule says "
+         rf"{where}: the held array has shape \({held.size + 1},\), but the schedule says "
          rf"\({held.size},\)"),
         (held, np.zeros(wanted.size + 1), rf"{where}: the wanted array has shape"),
         (held.astype(np.float32), wanted,
-         rf"{where}: the held array has items of 4 bytes, the schedule says 8"),
+         rf"{where}: the held array has items of 4 bytes, but the schedule says 8"),
         (held, wanted.astype(np.float32), rf"{where}: the wanted array has items of 4 bytes"),
     ):
         with pytest.raises(RunError, match=message):

@@ -111,7 +111,7 @@ def serial(fc_passes: int, switch: str) -> list[float]:
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None,
                     reason="PyTorch is not installed (extra 'oracle')")
 @pytest.mark.parametrize("name", list(plans())[:: 1 if P <= 4 else 3])
-def test_curve(name: str, communicator: Communicator) -> None:
+def test_loss_curves_equal_one_rank(name: str, communicator: Communicator) -> None:
     plan, net = plans()[name], network()
     images, labels = digits()
     expected = serial(plan.fc_passes, plan.switch if plan.fc_passes > 1 else "each")

@@ -158,8 +158,8 @@ def test_pixels_that_do_not_count_train_as_in_pytorch(
 
 
 @pytest.mark.parametrize("strategy", ["data", "spatial"])
-def test_an_inference_counts_what_counts(strategy: str, ranks: World,
-                                         made: tuple[str, np.ndarray, np.ndarray]) -> None:
+def test_inference_counts_only_valid_labels(strategy: str, ranks: World,
+                                            made: tuple[str, np.ndarray, np.ndarray]) -> None:
     module = net()
     network = from_torch(module, SHAPE)
     plan = planned(network, ranks, strategy)
@@ -225,7 +225,7 @@ def test_any_dataset_is_read_by_box(strategy: str, kind: str, ranks: World,
     assert all(close(value, state[name]) for name, value in model.state_dict().items())
 
 
-def test_datasets_without_numbers_are_refused() -> None:
+def test_iterable_datasets_are_refused_by_the_sampler() -> None:
     class Stream(IterableDataset[Tensor]):
         def __iter__(self) -> Any:
             return iter(torch.zeros(9, *SHAPE))
@@ -238,7 +238,7 @@ def test_datasets_without_numbers_are_refused() -> None:
     assert len(batches) == 2 and all(len(model(x.double())) for x in batches)
 
 
-def test_one_value_of_a_channel_is_refused_on_every_rank(ranks: World) -> None:
+def test_normalisation_of_a_single_value_is_refused_on_every_rank(ranks: World) -> None:
     module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(4),
                            nn.Flatten(), nn.Linear(4, 3))
     with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):

@@ -175,7 +175,7 @@ class Check:
                 self._scores(scores, what)
 
     def _scores(self, expected: np.ndarray, what: str) -> None:
-        """What goes into the loss, of the last part that passed."""
+        """The loss layer's input in the last part that passed."""
         network, plan = self.given.network, self.plan
         name = network.layers[-1].inputs[0]
         here = self.executor.part(name, max(plan.microbatches, plan.fc_passes) - 1)
@@ -224,7 +224,7 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, m
 
 
 @pytest.mark.parametrize("name", [*GRAPHS, *BUILT_IN])
-def test_random_plans(name: str, communicator: Communicator) -> None:
+def test_random_plans_evaluate_as_one_rank(name: str, communicator: Communicator) -> None:
     given, number = facts(name), sum(name.encode())
     rng = np.random.default_rng([number, P, 5])
     plan = replace(random_plan(given.network, given.batch, P, rng), batch_norm="sync")
@@ -234,7 +234,7 @@ def test_random_plans(name: str, communicator: Communicator) -> None:
 
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")
 @pytest.mark.parametrize("name", [*GRAPHS[: COUNT // 2], "lenet5", *BUILT_IN[:1]])
-def test_pipelines(name: str, communicator: Communicator) -> None:
+def test_pipelines_evaluate_as_one_rank(name: str, communicator: Communicator) -> None:
     given = facts(name)
     rng = np.random.default_rng([sum(name.encode()), P, 6])
     check(name, staged_plan(given.network, given.batch, P, rng), "ring", communicator,
@@ -243,7 +243,7 @@ def test_pipelines(name: str, communicator: Communicator) -> None:
 
 @pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")
 @pytest.mark.parametrize("strategy", ["owt-b", "owt-c"])
-def test_fc_passes(strategy: str, communicator: Communicator) -> None:
+def test_several_passes_evaluate_as_one_rank(strategy: str, communicator: Communicator) -> None:
     """The layers after the switch see the batch in fc_passes, and with all fc_passes' samples once.
     """
     name, batch = f"{FIXED[0]}@{P * P}", P * P
@@ -257,7 +257,7 @@ def test_fc_passes(strategy: str, communicator: Communicator) -> None:
 
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy, LogisticCrossEntropy, MeanSquaredError,
                                   DiceCrossEntropy])
-def test_padded_batches_of_every_loss(loss: type, communicator: Communicator) -> None:
+def test_padding_does_not_count_in_any_loss(loss: type, communicator: Communicator) -> None:
     """From one missing sample to an empty batch, of which some ranks and micro-batches then have
     nothing that counts.
     """

@@ -57,7 +57,7 @@ def plan_of(name: str, strategy: str, overlap: str, precision: str = "fp64") -> 
 
 
 @pytest.mark.parametrize("collectives", ["own", "mpi"])
-def test_every_strategy(collectives: str, gpu_communicator: Communicator) -> None:
+def test_every_strategy_trains_on_gpus(collectives: str, gpu_communicator: Communicator) -> None:
     by_number = ("ring, 3 segments", "halving", "tree") if collectives == "own" else ("mpi",)
     # many ranks share few cores: half of the strategies there
     for number, strategy in enumerate(one_pass(P)[:: 2 if P > 4 else 1]):
@@ -66,7 +66,7 @@ def test_every_strategy(collectives: str, gpu_communicator: Communicator) -> Non
               gpu_communicator, f"{strategy} on a GPU", steps=2)
 
 
-def test_a_loss_over_pixels(gpu_communicator: Communicator) -> None:
+def test_a_loss_over_pixels_trains_on_gpus(gpu_communicator: Communicator) -> None:
     for strategy in ("data", "spatial", "filter"):
         check("dice", plan_of("dice", strategy, "full"), "ring", gpu_communicator,
               f"{strategy} on a GPU", steps=2)
@@ -75,14 +75,14 @@ def test_a_loss_over_pixels(gpu_communicator: Communicator) -> None:
 @pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
 @pytest.mark.parametrize("optimizer", ["adamw", "nesterov"])
 def test_updates_by_array_operations(optimizer: str, gpu_communicator: Communicator) -> None:
-    with outside.known():
+    with outside.registered():
         plan = replace(plan_of("lenet5", "data", "full"), optimizer=optimizer,
                        synchronisation="sharded")
         check("lenet5", plan, "ring", gpu_communicator, f"{optimizer} on a GPU", steps=2)
 
 
 @pytest.mark.skipif(P not in (2, 3, 4), reason="stages and passes on a few ranks are enough")
-def test_several_passes(gpu_communicator: Communicator) -> None:
+def test_several_passes_train_on_gpus(gpu_communicator: Communicator) -> None:
     for strategy in sorted(set(named(P)) - set(one_pass(P))):
         name = f"lenet5@{P * P}"
         check(name, plan_of(name, strategy, "full"), "ring", gpu_communicator,
@@ -95,15 +95,14 @@ def test_ranks_that_share_a_card_cannot_use_nccl() -> None:
         Communicator(world(), backend("gpu"), Transport.NCCL)
 
 
-def test_open_mpi_is_given_no_collectives_of_device_memory(
-    gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_mpi_gets_no_collectives_on_device_memory(gpu: Any,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world(), "library", "Open MPI v5.0.11")
     communicator = Communicator(world(), gpu, Transport.DIRECT)
     network, plan = facts("lenet5").network, plan_of("lenet5", "data", "full")
     communicator.agree(lower(network, plan, CHOOSERS["ring"]))
     if P > 1:
-        with pytest.raises(InputError, match="Open MPI's non-blocking collectives crash"):
+        with pytest.raises(InputError, match="Open MPI's nonblocking collectives crash"):
             communicator.agree(lower(network, plan, CHOOSERS["mpi"]))
 
 
@@ -131,7 +130,7 @@ def _losses(gpu_or_cpu: Any, strategy: str, transport: Transport) -> list[float]
 
 
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial"])
-def test_float32_by_cudnn(strategy: str, gpu: Any) -> None:
+def test_float32_trains_with_cudnn(strategy: str, gpu: Any) -> None:
     """Its convolutions are cuDNN's there, with the halos' uneven pads."""
     assert gpu.convolutions.startswith("cudnn")
     expected = _losses(backend("cpu"), strategy, Transport.STAGED)
@@ -139,13 +138,13 @@ def test_float32_by_cudnn(strategy: str, gpu: Any) -> None:
     assert gpu.unsupported_convolutions == []
 
 
-def test_memory_leaves_room_for_what_kernels_need(gpu: Any) -> None:
+def test_the_memory_limit_leaves_room_for_kernels(gpu: Any) -> None:
     """A 32nd of the card's for cuDNN's workspace, and a limit for im2col."""
     free_bytes, total_bytes = gpu.xp.cuda.runtime.memGetInfo()
     assert gpu.memory_bytes == free_bytes - total_bytes // 32 - 256 * 2**20
 
 
-def test_ranks_whose_gpus_differ_are_told_so_on_every_rank(ranks: World) -> None:
+def test_different_gpus_are_reported_on_every_rank(ranks: World) -> None:
     versions = {"gpu": "A100" if ranks.rank else "H100", "math": "fp32"}
     expected = ["ranks differ in gpu: rank 0 has H100, rank 1 has A100; replicas may round "
                 "differently"]
@@ -196,7 +195,7 @@ def _ended(monkeypatch: pytest.MonkeyPatch, communicator: Communicator) -> str:
 
 def test_a_stuck_device_ends_the_job(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCPAR_STALL_S", "0.2")
-    assert "the device has not done its work for 0.2 s" in _ended(
+    assert "the device has not finished its work for 0.2 s" in _ended(
         monkeypatch, Communicator(world(), gpu))
 
 
@@ -209,4 +208,4 @@ def test_a_fault_of_nccl_ends_the_job(gpu: Any, monkeypatch: pytest.MonkeyPatch)
         raise nccl.NcclError("unhandled system error")
 
     monkeypatch.setattr(nccl.NcclCommunicator, "check_async_error", fails)
-    assert _ended(monkeypatch, communicator) == "NCCL says: unhandled system error"
+    assert _ended(monkeypatch, communicator) == "NCCL reports: unhandled system error"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,46 +16,8 @@ import pytest
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.kernels import backend
-from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import (
-    GELU,
-    LRN,
-    Add,
-    Affine,
-    AvgPool2d,
-    AvgPool3d,
-    BatchNorm,
-    Clip,
-    Concat,
-    Conv2d,
-    Conv3d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-    DiceCrossEntropy,
-    Dropout,
-    Flatten,
-    GlobalAvgPool,
-    GlobalMaxPool,
-    GroupNorm,
-    Layer,
-    LayerNorm,
-    LeakyReLU,
-    Linear,
-    LogisticCrossEntropy,
-    Loss,
-    MaxPool2d,
-    MaxPool3d,
-    MeanSquaredError,
-    Multiply,
-    Pad,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    SoftmaxCrossEntropy,
-    Tanh,
-    Upsample,
-)
+from hpcpar.network.layers import Loss
 from hpcpar.network.layers.base import axes_of
 from hpcpar.plan.boxes import items, local, whole_box
 from hpcpar.plan.config import Config
@@ -66,14 +26,14 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
+from tests.layer_cases import TESTED, LayerCase, cases
 from tests.mpi.comparison import CHOOSERS
 from tests.mpi.networks import sample
 from tests.mpi.plans import random_config
 from tests.mpi.sharing import allgather
 
 P = world().size
-#: Enough channels, samples, rows, ... for every rank to have some.
-WIDTH = max(4, P)
+CASES = cases(P)
 #: Step of the differences, and how far they may be from the gradient's component, in parts of its
 #: length.
 STEP, TOLERANCE = 1e-6, 1e-6
@@ -84,136 +44,17 @@ KINK = 1e-3
 DRAWS = 4
 #: All weights at once, and a single one; many ranks share few cores, and all weights tell more.
 KINDS = (True, False) if P <= 4 else (True,)
-#: Convolutions with every option.
-ANY_2D = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
-ANY_3D = {"kernel": (2, 3, 2), "stride": (1, 2, 1), "padding": (1, 1, 0), "dilation": (2, 1, 1)}
-
-TESTED = "tested"
 
 
-@dataclass(frozen=True)
-class Case:
-    """A layer with its options, and the number of image axes of what it reads (0: features)."""
-
-    layer: type[Layer]
-    options: dict[str, Any]
-    dimensions: int = 2
-    #: How many tensors it reads.
-    inputs: int = 1
-    #: It also reads features of the image's channels.
-    gated: bool = False
-
-    def network(self) -> Network:
-        """The layer behind weighted ones, and before another."""
-        volume = self.dimensions == 3
-        conv: type[Layer] = Conv3d if volume else Conv2d
-        net = Graph("small", (2, *((P + 2, 2 * P + 3, P + 4) if volume else (2 * P + 3, P + 4))))
-        if self.dimensions:
-            # biases that a normalisation takes away again have no gradient
-            plain = self.layer is not BatchNorm and self.options.get("groups") != WIDTH
-            read = [net.add(conv, f"before{i}", after=("input",), out_channels=WIDTH,
-                            kernel=1 + i % 2 * 2, padding=i % 2, bias=plain)
-                    for i in range(self.inputs)]
-            if self.gated:
-                net.add(GlobalAvgPool, "mean")
-                read.append(net.add(Linear, "gate", out_features=WIDTH))
-        else:
-            net.add(Flatten, "features")
-            read = [net.add(Linear, "before0", out_features=WIDTH + 1)]
-        net.add(self.layer, TESTED, after=read, **self.options)
-        if not isinstance(net.layers[-1], Loss):
-            if len(net.shapes[TESTED]) > 1:
-                net.add(Flatten, "flat")
-            net.add(Linear, "after", out_features=3)
-            net.add(MeanSquaredError, "loss")
-        return net.build()
-
-
-def window(dimensions: int, **options: Any) -> dict[str, Any]:
-    """Overlapping windows at unequal strides."""
-    kernel, stride, padding = ((3, 2), (2, 1),
-                               (1, 0)) if dimensions == 2 else ((2, 3, 2), (1, 2, 1), (1, 1, 0))
-    return {"kernel": kernel, "stride": stride, "padding": padding, **options}
-
-
-CASES: dict[str, Case] = {
-    "conv2d": Case(Conv2d, {"out_channels": WIDTH + 1, **ANY_2D}),
-    "conv2d in groups": Case(Conv2d,
-                             {"out_channels": 2 * WIDTH, **ANY_2D, "groups": 2 if WIDTH % 2 == 0
-                              else WIDTH}),
-    "conv3d": Case(Conv3d, {"out_channels": WIDTH + 1, **ANY_3D}, 3),
-    "conv3d in groups": Case(Conv3d,
-                             {"out_channels": WIDTH, **ANY_3D, "groups": WIDTH, "bias": False}, 3),
-    "linear": Case(Linear, {"out_features": WIDTH + 2}, 0),
-    "max pooling": Case(MaxPool2d, window(2, ceil_mode=True)),
-    "max pooling of volumes": Case(MaxPool3d, window(3), 3),
-    "average pooling": Case(AvgPool2d, window(2, count_include_pad=False)),
-    "average pooling with padding": Case(AvgPool2d, window(2, ceil_mode=True)),
-    "average pooling of volumes": Case(AvgPool3d, window(3), 3),
-    "global average": Case(GlobalAvgPool, {}),
-    "global average of volumes": Case(GlobalAvgPool, {}, 3),
-    "global maximum": Case(GlobalMaxPool, {}),
-    "global maximum of volumes": Case(GlobalMaxPool, {}, 3),
-    "relu": Case(ReLU, {}),
-    "leaky relu": Case(LeakyReLU, {"slope": 0.2}),
-    "clip": Case(Clip, {"low": -1.0, "high": 0.5}),
-    "sigmoid": Case(Sigmoid, {}),
-    "tanh of features": Case(Tanh, {}, 0),
-    "silu": Case(SiLU, {}),
-    "gelu of volumes": Case(GELU, {}, 3),
-    "gelu by tanh": Case(GELU, {"tanh": True}),
-    "affine": Case(Affine, {"scale": -2.0, "shift": 0.5}),
-    "dropout": Case(Dropout, {"rate": 0.4}),
-    "dropout of features": Case(Dropout, {"rate": 0.4}, 0),
-    "lrn": Case(LRN, {"size": 3, "alpha": 0.5}),
-    "batch norm": Case(BatchNorm, {}),
-    "batch norm of volumes": Case(BatchNorm, {}, 3),
-    "batch norm of features": Case(BatchNorm, {}, 0),
-    "batch norm without weights": Case(BatchNorm, {"affine": False}),
-    "group norm": Case(GroupNorm, {"groups": 2 if WIDTH % 2 == 0 else 1}),
-    "instance norm": Case(GroupNorm, {"groups": WIDTH, "affine": False}),
-    "layer norm": Case(LayerNorm, {}),
-    "layer norm of volumes": Case(LayerNorm, {}, 3),
-    "layer norm of features": Case(LayerNorm, {}, 0),
-    "add": Case(Add, {}, inputs=3),
-    "add volumes": Case(Add, {}, 3, inputs=2),
-    "multiply": Case(Multiply, {}, inputs=2),
-    "gate": Case(Multiply, {}, gated=True),
-    "gate of volumes": Case(Multiply, {}, 3, gated=True),
-    "concat": Case(Concat, {}, inputs=2),
-    "flatten": Case(Flatten, {}),
-    "flatten of volumes": Case(Flatten, {}, 3),
-    "transposed": Case(ConvTranspose2d, {"out_channels": WIDTH + 1, **ANY_2D,
-                                         "output_padding": (1, 0)}),
-    "transposed in groups": Case(ConvTranspose2d, {
-        "out_channels": 2 * WIDTH, **ANY_2D, "groups": 2 if WIDTH % 2 == 0 else WIDTH}),
-    "transposed volumes": Case(ConvTranspose3d, {"out_channels": WIDTH, **ANY_3D}, 3),
-    "nearest": Case(Upsample, {"scale": (2, 3)}),
-    "bilinear": Case(Upsample, {"scale": (3, 2), "mode": "linear"}),
-    "trilinear": Case(Upsample, {"scale": (2, 1, 2), "mode": "linear", "align_corners": True}, 3),
-    "zeros around": Case(Pad, {"begin": (2, 0), "end": (1, 3)}),
-    "periodic": Case(Pad, {"begin": (2, 1), "end": (1, 3), "mode": "periodic"}),
-    "softmax of pixels": Case(SoftmaxCrossEntropy, {}),
-    "smoothed softmax of pixels": Case(SoftmaxCrossEntropy, {"label_smoothing": 0.1}),
-    "dice": Case(DiceCrossEntropy, {}),
-    "smoothed dice of voxels": Case(DiceCrossEntropy, {"label_smoothing": 0.2}, 3),
-    "smoothed softmax": Case(SoftmaxCrossEntropy, {"label_smoothing": 0.3}, 0),
-    "mean squared error of voxels": Case(MeanSquaredError, {}, 3),
-    "softmax": Case(SoftmaxCrossEntropy, {}, 0),
-    "logistic": Case(LogisticCrossEntropy, {}, 0),
-    "mean squared error": Case(MeanSquaredError, {}, 0),
-}
-
-
-def ways(case: Case) -> list[str]:
+def ways(case: LayerCase) -> list[str]:
     """The axes that the layer can be cut along; a sum over input channels is either scattered or
     summed for all.
     """
     network = case.network()
-    layer = network.by_name[TESTED]
-    axes = list(axes_of(network.shapes[TESTED]))
-    if isinstance(layer, SoftmaxCrossEntropy):
-        axes.remove("c")
+    layer, shape = network.by_name[TESTED], network.shapes[TESTED]
+    # signals are images of one row
+    axes = [axis for axis, extent in zip(axes_of(shape), (P, *shape), strict=True)
+            if (extent > 1 or P == 1) and (axis != "c" or layer.splits_channels)]
     return axes + ["k", "k for all"] * (layer.is_matmul and case.options.get("groups", 1) == 1)
 
 
@@ -304,8 +145,8 @@ def directions(network: Network, dense: bool, rng: np.random.Generator) -> list[
 
 
 def fault(slopes: Slopes, here: float, tried: list[Direction]) -> str:
-    """What is wrong with the gradient's component along the first of some directions that has no
-    kink; empty where nothing is.
+    """The error of the gradient's component along the first direction without a kink; empty if it
+    is right.
     """
     components, length = slopes.along(tried)
     for component, direction in zip(components, tried, strict=True):
@@ -321,7 +162,7 @@ def fault(slopes: Slopes, here: float, tried: list[Direction]) -> str:
 
 
 @pytest.mark.parametrize("name", CASES if P <= 4 else list(CASES)[P % 4 // 2 :: 2])
-def test_gradients(name: str, communicator: Communicator) -> None:
+def test_gradients_equal_differences_of_the_loss(name: str, communicator: Communicator) -> None:
     case = CASES[name]
     network = case.network()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -344,7 +185,7 @@ def test_gradients(name: str, communicator: Communicator) -> None:
         truth = local(executor.truth_box, whole_box(network.truth_shape))
         slopes = Slopes(executor, images[(executor.image_rows, *pixels)],
                         targets[(slice(None), *truth)])
-        # the gradient is that of the last loss: of the weights as they are, not as they were moved
+        # the gradient belongs to the last loss: of the weights as they are, not as they were moved
         faults = [fault(slopes, slopes.loss(), directions(network, dense, rng)) for dense in KINDS]
         assert not any(
             faults), f"{name} cut along {axis}: {'; '.join(filter(None, faults))}\n{plan.configs}"

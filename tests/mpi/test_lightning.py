@@ -43,7 +43,7 @@ def data() -> list[tuple[Tensor, int]]:
 
 
 class Task(pl.LightningModule):
-    """What a user writes."""
+    """A module as a user writes it."""
 
     def __init__(self, plan: str, whole: bool = True) -> None:
         super().__init__()
@@ -126,13 +126,13 @@ def test_trainer_equals_a_plain_loop(strategy: str, path: Path) -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
-def test_trainer_notices_a_loss_of_this_rank_alone(path: Path) -> None:
+def test_trainer_refuses_a_loss_of_one_rank_alone(path: Path) -> None:
     task = Task("data", whole=False)
     with pytest.raises(RunError, match="take means and sums over all ranks"):
         trainer(path, 1).fit(task, loader(task))
 
 
-def test_wrong_use_of_the_trainer(path: Path) -> None:
+def test_misuse_of_the_trainer_is_refused(path: Path) -> None:
     task = Task("data")
     with pytest.raises(InputError, match="leave precision out"):
         trainer(path, 1, precision="bf16-mixed").fit(task, loader(task))
@@ -143,7 +143,7 @@ def test_wrong_use_of_the_trainer(path: Path) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.SGD])
-def test_optimizer_of_the_whole_module_goes_on(strategy: str, kind: Any) -> None:
+def test_the_whole_modules_optimizer_state_is_resumed(strategy: str, kind: Any) -> None:
     """The state of a plain optimizer is loaded in parts, and put together again."""
     options = {"momentum": 0.9} if kind is not torch.optim.AdamW else {}
     module, samples = net(), data()[:BATCH]
@@ -171,7 +171,7 @@ def test_optimizer_of_the_whole_module_goes_on(strategy: str, kind: Any) -> None
             assert close(found["state"][number][key], value), key
 
 
-def test_an_optimizer_with_tensors_of_another_shape() -> None:
+def test_optimizer_tensors_of_another_shape_are_refused() -> None:
     model = hpcpar.torch.parallelize(net(), (2, 12, 12), BATCH, "data")
     optimizer = torch.optim.Adafactor(model.parameters(), RATE)
     images = torch.stack([x for x, _ in data()[:BATCH]])

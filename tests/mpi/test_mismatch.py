@@ -62,8 +62,8 @@ def another_algorithm(steps: list[Step], at: int) -> None:
 @pytest.mark.skipif(P == 1, reason="a single rank agrees with itself")
 @pytest.mark.parametrize("change", [swap, leave_out, another_size, another_algorithm])
 @pytest.mark.parametrize("odd", sorted({0, P - 1}))
-def test_a_rank_with_another_schedule(change: Callable[[list[Step], int], None], odd: int,
-                                      communicator: Communicator) -> None:
+def test_every_rank_refuses_different_schedules(change: Callable[[list[Step], int], None], odd: int,
+                                                communicator: Communicator) -> None:
     here = communicator.world.rank
     ours = changed(change) if here == odd else schedule()
     plan = make_plan(SPEC, "filter", P, 8, overlap="none")

@@ -18,14 +18,14 @@ P = world().size
 
 @pytest.fixture(autouse=True)
 def known() -> Iterator[None]:
-    with outside.known():
+    with outside.registered():
         yield
 
 
 @pytest.mark.parametrize("synchronisation", ["allreduce", "sharded", "server"])
 @pytest.mark.parametrize("name", ["lenet5", "resnet"])
-def test_they_train_as_one_rank_does(name: str, synchronisation: str,
-                                     communicator: Communicator) -> None:
+def test_outside_strategies_and_optimizers_train_as_one_rank(name: str, synchronisation: str,
+                                                             communicator: Communicator) -> None:
     given = facts(name)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for number, grid in enumerate(grid_sizes(P)[:3]):

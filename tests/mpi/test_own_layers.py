@@ -29,7 +29,8 @@ pytestmark = pytest.mark.skipif(P > 4, reason="every cut occurs on 1 to 4 ranks"
 
 @pytest.mark.parametrize("name", ["own", "moves", "channelwise"])
 @pytest.mark.parametrize("strategy", [*named(P), *(f"{s}/outer" for s in named(P) if "grid" in s)])
-def test_every_strategy(strategy: str, name: str, communicator: Communicator) -> None:
+def test_every_strategy_trains_outside_layers(strategy: str, name: str,
+                                              communicator: Communicator) -> None:
     network = facts(name).network
     batch = 2 * P * P
     try:
@@ -44,7 +45,7 @@ def test_every_strategy(strategy: str, name: str, communicator: Communicator) ->
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_plans(seed: int, communicator: Communicator) -> None:
+def test_random_plans_train_outside_layers(seed: int, communicator: Communicator) -> None:
     given = facts("own")
     plan = random_plan(given.network, given.batch, P, np.random.default_rng([seed, P, 39]))
     check("own", plan, ("ring", "tree")[seed % 2], communicator, f"random plan {seed}", 2)
@@ -65,13 +66,13 @@ def test_a_layer_without_operator_is_refused_on_every_rank(communicator: Communi
     network = Network("own", layers)
     pipeline = configurations(network, f"pipeline:{P}x1", P)
     plan = Plan(NetworkSpec.of(network), P, P, f"pipeline:{P}x1", pipeline)
-    with pytest.raises(InputError, match="layer 'plus3' is a Nothing, which no operator computes"):
+    with pytest.raises(InputError, match="layer 'plus3' is a Nothing, but no operator computes it"):
         Executor(network, plan, lower(network, plan, CHOOSERS["ring"]), communicator,
                  communicator.backend, 0)
 
 
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")
-def test_pipeline(communicator: Communicator) -> None:
+def test_pipelines_train_outside_layers(communicator: Communicator) -> None:
     given = facts("own")
     plan = staged_plan(given.network, given.batch, P, np.random.default_rng([P, 39]))
     check("own", plan, "ring", communicator, "pipeline", 2)

@@ -47,7 +47,7 @@ def algorithms(number: int) -> str:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *CHAINS])
-def test_random_plans(name: str, communicator: Communicator) -> None:
+def test_random_plans_train_as_one_rank(name: str, communicator: Communicator) -> None:
     number = int(name.split("-")[1])
     given = facts(name)
     plan = random_plan(given.network, given.batch, P, np.random.default_rng([number, P]))
@@ -55,7 +55,7 @@ def test_random_plans(name: str, communicator: Communicator) -> None:
 
 
 @pytest.mark.parametrize("name", UNETS)
-def test_random_unets(name: str, communicator: Communicator) -> None:
+def test_random_unets_train_as_one_rank(name: str, communicator: Communicator) -> None:
     """Transposed convolutions, interpolation, padding of all kinds and a loss over pixels."""
     number = int(name.split("-")[1])
     given = facts(name)
@@ -65,7 +65,7 @@ def test_random_unets(name: str, communicator: Communicator) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_built_in_networks(name: str, communicator: Communicator) -> None:
+def test_built_in_networks_train_as_one_rank(name: str, communicator: Communicator) -> None:
     given = facts(name)
     for k in range(2 if P <= 3 else 1):
         plan = random_plan(given.network, given.batch, P, np.random.default_rng([k, P, len(name)]))
@@ -76,8 +76,8 @@ def test_built_in_networks(name: str, communicator: Communicator) -> None:
                                      {"microbatches": 2, "overlap": "gradient"}], ids=str)
 @pytest.mark.parametrize(("name", "axis"), [*(("globe", a) for a in "hw"),
                                             *(("cosmos", a) for a in "dhw"), ("signals", "w")])
-def test_cut_images_that_go_on_at_their_other_end(name: str, axis: str, options: dict[str, Any],
-                                                  communicator: Communicator) -> None:
+def test_cut_periodic_images_train_as_one_rank(name: str, axis: str, options: dict[str, Any],
+                                               communicator: Communicator) -> None:
     """More ranks than some images have rows, too."""
     network, batch = facts(name).network, facts(name).batch
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -89,7 +89,7 @@ def test_cut_images_that_go_on_at_their_other_end(name: str, axis: str, options:
 
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")
 @pytest.mark.parametrize("name", [*NAMES[: COUNT // 3], *UNETS[: COUNT // 6], "lenet5", *BUILT_IN])
-def test_pipelines(name: str, communicator: Communicator) -> None:
+def test_pipelines_train_as_one_rank(name: str, communicator: Communicator) -> None:
     given = facts(name)
     plan = staged_plan(given.network, given.batch, P, np.random.default_rng([len(name), P, 3]))
     check(name, plan, "ring", communicator, "pipeline", 2)
@@ -99,8 +99,9 @@ def test_pipelines(name: str, communicator: Communicator) -> None:
 @pytest.mark.parametrize("order", PipelineOrder)
 @pytest.mark.parametrize("overlap", [Overlap.NONE, Overlap.FULL])
 @pytest.mark.parametrize(("name", "cuts"), CUTS)
-def test_residual_branches_across_cuts(name: str, cuts: tuple[str, ...], overlap: Overlap,
-                                       order: PipelineOrder, communicator: Communicator) -> None:
+def test_residual_branches_cross_cuts_between_stages(name: str, cuts: tuple[str, ...],
+                                                     overlap: Overlap, order: PipelineOrder,
+                                                     communicator: Communicator) -> None:
     """Movements within a stage end in time, whatever else crosses the cut."""
     given = facts(name)
     plan = skip_plan(given.network, given.batch, P, cuts, overlap, order)
@@ -109,7 +110,7 @@ def test_residual_branches_across_cuts(name: str, cuts: tuple[str, ...], overlap
 
 @pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")
 @pytest.mark.parametrize("strategy", ["owt-b", "owt-c"])
-def test_variable_batch_size(strategy: str, communicator: Communicator) -> None:
+def test_variable_batch_sizes_train_as_one_rank(strategy: str, communicator: Communicator) -> None:
     """One weird trick: the fully connected layers take the batch in fc_passes, with an update after
     each.
     """
@@ -126,7 +127,8 @@ def test_variable_batch_size(strategy: str, communicator: Communicator) -> None:
 
 @pytest.mark.skipif(P == 1, reason="one rank has one grid")
 @pytest.mark.parametrize("name", [*FIXED[: 3 if P <= 4 else 1], CHAINS[0]])
-def test_another_grid_for_fully_connected_layers(name: str, communicator: Communicator) -> None:
+def test_fully_connected_layers_may_have_another_grid(name: str,
+                                                      communicator: Communicator) -> None:
     """Fig 10 of Gholami et al.: domain:AxB+CxD."""
     given, grids = facts(name), grid_sizes(P)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
@@ -139,7 +141,7 @@ def test_another_grid_for_fully_connected_layers(name: str, communicator: Commun
 
 @pytest.mark.skipif(P == 1, reason="one rank has one configuration")
 @pytest.mark.parametrize("name", [FIXED[1], "resnet", "inception"])
-def test_integrated(name: str, communicator: Communicator) -> None:
+def test_integrated_parallelism_trains_as_one_rank(name: str, communicator: Communicator) -> None:
     """Model or domain parallelism by layer: as Eq 9 chooses on a machine, and at random."""
     given, rng = facts(name), np.random.default_rng(P)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
@@ -176,7 +178,7 @@ def test_layers_with_passes_have_their_own_rate(communicator: Communicator, rank
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 @pytest.mark.parametrize("name", [FIXED[0], "resnet"])
-def test_adam(name: str, optimizer: str, communicator: Communicator) -> None:
+def test_adam_trains_as_one_rank(name: str, optimizer: str, communicator: Communicator) -> None:
     """In all ways of keeping weights alike: every rank the whole state, a shard of it, or the
     server alone.
     """

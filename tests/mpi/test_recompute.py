@@ -28,7 +28,7 @@ if P > 1:
 
 # many ranks share few cores
 @pytest.mark.parametrize("network", ["resnet@8", "lenet5@8"] if P <= 4 else ["lenet5@8"])
-def test_the_same_to_the_bit(network: str, communicator: Communicator) -> None:
+def test_recomputation_changes_no_bit(network: str, communicator: Communicator) -> None:
     given = facts(network)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for strategy, options, segments in PLANS:
@@ -37,14 +37,14 @@ def test_the_same_to_the_bit(network: str, communicator: Communicator) -> None:
         again = replace(plan, recompute=segments)
         what = f"{strategy}, {options}"
         # a stage of two layers keeps all that it has
-        assert recompute(given.network, again).again or (options.get("order") == "1f1b"
+        assert recompute(given.network, again).layers or (options.get("order") == "1f1b"
                                                          and network != "resnet@8"), what
         one, two = (check(network, p, "ring", communicator, what, 2) for p in (plan, again))
         assert one.losses == two.losses, what
         assert all((one.weights[name] == two.weights[name]).all() for name in one.weights), what
 
 
-def test_memory_and_movements(communicator: Communicator) -> None:
+def test_recomputation_saves_memory_and_moves_the_same(communicator: Communicator) -> None:
     """Blocks take less than two thirds; halos travel again."""
     given = facts("resnet@8")
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)

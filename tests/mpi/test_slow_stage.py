@@ -57,7 +57,7 @@ def late(action: Callable[[], Any]) -> Callable[[], None]:
 
 
 def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) -> list[float]:
-    """Of an evaluation, two training steps and another evaluation."""
+    """Losses of an evaluation, two training steps and another evaluation."""
     executor = Executor(net, plan, lower(net, plan, CHOOSERS["ring"]), communicator, backend("cpu"),
                         1,
                         lower(net, plan, CHOOSERS["ring"], training=False))
@@ -78,7 +78,8 @@ def losses(net: Network, plan: Plan, communicator: Communicator, lagging: bool) 
 
 @pytest.mark.parametrize("order", PipelineOrder)
 @pytest.mark.parametrize("where", FIRST)
-def test_what_waits_to_be_sent_is_kept(where: str, order: str, communicator: Communicator) -> None:
+def test_unsent_messages_are_not_overwritten(where: str, order: str,
+                                             communicator: Communicator) -> None:
     net = network()
     alike = Plan(NetworkSpec(net.name, net.image_shape, net.classes), P, BATCH, "data",
                  {layer.name: Config(replicas=P) for layer in net.layers}, precision="fp64",

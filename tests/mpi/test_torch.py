@@ -115,7 +115,8 @@ def train(model: Any, module: nn.Module, batch: tuple[Tensor, Tensor],
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_several_outputs_of_two_sizes(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+def test_outputs_of_different_sizes_train_as_pytorch(strategy: str,
+                                                     batch: tuple[Tensor, Tensor]) -> None:
     """Deep supervision: each head has its loss, on this rank's box of it."""
     torch.manual_seed(world().rank)  # the weights are rank 0's
     images, module = batch[0], Deep().double()
@@ -158,7 +159,7 @@ def test_gradients_add_up_and_are_clipped_once(strategy: str,
 
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
-def test_micro_batches_by_step(order: str, batch: tuple[Tensor, Tensor]) -> None:
+def test_steps_may_use_micro_batches(order: str, batch: tuple[Tensor, Tensor]) -> None:
     images, labels = batch
     module = plain()
     strategy = "data" if SIZE == 1 else "pipeline" if SIZE < 4 else "spatial"
@@ -172,13 +173,13 @@ def test_micro_batches_by_step(order: str, batch: tuple[Tensor, Tensor]) -> None
     torch.optim.SGD(module.parameters(), 0.1).step()
     state = model.state_dict()
     assert all(close(state[name], value) for name, value in module.state_dict().items())
-    if order == "1f1b" and not model.engine.halves:
+    if order == "1f1b" and model.engine.training.forward_end is None:
         with pytest.raises(InputError, match=r"call model.step\(images, labels, loss\)"):
             model(images)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_evaluation_of_fewer_samples(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+def test_evaluation_takes_fewer_samples(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
     images, module = batch[0], plain()
     model = parallel(module, strategy)
     module.load_state_dict(model.state_dict())
@@ -191,7 +192,7 @@ def test_evaluation_of_fewer_samples(strategy: str, batch: tuple[Tensor, Tensor]
         assert (model.local(batch[1][:3], incomplete=True) == batch[1][rows[rows < 3]]).all()
 
 
-def test_a_gathered_loss_compares_samples(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_loss_over_gathered_outputs_compares_samples(batch: tuple[Tensor, Tensor]) -> None:
     """A loss of pairs of samples, which no sum over ranks gives."""
     images, module = batch[0], plain()
     model = parallel(module, "data")
@@ -205,7 +206,7 @@ def test_a_gathered_loss_compares_samples(batch: tuple[Tensor, Tensor]) -> None:
     assert all(close(state[name], value) for name, value in module.state_dict().items())
 
 
-def test_each_sample_once_an_epoch(ranks: World) -> None:
+def test_every_sample_comes_once_an_epoch(ranks: World) -> None:
     """All ranks together read every sample of a full batch once, each the samples that it needs."""
     model = parallel(plain(), "data")
     data = [(torch.full((2, 12, 12), float(i)), i) for i in range(3 * BATCH + 2)]
@@ -222,17 +223,17 @@ def test_each_sample_once_an_epoch(ranks: World) -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
-def test_a_loss_of_this_rank_alone_is_noticed(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_loss_of_one_rank_alone_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     images, labels = batch
     model = parallel(plain(), "data")
     with pytest.raises(RunError, match="take means and sums over all ranks"):
         model.backward(functional.cross_entropy(model(images), model.local(labels)))
     model = parallel(plain(), "filter")
-    with pytest.raises(RunError, match="hold the same outputs, but their losses have other"):
+    with pytest.raises(RunError, match="hold the same outputs, but the gradients of their losses"):
         (model(images) * (1.0 + world().rank)).sum().backward()
 
 
-def test_wrong_use_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
+def test_misuse_is_refused_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
     images, labels = batch
     model = parallel(plain(), "data")
     first = loss_of(model)(model(images), model.local(labels))
@@ -325,7 +326,8 @@ def begun() -> nn.Module:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("make", [by_batch, by_group, begun])
-def test_frozen_parameters_stay(make: Any, strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+def test_frozen_parameters_do_not_change(make: Any, strategy: str,
+                                         batch: tuple[Tensor, Tensor]) -> None:
     if make is by_batch and strategy == "pipeline":
         pytest.skip("micro-batches have statistics of their own")
     module = make().double()
@@ -350,7 +352,7 @@ def path(ranks: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
     yield Path(folder) / "run.h5"
 
 
-def test_a_record_is_compared(path: Path, batch: tuple[Tensor, Tensor]) -> None:
+def test_a_loops_record_can_be_compared(path: Path, batch: tuple[Tensor, Tensor]) -> None:
     """The time of loss and optimizer is a row of its own."""
     from hpcpar.report.compare import compare_one
     from hpcpar.train.record_file import load_record

@@ -1,4 +1,4 @@
-"""What published PyTorch networks do, each under random plans, equals PyTorch."""
+"""Pieces of published PyTorch networks, each under random plans, equal PyTorch."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def variants(network: str, strategy: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_named_strategies(network: str, communicator: Communicator) -> None:
+def test_named_strategies_train_as_one_rank(network: str, communicator: Communicator) -> None:
     # many ranks share few cores: the second AlexNet has half of the strategies there
     for strategy in one_pass(P)[:: 2 if P > 4 and network == FIXED[-1] else 1]:
         for gather, overlap, collectives in variants(network, strategy):
@@ -82,7 +82,7 @@ def random_configs(network: Network, rng: np.random.Generator) -> Configs:
 
 @pytest.mark.skipif(P == 1, reason="one rank has one configuration")
 @pytest.mark.parametrize("network", ["lenet5", *(f"random-{seed}" for seed in SEEDS)])
-def test_random_configurations(network: str, communicator: Communicator) -> None:
+def test_random_configurations_train_as_one_rank(network: str, communicator: Communicator) -> None:
     """A configuration of its own for every layer: redistribution from any to any."""
     rng = np.random.default_rng(zlib.crc32(f"{network} {P}".encode()))
     for k in range(CUSTOM):
@@ -116,8 +116,8 @@ HARD: dict[int, list[tuple[str, str, str]]] = {
 
 @pytest.mark.parametrize(("network", "degrees", "overlap"), HARD.get(P, []),
                          ids=[case[0] for case in HARD.get(P, [])])
-def test_hard_configurations(network: str, degrees: str, overlap: str,
-                             communicator: Communicator) -> None:
+def test_hard_configurations_train_as_one_rank(network: str, degrees: str, overlap: str,
+                                               communicator: Communicator) -> None:
     configs: Configs = {}
     for layer in degrees.split(", "):
         name, *cuts = layer.split()

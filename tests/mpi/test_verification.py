@@ -47,7 +47,7 @@ def verification(ranks: World, name: str, strategy: str, precision: str,
 
 
 def silent(step: int, result: Result) -> None:
-    """Nobody is told."""
+    """A listener that ignores all messages."""
 
 
 @pytest.mark.parametrize(("name", "strategy", "precision", "options"), [
@@ -55,8 +55,8 @@ def silent(step: int, result: Result) -> None:
     ("resnet", "channel", "fp32", {"optimizer": "adam"}),
     ("resnet", "channel", "fp64", {"optimizer": "adam"}),
     ("norms", "data", "fp64", {}), ("norms", "spatial", "fp32", {"microbatches": 2})])
-def test_right_plans_pass(name: str, strategy: str, precision: str, options: dict[str, Any],
-                          ranks: World) -> None:
+def test_correct_plans_pass(name: str, strategy: str, precision: str, options: dict[str, Any],
+                            ranks: World) -> None:
     check = verification(ranks, name, strategy, precision, **options)
     result = check.run(silent)
     result.check()
@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[str, str, Any]] = {
 
 @several
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_plans_do_not_pass_in_float32(what: str, ranks: World) -> None:
+def test_wrong_plans_fail_in_float32(what: str, ranks: World) -> None:
     name, strategy, spoil = WRONG[what]
     check = verification(ranks, name, strategy, "fp32")
     if ranks.rank == 0:

@@ -18,8 +18,8 @@ from hpcpar.schedule.steps import Kind
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "mpi"])
-def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_waits_long_yields_its_core(algorithm: str,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 comes late: the others sleep longer after a while.
 
     Not in a collective of the library, which may need every poll.
@@ -52,7 +52,7 @@ def test_whoever_waits_long_leaves_the_core_to_others(algorithm: str,
         assert (backoff.LONG_S in slept) == (algorithm == "ring")
 
 
-def test_what_is_complete_is_looked_at_no_more() -> None:
+def test_completed_requests_are_not_polled() -> None:
     """A pipeline has many messages in flight, and looks after all of them between steps."""
     ranks = world()
     if ranks.size == 1:

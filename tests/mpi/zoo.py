@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hpcpar.network.builder import Chain, Graph
-from hpcpar.network.builtin import cosmoflow, inception, mobilenet, resnet, unet, vgg
+from hpcpar.network.builtin import cosmoflow, inception, mobilenet, resnet, unet, unet3d, vgg
 from hpcpar.network.builtin.small import lenet5, mlp
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
@@ -60,7 +60,7 @@ from tests.own_layers import Blur, Softplus
 
 
 def narrow(network: Network, factor: int, without: Collection[str] = ()) -> Network:
-    """The same layers, but those `without`, with so many times fewer filters and features; the last
+    """The same layers but those in `without`, filters and features divided by `factor`; the last
     layer keeps its outputs. A depthwise convolution stays one.
     """
     net = Graph(f"small-{network.name}", network.image_shape)
@@ -379,8 +379,8 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "gates": (gates, 6),
     "norms": (norms, 6),
     "norms of volumes": (norms_of_volumes, 5),
-    "unet": (lambda: narrow(unet.unet((2, 19, 14), 3), 16), 4),
-    "unet3d": (lambda: narrow(unet.unet3d((1, 9, 8, 10), 3), 16), 3),
+    "unet": (lambda: narrow(unet((2, 19, 14), 3), 16), 4),
+    "unet3d": (lambda: narrow(unet3d((1, 9, 8, 10), 3), 16), 3),
     "signals": (signals, 5),
     "globe": (globe, 6),
     "cosmos": (cosmos, 5),
@@ -392,5 +392,5 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "skip first": (lambda: skips.skip(True), 6),
     "skip second": (lambda: skips.skip(False), 6),
     "two skips": (skips.two_skips, 6),
-    "cosmoflow": (lambda: narrow(cosmoflow.cosmoflow((2, 18, 17, 16), 3), 8), 5),
+    "cosmoflow": (lambda: narrow(cosmoflow((2, 18, 17, 16), 3), 8), 5),
 }

@@ -1,6 +1,6 @@
 """As much of cuDNN's Python interface as the package uses, computed with NumPy.
 
-The names, arguments and refusals are those of nvidia-cudnn-frontend. Pointers are addresses in this
+Names, arguments and refusals follow nvidia-cudnn-frontend. Pointers are addresses in this
 process. Only the items of the strided tensors are read and written.
 """
 

@@ -120,7 +120,7 @@ def _lives(plan: Plan, layer: str, rank: int) -> bool:
 
 
 def predicted(plan: Plan) -> Lasts:
-    """Every step takes what is predicted for it."""
+    """Every step takes its predicted time."""
     known = {(s.phase, s.label): s.seconds for s in price(plan.network.build(), plan,
                                                           MACHINE).steps}
     return lambda rank, iteration, step: known[step.phase.value, step.label]

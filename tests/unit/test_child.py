@@ -19,7 +19,8 @@ PLANTED = ("json", "numpy", "queue", "runpy", "signal", "msgspec", "h5py", "typi
 
 
 @pytest.mark.parametrize("words", [("hpcpar", "machines"), ("hpcpar.hdf5", "20", "a.h5")])
-def test_files_of_the_current_folder_are_no_modules(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_files_of_the_current_folder_are_not_imported(tmp_path: Path,
+                                                      words: tuple[str, ...]) -> None:
     h5py.File(tmp_path / "a.h5", "w").close()
     for name in PLANTED:
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('planted {name}')\n")
@@ -30,7 +31,7 @@ def test_files_of_the_current_folder_are_no_modules(tmp_path: Path, words: tuple
     assert done.returncode == 0 and "planted" not in done.stdout + done.stderr, done.stderr
 
 
-def test_a_path_that_the_user_sets_stays(tmp_path: Path) -> None:
+def test_the_users_python_path_stays(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("print('theirs')\n")
     env = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(child.command("theirs"), env=env, check=False, capture_output=True,
@@ -38,7 +39,7 @@ def test_a_path_that_the_user_sets_stays(tmp_path: Path) -> None:
     assert done.stdout == "theirs\n", done.stderr
 
 
-def test_all_processes_are_started_there() -> None:
+def test_python_is_started_in_one_place() -> None:
     """Python is named in one other place: MPI's launcher lies beside it."""
     found = {str(p.relative_to(ROOT)) for p in ROOT.rglob("*.py")
              if "sys.executable" in p.read_text(encoding="utf-8")}

@@ -43,7 +43,7 @@ def seen(path: Path) -> tuple[list[str], list[float]]:
     return words, numbers
 
 
-def test_they_are_current(tmp_path: Path) -> None:
+def test_drawings_are_current(tmp_path: Path) -> None:
     """``python -m docs.drawings`` draws them."""
     draw(folder=tmp_path)
     names = {path.name for path in tmp_path.glob("*.svg")}

@@ -16,7 +16,7 @@ from hpcpar.errors import InputError
 from hpcpar.files import atomic_path, lock, write_text
 
 
-def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_replacing_a_file_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with atomic_path(str(path), "thing") as temporary:
@@ -25,7 +25,7 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
     assert path.read_text() == "new" and os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(
+def test_content_is_synced_before_the_rename_and_the_folder_after_it(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash of the system leaves the old file or the new one."""
     done: list[str] = []
@@ -64,7 +64,7 @@ def test_permissions_are_the_users(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
 
 
-def test_permissions_of_what_is_replaced_stay(tmp_path: Path) -> None:
+def test_a_replaced_files_permissions_stay(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     path.chmod(0o600)
@@ -109,7 +109,7 @@ def killed(code: str) -> int:
     return process.pid
 
 
-def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_the_next_writer_removes_a_killed_writers_file(tmp_path: Path) -> None:
     path = str(tmp_path / "a.txt")
     killed(f"from hpcpar.files import atomic_path\nwith atomic_path({path!r}, 'thing') as t:\n"
            " open(t, 'w').write('half')\n os.kill(os.getpid(), signal.SIGKILL)")
@@ -136,13 +136,14 @@ def test_a_lock_keeps_others_out_and_dies_with_its_owner(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == []
 
 
-def test_names_of_its_own_are_never_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_at_private_names_are_refused(tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """Links at a lock, or at a temporary file whose name somebody has foreseen."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     trap = tmp_path / ".c.h5.hpcpar-lock"
     trap.symlink_to(victim)
-    with pytest.raises(InputError, match="hpcpar-lock is a symbolic link, which hpcpar does not"):
+    with pytest.raises(InputError, match="hpcpar-lock is a symbolic link, and hpcpar does not"):
         lock(str(tmp_path / "c.h5"), "checkpoint").__enter__()
     monkeypatch.setattr(files, "require_own", lambda *_: None)  # somebody is faster
     with pytest.raises(InputError, match="Too many levels of symbolic links"):

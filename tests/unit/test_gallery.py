@@ -59,7 +59,7 @@ def test_published_runs_on_tensor_cores_are_predicted() -> None:
     assert not plain.fused and predict(fused).predicted_s < predict(plain).predicted_s
 
 
-def test_new_figures_replace_those_of_the_same_rows(tmp_path: Path) -> None:
+def test_new_figures_replace_old_ones_of_the_same_rows(tmp_path: Path) -> None:
     path = tmp_path / "left_out.csv"
     path.write_text(left_out.FILE.read_text())
     found = LeftOut.of("network", "run", np.log([1.0, 1.1, 1.3, 3.0]))
@@ -133,7 +133,7 @@ def one(**words: str) -> Row:
                 if all(word in row.cells[cell] for cell, word in words.items()))
 
 
-def test_the_framework_says_how_gradients_are_exchanged() -> None:
+def test_the_framework_decides_the_exchange_of_gradients() -> None:
     ddp = exchange_of(one(sync="DDP")).options
     assert ddp == {"batch_norm": "local", "bucket_bytes": 25 * 2**20}
     horovod = exchange_of(one(framework="MXNet 1.6.0", sync="horovod"))
@@ -147,7 +147,7 @@ def test_the_framework_says_how_gradients_are_exchanged() -> None:
         "quad", "node", "network"]
 
 
-def test_input_limits_runs_that_are_faster_with_synthetic_data() -> None:
+def test_runs_that_are_faster_with_synthetic_data_are_input_bound() -> None:
     limited = [row for row in runs() if row.doubt.startswith("input: ")]
     assert len(limited) == 6 and {row.machine for row in limited} == {"dgx1-p100"}
 
@@ -158,7 +158,7 @@ def test_devices_that_share_a_sample_cut_its_image() -> None:
     assert by_batch[1.0] > by_batch[0.25] > by_batch[0.0625] > 0
 
 
-def test_no_batch_that_fitted_is_predicted_not_to_fit() -> None:
+def test_batches_that_fitted_are_predicted_to_fit() -> None:
     results = [predict(row) for row in runs() if not unpredictable(row) and row.devices == "1"
                and row.batch >= 64 and row.network in ("resnet50", "inception_v3")]
     cases = [*memory.fitted(results), *memory.unfitted()]

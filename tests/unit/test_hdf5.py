@@ -20,7 +20,7 @@ CALL = ("thing", "make it again")
 
 
 def fault(path: Path, **options: bool) -> str:
-    """What `check` says of a file; empty where it lets it pass."""
+    """The message of `check` about a file; empty where the file passes."""
     try:
         hdf5.check([str(path)], *CALL, **options)
     except InputError as err:
@@ -30,7 +30,7 @@ def fault(path: Path, **options: bool) -> str:
     return ""
 
 
-def test_links_that_lead_round_or_nowhere_are_no_fault(tmp_path: Path) -> None:
+def test_circular_and_dangling_links_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:
         f["a/b/numbers"] = np.arange(3)
@@ -44,7 +44,7 @@ def test_links_that_lead_round_or_nowhere_are_no_fault(tmp_path: Path) -> None:
         assert hdf5.array(f, "a/b/numbers", "i", *CALL).tolist() == [0, 1, 2]
 
 
-def test_data_in_other_files_are_refused_unless_allowed(tmp_path: Path) -> None:
+def test_external_data_are_refused_unless_allowed(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "secret.h5", "w") as f:
         f["x"] = np.arange(4)
     raw = tmp_path / "raw"
@@ -95,8 +95,8 @@ def test_a_signal_to_the_check_asks_this_process_to_stop(
     assert noted == [signal.SIGUSR1]
 
 
-def test_a_file_whose_texts_keep_the_library_busy_is_damaged(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_endless_texts_is_damaged(tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:
         f["texts"] = ["one", "two"]
@@ -105,10 +105,10 @@ def test_a_file_whose_texts_keep_the_library_busy_is_damaged(
     whole[size_of_first:size_of_first + 8] = bytes(8)
     path.write_bytes(whole)
     monkeypatch.setattr(hdf5, "CHECK_S", 2)
-    assert "takes for ever" in fault(path)
+    assert "takes forever" in fault(path)
 
 
-def test_texts_that_are_one_and_the_same_in_the_file_do_not_fill_memory(tmp_path: Path) -> None:
+def test_repeated_references_to_one_text_do_not_fill_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as f:
         f["texts"] = np.array(["x" * (1 << 25), *["y"] * 255], h5py.string_dtype())
@@ -148,7 +148,7 @@ def test_arrays_are_checked_before_memory_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small file system")
-def test_a_full_disk_is_one_line_and_no_crash(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys, numpy as np
         from hpcpar.errors import InputError
@@ -181,7 +181,7 @@ def test_a_full_disk_is_one_line_and_no_crash(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_attributes_are_text_whatever_their_bytes(tmp_path: Path) -> None:
+def test_attributes_of_any_bytes_become_text(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as f:
         f.attrs["by"] = b"\xff\xfe ok"
         f.attrs["count"] = np.arange(2)

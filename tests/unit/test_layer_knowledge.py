@@ -1,4 +1,4 @@
-"""What is known of a layer stands in its class: few places elsewhere ask which class it is."""
+"""A layer's class holds all knowledge of it: few places elsewhere ask which class it is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def questions(path: Path, names: set[str]) -> list[str]:
             if names & {n.id for n in ast.walk(call.args[1]) if isinstance(n, ast.Name)}]
 
 
-def test_few_places_ask_for_the_class_of_a_layer() -> None:
+def test_few_places_check_a_layers_class() -> None:
     names = class_names(Layer)
     assert {"Conv2d", "ReLU", "Loss", "MaxPool"} <= names
     files = [path for path in ROOT.glob("**/*.py")

@@ -38,7 +38,7 @@ def build():
 
 
 @pytest.mark.parametrize("strategy", [*named(4), "auto", "layerwise"])
-def test_a_plan_is_made_priced_and_read_again(strategy: str, tmp_path: Path) -> None:
+def test_outside_layers_are_planned_priced_and_stored(strategy: str, tmp_path: Path) -> None:
     made = hpcpar.plan(own(), 4, 16, "p100x4x4", strategy)
     again = hpcpar.simulate(made.plan).simulated.played
     assert again.mean_s == pytest.approx(made.prediction.iteration_s, rel=1e-9)
@@ -53,7 +53,7 @@ def _hpcpar(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
                           capture_output=True, timeout=LIMIT_S)
 
 
-def test_the_command_line_reads_them_where_their_module_is_named(tmp_path: Path) -> None:
+def test_the_command_line_reads_outside_layers_of_a_named_module(tmp_path: Path) -> None:
     (tmp_path / "blurred.py").write_text(NETWORK)
     (tmp_path / "own_layers.py").write_text(Path(MODULE).read_text())
     made = _hpcpar(tmp_path, "plan", "--network", "blurred.py:build", "--ranks", "2", "--batch",
@@ -71,7 +71,7 @@ def test_the_command_line_reads_them_where_their_module_is_named(tmp_path: Path)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
-def test_a_module_of_pytorch_becomes_them() -> None:
+def test_pytorch_modules_become_outside_layers() -> None:
     from torch import nn
 
     from hpcpar.network.read.torch_module import from_torch
@@ -86,12 +86,12 @@ def test_a_layer_without_operator_is_refused_before_it_runs() -> None:
     from hpcpar.runtime.ops.registry import operator_of
     from tests.unit.network.test_spec import Nameless
 
-    with pytest.raises(InputError, match=r"layer 'a' is a Nameless, which no operator computes; "
+    with pytest.raises(InputError, match=r"layer 'a' is a Nameless, but no operator computes it; "
                        r"register one with @operator\(Nameless\)"):
         operator_of(Nameless("a", ("input",)))
 
 
-def test_layers_that_say_other_things_are_priced_apart() -> None:
+def test_layers_with_larger_kernels_cost_more() -> None:
     network = own()
     blur = network.by_name["blur2"]
     wide = replace(blur, kernel=(5, 5), padding=(2, 2))

@@ -1,4 +1,4 @@
-"""What is installed is what is in the checkout."""
+"""An installed package has all files of the checkout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.limits import LIMIT_S
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_pages_that_are_named_exist() -> None:
+def test_named_pages_exist() -> None:
     named = {(page, path.name) for top in ("hpcpar", "kernels", "jobs", "docs")
              for path in (ROOT / top).rglob("*") if path.is_file()
              for page in re.findall(r"\bdocs/[\w/-]+\.(?:md|ipynb)",

@@ -1,4 +1,4 @@
-"""The JSON Schemas in the documentation are those of the types that read the files."""
+"""The JSON Schemas in the documentation match the types that read the files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcpar.plan import plan as plans
 from tests.unit.played import lenet
 
 
-def test_they_are_current() -> None:
+def test_published_schemas_are_current() -> None:
     """``python docs/schemas.py`` writes them."""
     written = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     assert written == schemas()

@@ -1,4 +1,4 @@
-"""What is predicted equals what was recorded: every quantity and every layer's configuration."""
+"""Predictions equal the record: every quantity and every layer's configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUICK = [command for command in COMMANDS if command.quick]
 
 
 @pytest.mark.parametrize("command", QUICK, ids=lambda c: " ".join(c.words[:-1]))
-def test_equals_the_record(command: Command) -> None:
+def test_predictions_equal_the_record(command: Command) -> None:
     """A command's cases equal the record: floats to 1e-9, anything else exactly."""
     found = record(command)
     old = {key: RECORDED.get(key) for key in found}
@@ -25,7 +25,7 @@ def test_equals_the_record(command: Command) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_holds_every_case() -> None:
+def test_the_record_has_every_case() -> None:
     """The record holds the cases of all commands, each once, and no others."""
     keys = [key for command in COMMANDS for key in command.cases]
     assert len(keys) == len(set(keys))

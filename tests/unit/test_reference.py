@@ -135,7 +135,7 @@ def test_average_pooling_of_volumes() -> None:
 
 
 @pytest.mark.parametrize("batch", [2, 7])
-def test_microbatches(batch: int) -> None:
+def test_micro_batches_have_their_own_statistics_and_one_gradient(batch: int) -> None:
     """Statistics of each part, running ones updated by each, the gradient of the batch's mean; some
     parts may be empty.
     """
@@ -164,7 +164,7 @@ def test_microbatches(batch: int) -> None:
         same_state(reference, theirs)
 
 
-def test_statistics_of_blocks() -> None:
+def test_blocks_have_their_own_statistics() -> None:
     """Four blocks, one of them empty, one of a single sample: each as a normalisation of its own,
     weights in common.
     """

@@ -19,7 +19,7 @@ ROOMS = ("errors", "variables", "forms", "launchers", "signals", "child", "files
          "checks", "option_fields", "hdf5", "output_files", "network", "machine", "plan",
          "schedule", "papers", "cost", "simulation", "search", "data", "kernels", "comm", "runtime",
          "train", "calibrate", "diagnose", "report", "sweep", "api", "torch", "cli")
-#: Rooms that must not know of another one above them: the machine is no business of the split, nor
+#: Rooms that must not know of another one above them: the machine does not concern the split, nor
 #: the reverse.
 APART = {"plan": {"machine"}, "schedule": {"machine"},
          "kernels": {"machine", "schedule", "cost", "search"}}
@@ -56,12 +56,12 @@ def test_a_room_imports_from_rooms_above(path: Path) -> None:
 
 
 def module(path: Path) -> str:
-    """The dotted name of a file; of a package that of its folder."""
+    """The dotted name of a file; a package has the name of its folder."""
     parts = ("hpcpar", *path.relative_to(ROOT).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_no_circle_of_files() -> None:
+def test_no_files_import_in_a_circle() -> None:
     """Files can be read one after the other: none imports, however far around, a file that imports
     it.
     """

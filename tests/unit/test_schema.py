@@ -1,4 +1,4 @@
-"""Data against types: every fault is one line with the place, what is expected, and the remedy."""
+"""Data against types: every fault is one line with place, expected value, and remedy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Whole:
     named: Named = field(default_factory=lambda: Named(kind="big"))
 
 
-def test_data_that_fits_is_returned_as_the_type() -> None:
+def test_valid_data_become_the_type() -> None:
     data = {"entries": {"x": {"n": 2, "colour": "blue"}}, "shape": [1, 2], "seconds": 3,
             "free": {"a": [1.5, None]}, "some": {"a": 1, "b": 2}, "named": {"kind": "small"}}
     assert convert(data, Whole, "f", "r") == Whole(
@@ -141,13 +141,13 @@ def test_every_fault_is_one_line(data: object, message: str) -> None:
 @pytest.mark.parametrize("text", [
     b"", b"\xff", b'{"a": "\xff"}', b"{" * 10**5, b'{"a":' * 10**5, b"[" * 10**6, b"[NaN]",
     b"[1e999]", b"9" * 5000, b'{"entries": {"a": {"n": ' + b"9" * 5000 + b"}}}", b"nul", b"[1,]"])
-def test_text_that_is_no_json(text: bytes) -> None:
+def test_invalid_json_is_refused(text: bytes) -> None:
     with pytest.raises(InputError, match=r"^f: not JSON \(.*\); r$"):
         decode_json(text, Whole, "f", "r")
 
 
 @pytest.mark.parametrize("text", [b"a =", b"\xff", b"a = " + b"[" * 10**5, b"a = " + b"9" * 5000])
-def test_text_that_is_no_toml(text: bytes) -> None:
+def test_invalid_toml_is_refused(text: bytes) -> None:
     with pytest.raises(InputError, match=r"^f: not TOML \(.*\); r$"):
         parse_toml(text, "f", "r")
 

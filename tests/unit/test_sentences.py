@@ -1,5 +1,5 @@
-"""Messages, docstrings and comments are plain English: none has the turns of phrase that readers
-stumble over.
+"""Messages, docstrings and comments of the product, the tests and the benches are plain English:
+readers stumble over none.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from pathlib import Path
 import hpcpar
 
 ROOT = Path(hpcpar.__file__).parent
+TESTS = Path(__file__).parents[1]
+#: Folders whose sentences are read.
+READ = (ROOT, TESTS, TESTS.parent / "bench")
 #: Calls whose first argument a user reads.
 SAYING = {"InputError", "RunError", "ValueRefused", "error", "remark", "say"}
-#: What to write instead stands behind each.
+#: Each pattern with the words to write instead.
 PATTERNS = {
     r"\b(is|are|was|were) of\b(?! (type|shape|size|order|length|use|interest|different|equal)\b)":
         "has, belongs to, comes from",
@@ -83,22 +86,22 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def sentences() -> list[tuple[str, str]]:
-    """All that the package's files say, each with its place."""
+    """All sentences, each with its place."""
     found = []
-    for path in sorted(ROOT.rglob("*.py")):
+    for path in (path for folder in READ for path in sorted(folder.rglob("*.py"))):
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
-        found += [(f"{path.relative_to(ROOT)}:{line}", " ".join(words.split()))
+        found += [(f"{path.relative_to(TESTS.parent)}:{line}", " ".join(words.split()))
                   for line, words in (*messages(tree), *docstrings(tree), *comments(source))]
     return found
 
 
 def stumbles(words: str) -> list[str]:
-    """What to write instead of what is found."""
+    """Better words for the patterns found."""
     return [better for pattern, better in PATTERNS.items() if re.search(pattern, words)]
 
 
-def test_sentences_have_none_of_the_patterns() -> None:
+def test_no_sentence_has_a_pattern_that_readers_stumble_over() -> None:
     said = sentences()
     assert len(said) > 4000
     assert [f"{place}: {words}: write {' and '.join(found)}"

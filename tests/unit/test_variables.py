@@ -1,4 +1,4 @@
-"""Environment variables of any content, and standard files that are closed, are no traceback."""
+"""Environment variables of any content, and closed standard files, never give a traceback."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NO_NUMBERS = ("²", "1" * 5000)
 @pytest.mark.parametrize(("text", "number"), [
     ("7", 7), ("4(x2),3", 4), ("8,4", 8), ("", None), ("-1", None), ("3.5", None), ("many", None),
     *((text, None) for text in NO_NUMBERS)])
-def test_the_number_that_a_variable_begins_with(text: str, number: int | None,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variables_leading_number_is_read(text: str, number: int | None,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRST", text)
     monkeypatch.setenv("SECOND", "2")
     assert whole_number("FIRST") == number
@@ -29,7 +29,7 @@ def test_the_number_that_a_variable_begins_with(text: str, number: int | None,
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
-def test_variables_of_slurm_that_are_no_numbers_count_as_absent(
+def test_slurms_variables_that_are_not_numbers_count_as_absent(
         text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_END_TIME", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"):
         monkeypatch.setenv(name, text)
@@ -38,7 +38,7 @@ def test_variables_of_slurm_that_are_no_numbers_count_as_absent(
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
-def test_a_command_prints_whatever_the_environment_says(text: str) -> None:
+def test_a_command_prints_in_any_environment(text: str) -> None:
     names = ("LINES", "COLUMNS", "SLURM_PROCID", "PMI_RANK")
     done = subprocess.run([sys.executable, "-m", "hpcpar", "networks"], capture_output=True,
                           text=True, check=False, env=os.environ | dict.fromkeys(names, text))
@@ -47,7 +47,7 @@ def test_a_command_prints_whatever_the_environment_says(text: str) -> None:
 
 @pytest.mark.parametrize(("closed", "status"), [(">&-", 0), ("<&- >&- 2>&-", 0),
                                                 ("no-such-network 2>&-", 2)])
-def test_closed_standard_files_are_no_fault(closed: str, status: int) -> None:
+def test_closed_standard_files_are_accepted(closed: str, status: int) -> None:
     done = subprocess.run(["sh", "-c", f"{sys.executable} -m hpcpar networks {closed}"],
                           capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: A row of a table: what is looked for, and `file.py:name` or `file.py:Class.method`.
+#: A row of a table: the subject, and `file.py:name` or `file.py:Class.method`.
 ROW = re.compile(r"^\| (?P<subject>[^|]+?) +\| `(?P<path>[\w/]+\.py):(?P<name>[\w.]+)` +\|$")
 #: The page has at least this many entries.
 LEAST = 60

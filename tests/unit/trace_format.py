@@ -1,4 +1,4 @@
-"""What a trace viewer demands of a file's events."""
+"""The rules that a trace viewer has for a file's events."""
 
 from __future__ import annotations
 

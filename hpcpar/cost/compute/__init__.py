@@ -1,1 +1,1 @@
-"""The price of computation: work per step, and its time."""
+"""Compute cost: the work of each step, and its time."""

@@ -1,11 +1,11 @@
-"""Time of a kernel on a device that was never measured: from its data sheet, and from shapes.
+"""Time of a kernel on an unmeasured device, from its data sheet and the shapes.
 
-A convolution or linear layer is a matrix product for each pass. A library cuts the product into
-tiles, a tile for each multiprocessor at a time, and splits long sums where tiles are few; it takes
-the tile that is fastest. Other layers move bytes. `bench/fit_kernels.py` fits the numbers, the same
-for all devices, to published measurements.
+Each pass of a convolution or linear layer is a matrix product. A library cuts the product into
+tiles, one per multiprocessor at a time, and splits long sums if there are few tiles; it chooses the
+fastest tile size. Other layers are limited by bandwidth. `bench/fit_kernels.py` fits the parameters
+to published measurements, one set for all devices.
 
-Numbers may be arrays with an entry for each case of a family of plans.
+Each value is a number for one plan, or an array with one entry per plan of a family.
 """
 
 from __future__ import annotations
@@ -25,39 +25,40 @@ from hpcpar.plan.config import Flags, Floats, Numbers
 from hpcpar.plan.precision import OF_WORK
 from hpcpar.schema import NotNegative, Positive, convert, parse_toml
 
-#: Rows and columns of a tile: a library chooses among them.
+#: Rows and columns of the tiles that a library chooses from.
 TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))
-#: A sum is split into parts of at least so many terms.
+#: Fewest terms in a part of a split sum.
 SHORTEST_PART = 64
-#: Lanes that the schedulers of a multiprocessor feed; more lanes wait for pairs of instructions.
+#: Lanes that the schedulers of a multiprocessor feed; more lanes need pairs of instructions.
 FED_LANES = 128
-#: Flops of tensor cores that load as many words as a flop of a lane: a V100 has 64 such lanes, an
-#: A100 128 in float16.
+#: Flops on tensor cores that load the same number of words as one flop of a lane. In float16 a V100
+#: counts as 64 lanes, an A100 as 128.
 LANE_FLOPS = 8
-#: Fewest input and output channels for which libraries take Winograd's algorithm.
+#: Fewest input and output channels for which libraries use Winograd's algorithm.
 WINOGRAD_CHANNELS = 16
-#: Years between which libraries became faster, and from when to when Winograd's algorithm came.
+#: Years in which libraries became faster, and in which they adopted Winograd's algorithm.
 LIBRARY_YEARS, WINOGRAD_YEARS = (2012.0, 2020.0), (2015.4, 2016.6)
-#: Year in which a library reaches the shares as fitted.
+#: Year of the library that reaches exactly the fitted shares.
 REFERENCE_YEAR = 2017.0
-#: Share of a data sheet's rate that the best kernels reach, however young the library.
+#: Upper bound of the share of a data sheet's rate, in any year.
 LARGEST_SHARE = 0.9
 
 
 @dataclass(frozen=True)
 class TensorCores:
-    """The fitted numbers of products on tensor cores.
+    """Fitted parameters of products on tensor cores.
 
-    Winograd's algorithm and Fourier transforms gain nothing there, but tiles read overlapping
-    windows as often as Winograd's transforms would; kernels without tiles do not use tensor cores.
+    Winograd's algorithm and Fourier transforms gain nothing on tensor cores, but overlapping
+    windows cost the same traffic as Winograd's transforms. Kernels without tiles do not use tensor
+    cores.
 
     Attributes
     ----------
     share, tile_words, fill : mapping, float, float
-        As in `KernelModel`, of the rate of products in the format; lanes are counted as
-        `LANE_FLOPS` of a tensor core.
+        As in `KernelModel`, relative to the product rate in this format. `LANE_FLOPS` flops of a
+        tensor core count as one lane.
     tf32 : float
-        Part of these shares that products in TF32 reach.
+        Fraction of these shares that TF32 products reach.
     """
 
     share: Mapping[str, Positive]
@@ -68,38 +69,41 @@ class TensorCores:
 
 @dataclass(frozen=True)
 class KernelModel:
-    """The fitted numbers, for all devices together.
+    """Fitted parameters, one set for all devices.
 
     Attributes
     ----------
     share : mapping
         Pass -> share of the data sheet's rate that full tiles of the largest size reach.
     winograd : mapping
-        Pass -> times as fast as direct convolution, of 3 x 3 kernels at stride 1.
+        Pass -> speedup of Winograd's algorithm over direct convolution, for 3 x 3 kernels at
+        stride 1.
     winograd_traffic : float
-        Additional bytes of Winograd's transforms, as a multiple of the layer's.
+        Additional bytes that Winograd's transforms move, as a multiple of the layer's bytes.
     large_window : float
-        The same gain of Fourier transforms, of 5 x 5 kernels and larger at stride 1.
+        Speedup of Fourier transforms over direct convolution, for kernels of 5 x 5 and larger at
+        stride 1.
     strided : float
-        Times as slow: gradient of the input of a convolution with a stride.
+        Slowdown of the input gradient of a strided convolution.
     volumes : float
-        Times as slow: kernels of three dimensions.
+        Slowdown of three-dimensional kernels.
     tile_words : float
-        Words that a multiprocessor of `FED_LANES` lanes loads in the time of a product, as the
-        length of the sides of a tile at which loading takes half of the time.
+        Loading a tile takes tile_words (1 / rows + 1 / columns) times as long as its product, on a
+        multiprocessor of `FED_LANES` lanes.
     fill : float
-        Terms of a sum that could be added while a tile starts and ends.
+        Overhead of a tile, as the number of terms that could be added in that time.
     direct : float
-        Share of the rate of kernels without tiles, as of depthwise convolutions.
+        Share of the data sheet's rate that kernels without tiles reach, e.g. depthwise
+        convolutions.
     bandwidth : mapping
         Family of layers (`Layer.kernel_family`, ``matmul``, ``update``) -> share of the data
         sheet's bandwidth.
     yearly : float
-        Times as fast, of a library a year younger.
+        Speedup of a library over the library of the year before.
     host_s : float
-        Host time of an operation: what small kernels wait for.
+        Host time of an operation, which limits small kernels.
     tensor : TensorCores
-        Products in other formats than float32 and float64.
+        Products in formats other than float32 and float64.
     """
 
     share: Mapping[str, Positive]
@@ -119,7 +123,7 @@ class KernelModel:
 
 @lru_cache(maxsize=1)
 def fitted() -> KernelModel:
-    """The numbers that come with the package."""
+    """The parameters that come with the package."""
     text = (resources.files("hpcpar.cost.compute") / "kernel_model.toml").read_bytes()
     return convert(parse_toml(text, "kernel_model.toml", ""), KernelModel, "kernel_model.toml", "")
 
@@ -128,13 +132,8 @@ def fitted() -> KernelModel:
 class Product:
     """A pass of a convolution or linear layer as `count` products of m x k and k x n matrices.
 
-    Attributes
-    ----------
-    flops, bytes : float
-        Of the whole operation.
-    winograd, large, strided, volume : bool
-        Winograd's algorithm suits it; Fourier transforms do; it has a stride; it has three
-        dimensions.
+    Flops and bytes count the whole pass. The flags mark convolutions that suit Winograd's algorithm
+    (`winograd`) or Fourier transforms (`large`), with a stride, and in three dimensions (`volume`).
     """
 
     m: Numbers
@@ -150,7 +149,7 @@ class Product:
 
 
 def product_of(work: Work) -> Product:
-    """The product behind a piece of work of a convolution or linear layer, from its boxes."""
+    """The matrix product behind the work of a convolution or linear layer."""
     layer, x, y = work.layer, work.x, work.y
     kernel, stride = getattr(layer, "kernel", ()), getattr(layer, "stride", ())
     taps, half = math.prod(kernel), np.maximum(work.flops, 1) / 2
@@ -175,11 +174,11 @@ def product_of(work: Work) -> Product:
 
 
 def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats:
-    """Seconds of a pass of products, without launch and host."""
+    """Device time of a pass in float32 or float64 (s), without launch and host time."""
     year = np.clip(device.software_year, *LIBRARY_YEARS)
     first, last = WINOGRAD_YEARS
     arrived = np.clip((year - first) / (last - first), 0, 1) * p.winograd
-    if op == "forward":  # not for processors that would rather use their tensor cores
+    if op == "forward":  # devices with TF32 use tensor cores instead of Winograd's algorithm
         arrived = arrived * np.logical_not(device.has_tf32)
     rate = device.flops_per_s * np.minimum(1, FED_LANES / device.lanes)
     share = np.minimum(model.share[op] * model.yearly ** (year - REFERENCE_YEAR), LARGEST_SHARE)
@@ -196,8 +195,9 @@ def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats
 
 def tensor_product_s(model: KernelModel, device: Device, op: str, p: Product, rate: Floats,
                      is_tf32: Flags) -> Floats:
-    """Seconds of a pass of products in a format of this `rate` (flop/s), without launch and host:
-    on tensor cores, or where that is faster by lanes, as `product_s`.
+    """Device time of a pass in a format with this `rate` in flop/s (s), without launch and host.
+
+    The pass runs on tensor cores, or on lanes (`product_s`) where they are faster.
     """
     tensor = model.tensor
     slow = np.where(p.volume, model.volumes, 1)
@@ -212,10 +212,10 @@ def tensor_product_s(model: KernelModel, device: Device, op: str, p: Product, ra
 
 
 def _tiled(model: KernelModel | TensorCores, units: int, lanes: Floats, p: Product) -> Floats:
-    """Flops that the time of all tiles could do, with the fastest tile.
+    """Effective flops of a product, with the fastest tile size.
 
-    It counts what tiles stick out of the product, multiprocessors that idle in the last wave, and
-    words loaded.
+    They include tiles that exceed the product, idle multiprocessors in the last wave, and the
+    loading of words.
     """
     load = model.tile_words * np.minimum(lanes, 2 * FED_LANES) / FED_LANES
     best: Floats = np.inf
@@ -231,12 +231,12 @@ def _tiled(model: KernelModel | TensorCores, units: int, lanes: Floats, p: Produ
 
 
 def kernel_s(device: Device, work: Work) -> Floats:
-    """Seconds of a piece of work on a device of the catalogue.
+    """Seconds of a compute step on a device of the catalogue.
 
     Raises
     ------
     InputError
-        Nobody knows the layer's `kernel_family`.
+        The model does not know the layer's `kernel_family`.
     """
     model = fitted()
     if work.dtype == "float64":
@@ -255,5 +255,5 @@ def kernel_s(device: Device, work: Work) -> Floats:
 
 
 def with_host_s(model: KernelModel, device_s: Floats) -> Floats:
-    """Seconds of an operation with its host time, most of which a long kernel hides."""
+    """Seconds of an operation with its host time; a long kernel hides most of it."""
     return np.sqrt(device_s**2 + model.host_s**2)

@@ -1,4 +1,4 @@
-"""Refusal of number formats that a machine's figures cannot price."""
+"""Refuses number formats that a machine's figures cannot price."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from hpcpar.plan.precision import PRECISIONS
 
 
 def require_priced(machine: Machine, precision: str) -> None:
-    """Check that the machine prices products in this format.
+    """Check that the machine can price matrix products in this format.
 
-    A processor without tensor cores trains in mixed precision as well: it stores less.
+    GPUs without tensor cores also train in mixed precision, to save memory.
 
     Raises
     ------
     InputError
-        Naming what the machine lacks.
+        The machine lacks a figure for this format.
     """
     formats, device = PRECISIONS[precision], machine.device
     if not formats.rates:
         return
     if machine.compute:
         if not any(key.endswith(f" {formats.work}") for key in machine.compute):
-            raise InputError(f"machine {machine.name} was not calibrated in {precision}, and its "
-                             f"measured times say nothing of it; use --precision fp32, or a "
-                             "machine by its data sheet, as in --machine dgx-a100")
+            raise InputError(f"machine {machine.name} was not calibrated in {precision}; use "
+                             "--precision fp32, or a machine from a data sheet, as in --machine "
+                             "dgx-a100")
     elif device.rate_of(formats.rates) or (device.multiprocessors and precision == "amp"):
         return
     elif device.multiprocessors:
@@ -32,7 +32,7 @@ def require_priced(machine: Machine, precision: str) -> None:
                          "--precision fp32 or amp, or a machine that has them, as in --machine "
                          "dgx-a100")
     else:
-        raise InputError(f"machine {machine.name} has one rate, in float32, which does not price "
-                         f"{precision}; use --precision fp32, a machine by its data sheet, as in "
-                         f"--machine dgx-a100, or state the rate of {formats.rates[0]} in its "
+        raise InputError(f"machine {machine.name} gives only a float32 rate, which cannot price "
+                         f"{precision}; use --precision fp32, a machine from a data sheet, as in "
+                         f"--machine dgx-a100, or add the rate of {formats.rates[0]} to its "
                          "[device.rates]")

@@ -1,4 +1,4 @@
-"""Seconds of a compute step: from the machine's table of measurements, else from a roofline."""
+"""Seconds of a compute step, from the machine's table of measurements or from a roofline."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
 
-#: Standard deviation of the speeds of devices of one kind, over their mean. Sinha et al., "Not All
-#: GPUs Are Created Equal" (SC 2022): 8% from the slowest to the fastest, of about a hundred.
+#: Relative standard deviation of the speed of equal devices. Sinha et al., "Not All GPUs Are
+#: Created Equal" (SC 2022), find 8% between the slowest and the fastest of about a hundred.
 SPREAD = 0.016
 
 
 def slowest(device: Device, ranks: int) -> float:
-    """Time of the slowest of so many devices of the catalogue, over the middle one's.
+    """Time on the slowest of `ranks` equal devices, relative to the median device.
 
-    Every iteration waits for the slowest; their speeds are taken as normally distributed (Blom's
-    approximation of the largest). Rates that were fitted or measured on one machine have it.
+    Every iteration waits for the slowest device. Speeds are normally distributed, and Blom's
+    formula approximates their extreme. Rates fitted to or measured on a machine (devices that are
+    not in the catalogue) already include it.
     """
     if not device.multiprocessors:
         return 1.0
@@ -32,22 +33,22 @@ def slowest(device: Device, ranks: int) -> float:
 
 
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
-    """Roofline time: max(flops / rate, bytes / bandwidth) + launch (s), on the slowest of `ranks`.
+    """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
-    On a calibrated machine it is scaled by the factor measured for this kind of work.
+    On a calibrated machine, the measured factor of this kind of work scales it.
     """
     factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks)
     return factor * plain_roofline_s(machine.device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
-    """The time without measured factors: of a device of the catalogue from the model of kernels."""
+    """Seconds without measured factors; devices of the catalogue use the model of kernels."""
     busy = kernel_s(device, work) if device.multiprocessors else _roofline_s(device, work)
     return np.where(np.equal(work.flops, 0) & np.equal(work.bytes, 0), 0.0, busy)
 
 
 def _roofline_s(device: Device, work: Work) -> Floats:
-    """Seconds from one rate and one bandwidth."""
+    """Seconds from a single rate and bandwidth."""
     rate = device.flops_per_s / (2.0 if work.dtype == "float64" else 1.0)
     if work.family == "matmul":
         rate = device.rate_of(OF_WORK[work.dtype].rates) or rate
@@ -56,9 +57,9 @@ def _roofline_s(device: Device, work: Work) -> Floats:
 
 
 def kinds(device: Device, works: Iterable[Work], table: Mapping[str, float]) -> dict[str, float]:
-    """Measured time over roofline time for each kind of work, from the entries of a table.
+    """Ratio of measured to roofline time for each kind of work.
 
-    Both times are summed over all pieces of work of a kind.
+    Both times are sums over the works of a kind that `table` has measured.
     """
     sums: dict[str, tuple[float, float]] = {}
     whole = {work.key: replace(work, fraction=1.0) for work in works if work.key in table}
@@ -70,28 +71,21 @@ def kinds(device: Device, works: Iterable[Work], table: Mapping[str, float]) -> 
             if expected > 0}
 
 
-def compute_s(machine: Machine, work: Work) -> Floats:
-    """Seconds of a piece of work on one rank.
-
-    A measured time is that of the whole operation. A step that does a part takes its fraction.
-    """
-    return timed(machine, work)[0]
-
-
 def timed(machine: Machine, work: Work,
           ranks: int = 1) -> tuple[Floats, np.bool_ | NDArray[np.bool_]]:
-    """Seconds of a piece of work on one of `ranks`, and whether they come from the machine's table.
+    """Seconds of a compute step on one of `ranks`, and whether the machine's table gives them.
 
-    The table also answers for numbers of samples near a measured one.
+    The table measures whole operations; a step that computes a part takes its fraction. The table
+    also covers numbers of samples near a measured one.
     """
     if not machine.compute:
         return roofline_s(machine, work, ranks), np.False_
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*work.x, *work.y, work.fraction)))
     if not shape:
-        found = machine.measured.time(work.key)
-        if found is None:
+        measured = machine.measured.time(work.key)
+        if measured is None:
             return roofline_s(machine, work, ranks), np.bool_(machine.trusts_estimates)
-        reached = found.reached or machine.trusts_estimates
-        return work.fraction * found.seconds, np.bool_(reached)
+        reached = measured.reached or machine.trusts_estimates
+        return work.fraction * measured.seconds, np.bool_(reached)
     cases = [timed(machine, work.case(i), ranks) for i in range(shape[0])]
-    return np.array([s for s, _ in cases]), np.array([known for _, known in cases])
+    return np.array([s for s, _ in cases]), np.array([reached for _, reached in cases])

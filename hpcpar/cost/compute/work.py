@@ -1,6 +1,6 @@
 """The work of a compute step on the rank with the largest boxes: local shapes, flops and bytes.
 
-Shapes, flops and bytes are numbers, or arrays with an entry for each case of a family of plans.
+Each is a number for one plan, or an array with one entry per plan of a family.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -30,11 +31,6 @@ Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
 
 
-def largest(layout: Layout) -> Shape:
-    """The shape of the largest box."""
-    return layout.largest
-
-
 @dataclass(frozen=True)
 class Work:
     """A compute step of the rank with the largest boxes.
@@ -45,20 +41,19 @@ class Work:
         Kind of layer, and ``forward``, ``backward`` (gradient of the input), ``backward_weight``,
         ``update``, ...
     x, y : tuple of int
-        Local shape of what is needed of the (first) input and of what is computed of the output,
-        sample axis first; an update has the local weights and biases as a flat `x` and `y`.
+        Local shapes of the (first) input and of the output, sample axis first. For an update, the
+        number of local weights and biases.
     flops, bytes : float
         Floating-point operations, and bytes read and written, of the whole operation.
     options, dtype : str
-        Options of the layer and number format (`Precision.work`), on which the time depends too.
+        The layer's options that change the time, and the number format (`Precision.work`).
     fraction : float
-        Part of the operation that the step does: below 1 for a convolution's interior and boundary.
+        Fraction of the operation that this step computes; below 1 for a convolution's interior and
+        boundary.
     ranks : int
-        Ranks that do it at the same time.
+        Ranks that compute it at the same time.
     family : str
-        How kernels do it: ``matmul``, ``update``, or the layer's `kernel_family`.
-    layer : Layer or None
-        The layer whose operation it is.
+        Family of kernels: ``matmul``, ``update``, or the layer's `kernel_family`.
     """
 
     kind: str
@@ -76,7 +71,7 @@ class Work:
 
     @property
     def key(self) -> str:
-        """Name of the operation with its local shapes and options, in a single plan.
+        """The operation, its local shapes and its options, for a single plan.
 
         Steps with equal keys take the same time.
         """
@@ -85,11 +80,11 @@ class Work:
 
     @property
     def sort(self) -> str:
-        """Name of the operation without its shapes."""
+        """The operation without its shapes."""
         return f"{self.kind}.{self.op} {self.dtype}"
 
     def case(self, i: int) -> Work:
-        """One case of a family."""
+        """The work of plan `i` of a family."""
 
         def pick(value: T) -> T:
             return value[i] if isinstance(value, np.ndarray) and value.ndim else value
@@ -106,7 +101,7 @@ def _shape(s: Shape) -> str:
 
 
 def _variant(network: Network, layer: Layer, x: Shape) -> Names:
-    """The layer's options on which the time depends, in every case."""
+    """The layer's options that change the time, for every plan."""
     if not layer.inputs:
         return ""
     whole = network.input_shape(layer)[0]
@@ -117,16 +112,9 @@ def _variant(network: Network, layer: Layer, x: Shape) -> Names:
 
 @dataclass(frozen=True)
 class _Local:
-    """Sizes of a layer's largest boxes.
+    """Sizes of a layer's largest boxes: of all inputs (x), the output (y) and the weights.
 
-    Attributes
-    ----------
-    x, y : tuple of int
-        Shapes of the needed box of the first input, and of the computed box of the output.
-    n_x, n_y, n_weights : int
-        Items of all inputs, of the output, of the weights.
-    flops : float
-        Flops of the forward pass.
+    `x` is the shape of the first input alone; `flops` counts the forward pass.
     """
 
     x: Shape
@@ -144,11 +132,12 @@ class Workload:
     Parameters
     ----------
     shape_of : callable
-        The box of a layout that is worked on: the largest; or, as arrays, those of all ranks.
+        Maps a layout to the shape of the box to work on: the largest one, or arrays with one entry
+        per rank.
     """
 
     def __init__(self, network: Network, plan: Plan, edges: Edges | None = None,
-                 shape_of: Callable[[Layout], Shape] = largest) -> None:
+                 shape_of: Callable[[Layout], Shape] = attrgetter("largest")) -> None:
         self.network, self.plan, self.shape_of = network, plan, shape_of
         self.edges = Edges(network, plan) if edges is None else edges
         self._known: dict[Hashable, _Local] = {}
@@ -158,7 +147,7 @@ class Workload:
         return self.work(self.network.by_name[step.layer], step.op, self.plan.samples_of_a_pass)
 
     def work(self, layer: Layer, op: Op, batch: int) -> Work:
-        """The work of one operation of a layer on `batch` samples."""
+        """The work of an operation of a layer on `batch` samples."""
         if op is Op.UPDATE:
             return self._update(layer)
         if op is Op.ACCUMULATE:
@@ -178,7 +167,7 @@ class Workload:
                     "matmul" if layer.is_matmul else layer.kernel_family, layer)
 
     def _update(self, layer: Layer) -> Work:
-        """The update of a layer's weights by the optimiser."""
+        """The optimizer's update of a layer's weights."""
         plan, config = self.plan, self.plan.configs[layer.name]
         if plan.synchronisation is Synchronisation.SHARDED:
             count = self._items(shards(self.network, layer, config))
@@ -193,7 +182,7 @@ class Workload:
                     family="update")
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
-        """The addition of two gradients of a layer's output: two values read, one written."""
+        """The sum of two gradients of a layer's output: two values read, one written."""
         plan, config = self.plan, self.plan.configs[layer.name]
         layout = owned(self.network, layer, config, batch)
         n_y, shape = self._items(layout), self.shape_of(layout)
@@ -201,14 +190,14 @@ class Workload:
                     3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks)
 
     def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
-        """Part of the operation that a step does."""
+        """Fraction of the operation that a step computes."""
         if op not in (Op.INTERIOR, Op.BOUNDARY):
             return 1.0
         interior = self._interior(self.edges.into(layer, batch)[0], layer, batch)
         return interior if op is Op.INTERIOR else 1.0 - interior
 
     def _local(self, layer: Layer, batch: int) -> _Local:
-        """Sizes that all operations of a layer share; equal layers are measured once."""
+        """Sizes that all operations of a layer share, computed once for equal layers."""
         granules = (self.network.granules[name] for name in layer.inputs)
         key = (self.edges.key(layer, batch), *granules)
         if key not in self._known:
@@ -217,16 +206,16 @@ class Workload:
 
     def _measure(self, layer: Layer, batch: int) -> _Local:
         network, config = self.network, self.plan.configs[layer.name]
-        needs, made = self.edges.needs(layer, batch), computed(network, layer, config, batch)
+        needs, output = self.edges.needs(layer, batch), computed(network, layer, config, batch)
         n_x: Ints = 0
         for need in needs:
             n_x = n_x + self._items(need)
-        n_y = self._items(made)
+        n_y = self._items(output)
         x = self.shape_of(needs[0]) if needs else ()
         all_flops = layer.forward_flops(network.input_shape(layer))
         flops = all_flops / math.prod(network.shapes[layer.name]) * n_y / config.k
         weights = self._weights(layer) if layer.has_weights else 0
-        return _Local(x, self.shape_of(made), n_x, n_y, weights, flops,
+        return _Local(x, self.shape_of(output), n_x, n_y, weights, flops,
                       _variant(network, layer, x))
 
     def _weights(self, layer: Layer) -> Ints:
@@ -236,7 +225,7 @@ class Workload:
         return math.prod(self.shape_of(layout))
 
     def _interior(self, e: Edge, layer: Layer, batch: int) -> Floats:
-        """Fraction of a middle rank's outputs that need no halo."""
+        """Fraction of a middle rank's outputs that do not depend on the halo."""
         out = computed(self.network, layer, self.plan.configs[layer.name], batch)
         fraction: Floats = 1.0
         for own, need, made in zip(e.owned.axes, e.needed.axes, out.axes, strict=True):
@@ -248,11 +237,11 @@ class Workload:
 
 @lru_cache(maxsize=50_000)
 def interior_fraction(own: Axis, need: Axis, out: Axis, parts: int) -> float:
-    """Fraction of the middle part's outputs along an axis that read only what the part owns."""
+    """Fraction of the middle part's outputs along an axis that read only inputs it owns."""
     middle = parts // 2
-    (lo, hi), mine = out.interval(parts, middle), own.interval(parts, middle)
+    (lo, hi), owned_input = out.interval(parts, middle), own.interval(parts, middle)
     if hi <= lo:
         return 1.0
-    start, stop = inner(need, (lo, hi), mine) if parts > 1 else (lo, hi)
+    start, stop = inner(need, (lo, hi), owned_input) if parts > 1 else (lo, hi)
     return (stop - start) / (hi - lo)
 

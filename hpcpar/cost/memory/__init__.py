@@ -1,1 +1,1 @@
-"""The memory of the largest rank."""
+"""Memory of the largest rank."""

@@ -1,11 +1,12 @@
-"""Bounds of the memory of the largest rank: from above, for every case of a family of plans, all
-activations in places of their own; from below, what a rank needs between its passes.
+"""Bounds of the memory of the largest rank.
+
+The upper bound covers all plans of a family and shares no memory between activations. The lower
+bound is the memory between a forward and a backward pass.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -32,11 +33,11 @@ from hpcpar.schedule.pipeline_order import firsts, in_flight
 
 
 def memory_upper_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
-                 training: bool = True) -> Memory:
+                       training: bool = True) -> Memory:
     """Upper bound: the largest rank needs at most this much.
 
-    The largest boxes of all layers meet on one rank; activations are all alive at once, gradients
-    and messages while they are needed.
+    One rank has the largest boxes of all layers. All activations are alive at once; gradients and
+    messages only while they are needed.
     """
     starts = firsts(network, plan)
     wire = _in_flight(out, plan, moved_bytes)
@@ -44,9 +45,9 @@ def memory_upper_bound(network: Network, plan: Plan, out: Outline, moved_bytes: 
     for stage, first in enumerate(starts):
         layers = [layer for layer in network.layers
                   if len(starts) == 1 or plan.configs[layer.name].first == first]
-        held = _stage(network, plan, out, layers, training)
-        held = held.flying(in_flight(plan.order, len(starts), stage, plan.microbatches))
-        whole = held if whole is None else _largest(whole, held)
+        memory = _stage(network, plan, out, layers, training)
+        memory = memory.flying(in_flight(plan.order, len(starts), stage, plan.microbatches))
+        whole = memory if whole is None else _largest(whole, memory)
     assert whole is not None
     return replace(whole, wire_bytes=wire)
 
@@ -54,60 +55,59 @@ def memory_upper_bound(network: Network, plan: Plan, out: Outline, moved_bytes: 
 def memory_lower_bound(network: Network, plan: Plan, *, training: bool = True) -> Memory:
     """Lower bound: the largest rank of a single plan needs at least this much.
 
-    It is the last rank's weights, and what its layers with weights read again, all alive when a
-    backward pass begins.
+    It is the last rank's memory for weights, and for the inputs that its layers with weights read
+    again; all are alive when a backward pass starts.
     """
     boxes, samples = OfRank(int(plan.ranks) - 1), plan.samples_of_a_pass
     updates = plan.synchronisation is not Synchronisation.SERVER
-    held = sum((weights_memory(network, plan, layer, boxes, training, updates)
-                for layer in network.weighted), NOTHING)
+    weights = sum((weights_memory(network, plan, layer, boxes, training, updates)
+                   for layer in network.weighted), NOTHING)
     if not training or plan.recompute or plan.fc_passes > 1:
-        return held
+        return weights
     inputs: dict[str, Ints] = defaultdict(int)  # layers that read one tensor may share its array
     kept: Ints = 0
-    for layer in filter(lambda each: each.learns, network.weighted):
+    for layer in filter(lambda layer: layer.learns, network.weighted):
         kept += kept_bytes(network, plan, layer, samples, boxes)
         if "input" in layer.backward_reads:
             need = needed(network, layer, plan.configs[layer.name], samples)
             inputs[layer.inputs[0]] = max(inputs[layer.inputs[0]], boxes.items(need))
-    return held + Memory(0, 0, sum(inputs.values()) * plan.item_bytes, 0, kept, 0)
+    return weights + Memory(0, 0, sum(inputs.values()) * plan.item_bytes, 0, kept, 0)
 
 
 def _stage(network: Network, plan: Plan, out: Outline, layers: list[Layer],
            training: bool) -> Memory:
-    """All arrays of some layers, and of the edges to and from them, gradients while they are alive;
-    alike ones are worked out once.
-    """
+    """All arrays of these layers and of their edges; gradients only while they are alive."""
     names = {layer.name for layer in layers}
     place, until = _places(network)
     edges = out.edges
     samples = plan.samples_of_a_pass
     known: dict[object, Memory] = {}
-    held, gradients = NOTHING, _Alive()
+    memory, gradients = NOTHING, _Alive()
     for layer in layers:
         key: object = ("layer", edges.key(layer, samples), len(network.consumers[layer.name]) > 1,
-               layer.name in network.trained)
+                       layer.name in network.trained)
         if key not in known:
             known[key] = layer_memory(network, plan, layer, training)
-        held = held + known[key]
+        memory = memory + known[key]
         readers = network.consumers[layer.name]
         last = max(place[name] for name in (layer.name, *readers))
         gradients.add(known[key].gradients_bytes, until[layer.name], last)
-    for e in _edges_of(network, plan, out):
+    for e in (e for layer in network.layers for e in edges.into(layer, samples)):
         if e.consumer.name in names or e.producer.name in names:
             key = ("edge", e.key, _aliasing(network, e))
             if key not in known:
-                found = edge_memory(network, plan, e)
-                known[key] = found if training else replace(found, gradients_bytes=0)
-            held = held + known[key]
+                edge = edge_memory(network, plan, e)
+                known[key] = edge if training else replace(edge, gradients_bytes=0)
+            memory = memory + known[key]
             gradients.add(known[key].gradients_bytes, until[e.producer.name],
                           place[e.consumer.name])
-    return replace(held, gradients_bytes=gradients.most_bytes)
+    return replace(memory, gradients_bytes=gradients.most_bytes)
 
 
 def _places(network: Network) -> tuple[dict[str, int], dict[str, int]]:
-    """The place of every layer, and the one at whose backward pass the array of its gradient is
-    free: a layer before it where the array is handed on.
+    """The place of each layer, and the place whose backward pass frees the array of its gradient.
+
+    The latter is an earlier layer's if the layer passes the array on.
     """
     place: dict[str, int] = {}
     until: dict[str, int] = {}
@@ -119,42 +119,39 @@ def _places(network: Network) -> tuple[dict[str, int], dict[str, int]]:
 
 
 class _Alive:
-    """The most bytes that are alive at once."""
+    """Finds the most bytes that are alive at once."""
 
     def __init__(self) -> None:
         self._born: dict[int, Ints] = defaultdict(int)
         self._gone: dict[int, Ints] = defaultdict(int)
 
     def add(self, size_bytes: Ints, first: int, last: int) -> None:
-        """Something that is alive from one time to another, both included."""
+        """Add an array that is alive from time `first` through time `last`."""
         self._born[first] = self._born[first] + size_bytes
         self._gone[last + 1] = self._gone[last + 1] + size_bytes
 
     @property
     def most_bytes(self) -> Ints:
-        now: Ints = 0
+        alive: Ints = 0
         most: Ints = 0
-        for at in sorted({*self._born, *self._gone}):
-            now = now - self._gone.get(at, 0) + self._born.get(at, 0)
-            most = np.maximum(most, now)
+        for time in sorted({*self._born, *self._gone}):
+            alive = alive - self._gone.get(time, 0) + self._born.get(time, 0)
+            most = np.maximum(most, alive)
         return most
 
 
-def _edges_of(network: Network, plan: Plan, out: Outline) -> Iterable[Edge]:
-    for layer in network.layers:
-        yield from out.edges.into(layer, plan.samples_of_a_pass)
-
-
 def _aliasing(network: Network, e: Edge) -> tuple[object, ...]:
-    """Everything that the memory of an edge depends on besides shapes and configurations."""
+    """The facts besides shapes and configurations that determine the memory of an edge."""
     readers = network.consumers[e.producer.name]
     return (type(e.producer), len(readers) > 1, readers[-1] == e.consumer.name,
             e.consumer.inputs.index(e.producer.name) == e.which, e.producer.name in network.trained)
 
 
 def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
-    """The most bytes of messages in flight at once, in a pass. Who only sends, as between stages,
-    may keep the messages of all micro-batches to the end.
+    """The most bytes of messages in flight at once, in a pass.
+
+    A rank that only sends, as between stages, may keep the messages of all micro-batches to the
+    end.
     """
     alive = _Alive()
     known: dict[object, Ints] = {}
@@ -171,12 +168,12 @@ def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
 
 
 def _only_sends(step: Move) -> bool:
-    """True where some ranks send and receive nothing, in some cases."""
-    here, there = step.destination.config, step.source.config
-    return bool(np.any(np.not_equal(here.first, there.first) | np.less(here.ranks, there.ranks)))
+    """True if some ranks send and receive nothing, in any plan of the family."""
+    to, source = step.destination.config, step.source.config
+    return bool(np.any(np.not_equal(to.first, source.first) | np.less(to.ranks, source.ranks)))
 
 
 def _largest(a: Memory, b: Memory) -> Memory:
-    """A memory of at least the size of two others."""
-    each = asdict(b)
-    return Memory(**{name: np.maximum(value, each[name]) for name, value in asdict(a).items()})
+    """The larger of two memories, for each use."""
+    other = asdict(b)
+    return Memory(**{use: np.maximum(value, other[use]) for use, value in asdict(a).items()})

@@ -1,6 +1,4 @@
-"""Memory of the rank with the largest boxes, by what it is used for: the arrays that the executor
-allocates.
-"""
+"""Memory of the rank with the largest boxes, by use."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ import numpy as np
 
 from hpcpar.cost.memory.sizes import Ends, gradients, values, where
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import (
-    Layer,
-)
+from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, computed, owned, parameters, shards
@@ -27,7 +23,7 @@ from hpcpar.schedule.moments import moments_layout
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.steps import CODES, Kind
 
-#: Bytes that go through the buffers of one rank at most, by the key of each movement between ranks.
+#: Key of a movement -> upper bound of the bytes in one rank's message buffers.
 MovedBytes = Mapping[Hashable, Ints]
 
 
@@ -40,13 +36,13 @@ class Memory:
     weights_bytes : int
         Weights, their copies for products, their gradients, and running statistics.
     optimizer_bytes : int
-        The optimiser's state: velocities, or two moments.
+        The optimizer's state: velocities, or two moments.
     activations_bytes : int
         Outputs of layers, and inputs that are not views of them (gathered, or with a halo).
     gradients_bytes : int
         Gradients of activations.
     kept_bytes : int
-        What layers keep for the backward pass: indices of maxima, normalisation scales, masks.
+        Data that layers keep for the backward pass: indices of maxima, normalization scales, masks.
     wire_bytes : int
         Communication buffers.
     """
@@ -60,32 +56,20 @@ class Memory:
 
     @property
     def total_bytes(self) -> Ints:
-        constant = self.weights_bytes + self.optimizer_bytes + self.kept_bytes
-        return constant + self.activations_bytes + self.gradients_bytes + self.wire_bytes
+        return sum(vars(self).values())
 
     def __add__(self, other: Memory) -> Memory:
-        return Memory(
-            self.weights_bytes + other.weights_bytes,
-            self.optimizer_bytes + other.optimizer_bytes,
-            self.activations_bytes + other.activations_bytes,
-            self.gradients_bytes + other.gradients_bytes,
-            self.kept_bytes + other.kept_bytes,
-            self.wire_bytes + other.wire_bytes,
-        )
+        return Memory(**{use: size + getattr(other, use) for use, size in vars(self).items()})
 
     def flying(self, microbatches: int) -> Memory:
-        """With what every micro-batch in flight keeps for its backward pass; they share gradients
-        and the wire.
-        """
+        """The memory with several micro-batches in flight; they share gradients and messages."""
         if microbatches == 1:
             return self
         return replace(self, activations_bytes=self.activations_bytes * microbatches,
                        kept_bytes=self.kept_bytes * microbatches)
 
     def scaled(self, gamma: float) -> Memory:
-        """With activations, their gradients and what is kept times `gamma`: ParaDL's factor for
-        what a framework reuses.
-        """
+        """The memory with activations, gradients and kept data scaled by ParaDL's `gamma`."""
         sizes = asdict(self)
         for name in ("activations_bytes", "gradients_bytes", "kept_bytes"):
             scaled = np.ceil(sizes[name] * gamma).astype(np.int64)
@@ -121,8 +105,9 @@ class OfRank:
 
 def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | OfRank,
                    training: bool = True, updates: bool = True) -> Memory:
-    """A layer's weights, their gradients, running statistics, and the optimiser's state where this
-    rank updates.
+    """Memory of a layer's weights, gradients, running statistics and optimizer state.
+
+    `updates` is true for a rank that updates the weights and therefore has the state.
     """
     if not (layer.owns_weights or layer.buffers(network.input_shape(layer))):
         return NOTHING
@@ -132,7 +117,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     copies = 1 + training
     tied = network.tied.get(layer.name, ())
     if training and layer.learns and (tied or plan.microbatches > 1):
-        copies += 1 + len(tied)  # what further micro-batches and layers add has buffers of its own
+        copies += 1 + len(tied)  # gradients of further micro-batches and layers have own buffers
     values = copies * count
     if layer.buffers(network.input_shape(layer)):
         values = values + 2 * boxes.extents(layout)[0]
@@ -140,8 +125,8 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     if training and updates and layer.learns:
         sharded = (plan.synchronisation is Synchronisation.SHARDED
                    and not sums_known(plan, layer))
-        mine = boxes.items(shards(network, layer, config)) if sharded else count
-        state = len(OPTIMIZERS[plan.optimizer].state) * mine
+        updated = boxes.items(shards(network, layer, config)) if sharded else count
+        state = len(OPTIMIZERS[plan.optimizer].state) * updated
     size = plan.formats.weight_bytes
     copy = count * plan.formats.copy_bytes if layer.is_matmul else 0
     return Memory(values * size + copy, state * size, 0, 0, 0, 0)
@@ -149,18 +134,16 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
 
 def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: int, boxes: Largest | OfRank,
                training: bool = True) -> Ints:
-    """Bytes that a layer keeps of a pass of `samples` for its backward pass."""
+    """Bytes that a layer keeps for the backward pass of `samples`."""
     y = owned(network, layer, plan.configs[layer.name], samples)
     if layer.statistics:
         return layer.sums_bytes * boxes.items(moments_layout(network, plan, layer, samples))
-    each = layer.kept_bytes(plan.item_bytes) if training else 0
-    return each * boxes.items(y) if each else 0
+    item_bytes = layer.kept_bytes(plan.item_bytes) if training else 0
+    return item_bytes * boxes.items(y) if item_bytes else 0
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
-    """The memory that a layer's own configuration decides: what is there all the time, and
-    outputs that several layers read.
-    """
+    """The memory that a layer's own configuration determines: weights, and shared outputs."""
     config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest()
     samples = plan.samples_of_a_pass
     several = len(network.consumers[layer.name]) > 1
@@ -172,13 +155,14 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
         values = values + summed
         gradients = gradients + (summed if training and config.scatter else 0)
     kept = kept_bytes(network, plan, layer, samples, boxes, training)
-    held = weights_memory(network, plan, layer, boxes, training)
-    return held + Memory(0, 0, values, gradients, kept, 0)
+    weights = weights_memory(network, plan, layer, boxes, training)
+    return weights + Memory(0, 0, values, gradients, kept, 0)
 
 
 def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
-    """The memory that the configurations at both ends of an edge decide: the consumer's input,
-    and the producer's output where it alone reads it.
+    """The memory that the configurations at both ends of an edge determine.
+
+    It is the consumer's input, and the producer's output if no other layer reads it.
     """
     ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
                             plan.samples_of_a_pass))
@@ -189,41 +173,26 @@ def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
 
 
 def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
-    """Wire buffer of a step on the largest rank.
+    """Size of a step's message buffer on the largest rank.
 
-    Parameters
-    ----------
-    through_bytes : int
-        Sent and received from rank to rank.
+    An allreduce needs none, other collectives need one for the whole box, and point-to-point
+    messages need one for the bytes sent and received (`through_bytes`).
     """
-    return wire_buffer(np.asarray(step.pattern.code), step.source.largest_items,
-                       step.destination.largest_items, step.item_bytes, through_bytes)
-
-
-def wire_buffer(code: Ints, held: Ints, wanted: Ints, item_bytes: int, through_bytes: Ints) -> Ints:
-    """None for an allreduce, the whole box of another collective, what comes and goes of the rest.
-
-    Parameters
-    ----------
-    held, wanted : int
-        Items of the largest boxes before and after.
-    through_bytes : int
-        Sent and received from rank to rank.
-    """
+    code = np.asarray(step.pattern.code)
     direct = (code == CODES[Kind.HALO]) | (code == CODES[Kind.REDISTRIBUTE])
-    boxes = where(code == CODES[Kind.ALLGATHER], wanted, 0)
+    boxes = where(code == CODES[Kind.ALLGATHER], step.destination.largest_items, 0)
     for kind in (Kind.REDUCE_SCATTER, Kind.BROADCAST, Kind.REDUCE):
-        boxes = where(code == CODES[kind], held, boxes)
-    return where(direct, through_bytes, boxes * item_bytes)
+        boxes = where(code == CODES[kind], step.source.largest_items, boxes)
+    return where(direct, through_bytes, boxes * step.item_bytes)
 
 
 def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
-    """Messages of a step on the largest rank, and where they land to be added, at most."""
+    """Upper bound of a step's message buffers on the largest rank, including summands."""
     return wire_bytes(step, moved_bytes[step.key]) + landing_bytes(step)
 
 
 def landing_bytes(step: Move) -> Ints:
-    """Where messages land on the largest rank that are added to what it has."""
+    """Size of the buffers for summands that the largest rank receives in a collective."""
     group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)
     n = step.source.largest_items
@@ -234,7 +203,7 @@ def landing_bytes(step: Move) -> Ints:
         block = (step.destination.largest_items if kind is Kind.REDUCE_SCATTER
                  else -(-n // np.maximum(group, 1)))
         for name in np.unique(step.algorithm).tolist():
-            here = (code == CODES[kind]) & np.equal(step.algorithm, name)
-            entry = ALGORITHMS["ring" if name == CHEAPEST else name]
-            items = np.where(here, entry.landing_items(kind, group, n, block), items)
+            chosen = (code == CODES[kind]) & np.equal(step.algorithm, name)
+            algorithm = ALGORITHMS["ring" if name == CHEAPEST else name]
+            items = np.where(chosen, algorithm.landing_items(kind, group, n, block), items)
     return np.where(np.greater(group, 1), items, 0) * step.item_bytes

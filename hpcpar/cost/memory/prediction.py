@@ -1,6 +1,4 @@
-"""The memory of the largest rank, as the executor will allocate it: the same plan of memory, made
-without arrays.
-"""
+"""The memory of the largest rank, from the same memory plan that the executor allocates."""
 
 from __future__ import annotations
 
@@ -37,19 +35,13 @@ from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm, Phase, Role, Schedule, TensorRef
 from hpcpar.schedule.wire import landing_slots, wire
 
-#: A plan with more steps is planned with fewer micro-batches.
+#: Plans with more steps are analyzed with fewer micro-batches.
 MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """The memory of one rank, and the part of every layer.
-
-    Attributes
-    ----------
-    layers : dict
-        By the layer's name; they add up to `total`.
-    """
+    """The memory of one rank, by layer; the layers add up to `total`."""
 
     rank: int
     layers: dict[str, Memory]
@@ -59,45 +51,45 @@ class RankMemory:
         return sum(self.layers.values(), NOTHING)
 
     def grown(self, before: RankMemory, times: int) -> RankMemory:
-        """Further by `times` the difference from another."""
+        """The memory, extrapolated by `times` the difference from `before`."""
         layers = {}
-        for name, held in self.layers.items():
+        for name, memory in self.layers.items():
             old = asdict(before.layers[name])
-            grown = {k: v + times * (v - old[k]) for k, v in asdict(held).items()}
+            grown = {k: v + times * (v - old[k]) for k, v in asdict(memory).items()}
             layers[name] = Memory(**grown)
         return replace(self, layers=layers)
 
 
 def rank_memories(network: Network, plan: Plan, out: Outline, entries: Sequence[Entry],
                   moved_bytes: MovedBytes, *, training: bool = True) -> Iterator[RankMemory]:
-    """The memory of ranks among which is the one that needs most; it is most likely the first.
+    """The memory of the candidates for the largest rank, the most likely one first.
 
-    On more than `EXACT_RANKS` ranks, or in more than `MOST_STEPS` steps, it is a bound: messages
-    are those of the rank that has most in each step, micro-batches as large as the largest.
+    On more than `EXACT_RANKS` ranks, or with more than `MOST_STEPS` steps, the memory is an upper
+    bound: every step has the messages of its busiest rank, every micro-batch the largest size.
 
     Parameters
     ----------
     out : Outline
-        Of the largest micro-batch; the movements in it are those of `moved_bytes`.
-    entries : sequence of Entry
-        The steps of an iteration.
+        The outline of the largest micro-batch; `moved_bytes` has its movements.
     """
     bound = {(s.phase, s.layer, s.tensor): int(message_bytes(s, moved_bytes))
              for s in out.steps if isinstance(s, Move) and s.present
              } if int(plan.ranks) > EXACT_RANKS else {}
     plans = [plan] if len(entries) <= MOST_STEPS else _shortened(network, plan)
-    passes = [_Passes(network, each, out, frozen(plan, entries) if each is plan else
-                      freeze(each, [out] * each.microbatches, training), bound, training)
-              for each in plans]
-    further = plan.microbatches - passes[-1].plan.microbatches
+    passes = [_Passes(network, short, out, frozen(plan, entries) if short is plan else
+                      freeze(short, [out] * short.microbatches, training), bound, training)
+              for short in plans]
+    missing = plan.microbatches - passes[-1].plan.microbatches
     for rank in large_ranks(network, plan, out.edges):
         *before, last = (p.of(rank) for p in passes)
-        yield last.grown(before[0], further) if before else last
+        yield last.grown(before[0], missing) if before else last
 
 
 def _shortened(network: Network, plan: Plan) -> list[Plan]:
-    """A plan of many micro-batches with few, which take as much memory (1F1B), or with two numbers
-    of them, as it grows by the same with each (GPipe).
+    """The plan with fewer micro-batches.
+
+    1F1B needs the same memory with one micro-batch more than stages. GPipe's memory grows linearly,
+    so two plans with consecutive numbers of micro-batches determine it.
     """
     stages = len(firsts(network, plan))
     counts = [2, 3] if plan.order is PipelineOrder.GPIPE else [stages + 1]
@@ -108,12 +100,12 @@ def _shortened(network: Network, plan: Plan) -> list[Plan]:
 
 
 class _Passes:
-    """The schedule of a plan, for the memory of any rank.
+    """The schedule of a plan, from which the memory of any rank follows.
 
     Parameters
     ----------
     bound : dict
-        Bytes of messages by phase, layer and tensor, where they are not worked out rank by rank.
+        (phase, layer, tensor) -> upper bound of the message bytes; empty to count each rank's.
     """
 
     def __init__(self, network: Network, plan: Plan, out: Outline, schedule: Schedule,
@@ -129,14 +121,14 @@ class _Passes:
         item_bytes = self.plan.item_bytes
         for buffer in planned.peak():
             size = buffer.items * item_bytes
-            held = Memory(0, 0, 0, size, 0, 0) if buffer.gradient else Memory(0, 0, size, 0, 0, 0)
-            layers[buffer.layer] = layers[buffer.layer] + held
+            layers[buffer.layer] += (Memory(0, 0, 0, size, 0, 0) if buffer.gradient else
+                                     Memory(0, 0, size, 0, 0, 0))
         for step, size in self._messages(planned):
-            layers[step.layer] = layers[step.layer] + Memory(0, 0, 0, 0, 0, size)
+            layers[step.layer] += Memory(0, 0, 0, 0, 0, size)
         return RankMemory(rank, self._without_images(layers))
 
     def _constants(self, planned: MemoryPlan) -> dict[str, Memory]:
-        """The memory that is there all the time."""
+        """The memory that is allocated all the time."""
         network, plan, boxes = self.network, self.plan, OfRank(planned.rank)
         roles = weight_roles(network, plan, self.schedule if self.training else None, planned.rank)
         layers = {layer.name: NOTHING for layer in network.layers}
@@ -156,7 +148,7 @@ class _Passes:
         return layers
 
     def _messages(self, planned: MemoryPlan) -> list[tuple[Comm, int]]:
-        """The messages in flight at the moment of the most, with their bytes."""
+        """The messages in flight when their total size peaks, with their bytes."""
         (steps,) = planned.programs
         flights = []
         for i in steps.until:
@@ -168,7 +160,7 @@ class _Passes:
         return [flight for flight, bits in zip(flights, alive, strict=True) if bits >> moment & 1]
 
     def _message_bytes(self, step: Comm, planned: MemoryPlan) -> int:
-        """Bytes of a rank's messages in a step, and of the buffers where they land to be added."""
+        """Bytes of a rank's messages in a step, including buffers for summands."""
         if self.bound:
             return self.bound[step.phase, step.layer, step.tensor]
         if not step.concerns(planned.rank):
@@ -178,7 +170,7 @@ class _Passes:
         return (own.items + sum(landing_slots(step, ex).values())) * step.item_bytes
 
     def _without_images(self, layers: dict[str, Memory]) -> dict[str, Memory]:
-        """Images count for the first layer that reads them."""
+        """Assign the images to the first layer that reads them."""
         images = self.network.layers[0].name
         reader = self.network.consumers[images][0]
         layers[reader] += layers.pop(images)
@@ -186,12 +178,12 @@ class _Passes:
 
 
 def _moved(step: Comm, planned: MemoryPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Arrays as the executor's before and after a step, but without memory."""
+    """The executor's arrays before and after a step, but without memory."""
     if step.tensor.role in (Role.INPUT, Role.OUTPUT):
         before, after = planned.tensors.moved(step)
         return _array(before), _array(after)
     boxes = step.source_box(planned.rank), step.destination_box(planned.rank)
-    whole = max(boxes, key=items)  # weights, of which a shard lies inside
+    whole = max(boxes, key=items)  # a shard lies inside the box of the weights
     array = _array(View(Buffer("", False, shape(whole)), shape(whole)))
     first, last = (array[local(box, whole)] if items(box) else array[:0] for box in boxes)
     return first, last

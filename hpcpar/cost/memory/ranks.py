@@ -1,4 +1,4 @@
-"""Ranks among which the one of most memory is: ranks with the same boxes count once."""
+"""Candidates for the rank with the most memory; ranks with equal boxes count once."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.memory_plan.passes import micro_batches_in_flight
 
 Integers = NDArray[np.int64]
-#: Up to so many ranks, all are looked at; beyond, the first, middle and last parts of each axis.
+#: Up to this size all ranks are candidates; beyond, the first, middle and last parts of each axis.
 _ALL = 4096
-#: On more ranks the largest is not looked for rank by rank.
+#: On more ranks the messages of each rank are not counted; see `prediction.rank_memories`.
 EXACT_RANKS = 256
-#: Ranks with different boxes are looked at until their layers, all together, reach this number, but
-#: at least `_FEWEST` of them. Where there are more, those with boxes of equal sizes count as one.
+#: Limit of the layers of all candidates together, and fewest candidates. If this excludes ranks,
+#: those with boxes of equal sizes count as one.
 _LAYERS, _FEWEST = 1500, 3
 
 
 def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
-    """Ranks whose boxes are largest in sum, the largest first; of ranks with equal boxes, one.
+    """Ranks with the largest boxes in total, the largest first; one rank for equal boxes.
 
-    The last part along an axis is one of the largest, but parts at a border have smaller halos, and
-    uneven parts of different layers are largest on different ranks.
+    The last part along an axis is among the largest, but parts at a border have smaller halos, and
+    different ranks have the largest parts of different layers.
     """
     ranks = _considered(plan)
     flying = micro_batches_in_flight(network, plan)
@@ -42,16 +42,16 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
     for layer in network.layers:
         for e in edges.into(layer, plan.samples_of_a_pass):
             alike[e.key, flying[layer.name]].append(e)
-    for (_, copies), some in alike.items():
-        need, own = _Boxes(some[0].needed, ranks), _Boxes(some[0].owned, ranks)
+    for (_, copies), equal in alike.items():
+        need, own = _Boxes(equal[0].needed, ranks), _Boxes(equal[0].owned, ranks)
         sizes += [*need.extents, *own.extents]
         offsets += [a - b for a, b in zip(need.starts, own.starts, strict=True)]
-        items += len(some) * (copies + 1) * (need.items + own.items)
+        items += len(equal) * (copies + 1) * (need.items + own.items)
     for layer in network.weighted:
         for layout in _weights(network, plan, layer):
-            mine = _Boxes(layout, ranks).items
-            sizes.append(mine)
-            items += 2 * mine
+            weights = _Boxes(layout, ranks).items
+            sizes.append(weights)
+            items += 2 * weights
     most = max(_FEWEST, _LAYERS // len(network.layers))
     first = _first_of_each([*sizes, *offsets])
     if len(first) > most:
@@ -61,14 +61,14 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
 
 
 def _first_of_each(numbers: list[Integers]) -> list[int]:
-    """The first of the ranks that have the same numbers."""
-    distinct = list({row.tobytes(): row for row in numbers}.values())  # of many layers, few differ
-    found: list[int] = np.unique(np.array(distinct), axis=1, return_index=True)[1].tolist()
-    return found
+    """Index of the first rank of each group of ranks with the same numbers."""
+    distinct = list({row.tobytes(): row for row in numbers}.values())  # many layers are alike
+    first: list[int] = np.unique(np.array(distinct), axis=1, return_index=True)[1].tolist()
+    return first
 
 
 def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
-    """Layouts of the weights of a layer that ranks hold, and that they update."""
+    """Layouts of the weights that ranks hold, and of the shards that they update."""
     config = plan.configs[layer.name]
     layouts = [parameters(network, layer, config)]
     if plan.synchronisation is Synchronisation.SHARDED:
@@ -77,38 +77,38 @@ def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
 
 
 def _considered(plan: Plan) -> Integers:
-    """All ranks; if they are many, those with the first, middle or last part along each axis."""
+    """All ranks; in a large job, those with the first, middle or last part along each axis."""
     if int(plan.ranks) <= _ALL:
         return np.arange(int(plan.ranks))
-    found = {0}
+    ranks = {0}
     for config in {c.key: c for c in plan.configs.values()}.values():
-        found.update(_corners(config))
-    return np.array(sorted(found))
+        ranks.update(_corners(config))
+    return np.array(sorted(ranks))
 
 
 def _corners(config: Config) -> list[int]:
-    places = []
+    offsets = []
     for mesh_axis in config.mesh_axes.values():
         size, stride = int(mesh_axis.size), int(mesh_axis.stride)
-        some = {0, 1, size // 2, size - 2, size - 1}
-        places.append([i * stride for i in some if 0 <= i < size])
-    return [int(config.first) + sum(at) for at in itertools.product(*places)]
+        parts = {0, 1, size // 2, size - 2, size - 1}
+        offsets.append([i * stride for i in parts if 0 <= i < size])
+    return [int(config.first) + sum(corner) for corner in itertools.product(*offsets)]
 
 
 class _Boxes:
-    """The boxes of a layout on some ranks: starts and extents of each axis; empty elsewhere."""
+    """Starts and extents of a layout's boxes on some ranks; empty on ranks outside the layout."""
 
     def __init__(self, layout: Layout, ranks: Integers) -> None:
         first = int(layout.config.first)
-        lives = (ranks >= first) & (ranks < first + int(layout.config.ranks))
-        at = np.where(lives, ranks - first, 0)
+        inside = (ranks >= first) & (ranks < first + int(layout.config.ranks))
+        place = np.where(inside, ranks - first, 0)
         self.starts: list[Integers] = []
         self.extents: list[Integers] = []
-        self.items = np.asarray(lives, np.int64)
+        self.items = np.asarray(inside, np.int64)
         for axis in layout.axes:
             mesh_axis = layout.mesh_axes.get(axis.name)
-            part = np.zeros_like(at) if mesh_axis is None else np.asarray(mesh_axis.of(at))
+            part = np.zeros_like(place) if mesh_axis is None else np.asarray(mesh_axis.of(place))
             start, stop = intervals(axis, 1 if mesh_axis is None else int(mesh_axis.size), part)
-            self.starts.append(np.where(lives, start, 0))
-            self.extents.append(np.where(lives, stop - start, 0))
+            self.starts.append(np.where(inside, start, 0))
+            self.extents.append(np.where(inside, stop - start, 0))
             self.items = self.items * self.extents[-1]

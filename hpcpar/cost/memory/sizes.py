@@ -1,6 +1,4 @@
-"""Sizes of the arrays that the two ends of an edge need, on the largest rank, for every case of a
-family.
-"""
+"""Sizes of the arrays at both ends of an edge, on the largest rank, for all plans of a family."""
 
 from __future__ import annotations
 
@@ -21,16 +19,17 @@ from hpcpar.schedule.steps import CODES, Kind
 
 @dataclass(frozen=True)
 class Ends:
-    """Everything that decides the memory of an edge: largest boxes, and codes of movements.
+    """Sizes and movements that determine the memory of an edge.
 
     Attributes
     ----------
     need, own, made : int
-        Items of what the consumer needs, of what the producer owns, of the consumer's output.
+        Items of the largest boxes: the consumer's input, the producer's output, and the consumer's
+        output.
     around : int
-        Items of the box around what a rank needs and owns, in a halo exchange.
+        Items of the bounding box of a rank's needed and owned boxes, in a halo exchange.
     forward, backward : int
-        How the tensor and its gradient move.
+        Codes of the movements of the tensor and of its gradient.
     """
 
     need: Ints
@@ -42,7 +41,7 @@ class Ends:
 
     @classmethod
     def of(cls, e: Edge, made: Layout) -> Ends:
-        """Those of an edge, and of what ranks own of the consumer's output."""
+        """The sizes of an edge; `made` is the layout of the consumer's output."""
         codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
         axes = zip(e.owned.axes, e.needed.axes, strict=True)
         around = math.prod(tabulate(partial(_around, a, b), e.needed.degree(b), np.int64)
@@ -53,34 +52,35 @@ class Ends:
 
 @lru_cache(maxsize=50_000)
 def _around(own: Axis, need: Axis, parts: int) -> int:
-    """The widest interval around what a part needs, if it needs anything, and owns."""
+    """Length of the longest interval that covers what a part needs (if anything) and owns."""
     (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)
     both = np.maximum(own1, need1) - np.minimum(own0, need0)
     return int(np.where(need1 > need0, both, own1 - own0).max())
 
 
 def where(flag: Flags, yes: Ints, no: Ints) -> Ints:
-    """As NumPy's; of a single case without making an array."""
+    """Like `numpy.where`, but returns a plain number for a single plan."""
     if isinstance(flag, np.ndarray) and flag.ndim:
         return np.where(flag, yes, no)
     return yes if flag else no
 
 
 def _lies_inside(e: Edge) -> bool:
-    """True where the input lies in the middle of the consumer's output."""
+    """True if the input lies inside the consumer's output, as in padding."""
     return bool(e.consumer.inset(tuple(int(n) for n in e.owned.shape[1:])))
 
 
 def values(ends: Ends, e: Edge, shared: bool) -> Ints:
-    """Items of the consumer's input and the producer's output; where several layers read the
-    output (`shared`), it lies elsewhere.
+    """Items of the consumer's input and the producer's output.
+
+    If several layers read the output (`shared`), only the input counts here.
     """
     need, own, code, layer = ends.need, ends.own, ends.forward, e.consumer
     still = code == 0
     if shared:
         return where(still, 0, need)
-    alone = not layer.is_loss and len(layer.inputs) == 1
-    reuse = (np.equal(need, ends.made) | _lies_inside(e)) & (alone and in_place(layer, e.producer))
+    single = not layer.is_loss and len(layer.inputs) == 1
+    reuse = (np.equal(need, ends.made) | _lies_inside(e)) & (single and in_place(layer, e.producer))
     halo = code == CODES[Kind.HALO]
     moved = where(halo, where(reuse, own, ends.around), where(reuse, 0, need))
     inside = halo | ((code != CODES[Kind.REDISTRIBUTE]) & (need >= own))
@@ -92,19 +92,20 @@ def gradients(network: Network, ends: Ends, e: Edge) -> Ints:
     """Items of the gradients of the consumer's input and of the producer's output."""
     need, own, code = ends.need, ends.own, ends.backward
     if len(network.consumers[e.producer.name]) > 1:
-        return _one_of_many(network, ends, e)
-    again = (np.equal(need, ends.made) | _lies_inside(e)) & e.consumer.in_place
-    whole = where(again, 0, need)
+        return _summand(network, ends, e)
+    reuse = (np.equal(need, ends.made) | _lies_inside(e)) & e.consumer.in_place
+    whole = where(reuse, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
     view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))
-    halo = where(again, own, ends.around)
-    apart = where(code == CODES[Kind.HALO], halo, where(view, whole, whole + own))
-    return where(part, own, apart)
+    halo = where(reuse, own, ends.around)
+    moved = where(code == CODES[Kind.HALO], halo, where(view, whole, whole + own))
+    return where(part, own, moved)
 
 
-def _one_of_many(network: Network, ends: Ends, e: Edge) -> Ints:
-    """The gradient that one of several readers gives: the first goes where the sum is made, which
-    is elsewhere.
+def _summand(network: Network, ends: Ends, e: Edge) -> Ints:
+    """Items of one reader's gradient, where several readers' gradients add up.
+
+    The first gradient goes into the array of the sum, which does not count here.
     """
     need, own, code = ends.need, ends.own, ends.backward
     still = (code == 0) | (code == CODES[Kind.ALLREDUCE])

@@ -1,2 +1,1 @@
-"""The price of communication: collectives, halos, redistributions, contention, choice of algorithm.
-"""
+"""Communication cost: collectives, halos, redistributions, contention, choice of algorithm."""

@@ -1,4 +1,4 @@
-"""Choice of each collective's algorithm and segments by cost, and the schedule that follows."""
+"""Chooses the cheapest algorithm and number of segments for each collective."""
 
 from __future__ import annotations
 
@@ -21,42 +21,37 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
 from hpcpar.schedule.steps import CODES, Kind, Schedule
 
-#: Least size of the pieces of a message. In smaller pieces latency costs more than pipelining gains
+#: Smallest segment of a message. In smaller ones latency costs more than pipelining gains
 #: (``bench/collectives.py``).
 LEAST_PIECE_BYTES = 512 * 1024
-#: The cost model chooses algorithms without a formula in groups of up to so many members.
+#: Largest group in which algorithms without a formula are considered.
 TABLE_MEMBERS = 64
 
 
 def collective_bytes(step: Move) -> Ints:
-    """n of the formulas: bytes of the collective's whole buffer, in the largest group."""
+    """Bytes of the collective's whole buffer in the largest group: n in the formulas."""
     gathers = np.equal(step.pattern.code, CODES[Kind.ALLGATHER])
     return np.where(gathers, step.destination.largest_items,
                     step.source.largest_items) * step.item_bytes
 
 
-def kinds_of(step: Move) -> list[Kind]:
-    """The kinds of movement that occur in some case."""
-    return step.pattern.kinds
-
-
 def allowed(kind: Kind, collectives: str, p: Ints) -> Sequence[str]:
-    """The algorithms that a plan's option `collectives` allows for a kind of collective."""
+    """The algorithms that a plan's option `collectives` allows for this kind of collective."""
     for name in COLLECTIVES[collectives]:
         if kind in ALGORITHMS[name].kinds:
             return (name,)
-    few = np.max(p) <= TABLE_MEMBERS
-    return [name for name in algorithms_of(kind) if few or ALGORITHMS[name].has_formula]
+    small = np.max(p) <= TABLE_MEMBERS
+    return [name for name in algorithms_of(kind) if small or ALGORITHMS[name].has_formula]
 
 
 def offers(
     kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
     names: Sequence[str],
 ) -> tuple[list[tuple[str, int]], list[Floats]]:
-    """All choices of (algorithm, segments), and the seconds of each.
+    """All choices (algorithm, number of segments), and their times (s).
 
-    Where pieces get too small, the time is infinite; a number of segments for which they are too
-    small in every case is left out.
+    The time is infinite where segments are too small. Choices that are too small for every plan are
+    left out.
     """
     choices: list[tuple[str, int]] = []
     seconds: list[Floats] = []
@@ -75,40 +70,34 @@ def cheapest(
     kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
     allowed: Sequence[str],
 ) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
-    """The cheapest of the `allowed` algorithms, its number of segments and its seconds."""
-    choices, seconds = offers(kind, n_bytes, way, add_s_per_byte, allowed)
-    every = np.stack(np.broadcast_arrays(*seconds))
-    best = np.argmin(every, axis=0)
+    """The cheapest of the `allowed` algorithms, its number of segments, and its time (s)."""
+    choices, offered = offers(kind, n_bytes, way, add_s_per_byte, allowed)
+    seconds = np.stack(np.broadcast_arrays(*offered))
+    best = np.argmin(seconds, axis=0)
     names = np.array([name for name, _ in choices])
     segments = np.array([count for _, count in choices])
-    return names[best], segments[best], every.min(axis=0)
+    return names[best], segments[best], seconds.min(axis=0)
 
 
 def chooser(machine: Machine, collectives: str,
             network_model: NetworkModel | None = None) -> Chooser:
-    """A function that chooses the algorithm and the segments of a collective step.
-
-    Parameters
-    ----------
-    network_model : NetworkModel, optional
-        The machine's levels as arrays; made from `machine` if not given.
-    """
-    known = NetworkModel(machine) if network_model is None else network_model
+    """A function that chooses the algorithm and the number of segments of a collective step."""
+    model = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Move) -> tuple[Names, Ints]:
         name: Names = "direct"
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
-        way = route(known, step.pattern.mesh_axes, step.source.config.ranks, step.root)
-        for kind in kinds_of(step):
+        way = route(model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
+        for kind in step.pattern.kinds:
             if CODES[kind] in DIRECT:
                 continue
-            found = cheapest(kind, collective_bytes(step), way, machine.add_s_per_byte,
-                             allowed(kind, collectives, way.p))
-            quoted[kind] = found[2]
-            here = np.equal(step.pattern.code, CODES[kind])
-            name, segments = np.where(here, found[0], name), np.where(here, found[1], segments)
-        step.quote, step.inner = Quote(known, quoted), way.inner
+            names, counts, quoted[kind] = cheapest(kind, collective_bytes(step), way,
+                                                   machine.add_s_per_byte,
+                                                   allowed(kind, collectives, way.p))
+            is_kind = np.equal(step.pattern.code, CODES[kind])
+            name, segments = np.where(is_kind, names, name), np.where(is_kind, counts, segments)
+        step.quote, step.inner = Quote(model, quoted), way.inner
         return name, segments
 
     return choose
@@ -116,12 +105,9 @@ def chooser(machine: Machine, collectives: str,
 
 def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
                    collectives: str) -> Chooser:
-    """A chooser for steps that are only priced: it quotes the cheapest time without a name.
+    """A chooser for steps that are priced but never run: it quotes a time without an algorithm.
 
-    Parameters
-    ----------
-    chosen_on : NetworkModel
-        Decides which algorithm is the cheapest; `network_model` prices it.
+    `chosen_on` decides which algorithm is cheapest, and `network_model` prices it.
     """
     add_s_per_byte = network_model.machine.add_s_per_byte
 
@@ -139,12 +125,12 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
         code = np.atleast_1d(step.pattern.code)
         n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
         seconds: dict[Kind, Floats] = {}
-        for kind in kinds_of(step):
+        for kind in step.pattern.kinds:
             if CODES[kind] not in DIRECT:
                 cases = np.nonzero(code == CODES[kind])
-                of_kind = np.zeros(code.shape)
-                of_kind[cases] = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
-                seconds[kind] = of_kind
+                kind_s = np.zeros(code.shape)
+                kind_s[cases] = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
+                seconds[kind] = kind_s
         step.quote = Quote(network_model, seconds)
         return CHEAPEST, 1
 
@@ -152,7 +138,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
 
 
 def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedule:
-    """The schedule of a plan, with the algorithms that its own machine makes cheapest.
+    """The schedule of a plan, with the cheapest algorithms on the plan's machine.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """The network model: latency and bandwidth of the links that messages cross, with contention.
 
-A unit of a level (a node, a rack) is attached to the level above by some links. Where more of the
-job's own flows leave it at the same time, they share the bandwidth. Contention (ParaDL's phi) is
-flows per link. It follows from the placement of the step's ranks on units.
+Links connect each unit of a level (a node, a rack) to the level above. If more of the job's flows
+than links leave a unit at the same time, they share the bandwidth. Contention (ParaDL's phi) is the
+number of flows per link; it follows from the placement of the step's ranks on units.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hpcpar.schedule.algorithms.base import SCATTERED, Algorithm, Collective
 from hpcpar.schedule.steps import Kind
 from hpcpar.schedule.waves import Wave, table
 
-#: Items of a block in tables of messages that are priced for any size: a multiple of many numbers.
+#: Items of a block in message tables that stand for any size: a number with many divisors.
 NOMINAL_ITEMS = 5040
-#: From the ranks of a unit to the messages that leave it at the same time.
+#: Maps the number of ranks in a unit to the number of messages that leave it at the same time.
 Flows: TypeAlias = Callable[[Ints], Numbers]
 
 
 @dataclass(frozen=True)
 class Links:
-    """Hockney's model of a message: alpha + beta * bytes, with another alpha for small messages."""
+    """Hockney's model of a message: alpha + beta * bytes; small messages have their own alpha."""
 
     alpha_s: Floats
     beta_s_per_byte: Floats
@@ -40,7 +40,7 @@ class Links:
 
     @classmethod
     def of(cls, level: Level) -> Links:
-        """The links of one level without contention of the job's own flows."""
+        """The links of a level, without contention between the job's flows."""
         small = level.alpha_s if level.small_alpha_s is None else level.small_alpha_s
         return cls(level.alpha_s, level.loaded_beta_s_per_byte, small, level.small_bytes)
 
@@ -62,27 +62,27 @@ class NetworkModel:
     Parameters
     ----------
     contention : float, optional
-        phi of every level but the innermost, instead of what follows from the placement.
+        phi of every level except the innermost; by default it follows from the placement.
     """
 
     def __init__(self, machine: Machine, contention: float | None = None) -> None:
         self.machine, self.contention = machine, contention
         self._names = [level.name for level in machine.levels]
-        each = [Links.of(level) for level in machine.levels]
-        self.single = each[0] if len(each) == 1 else None
+        levels = [Links.of(level) for level in machine.levels]
+        self.single = levels[0] if len(levels) == 1 else None
         self._alpha, self._beta, self._small, self._bytes = (
-            np.array([getattr(links, name) for links in each])
+            np.array([getattr(links, name) for links in levels])
             for name in ("alpha_s", "beta_s_per_byte", "small_alpha_s", "small_bytes")
         )
         self.plain = bool((self._alpha == self._small).all())
         self.shared = np.array([level.shared_links for level in machine.levels])
-        #: The only links that there are, where there is one level and nobody shares it.
-        self.alone = self.single if self.contention is None and np.isinf(self.shared[0]) else None
+        #: The links of a machine with a single level and no contention.
+        self.uniform = self.single if contention is None and np.isinf(self.shared[0]) else None
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
         self._walks: dict[tuple[Hashable, ...], Walk] = {}
 
     def index(self, block: Ints, ranks: Ints) -> Ints:
-        """Index of the level that groups within aligned blocks of `block` ranks cross."""
+        """Index of the level that groups in aligned blocks of `block` ranks cross."""
         if self.single is not None:
             return 0
         return self.machine.level_index_for(np.asarray(block), np.asarray(ranks))
@@ -96,17 +96,10 @@ class NetworkModel:
         return np.asarray(out)
 
     def links(self, index: Ints, flows: Flows) -> Links:
-        """The links of messages that cross a level.
+        """The links of messages whose outermost level is `index`.
 
-        A message leaves one unit of every level on its way, through that unit's links. The slowest
-        of these links decide.
-
-        Parameters
-        ----------
-        index : int
-            The outermost level that is crossed.
-        flows : callable
-            From the ranks of a unit to the flows that leave it at the same time.
+        On its way a message leaves one unit of every level, and the slowest of these units' links
+        determines its bandwidth. `flows` maps the ranks of a unit to the flows that leave it.
         """
         beta: Floats = self._beta[0] * self._phi(0, flows)
         path: Floats = 0.0
@@ -118,23 +111,23 @@ class NetworkModel:
         return Links(alpha, beta, small, self._bytes[index])
 
     def factor(self, index: Ints, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats:
-        """Measured over modelled time of a collective or point-to-point movement; 1 if unknown."""
+        """Ratio of measured to modeled time of a movement; 1 if it was not measured."""
         factor: Floats = 1.0
         log_bytes = np.log(np.maximum(n_bytes, 1))
-        for known in self.machine.collectives:
-            if (known.kind, known.algorithm) != (kind.value, algorithm):
+        for curve in self.machine.collectives:
+            if (curve.kind, curve.algorithm) != (kind.value, algorithm):
                 continue
-            if known.level in self._names:
-                here = np.equal(index, self._names.index(known.level))
-                measured = np.interp(log_bytes, np.log(known.bytes), known.factors)
-                factor = np.where(here, measured, factor)
+            if curve.level in self._names:
+                at_level = np.equal(index, self._names.index(curve.level))
+                measured = np.interp(log_bytes, np.log(curve.bytes), curve.factors)
+                factor = np.where(at_level, measured, factor)
         return factor
 
-    def walk(self, algorithm: str, collective: Collective, *lies: int) -> Walk:
-        """The messages of a collective in groups that lie so (`Walk.of`)."""
-        key = (algorithm, collective, lies)
+    def walk(self, algorithm: str, collective: Collective, *placement: int) -> Walk:
+        """The messages of a collective in groups with this placement (see `Walk.of`)."""
+        key = (algorithm, collective, placement)
         if key not in self._walks:
-            self._walks[key] = Walk.of(self, algorithm, collective, *lies)
+            self._walks[key] = Walk.of(self, algorithm, collective, *placement)
         return self._walks[key]
 
     def _phi(self, level: int, flows: Flows) -> Floats:
@@ -147,44 +140,44 @@ class NetworkModel:
 
 
 class Messages(NamedTuple):
-    """Messages of all groups that travel together: [messages].
+    """Messages of all groups that travel at the same time: [messages].
 
     Attributes
     ----------
     senders, receivers : ndarray
         Ranks.
     share, added : ndarray
-        Parts of the buffer that a message has, and that its receiver adds.
-    alone : bool
-        No rank sends or receives two of them.
-    links : Links
+        Fractions of the buffer that a message carries, and that its receiver adds.
+    disjoint : bool
+        No rank sends or receives more than one message.
     """
 
     senders: IntArray
     receivers: IntArray
     share: NDArray[np.float64]
     added: NDArray[np.float64]
-    alone: bool
+    disjoint: bool
     links: Links
 
     def seconds(self, n_bytes: NDArray[np.float64], add_s_per_byte: float, ranks: int
                 ) -> NDArray[np.float64]:
-        """Seconds of each message on buffers of several sizes: [messages, sizes]. Those of a rank
-        go, and come, one after another.
+        """Seconds of each message, for each size of buffer: [messages, sizes].
+
+        A rank sends (and receives) its messages one after another.
         """
-        each = np.stack([self.links.message_s(n * self.share) + n * self.added * add_s_per_byte
-                         for n in n_bytes.tolist()], axis=1)
-        if self.alone:
-            return each
+        seconds = np.stack([self.links.message_s(n * self.share) + n * self.added * add_s_per_byte
+                            for n in n_bytes.tolist()], axis=1)
+        if self.disjoint:
+            return seconds
         sent, received = np.zeros((2, ranks, len(n_bytes)))
-        np.add.at(sent, self.senders, each)
-        np.add.at(received, self.receivers, each)
+        np.add.at(sent, self.senders, seconds)
+        np.add.at(received, self.receivers, seconds)
         return np.maximum(sent[self.senders], received[self.receivers])
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The messages of a collective in all groups at once, with the links that each crosses."""
+    """The rounds of a collective in all groups at once, and the links that each message crosses."""
 
     ranks: int
     rounds: list[Messages]
@@ -192,20 +185,21 @@ class Walk:
     @classmethod
     def of(cls, network_model: NetworkModel, algorithm: str, collective: Collective,
            ranks: int, p: int, stride: int, block: int, inner: int) -> Walk:
-        """The rounds in groups that lie as a `Route` says."""
+        """The rounds in groups with the placement of a `Route`."""
         rank = np.arange(ranks)
-        apart = block * inner // p  # runs of members
-        first = rank[(rank // stride % inner == 0) & (rank % block < apart)]
+        run_distance = block * inner // p
+        first = rank[(rank // stride % inner == 0) & (rank % block < run_distance)]
         member = np.arange(p)
-        members = first[:, None] + member % inner * stride + member // inner * apart
+        members = first[:, None] + member % inner * stride + member // inner * run_distance
         whole = sum(collective.sizes) if collective.kind in SCATTERED else collective.sizes[0]
         waves = (wave.between(members) for _, wave in table(algorithm, collective))
         return cls(1 + int(members.max()),
                    [_linked(network_model, wave, whole) for wave in waves])
 
     def seconds(self, n_bytes: NDArray[np.float64], add_s_per_byte: float) -> NDArray[np.float64]:
-        """Seconds of the collective, and of its slowest message, for each of several sizes: [2,
-        sizes]. A message begins when both ends are ready.
+        """Seconds of the collective and of its slowest message, for each size: [2, sizes].
+
+        A message starts when both of its ends are ready.
         """
         ready, slowest = np.zeros((self.ranks, len(n_bytes))), np.zeros(len(n_bytes))
         for messages in self.rounds:
@@ -214,7 +208,7 @@ class Walk:
             slowest = np.maximum(slowest, seconds.max(axis=0))
             end = np.maximum(ready[senders], ready[receivers]) + seconds
             for ends in (senders, receivers):
-                if messages.alone:
+                if messages.disjoint:
                     ready[ends] = np.maximum(ready[ends], end)
                 else:
                     np.maximum.at(ready, ends, end)
@@ -222,38 +216,40 @@ class Walk:
 
 
 def _linked(network_model: NetworkModel, wave: Wave, whole: int) -> Messages:
-    """A wave with its links. A rank that sends or receives several messages has each of them on the
-    links for a part of the time.
+    """The messages of a wave, with their links.
+
+    If a rank sends or receives n messages one after another, each occupies the links for 1 / n of
+    the time.
     """
     ends = wave.pairs.senders, wave.pairs.receivers
     counts = [np.bincount(end)[end] for end in ends]
-    present = 1.0 / np.maximum(*counts)
+    occupancy = 1.0 / np.maximum(*counts)
 
     def flows(unit: Ints) -> float:
         a, b = (end // unit for end in ends)
         leaves = a != b
-        return max(float(np.bincount(end[leaves], present[leaves], 1).max()) for end in (a, b))
+        return max(float(np.bincount(end[leaves], occupancy[leaves], 1).max()) for end in (a, b))
 
     links = network_model.links(network_model.between(*ends), flows)
     share = wave.items / whole
-    return Messages(*ends, share, share * wave.adds, bool(np.all(present == 1)), links)
+    return Messages(*ends, share, share * wave.adds, bool(np.all(occupancy == 1)), links)
 
 
 @dataclass(frozen=True)
 class Route:
-    """How the groups of a collective lie on the machine.
+    """The placement of a collective's groups on the machine.
 
     Attributes
     ----------
     ranks : int
-        Ranks that take part, in all groups.
+        Ranks that take part, over all groups.
     p, stride, block : int
         Members of a group, their smallest distance, and ranks of the aligned block that they span.
     inner, node : int
-        Members of a group in each node, and ranks of a node. 1 and 0 where groups do not lie in
-        equal runs on several nodes.
+        Members of a group in each node, and ranks of a node; 1 and 0 unless each group spans
+        several nodes with the same number of members in each.
     root : int
-        The member that a reduction ends at, or a broadcast begins at.
+        The member where a reduction ends or a broadcast starts.
     """
 
     network_model: NetworkModel
@@ -266,7 +262,7 @@ class Route:
     root: int = 0
 
     def at(self, cases: tuple[NDArray[np.intp], ...], shape: tuple[int, ...]) -> Route:
-        """The route of some cases, given by their indices in an array of shape `shape`."""
+        """The routes of some plans of a family, by their indices in an array of this shape."""
         values = (np.broadcast_to(value, shape)[cases]
                 for value in (self.ranks, self.p, self.stride, self.block, self.inner, self.node))
         ranks, p, stride, block, inner, node = values
@@ -279,25 +275,25 @@ class Route:
 
     @cached_property
     def far(self) -> Links:
-        """The links of a ring's slowest neighbours.
+        """The links between the slowest neighbors of a ring.
 
-        Every group that reaches into a unit sends one flow out of it.
+        Every group with members in a unit sends one flow out of it.
         """
-        return self.network_model.alone or self.network_model.links(self.level, self._rings)
+        return self.network_model.uniform or self.network_model.links(self.level, self._rings)
 
     def _rings(self, unit: Ints) -> Floats:
-        """Groups that reach into a unit."""
+        """Number of groups with members in a unit."""
         unit = np.minimum(unit, self.ranks)
         return unit / np.clip(unit // self.stride, 1, self.p)
 
     def hop(self, doubling: int, around: bool = False) -> Links:
-        """The links of partners at distance 2^doubling in aligned blocks of twice that; or, with
-        `around`, of every member and the one 2^doubling further on around the group.
+        """The links between partners at distance 2^doubling, in aligned blocks of twice that.
 
-        All ranks of a unit send at once, or those near its ends whose partners are beyond.
+        With `around`, every member sends to the one 2^doubling further around the group. All ranks
+        of a unit send at once, or only those near its ends, whose partners lie beyond.
         """
-        if self.network_model.alone:
-            return self.network_model.alone
+        if self.network_model.uniform:
+            return self.network_model.uniform
         if (doubling, around) not in self._hops:
             reach = self.stride * (2 << doubling)
             level = self.level if around else self.network_model.index(
@@ -308,7 +304,7 @@ class Route:
 
     @cached_property
     def split(self) -> tuple[Route, Route] | None:
-        """The routes inside nodes and between them; None where no group has both."""
+        """The routes inside and between nodes; None if no group has both."""
         if not np.any(np.greater(self.inner, 1)):
             return None
         inside = Route(self.network_model, self.ranks, self.inner, self.stride,
@@ -319,33 +315,34 @@ class Route:
 
     @cached_property
     def crosses(self) -> Flags:
-        """True where members differ in the links between them."""
-        return np.greater(self.level, 0) & (self.network_model.alone is None)
+        """True where a group has different links between its members."""
+        return np.greater(self.level, 0) & (self.network_model.uniform is None)
 
     def table_s(self, algorithm: Algorithm, kind: Kind, n_bytes: Numbers, segments: Ints,
                 add_s_per_byte: float, where: Flags) -> tuple[Floats, Floats]:
-        """Seconds of a collective message by message, over the links between the members, and of
-        its slowest message, in the cases `where`; elsewhere nan.
+        """Seconds of a collective and of its slowest message, from its table of messages.
+
+        Both are nan outside of `where`.
         """
         if not np.any(where):
             return math.nan, math.nan
-        where, n_bytes, *lies = np.broadcast_arrays(
+        where, n_bytes, *placements = np.broadcast_arrays(
             where, np.asarray(n_bytes, np.float64), segments, self.ranks, self.p, self.stride,
             self.block, self.inner)
         out = np.full((2, *where.shape), math.nan)
-        cases, which = np.unique(np.stack(lies)[:, where], axis=1, return_inverse=True)
-        found = np.empty((2, which.size))
-        for i, (pieces, *case) in enumerate(cases.T.tolist()):
-            here = np.ravel(which) == i
-            p, inner = case[1], case[-1] if algorithm.by_nodes else 1
+        cases, index = np.unique(np.stack(placements)[:, where], axis=1, return_inverse=True)
+        seconds = np.empty((2, index.size))
+        for i, (pieces, *placement) in enumerate(cases.T.tolist()):
+            same = np.ravel(index) == i
+            p, inner = placement[1], placement[-1] if algorithm.by_nodes else 1
             nominal = Collective.of(kind, p, p * NOMINAL_ITEMS, pieces, inner, self.root)
-            walk = self.network_model.walk(algorithm.name, nominal, *case)
-            found[:, here] = walk.seconds(n_bytes[where][here], add_s_per_byte)
-        out[:, where] = found
+            walk = self.network_model.walk(algorithm.name, nominal, *placement)
+            seconds[:, same] = walk.seconds(n_bytes[where][same], add_s_per_byte)
+        out[:, where] = seconds
         return out[0], out[1]
 
     def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None:
-        """Measured over modelled time of a collective; None where nothing was measured."""
+        """Ratio of measured to modeled time of a collective; None without any measurements."""
         if not self.network_model.machine.collectives:
             return None
         return self.network_model.factor(self.level, kind, algorithm, n_bytes)
@@ -373,19 +370,21 @@ def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Int
 
 
 def _runs(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], p: Ints) -> tuple[Ints, Ints]:
-    """Members in each node and ranks of a node: of the innermost level whose units each hold
-    equally many of a group's members, but not all.
+    """Members of a group in each node, and ranks of a node.
+
+    The nodes are the units of the innermost level that divides each group into equal runs of more
+    than one member.
     """
     inner: Ints = 1
     node: Ints = 0
     for unit in network_model.inner[:0:-1].tolist():
-        here: Ints = 1
+        members: Ints = 1
         equal: Flags = True
         for d in mesh_axes:
             stride = np.maximum(d.stride, 1)  # 0 where there is no such axis
             within = np.clip(unit // stride, 1, d.size)
             equal = equal & (unit % stride * (stride < unit) == 0) & (d.size % within == 0)
-            here = here * within
-        runs = equal & np.greater(here, 1) & np.less(here, p)
-        inner, node = np.where(runs, here, inner), np.where(runs, unit, node)
+            members = members * within
+        runs = equal & np.greater(members, 1) & np.less(members, p)
+        inner, node = np.where(runs, members, inner), np.where(runs, unit, node)
     return inner, node

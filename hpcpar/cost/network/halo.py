@@ -1,7 +1,7 @@
-"""The price of a halo exchange: messages to neighbours along the cut axes of an image.
+"""The price of a halo exchange: messages to neighbors along the cut axes of an image.
 
-A halo is the same at every rank but for where its part lies along each axis. So the part that
-receives most decides, found once for each degree of each axis.
+The halo of a rank depends only on the position of its part along each axis. The busiest part of
+each axis decides; it is computed once for each number of parts.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from hpcpar.plan.layout import Layout
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Kind
 
-#: Columns of `axis_halo`.
-KEPT, BELOW, ABOVE, MESSAGES_BELOW, MESSAGES_ABOVE = range(5)
-#: Rows of `axis_halo`; further ones belong to the parts through whose buffers most may go.
+#: Columns of `axis_halo`; numbers of messages below and above follow.
+KEPT, BELOW, ABOVE = range(3)
+#: Rows of `axis_halo`.
 RECEIVING, SENDING, BUSIEST, HOLDING = range(4)
 
 
 @dataclass(frozen=True)
 class Halo:
-    """The movement of a halo exchange and of its adjoint.
+    """The movement of a halo exchange, or of its adjoint.
 
     Attributes
     ----------
     rest : int
-        Items across the axes that no window is cut along.
+        Items of a box over the axes without a halo.
     axes : list of ndarray
-        `axis_halo` of each of the others: [..., 4, 5].
+        `axis_halo` of each axis with a halo: [..., 4, 5].
     mesh_axes : list of MeshAxis
-        The coordinates that cut them.
+        The mesh axes that cut the axes with a halo.
     """
 
     rest: Ints
@@ -50,7 +50,7 @@ class Halo:
 
     @property
     def through_items(self) -> Numbers:
-        """Items received and sent by the part with most of them."""
+        """Upper bound of the items that a part receives and sends."""
         most: Numbers = 0
         for rows in itertools.product((BUSIEST, HOLDING), repeat=len(self.axes)):
             part = [x[..., row, :] for x, row in zip(self.axes, rows, strict=True)]
@@ -62,7 +62,7 @@ class Halo:
 
 
 def halo_of(own: Layout, need: Layout) -> Halo:
-    """The halo between what ranks own and what they need; both directions share it."""
+    """The halo between the boxes that ranks own and those that they need, for both directions."""
     rest: Ints = 1
     out = Halo(1, [], [])
     for a, b, largest in zip(own.axes, need.axes, need.largest, strict=True):
@@ -77,21 +77,21 @@ def halo_of(own: Layout, need: Layout) -> Halo:
 
 @lru_cache(maxsize=50_000)
 def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
-    """Items that the busiest parts of an axis move.
+    """Items that the busiest parts move along an axis.
 
     Returns
     -------
     ndarray
-        [4, 5]. Row RECEIVING has the part that receives most, SENDING the one that sends
-        most: items along this axis that it keeps, that come from (go to) parts below and above it,
-        and messages below and above. Row BUSIEST has the part that receives and sends most,
-        HOLDING the one that keeps and sends most: kept, received, sent, 0, 0.
+        [4, 5]. Row RECEIVING describes the part that receives most, SENDING the part that sends
+        most: items kept, items exchanged with parts below and above, messages below and above. Row
+        BUSIEST describes the part that receives and sends most, HOLDING the part that keeps and
+        sends most: items kept, received and sent, 0, 0.
     """
     (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)
-    turns = TURNS * own.extent  # the parts at the ends may be neighbours
+    turns = TURNS * own.extent  # on a periodic axis the first and the last part are neighbors
     kept = np.maximum(0, np.minimum(own1, need1 + turns)
                       - np.maximum(own0, need0 + turns)).sum(axis=0)
-    # how many parts need each index, and the sum of that up to each
+    # number of parts that need each index, summed over the indices before
     starts, stops = (np.bincount(np.clip(end + turns, 0, own.extent).ravel(),
                                  minlength=own.extent + 1) for end in (need0, need1))
     needed_before = np.concatenate(([0], np.cumsum(np.cumsum(starts - stops))))
@@ -102,23 +102,23 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
         (RECEIVING, received, (need0, need1), (own0, own1)),
         (SENDING, sent, (own0, own1), (need0, need1)),
     ):
-        at = int(np.argmax(moved))
-        common = np.maximum(0, np.minimum(mine[1][at], theirs[1] + turns)
-                            - np.maximum(mine[0][at], theirs[0] + turns))
-        common[:, at] = 0
-        below, above = np.split(common.ravel(), [parts + at])
-        out[row] = (kept[at], below.sum(), above.sum(),
+        part = int(np.argmax(moved))
+        common = np.maximum(0, np.minimum(mine[1][part], theirs[1] + turns)
+                            - np.maximum(mine[0][part], theirs[0] + turns))
+        common[:, part] = 0
+        below, above = np.split(common.ravel(), [parts + part])
+        out[row] = (kept[part], below.sum(), above.sum(),
                     np.count_nonzero(below), np.count_nonzero(above))
     orders = {BUSIEST: (kept, received + sent), HOLDING: (received, kept + sent)}
     for row, order in orders.items():
-        at = int(np.lexsort(order)[-1])
-        out[row, :3] = kept[at], received[at], sent[at]
+        part = int(np.lexsort(order)[-1])
+        out[row, :3] = kept[part], received[part], sent[part]
     return out
 
 
 @dataclass
 class NeighbourSums:
-    """Traffic of a part with all of its neighbours: seconds, messages and items."""
+    """Traffic of a part with all of its neighbors."""
 
     seconds: Floats = 0.0
     messages: Ints = 0
@@ -126,21 +126,20 @@ class NeighbourSums:
 
 
 def halo(step: Move, network_model: NetworkModel, ranks: int) -> PointToPoint:
-    """A halo exchange, or its adjoint, whose parts send back what they received."""
+    """The price of a halo exchange, or of its adjoint, in which each part returns its halo."""
     back = step.pattern.adds
     own, need = (step.destination, step.source) if back else (step.source, step.destination)
-    found = halo_of(own, need)
-    received, sent, level = neighbours(found, step.item_bytes, network_model, ranks)
+    movement = halo_of(own, need)
+    received, sent, level = neighbours(movement, step.item_bytes, network_model, ranks)
     if back:
         received, sent = sent, received
     seconds = halo_s(received, sent, level, step.item_bytes, network_model, back)
-    return PointToPoint(seconds, sent.messages, sent.items, found.through_items, level)
+    return PointToPoint(seconds, sent.messages, sent.items, movement.through_items, level)
 
 
 def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes: Ints,
-           network_model: NetworkModel,
-           back: bool) -> Floats:
-    """Seconds of the busiest part, with packing and unpacking (or, of an adjoint, adding)."""
+           network_model: NetworkModel, back: bool) -> Floats:
+    """Seconds of the busiest part, including packing and unpacking (adding in an adjoint)."""
     machine = network_model.machine
     handling = machine.add_s_per_byte if back else machine.copy_s_per_byte
     handled = received.items * item_bytes * handling
@@ -152,9 +151,9 @@ def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes
 
 def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
                ranks: int) -> tuple[NeighbourSums, NeighbourSums, Ints]:
-    """Traffic of the part that receives most, and of the one that sends most; the level it crosses.
+    """Traffic of the busiest receiver and of the busiest sender, and the level that it crosses.
 
-    Each combination of sides (below, above or neither along every axis) is one neighbour.
+    Each combination of sides (below, above or neither along every axis) is one neighbor.
     """
     received, sent = NeighbourSums(), NeighbourSums()
     for sides in itertools.product((KEPT, BELOW, ABOVE), repeat=len(halo.mesh_axes)):
@@ -171,12 +170,12 @@ def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
         for row, sums in ((RECEIVING, received), (SENDING, sent)):
             items = halo.rest
             count: Ints = 1
-            for side, found in zip(sides, halo.axes, strict=True):
-                items = items * found[..., row, side]
-                count = count * found[..., row, 2 + side] if side else count
+            for side, axis in zip(sides, halo.axes, strict=True):
+                items = items * axis[..., row, side]
+                count = count * axis[..., row, 2 + side] if side else count
             happens = items > 0
-            each_bytes = items * item_bytes / np.maximum(count, 1)
-            sums.seconds = sums.seconds + np.where(happens, count * links.message_s(each_bytes), 0)
+            message_s = links.message_s(items * item_bytes / np.maximum(count, 1))
+            sums.seconds = sums.seconds + np.where(happens, count * message_s, 0)
             sums.messages = sums.messages + np.where(happens, count, 0)
             sums.items = sums.items + items
     block: Ints = 1
@@ -186,24 +185,26 @@ def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
 
 
 def _level(side: int, mesh_axis: MeshAxis, network_model: NetworkModel, ranks: int) -> Ints:
-    """The level crossed by a message to one side.
+    """The level that a message to one side crosses.
 
-    The part below lies across a unit's boundary if any part does, the part above if all do.
+    A message to the part below crosses a unit's boundary if any part lies across it; a message to
+    the part above, only if all do.
     """
     parts = mesh_axis.size if side == BELOW else np.minimum(mesh_axis.size, 2)
     return network_model.index(mesh_axis.stride * parts, ranks)
 
 
 def _most_flows(mesh_axes: list[MeshAxis], ranks: int, unit: Ints) -> Ints:
-    """Messages to neighbours that leave a unit of ranks, along the axis with most of them."""
+    """Messages that leave a unit of ranks, along the axis with the most."""
     unit = np.minimum(unit, ranks)
     return functools.reduce(np.maximum, (_flows(mesh_axis, unit) for mesh_axis in mesh_axes))
 
 
 def _flows(mesh_axis: MeshAxis, unit: Ints) -> Ints:
-    """Messages to neighbours along a coordinate that leave a unit.
+    """Messages to neighbors along a mesh axis that leave a unit.
 
-    Where several parts lie inside, those at its two ends send, each one way.
+    If a unit contains several parts, only the two at its ends send out of it, in one direction
+    each.
     """
     ways = np.where(np.greater(mesh_axis.size, 2), 2, 1)
     return np.where(mesh_axis.stride < unit, np.minimum(ways * mesh_axis.stride, unit), unit)

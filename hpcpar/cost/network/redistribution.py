@@ -1,4 +1,4 @@
-"""The price of a redistribution: any movement from rank to rank between two layouts."""
+"""The price of a redistribution: point-to-point messages between two layouts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class PointToPoint:
     Attributes
     ----------
     seconds : float
-        Packing, sending and receiving at once, then copying or adding.
+        Time of packing, of concurrent sending and receiving, and of copying or adding.
     messages, items : int
-        Sent.
+        Messages and items sent.
     through_items : int
-        Sent and received, of the rank with most of them: the size of its buffers, at most.
+        Upper bound of the items that one rank sends and receives: the size of its buffers.
     level : int
-        Index of the machine's level that it crosses.
+        Index of the machine's level that the messages cross.
     """
 
     seconds: Floats
@@ -42,11 +42,11 @@ class PointToPoint:
 def redistribution(step: Move, network_model: NetworkModel, ranks: int) -> PointToPoint:
     """The price of a redistribution on its busiest rank."""
     source, destination = step.source, step.destination
-    found = volumes(source, destination, ranks)
+    volume = volumes(source, destination, ranks)
     if np.all(np.equal(source.config.first, destination.config.first)):
-        sending, receiving = (spread(found.span, layout.config.ranks, network_model, ranks)
+        sending, receiving = (spread(volume.span, layout.config.ranks, network_model, ranks)
                               for layout in (source, destination))
-        level = network_model.index(found.span, ranks)
+        level = network_model.index(volume.span, ranks)
     else:
         sending, receiving = (_between_stages(source, destination, layout.config.ranks,
                                               network_model)
@@ -54,52 +54,52 @@ def redistribution(step: Move, network_model: NetworkModel, ranks: int) -> Point
         level = network_model.between(*ends(source, destination))
     machine = network_model.machine
     per_byte = machine.add_s_per_byte if step.pattern.adds else machine.copy_s_per_byte
-    seconds = redistribution_s(found, sending, receiving, step.item_bytes, per_byte, network_model)
-    sent = np.round(found.sent).astype(np.int64)
-    messages = np.ceil(found.messages_sent).astype(np.int64)
-    # an item goes to each of the ranks that want it, and comes once, or as parts of a sum
-    out = _copies(destination) * source.largest_items
-    back = (_copies(source) if step.pattern.adds else 1) * destination.largest_items
-    return PointToPoint(seconds, messages, sent, out + back, level)
+    seconds = redistribution_s(volume, sending, receiving, step.item_bytes, per_byte, network_model)
+    sent = np.round(volume.sent).astype(np.int64)
+    messages = np.ceil(volume.messages_sent).astype(np.int64)
+    # each item is sent to every rank that needs it, and received once or as partial sums
+    most_sent = _copies(destination) * source.largest_items
+    most_received = (_copies(source) if step.pattern.adds else 1) * destination.largest_items
+    return PointToPoint(seconds, messages, sent, most_sent + most_received, level)
 
 
 def _copies(layout: Layout) -> Ints:
-    """Ranks that hold the same item, at most."""
+    """Upper bound of the number of ranks that hold the same item."""
     whole = math.prod(a.extent for a in layout.axes)
     held = layout.config.ranks * layout.largest_items
     return np.ceil(held / np.maximum(whole, 1)).astype(np.int64)
 
 
-def redistribution_s(found: Volumes, sending: Spread, receiving: Spread, item_bytes: Ints,
+def redistribution_s(volume: Volumes, sending: Spread, receiving: Spread, item_bytes: Ints,
                      s_per_byte: Floats, network_model: NetworkModel) -> Floats:
-    """Seconds of packing what goes, sending and receiving at once, and handling what came.
+    """Seconds of packing, of concurrent sending and receiving, and of unpacking.
 
     Parameters
     ----------
     s_per_byte : float
-        Handling: copying or adding.
+        Time of unpacking a byte: copying or adding.
     """
-    sent, received = found.sent * item_bytes, found.received * item_bytes
-    seconds = np.maximum(sending.seconds(sent, found.messages_sent),
-                         receiving.seconds(received, found.messages_received))
+    sent, received = volume.sent * item_bytes, volume.received * item_bytes
+    seconds = np.maximum(sending.seconds(sent, volume.messages_sent),
+                         receiving.seconds(received, volume.messages_received))
     seconds = seconds + received * s_per_byte + sent * network_model.machine.copy_s_per_byte
-    most = np.maximum(sent, received)
-    return seconds * network_model.factor(sending.level, Kind.REDISTRIBUTE, "direct", most)
+    n_bytes = np.maximum(sent, received)
+    return seconds * network_model.factor(sending.level, Kind.REDISTRIBUTE, "direct", n_bytes)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The mean price of messages to ranks spread over a block.
+    """The mean price of messages to ranks that are spread over a block.
 
     Attributes
     ----------
     alpha_s, s_per_byte : float
         Latency of a message, and inverse bandwidth.
     level : int
-        Index of the outermost level that they cross.
+        Index of the outermost level that the messages cross.
     savings : tuple of (float, float)
-        (Seconds saved by messages of up to this many bytes, bytes), where small messages have a
-        latency of their own.
+        (Latency saved, largest message that saves it in bytes), where small messages have a lower
+        latency.
     """
 
     alpha_s: Floats
@@ -109,23 +109,23 @@ class Spread:
 
     @classmethod
     def of(cls, shares: Sequence[tuple[Floats, Links]], level: Ints) -> Spread:
-        """The mean over links that each take a share of the messages."""
+        """The mean over links, each with its share of the messages."""
         savings = tuple((share * (x.alpha_s - x.small_alpha_s), x.small_bytes)
                         for share, x in shares if x.small_alpha_s is not x.alpha_s)
         alpha_s = sum(share * x.alpha_s for share, x in shares)
         return cls(alpha_s, sum(share * x.beta_s_per_byte for share, x in shares), level, savings)
 
     def seconds(self, n_bytes: Numbers, count: Numbers) -> Floats:
-        """Seconds of `count` messages of `n_bytes` in all."""
+        """Seconds of `count` messages with `n_bytes` in total."""
         latency = self.alpha_s
-        each = n_bytes / np.maximum(count, 1)
+        message_bytes = n_bytes / np.maximum(count, 1)
         for saved, small_bytes in self.savings:
-            latency = latency - saved * (each <= small_bytes)
+            latency = latency - saved * (message_bytes <= small_bytes)
         return count * latency + n_bytes * (self.s_per_byte * (count > 0))
 
 
 def spread(block: Ints, active: Ints, network_model: NetworkModel, ranks: int) -> Spread:
-    """The links of messages between ranks of a block.
+    """The price of messages between the ranks of a block.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def spread(block: Ints, active: Ints, network_model: NetworkModel, ranks: int) -
     """
     index = np.asarray(network_model.index(block, ranks))
     unit = np.minimum(network_model.inner[index], block)
-    # share of the other ranks that lie outside the unit
+    # share of the other ranks outside a rank's unit
     away = (block - unit) / np.maximum(block - 1, 1)
     far = network_model.links(index,
                               lambda u: np.minimum(u, active) * (1 - np.minimum(u, block) / block))
@@ -144,7 +144,7 @@ def spread(block: Ints, active: Ints, network_model: NetworkModel, ranks: int) -
 
 def _between_stages(source: Layout, destination: Layout, active: Ints,
                     network_model: NetworkModel) -> Spread:
-    """The links of messages between two stages that live on different ranks."""
+    """The price of messages between two stages on different ranks."""
     level = network_model.between(*ends(source, destination))
     links = network_model.links(level, lambda unit: np.minimum(unit, active))
     return Spread.of(((1.0, links),), level)

@@ -1,4 +1,4 @@
-"""Price of a communication step on its busiest rank: seconds, messages and bytes."""
+"""The price of a communication step on its busiest rank: seconds, messages and bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcpar.cost.network.algorithm_choice import collective_bytes, kinds_of
+from hpcpar.cost.network.algorithm_choice import collective_bytes
 from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
-from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
 from hpcpar.plan.config import ONE, Floats, Ints, Numbers
@@ -32,7 +31,7 @@ class Traffic:
     Attributes
     ----------
     through_bytes : int
-        Sent and received point to point, on the rank with most of them; 0 for collectives.
+        Upper bound of the bytes that a rank sends and receives point to point; 0 for collectives.
     level : int
         Index of the machine's level that the messages cross.
     """
@@ -44,63 +43,63 @@ class Traffic:
     level: Ints
 
 
-def traffic(step: Move, machine: Machine, network_model: NetworkModel, ranks: int) -> Traffic:
-    """The price of a movement as it is executed, in a job of `ranks` ranks."""
+def traffic(step: Move, network_model: NetworkModel, ranks: int) -> Traffic:
+    """The price of a movement as it runs, in a job of `ranks` ranks."""
     seconds: Floats = 0.0
     messages: Ints = 0
     items: Ints = 0
     through_items: Ints = 0
     way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
     level: Ints = np.asarray(way.level)
-    for kind in kinds_of(step):
-        here = np.equal(step.pattern.code, CODES[kind])
-        found: PointToPoint | CollectivePrice
+    for kind in step.pattern.kinds:
+        is_kind = np.equal(step.pattern.code, CODES[kind])
+        price: PointToPoint | CollectivePrice
         if kind in (Kind.HALO, Kind.REDISTRIBUTE):
-            price = halo if kind is Kind.HALO else redistribution
-            found = price(step, network_model, ranks)
-            level = np.where(here, found.level, level)
-            through_items = np.where(here, found.through_items, through_items)
+            price_of = halo if kind is Kind.HALO else redistribution
+            price = price_of(step, network_model, ranks)
+            level = np.where(is_kind, price.level, level)
+            through_items = np.where(is_kind, price.through_items, through_items)
         else:
-            found = _collective(kind, step, machine, network_model, way)
-        seconds = np.where(here, found.seconds, seconds)
-        messages = np.where(here, found.messages, messages)
-        items = np.where(here, found.items, items)
+            price = _collective(kind, step, way)
+        seconds = np.where(is_kind, price.seconds, seconds)
+        messages = np.where(is_kind, price.messages, messages)
+        items = np.where(is_kind, price.items, items)
     size = step.item_bytes
     return Traffic(seconds, messages, items * size, through_items * size, level)
 
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """Seconds of a collective, and messages and items sent by its busiest member."""
+    """Seconds of a collective, and the messages and items that its busiest member sends."""
 
     seconds: Floats
     messages: Ints = 0
     items: Ints = 0
 
 
-def _collective(kind: Kind, step: Move, machine: Machine, network_model: NetworkModel,
-                way: Route) -> CollectivePrice:
-    """The price of a collective in every case, with the algorithm chosen for that case."""
-    n = collective_bytes(step)
-    quote = step.quote if step.quote is not None and step.quote.model is network_model else None
+def _collective(kind: Kind, step: Move, way: Route) -> CollectivePrice:
+    """The price of a collective, with the algorithm chosen for each plan of the family."""
+    n, add_s_per_byte = collective_bytes(step), way.network_model.machine.add_s_per_byte
+    quote = step.quote
+    if quote is not None and quote.model is not way.network_model:
+        quote = None
     if step.algorithm is CHEAPEST:
         assert quote is not None
-        return CollectivePrice(copied(kind, quote.seconds[kind], n, machine, way))
+        return CollectivePrice(copied(kind, quote.seconds[kind], n, way))
     out = CollectivePrice(0.0)
     for algorithm in np.unique(step.algorithm).tolist():
         if kind not in ALGORITHMS[algorithm].kinds:
-            continue  # that of other cases
-        here = np.equal(step.algorithm, algorithm)
+            continue  # chosen for another kind, in other plans of the family
+        chosen = np.equal(step.algorithm, algorithm)
         if quote is not None:
             cost = quote.seconds[kind]
         else:
-            cost = ALGORITHMS[algorithm].priced_s(kind, n, step.segments, way,
-                                                  machine.add_s_per_byte)
+            cost = ALGORITHMS[algorithm].priced_s(kind, n, step.segments, way, add_s_per_byte)
         messages, items = _sent(kind, algorithm, step, way.p)
-        out = CollectivePrice(np.where(here, cost, out.seconds),
-                              np.where(here, messages, out.messages),
-                              np.where(here, items, out.items))
-    return CollectivePrice(copied(kind, out.seconds, n, machine, way), out.messages, out.items)
+        out = CollectivePrice(np.where(chosen, cost, out.seconds),
+                              np.where(chosen, messages, out.messages),
+                              np.where(chosen, items, out.items))
+    return CollectivePrice(copied(kind, out.seconds, n, way), out.messages, out.items)
 
 
 def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
@@ -109,15 +108,15 @@ def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
     parts, whole = (step.source, step.destination) if gathers else (step.destination, step.source)
     items = collective_bytes(step) // step.item_bytes
     blocks = _least_items(parts, whole), parts.largest_items
-    found = ALGORITHMS[algorithm].busiest(kind, p, items, blocks, step.segments, step.inner)
-    messages, sent_items = (np.where(np.equal(p, 1), 0, each) for each in found)
+    sent = ALGORITHMS[algorithm].busiest(kind, p, items, blocks, step.segments, step.inner)
+    messages, sent_items = (np.where(np.equal(p, 1), 0, count) for count in sent)
     return messages, sent_items
 
 
 def _least_items(parts: Layout, whole: Layout) -> Ints:
-    """Items of the smallest block in a group whose blocks make up the largest box.
+    """Items of the smallest block in the group whose blocks form the largest box.
 
-    Blocks nest, so the box is cut by the block rule like a whole axis.
+    Blocks nest, so the block rule cuts the box like a whole axis.
     """
     least: Ints = 1
     for a, b, extent in zip(parts.axes, whole.axes, whole.largest, strict=True):
@@ -127,45 +126,40 @@ def _least_items(parts: Layout, whole: Layout) -> Ints:
     return least
 
 
-def copied(kind: Kind, seconds: Floats, n: Numbers, machine: Machine, way: Route) -> Floats:
-    """Seconds of a collective, plus the copies of an allgather or reduce-scatter.
+def copied(kind: Kind, seconds: Floats, n: Numbers, way: Route) -> Floats:
+    """Seconds of a collective, including the copies of an allgather or reduce-scatter.
 
-    Its whole box is copied between tensor and wire buffer, and the rank's own block once more.
+    They copy the whole box between tensor and message buffer, and the rank's own block once more.
     """
     if kind not in (Kind.ALLGATHER, Kind.REDUCE_SCATTER):
         return seconds
-    return seconds + machine.copy_s_per_byte * (n + n / way.p)
+    return seconds + way.network_model.machine.copy_s_per_byte * (n + n / way.p)
 
 
 def _even_items(layout: Layout) -> Floats:
-    """Items of a box if every axis were cut into equal parts, fractions of an item included."""
+    """Items of a box if every axis were cut into exactly equal parts."""
     return math.prod(a.extent / cut_parts(layout, a) for a in layout.axes)
 
 
 def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:
-    """The accounting of Gholami et al. (Eq 3 to 9).
-
-    ceil(log2 p) alpha + (p - 1) / p n beta; twice that for an allreduce.
-    """
+    """Gholami et al. (Eq 3 to 9): ceil(log2 p) alpha + (p - 1) / p n beta; an allreduce twice."""
     once = links.alpha_s * log2_ceil(p) + links.beta_s_per_byte * (p - 1) / p * n_bytes
     return 2 * once if kind is Kind.ALLREDUCE else once
 
 
-def paper_comm_s(step: Move, machine: Machine, network_model: NetworkModel, network: Network,
-                 plan: Plan
-                 ) -> Floats:
-    """Seconds of a step in the integrated paper's accounting.
+def paper_comm_s(step: Move, network_model: NetworkModel, network: Network, plan: Plan) -> Floats:
+    """Seconds of a step in the accounting of Gholami et al.
 
-    Collectives cost log-latency terms of unrounded volumes. A convolution's halo costs one alpha
-    and floor(k / 2) rows: forward B/Pc X_W X_C floor(k_h / 2), backward B/Pc Y_W Y_C floor(k_w / 2)
-    items (Eq 7, 9), none for 1 x 1. The halos of pooling and normalisation, and the sum of the
-    loss, are not counted. A redistribution, which the paper does not have, costs as executed.
+    A collective costs `paper_s` of its unrounded volume. A convolution's halo costs one alpha and
+    floor(k / 2) rows: B/Pc X_W X_C floor(k_h / 2) items forward and B/Pc Y_W Y_C floor(k_w / 2)
+    backward (Eq 7, 9); 1 x 1 kernels have none. The halos of pooling and normalization, and the sum
+    of the loss, are free. The paper has no redistributions; they cost as they run.
     """
     seconds: Floats = 0.0
     if step.phase is Phase.LOSS:
         return seconds
     way = route(network_model, step.pattern.mesh_axes, plan.ranks)
-    for kind in kinds_of(step):
+    for kind in step.pattern.kinds:
         cost: Floats
         if kind is Kind.REDISTRIBUTE:
             cost = redistribution(step, network_model, plan.ranks).seconds

@@ -1,7 +1,7 @@
-"""Volumes of a redistribution: items and messages of its busiest rank, in closed form.
+"""Volumes of a redistribution: items and messages of the busiest rank, in closed form.
 
-Nothing walks all ranks: a few ranks stand for all. What a rank receives is what it needs less what
-it holds; what it sends is what others need of what it holds.
+A few representative ranks stand for all. A rank receives the items that it needs and does not hold;
+it sends the items that it holds and others need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
 from hpcpar.plan.config import ONE, Flags, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
 
-#: Up to this many ranks all of them are looked at; of more, as many stand for all.
+#: Number of representative ranks.
 REPRESENTATIVES = 8
 
 
@@ -27,14 +27,7 @@ REPRESENTATIVES = 8
 class Volumes:
     """Items and messages that the busiest ranks of a redistribution send and receive.
 
-    Attributes
-    ----------
-    sent, received : float
-        Items.
-    messages_sent, messages_received : float
-        Messages.
-    span : int
-        Aligned ranks among which they travel.
+    `span` is the size of the aligned blocks of ranks that no message leaves.
     """
 
     sent: Numbers
@@ -45,9 +38,9 @@ class Volumes:
 
 
 def volumes(source: Layout, destination: Layout, ranks: int) -> Volumes:
-    """The volumes of a movement between two layouts, on a job of `ranks` ranks.
+    """The volumes of a movement between two layouts, in a job of `ranks` ranks.
 
-    With partial sums, every source of a part of the sum sends its own.
+    Every holder of a partial sum sends its part.
     """
     cases = max(np.ndim(source.config.ranks), np.ndim(destination.config.ranks))
     rank = np.minimum(source.config.first, destination.config.first) + representatives(ranks, cases)
@@ -57,7 +50,7 @@ def volumes(source: Layout, destination: Layout, ranks: int) -> Volumes:
         kept = kept * sum(np.maximum(np.minimum(h1 + turn, w1) - np.maximum(h0 + turn, w0), 0)
                           for turn in (-extent, 0, extent))  # see `Periodic`
     keeps = kept.min(axis=0) > 0
-    # each destination asks one of the ranks that hold the same values
+    # each destination receives from one of the ranks that hold the same values
     same_values = math.prod(d.size for d in source.copies)
     askers = math.prod(d.size for d in destination.spare) / same_values
     summands = math.prod(d.size for d in source.spare) // same_values
@@ -70,10 +63,10 @@ def volumes(source: Layout, destination: Layout, ranks: int) -> Volumes:
 
 
 def representatives(ranks: int, dimensions: int) -> IntArray:
-    """Ranks that stand for all: [8, ...] of them, or all of up to 8.
+    """Representative ranks, [up to 8, ...]: all ranks if there are no more than that.
 
-    They are the last rank and one in the middle of all, of the first half, of the first quarter,
-    and so on.
+    Otherwise they are the last rank and one about two thirds in, of all ranks, of their first half,
+    and of their first quarter; the last rank of the first eighth; and rank 0.
     """
     if ranks <= REPRESENTATIVES:
         chosen = list(range(ranks))
@@ -90,16 +83,16 @@ Intervals = list[tuple[IntArray, IntArray]]
 
 def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Numbers, kept: Ints,
               keeps: Flags) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Items of a rank's box that cross to or from others, at most over ranks, and messages.
+    """Items of a box in `mine` that cross to or from `other`, and messages, on the busiest rank.
 
     Parameters
     ----------
     times : float
-        How often each part of the other layout asks for them, or gives them.
+        Number of ranks that request, or provide, each part of the other layout.
     kept : int
         Items that a rank has in both layouts.
     keeps : bool
-        Every rank has some.
+        True where every rank keeps some items.
     """
     items: Numbers = 1.0
     cover: Numbers = times
@@ -117,33 +110,33 @@ def _crossing(mine: Layout, boxes: Intervals, other: Layout, times: Numbers, kep
 
 
 def covers_once(relation: Relation) -> bool:
-    """True where parts of an axis lie side by side: each index belongs to one."""
+    """True if the parts of an axis do not overlap: each index belongs to one part."""
     return isinstance(relation, Same | Granule)
 
 
 @lru_cache(maxsize=50_000)
 def _cover(axis: Axis, parts: int) -> float:
-    """How often the parts cover the axis."""
+    """Total size of the parts, relative to the axis."""
     start, stop = all_intervals(axis, parts)
     return float((stop - start).sum() / axis.extent)
 
 
 def _touched(a: Axis, b: Axis, own_parts: Ints, parts: Ints, largest: Ints) -> NDArray[np.float64]:
-    """Parts of axis `b` that touch the largest interval of axis `a`."""
+    """Number of parts of axis `b` that overlap with the largest interval of axis `a`."""
     touched = np.ceil(largest * parts / np.maximum(b.extent, 1))
     if isinstance(a.relation, Same) and isinstance(b.relation, Same):
-        # blocks nest: a whole number of them makes up, or lies in, one of the other cut
+        # blocks nest: one cut refines the other
         inside = np.where(own_parts % parts == 0, 1, touched)
         touched = np.where(parts % own_parts == 0, parts // own_parts, inside)
     most = np.clip(largest, 1, parts) if covers_once(b.relation) else parts
     return np.clip(touched, 1, most)
 
 
-# -- how far it goes -------------------------------------------------------------------------------
+# -- distance --------------------------------------------------------------------------------------
 def span(source: Layout, destination: Layout, ranks: int) -> Ints:
-    """Aligned ranks among which a movement stays.
+    """Size of the aligned blocks of ranks that no message of a movement leaves.
 
-    They reach up to the slowest coordinate in which the layouts differ.
+    A block spans the slowest-varying mesh axis in which the layouts differ.
     """
     out: Ints = 1
     for a, b in zip(source.axes, destination.axes, strict=True):
@@ -162,7 +155,7 @@ def span(source: Layout, destination: Layout, ranks: int) -> Ints:
 
 
 def reach(mesh_axis: MeshAxis) -> Ints:
-    """Aligned ranks within which all neighbours along a coordinate lie."""
+    """Size of the aligned blocks of ranks that hold all neighbors along a mesh axis."""
     return np.where(np.greater(mesh_axis.size, 1), mesh_axis.stride * mesh_axis.size, 1)
 
 

@@ -1,1 +1,1 @@
-"""The time of an iteration: what overlaps with what, and pipelines."""
+"""Timeline of an iteration: overlap of computation and communication, and pipelines."""

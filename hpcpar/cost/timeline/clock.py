@@ -1,4 +1,4 @@
-"""The clock of a program, and that of the network beside it."""
+"""The clocks of a program and of the network beside it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from hpcpar.plan.config import Floats
 
 
 def later(a: Floats, b: Floats) -> Floats:
-    """The later of two times, in every case."""
+    """The later of two times, for each plan."""
     return max(a, b) if isinstance(a, float) and isinstance(b, float) else np.maximum(a, b)
 
 
 class ProgramClock:
-    """The program's time, and the network's: how far communication has come, which while the
-    program computes goes at a rate of its own.
+    """The program's time, and the network's time, which measures the progress of communication.
+
+    Parameters
+    ----------
+    rate : float
+        Speed of the network's clock while the program computes.
 
     Attributes
     ----------
     program_s, network_s : float
-        Equal where that rate is 1.
+        Equal if `rate` is 1.
     marks_s : dict
-        Times of the network that were asked for, on the program's clock.
+        The program's times at which the network's clock shows the times given to `mark`.
     """
 
     def __init__(self, rate: float) -> None:
@@ -34,7 +38,7 @@ class ProgramClock:
         self._open: dict[Hashable, Floats] = {}
 
     def mark(self, key: Hashable, at_s: Floats) -> None:
-        """Ask when the network's clock shows a time, now or later."""
+        """Record in `marks_s` when the network's clock shows a time, now or later."""
         self.marks_s[key] = at_s
         if self.rate < 1.0:
             self._open[key] = at_s
@@ -42,17 +46,15 @@ class ProgramClock:
                                          np.inf)
 
     def compute(self, seconds: Floats) -> None:
-        """The program computes."""
+        """Compute; communication progresses at `rate`."""
         self._advance(seconds, self.rate)
 
     def drive(self, seconds: Floats) -> None:
-        """The program is busy with messages, or stands still."""
+        """Handle messages, or idle; communication progresses at full speed."""
         self._advance(seconds, 1.0)
 
     def reach(self, at_s: Floats) -> Floats:
-        """The program waits until the network's clock shows a time; returns how long (0 where that
-        is past).
-        """
+        """Wait until the network's clock shows a time; returns the seconds waited."""
         left = later(at_s - self.network_s, 0.0)
         if self.rate == 1.0:
             self.program_s = self.network_s = later(at_s, self.network_s)

@@ -37,7 +37,7 @@ NETWORKS: dict[str, tuple[Callable[[Shape, int], Network], Shape, int]] = {
 
 
 def network(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
-    """A built-in network or one that the user wrote.
+    """A built-in network or a user's own.
 
     Parameters
     ----------
@@ -64,12 +64,12 @@ def network(name: str, shape: Shape | None = None, classes: int | None = None) -
 def _require_positive(name: str, shape: Shape | None, classes: int | None) -> None:
     shape_is_bad = shape is not None and min(shape, default=0) < 1
     if shape_is_bad or (classes is not None and classes < 1):
-        raise InputError(f"network '{name}': input {shape} with {classes} classes; both take "
-                         "numbers of at least 1")
+        raise InputError(f"network '{name}': input {shape} with {classes} classes; give positive "
+                         "numbers")
 
 
 def built_in(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
-    """A built-in network; nothing is imported for any other name.
+    """A built-in network; unlike `network`, it never imports a user's module.
 
     Raises
     ------
@@ -89,13 +89,7 @@ def built_in(name: str, shape: Shape | None = None, classes: int | None = None) 
 
 
 def defaults(name: str) -> tuple[Shape, int]:
-    """Default sample shape and number of classes of a network.
-
-    Raises
-    ------
-    InputError
-        As in `network`.
-    """
+    """Default sample shape and number of classes of a network."""
     if name in NETWORKS:
         return NETWORKS[name][1:]
     net = network(name)

@@ -22,7 +22,7 @@ from hpcpar.network.layers import (
 
 def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], groups: int,
            loss: type[Layer]) -> Network:
-    """AlexNet with these filters per convolution.
+    """AlexNet with the given filters per convolution.
 
     The `groups` towers exchange channels only in the third convolution and the linear layers.
     """

@@ -20,7 +20,7 @@ FIRST_FILTERS, MAX_FILTERS = 16, 256
 
 
 def cosmoflow(shape: Shape, classes: int) -> Network:
-    """CosmoFlow (Mathuriya et al. 2018) in the variant of MLPerf HPC.
+    """CosmoFlow (Mathuriya et al. 2018), the MLPerf HPC variant.
 
     Blocks of convolution, ReLU and pooling are followed by linear layers of 128, 64 and `classes`
     features. Three details differ from MLPerf: convolutions are 3x3x3 and keep the size (2x2x2
@@ -38,9 +38,9 @@ def cosmoflow(shape: Shape, classes: int) -> Network:
     4 x 512^3  7       6,822,516
     =========  ======  ==========
 
-    ParaDL counts 20 layers and about 2 million parameters. At 128^3 the convolutions, activations,
-    poolings and linear layers here are also 20; with 2x2x2 convolutions they would have 2.5 million
-    parameters.
+    ParaDL counts 20 layers and about 2 million parameters. At 128^3 this network also has 20
+    convolutions, activations, poolings and linear layers; with 2x2x2 convolutions it would have 2.5
+    million parameters.
 
     Parameters
     ----------

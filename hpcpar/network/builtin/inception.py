@@ -19,15 +19,15 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 
-#: One convolution: filters, kernel, stride (1 by default) and whether padding keeps the image size
-#: (True by default).
+#: One convolution: filters, kernel, stride (default 1), and whether padding keeps the image size
+#: (default True).
 Step = tuple[int, Pair] | tuple[int, Pair, int, bool]
 
 WIDE, TALL, POINT, SQUARE = (1, 7), (7, 1), (1, 1), (3, 3)
 
 
 def _conv(net: Graph, name: str, step: Step, after: str | None = None) -> str:
-    """Convolution without bias, batch normalisation, ReLU."""
+    """Convolution without bias, batch normalization, ReLU."""
     filters, kernel, stride, same_size = step if len(step) == 4 else (*step, 1, True)
     padding = tuple(k // 2 if same_size else 0 for k in kernel)
     net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
@@ -75,7 +75,7 @@ def _block_b(net: Graph, name: str) -> None:
 
 
 def _block_c(net: Graph, name: str, n: int) -> None:
-    """17 x 17: 7x7 convolutions as 1x7 and 7x1."""
+    """17 x 17: 7x7 convolutions factored into 1x7 and 7x1."""
     x = net.last
     net.add(Concat, name, after=(
         _branch(net, f"{name}.a", x, (192, POINT)),
@@ -97,9 +97,9 @@ def _block_d(net: Graph, name: str) -> None:
 
 
 def _block_e(net: Graph, name: str) -> None:
-    """8 x 8: two branches end in 1x3 beside 3x1.
+    """8 x 8: two branches end in parallel 1x3 and 3x1 convolutions.
 
-    One concatenation replaces the nested ones of the paper, in the same channel order.
+    One concatenation replaces the paper's nested ones, in the same channel order.
     """
     x = net.last
     single = _branch(net, f"{name}.a", x, (320, POINT))

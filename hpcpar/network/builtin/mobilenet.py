@@ -17,14 +17,13 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 
-#: Expansion, output channels, blocks and stride of the first block of each stage.
+#: Expansion, output channels, number of blocks, and stride of the first block, for each stage.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
           (6, 160, 3, 2), (6, 320, 1, 1))
 
 
 def _block(net: Graph, name: str, expansion: int, filters: int, stride: int) -> None:
-    """An inverted residual: expand, filter each channel, project; a shortcut between equal shapes.
-    """
+    """An inverted residual: expand, depthwise filter, project; a shortcut if shapes are equal."""
     x = net.last
     channels = net.shapes[x][0]
     width = expansion * channels
@@ -40,7 +39,7 @@ def _block(net: Graph, name: str, expansion: int, filters: int, stride: int) -> 
 
 def inverted_residuals(name: str, shape: Shape, classes: int,
                        stages: Iterable[tuple[int, int, int, int]]) -> Network:
-    """A network of `stages` (as `STAGES`) between a stem and a 1x1 convolution."""
+    """A network with `stages` (in the form of `STAGES`) between a stem and a 1x1 convolution."""
     net = Graph(name, shape)
     conv_norm(net, "conv1", 32, 3, 2)
     net.add(Clip, "relu1")

@@ -22,14 +22,14 @@ EXPANSION = 4
 
 def conv_norm(net: Graph, name: str, filters: int, kernel: int, stride: int = 1,
               after: str | None = None, groups: int = 1) -> str:
-    """Convolution without bias, padded to keep the image size at stride 1, and its BatchNorm."""
+    """Convolution without bias, padded to keep the image size at stride 1, then BatchNorm."""
     net.add(Conv2d, name, after=after, out_channels=filters, kernel=kernel, stride=stride,
             padding=kernel // 2, groups=groups, bias=False)
     return net.add(BatchNorm, f"{name}.bn")
 
 
 def _bottleneck(net: Graph, name: str, width: int, stride: int) -> None:
-    """1x1, 3x3 and 1x1 convolutions and a shortcut, projected where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut, projected if the shape changes."""
     x = shortcut = net.last
     if stride > 1 or net.shapes[x][0] != EXPANSION * width:
         shortcut = conv_norm(net, f"{name}.down", EXPANSION * width, 1, stride)

@@ -1,6 +1,4 @@
-"""U-Nets: a class for each pixel of an image (Ronneberger et al. 2015) or volume (Cicek et al.
-2016).
-"""
+"""U-Nets classify each pixel of images (Ronneberger et al. 2015) or volumes (Cicek et al. 2016)."""
 
 from __future__ import annotations
 
@@ -23,16 +21,16 @@ from hpcpar.network.layers import (
 
 
 def unet(shape: Shape, classes: int) -> Network:
-    """The U-Net of images: 64 to 1024 filters on five levels.
+    """U-Net for images: 64 to 1024 filters on five levels.
 
-    Convolutions keep the image (the original's lose its border), and batch normalisation follows
-    them. Small images have fewer levels; images of odd extents are enlarged to their old size.
+    Convolutions keep the image size (the original crops), and batch normalization follows them.
+    Small images have fewer levels; output padding restores odd extents.
     """
     return _unet("unet", shape, classes, 64, 4, (Conv2d, ConvTranspose2d, MaxPool2d))
 
 
 def unet3d(shape: Shape, classes: int) -> Network:
-    """The U-Net of volumes: 32 to 256 filters on four levels."""
+    """U-Net for volumes: 32 to 256 filters on four levels."""
     return _unet("unet3d", shape, classes, 32, 3, (Conv3d, ConvTranspose3d, MaxPool3d))
 
 

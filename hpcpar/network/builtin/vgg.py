@@ -1,4 +1,4 @@
-"""VGG-16, as published and with batch normalisation."""
+"""VGG-16, as published and with batch normalization."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from hpcpar.network.layers import (
 def vgg16(shape: Shape, classes: int) -> Network:
     """VGG-16 (Simonyan and Zisserman 2015, column D).
 
-    It has 138,357,544 parameters at 1000 classes and images of 224 x 224.
+    It has 138,357,544 parameters with 1000 classes and 224 x 224 images.
     """
     return _vgg16("vgg16", shape, classes, normalised=False)
 
 
 def vgg16_bn(shape: Shape, classes: int) -> Network:
-    """VGG-16 with batch normalisation after every convolution, as torchvision's.
+    """VGG-16 with batch normalization after every convolution, as in torchvision.
 
-    It has 138,365,992 parameters at 1000 classes and images of 224 x 224.
+    It has 138,365,992 parameters with 1000 classes and 224 x 224 images.
     """
     return _vgg16("vgg16_bn", shape, classes, normalised=True)
 

@@ -2,7 +2,7 @@
 
 A sample's shape is ``(C,)`` for features, ``(C, H, W)`` for an image or ``(C, D, H, W)`` for a
 volume; a signal ``(C, W)`` is an image with one row, ``(C, 1, W)``. The sample axis ``n`` comes
-first in every tensor. Flops count a multiply and an add as two.
+first in every tensor. A multiply-add counts as two flops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcpar.network.receptive_field import Relation, Same
 Shape = tuple[Annotated[int, Meta(ge=0, le=10**9)], ...]
 Pair = tuple[int, int]
 
-#: The largest float32, which stands for infinity in files.
+#: The largest float32; it stands for infinity in files.
 LARGEST_FLOAT = 3.4028234663852886e38
 #: Axis names of a tensor by its number of dimensions, the sample axis included.
 AXES: dict[int, tuple[str, ...]] = {
@@ -40,7 +40,7 @@ def axes_of(sample: Shape) -> tuple[str, ...]:
 
 
 def image_of(shape: Shape) -> Shape:
-    """The shape itself; of a signal (C, W) that of an image with one row."""
+    """The shape with signals (C, W) as images with one row (C, 1, W)."""
     return (shape[0], 1, shape[1]) if len(shape) == 2 else tuple(shape)
 
 
@@ -51,14 +51,14 @@ def shape_text(shape: Iterable[object]) -> str:
 
 @dataclass(frozen=True)
 class PassWork:
-    """Work of one pass of a layer: flops, and values read or written.
+    """Work of one pass of a layer: flops and memory traffic.
 
     Attributes
     ----------
     flops : float
-        As a multiple of `Layer.forward_flops`.
+        Multiple of `Layer.forward_flops`.
     inputs, outputs, weights : int
-        How often each of their values is read or written.
+        Number of times that each input, output or weight is read or written.
     """
 
     flops: float = 1.0
@@ -72,82 +72,79 @@ NO_WORK = PassWork(0.0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Layer:
-    """One operation of a network, and everything that planning, pricing and execution ask of it.
+    """One operation of a network, with everything that planning, pricing and execution need.
 
-    A subclass states what differs from the defaults here; `hpcpar.runtime.ops.registry.operator`
-    registers what computes it. Parameters named `x` are the sample shape of the first input. Only
-    layers with `merges` read further inputs.
+    A subclass overrides the defaults that do not fit it; `hpcpar.runtime.ops.registry.operator`
+    registers its operator. Parameters named `x` are the sample shape of the first input. Only
+    layers with `merges` read several inputs.
 
     Attributes
     ----------
     inputs : tuple of str
         Names of the layers whose outputs this layer reads.
     weights : str
-        How they are trained: "trained", "frozen", or "otherwise", where they are computed from
-        other parameters or frozen in part. Networks with the last can be planned, but not run.
+        Training of the weights: "trained", "frozen", or "otherwise" if they are partly frozen or
+        computed from other parameters. The last kind can be planned, but not run.
     weights_of : str
-        Name of the earlier layer whose weights this layer shares (tied weights); empty: it has its
-        own.
+        Name of the earlier layer whose weights this layer shares (tied weights), if any.
     """
 
     name: str
     inputs: tuple[str, ...] = ()
     weights: Literal["trained", "frozen", "otherwise"] = field(default="trained", kw_only=True)
     weights_of: str = field(default="", kw_only=True)
-    #: A word for tables, messages and measured times.
+    #: Name in tables, messages and measured times.
     kind: ClassVar[str] = ""
-    #: True if an output element depends on the element of each input at the same place only.
+    #: True if each output element depends only on the input elements at the same place.
     elementwise: ClassVar[bool] = False
-    #: True for matrix products of weights and inputs: convolutions and linear layers, the layers
-    #: i = 1..L of the papers.
+    #: True for products of weights and inputs, convolutions and linear layers: layers i = 1..L in
+    #: the papers.
     is_matmul: ClassVar[bool] = False
-    #: True if the layer reads two or more inputs.
+    #: True if the layer may read several inputs.
     merges: ClassVar[bool] = False
-    #: The fewest inputs of such a layer.
+    #: Smallest number of inputs of a layer that merges.
     least_inputs: ClassVar[int] = 2
-    #: True for the last layer of a network, which training minimises.
+    #: True for the last layer of a network, which training minimizes.
     is_loss: ClassVar[bool] = False
     #: Tensors that the backward pass reads again: "input", "output".
     backward_reads: ClassVar[tuple[str, ...]] = ("input", "output")
-    #: True if the layer that reads the output may write over it: no backward pass reads it here.
+    #: True if a layer that works in place may overwrite the output: the backward pass of this layer
+    #: does not read it.
     lends_output: ClassVar[bool] = False
-    #: True if the operator can compute a part of the outputs alone, while a halo travels.
+    #: True if the operator can compute the interior outputs while halos are in flight.
     has_interior: ClassVar[bool] = False
-    #: Pairs of sums that ranks add up, as behind means and variances: over the "batch", of each
+    #: Pairs of sums (for a mean and variance) that ranks reduce: over the "batch", one pair per
     #: "sample", or none.
     statistics: ClassVar[str] = ""
-    #: Bytes kept for each of these sums: forward, backward, mean, deviation.
+    #: Bytes kept per sum: forward, backward, mean, deviation.
     sums_bytes: ClassVar[int] = 24
-    #: Kernels that the layer's resemble where it multiplies no matrices: "activation",
+    #: Family of kernels with similar speed, for layers without matrix products: "activation",
     #: "normalisation", "pooling", "lrn" or "other".
     kernel_family: ClassVar[str] = "other"
-    #: True if the result depends on a random number of the sample's place in the batch.
+    #: True if the result depends on random numbers, which the sample's place in the batch selects.
     random: ClassVar[bool] = False
 
     def statistics_groups(self, channels: int) -> int:
-        """Groups of the channels that have a pair of sums each, of each sample."""
+        """Number of channel groups; each has a pair of sums per sample."""
         return 1
 
     @property
     def in_place(self) -> bool:
-        """True if the output may be written over the input, and the input's gradient over the
-        output's.
-        """
+        """True if the output may overwrite the input, and the input's gradient the output's."""
         return False
 
     @property
     def is_view(self) -> bool:
-        """True if the output has the input's values: in another shape, or at `inset`."""
+        """True if the output holds the input's values unchanged, reshaped or at `inset`."""
         return False
 
     def inset(self, x: Shape) -> Shape:
-        """Offset of the input in the output, along the axes of a sample, where the output contains
-        the input unchanged; else ().
+        """Offset of the input inside the output of a sample; () if the output does not contain it.
         """
         return ()
 
     def lends_to(self, reader: Layer) -> bool:
-        """True where `reader`, if it works in place, may write over this layer's output."""
+        """True if `reader`, working in place, may overwrite this layer's output."""
         return self.lends_output
 
     @property
@@ -162,7 +159,7 @@ class Layer:
 
     @property
     def owns_weights(self) -> bool:
-        """True if the layer has weights of its own."""
+        """True if the layer has its own weights."""
         return self.has_weights and not self.weights_of
 
     @property
@@ -172,7 +169,7 @@ class Layer:
 
     @property
     def gathers_channels(self) -> bool:
-        """True if strategies that cut channels keep those of this layer's output together."""
+        """True if strategies that cut channels leave this layer's channels together."""
         return False
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
@@ -180,7 +177,7 @@ class Layer:
         return x
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
-        """Receptive field along `axis` in input number `which`, whose sample shape is `x`."""
+        """Receptive field along `axis` in input number `which`, which has sample shape `x`."""
         return Same()
 
     def weight_shape(self, x: Shape) -> Shape:
@@ -191,7 +188,7 @@ class Layer:
         return ()
 
     def exchanged(self, weight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """A weight of PyTorch with this project's order of axes, or the reverse."""
+        """Swaps a weight's axes between PyTorch's order and this package's; its own inverse."""
         return weight
 
     def bias_shape(self, x: Shape) -> Shape:
@@ -201,45 +198,45 @@ class Layer:
     def granule(self, x: Shape) -> int:
         """Number of consecutive output features that must stay on one rank.
 
-        Flatten keeps the pixels of a channel together.
+        For example, Flatten keeps the pixels of a channel together.
         """
         return 1
 
     def weight_items(self, x: Shape) -> int:
-        """Number of weights and biases that it uses, its own or another layer's."""
+        """Number of weights and biases that the layer uses, its own or shared ones."""
         shapes = (self.weight_shape(x), self.bias_shape(x))
         return sum(math.prod(shape) for shape in shapes if shape)
 
     def parameters(self, x: Shape) -> int:
-        """Number of weights and biases of its own."""
+        """Number of the layer's own weights and biases."""
         return 0 if self.weights_of else self.weight_items(x)
 
     def buffers(self, x: Shape) -> int:
-        """Number of values that persist between iterations without training: running statistics."""
+        """Number of running statistics, which persist between iterations but are not trained."""
         return 0
 
     # -- initial weights ---------------------------------------------------------------------------
     def fan(self, x: Shape) -> int:
-        """Products in the sum behind an output, by which initial weights are scaled."""
+        """Number of products summed into an output (fan-in), which scales initial weights."""
         return math.prod(self.weight_shape(x)[1:])
 
     @property
     def kept_share(self) -> float:
-        """Share of the outputs that training keeps; the others are zero."""
+        """Share of the outputs that training keeps; it zeroes the others."""
         return 1.0
 
     def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
                     ) -> npt.NDArray[np.float64]:
-        """Initial weights of one output channel; biases begin at zero.
+        """Initial weights of one output channel; biases start at zero.
 
         Parameters
         ----------
         stream : numpy.random.Generator
-            The channel's own, so that every plan starts alike.
+            The channel's own generator, so that every plan starts from the same weights.
         shape : tuple of int
             ``weight_shape(x)[1:]``.
         deviation : float
-            He's for ReLU networks, of the place in the network.
+            He's standard deviation for ReLU networks at this place in the network.
         """
         return stream.standard_normal(shape) * deviation
 
@@ -258,22 +255,22 @@ class Layer:
             ``statistics``.
         """
         if op == "backward" and not self.is_matmul:
-            # the gradients come on top of what the forward pass kept
+            # it moves gradients in addition to the tensors that the forward pass kept
             return PassWork(inputs=1 if self.elementwise else 2, outputs=2)
         return PassWork()
 
     def variant(self, channels: int, whole: int) -> str:
-        """Options on which the time of an operation depends, as text.
+        """Text of the options that affect an operation's time.
 
         Parameters
         ----------
         channels, whole : int
-            Input channels of the rank, and of the layer.
+            Input channels on the rank and in the whole layer.
         """
         return ""
 
     def kept_bytes(self, item_bytes: int) -> int:
-        """Bytes that the operator keeps for the backward pass, for each output."""
+        """Bytes per output that the operator keeps for the backward pass."""
         return 0
 
 
@@ -298,7 +295,7 @@ class Input(Layer):
 
 
 def need_image(layer: Layer, x: Shape, dimensions: int | None = None) -> None:
-    """Raise an InputError unless `x` is an image, with this number of image axes if given."""
+    """Raise an InputError unless `x` is an image, with `dimensions` image axes if given."""
     fits = len(x) - 1 == dimensions if dimensions else len(x) >= 3
     if not fits:
         kinds = {2: "an image C x H x W", 3: "a volume C x D x H x W", None: "an image"}

@@ -1,4 +1,4 @@
-"""Layers with a trained number for each channel, or one for all: scales, shifts, slopes."""
+"""Layers with one trained number per channel, or one for all: scales, shifts, slopes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hpcpar.network.layers.base import Layer, Shape
 
 @dataclass(frozen=True)
 class Channelwise(Layer):
-    """Base class: a function of each element and of numbers that are trained.
+    """Base class: a function of each element and a trained number.
 
     Attributes
     ----------
     shared : bool
-        Whether all channels have the same numbers; their gradients then come from all channels, so
-        these are not cut.
+        Whether all channels share one number; its gradient sums over all channels, so these are
+        not cut.
     """
 
     shared: bool = False
     kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
-    #: Value of the weights at the start.
+    #: Initial value of the weights.
     initial: ClassVar[float] = 1.0
 
     @property

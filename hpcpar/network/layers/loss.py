@@ -1,4 +1,4 @@
-"""Loss layers: the last layer of a network, which training minimises."""
+"""Loss layers: the last layer of a network, which training minimizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcpar.network.layers.base import NO_WORK, Layer, PassWork, Shape, need_fea
 from hpcpar.network.receptive_field import Full, Proportional, Relation, Same
 from hpcpar.schema import Share
 
-#: Losses that a network can end in, by their kind: those of this module, and of imported modules.
+#: Losses by kind, from this module and imported ones; a network can end in any of them.
 LOSSES: dict[str, type[Loss]] = {}
 
 
@@ -18,17 +18,17 @@ LOSSES: dict[str, type[Loss]] = {}
 class Loss(Layer):
     """Base class of losses.
 
-    The output tensor is the gradient of the loss with respect to the input; the loss value is a
-    sum over elements. The input is features (C,), or an image with a prediction for each pixel.
+    The input is features (C,), or an image with a prediction for each pixel. The output tensor is
+    the gradient of the loss with respect to the input; the loss value is a sum over elements.
     """
 
     is_loss: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ()
-    #: True if the ground truth has a number for each output, not a class.
+    #: True if the ground truth is a number for each output instead of a class.
     takes_targets: ClassVar[bool] = False
-    #: True if the operator counts samples whose largest output is that of their class.
+    #: True if the operator counts correctly classified samples.
     counts_correct: ClassVar[bool] = False
-    #: True where the caller computes the loss and updates the weights: the schedule has neither.
+    #: True if the caller computes the loss and updates the weights, so that the schedule does not.
     outside: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -38,12 +38,12 @@ class Loss(Layer):
             LOSSES[cls.kind] = cls
 
     def smoothed(self, share: float) -> Loss:
-        """This loss with labels of which a share is spread over all classes."""
+        """This loss with label smoothing: it spreads a share of each label over all classes."""
         raise InputError(f"the loss {self.kind} has no label smoothing: drop --label-smoothing, or "
-                         f"take --loss {SoftmaxCrossEntropy.kind}")
+                         f"use --loss {SoftmaxCrossEntropy.kind}")
 
     def truth_shape(self, x: Shape) -> Shape:
-        """Shape of a sample's ground truth: a class of the sample, or one of each pixel."""
+        """Shape of a sample's ground truth: one class per sample, or one per pixel."""
         return x[1:]
 
     def work(self, op: str) -> PassWork:
@@ -54,8 +54,8 @@ class Loss(Layer):
 class SoftmaxCrossEntropy(Loss):
     """Mean over batch and pixels of -sum_k q_k log p_k, with the softmax p over all K classes.
 
-    q is 1 at the label and 0 elsewhere; smoothed by s it is 1 - s + s / K at the label and s / K
-    elsewhere (``torch.nn.CrossEntropyLoss(label_smoothing=s)``).
+    q is 1 at the label and 0 elsewhere. With label smoothing s, q is 1 - s + s / K at the label and
+    s / K elsewhere (``torch.nn.CrossEntropyLoss(label_smoothing=s)``).
     """
 
     label_smoothing: Share = 0.0
@@ -73,13 +73,15 @@ class SoftmaxCrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class DiceCrossEntropy(SoftmaxCrossEntropy):
-    """The softmax cross-entropy plus a soft Dice loss, for a class of each pixel:
+    """Softmax cross-entropy plus a soft Dice loss, for images with a class for each pixel.
 
-    mean over samples n and classes k of 1 - (2 sum_i p t + e) / (sum_i p + sum_i t + e), e = 1e-5,
+    The Dice loss is the mean over samples n and classes k of
 
-    with the softmax p and the label t, 1 or 0, of each pixel i of the sample. All classes count,
-    the background too. This is MONAI's ``DiceCELoss(to_onehot_y=True, softmax=True)``. Sums of each
-    sample are the same for any cut of the batch; ranks with other pixels of a sample add theirs.
+    1 - (2 sum_i p t + e) / (sum_i p + sum_i t + e), e = 1e-5,
+
+    with the softmax p and the label t (1 or 0) at each pixel i of the sample. All classes count,
+    the background too. This is MONAI's ``DiceCELoss(to_onehot_y=True, softmax=True)``. Ranks that
+    share a sample's pixels add up their sums, so that every cut gives the same loss.
     """
 
     kind: ClassVar[str] = "dice_cross_entropy"
@@ -92,7 +94,7 @@ class DiceCrossEntropy(SoftmaxCrossEntropy):
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         if len(x) < 3:
             raise InputError(f"layer '{self.name}' ({self.kind}) needs an image with a class for "
-                             f"each pixel, but its input has shape {x}; take {super().kind}")
+                             f"each pixel, but its input has shape {x}; use {super().kind}")
         return x
 
 
@@ -100,7 +102,7 @@ class DiceCrossEntropy(SoftmaxCrossEntropy):
 class LogisticCrossEntropy(Loss):
     """Mean over the batch of the summed binary cross-entropies of independent logistic units.
 
-    This is the loss of One Weird Trick (OWT). Without normalisation across classes the layer can
+    One Weird Trick (OWT) uses this loss. It does not normalize across classes, so the layer can
     stay split by class.
     """
 
@@ -127,10 +129,10 @@ class MeanSquaredError(Loss):
 
 @dataclass(frozen=True)
 class Outputs(Loss):
-    """The ends of a network whose loss is the caller's: one output, or several.
+    """One or several outputs of a network whose loss the caller computes.
 
-    Each rank has all channels of its part of the samples and pixels. Images of other extents than
-    the first output's (deep supervision) are cut in the same proportions.
+    Each rank has all channels of its samples and pixels. Images whose extents differ from the first
+    output's (deep supervision) are cut in the same proportions.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Layers that multiply weights with inputs: convolutions and the fully connected layer."""
+"""Layers that multiply inputs by weights: convolutions and the fully connected layer."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Conv(Windowed):
         need_image(self, x, self.dimensions)
         if x[0] % self.groups or self.out_channels % self.groups:
             raise InputError(
-                f"layer '{self.name}': {self.groups} groups divide neither or only one of {x[0]} "
-                f"input and {self.out_channels} output channels; choose groups that divide both")
+                f"layer '{self.name}': {self.groups} groups do not divide both {x[0]} input and "
+                f"{self.out_channels} output channels; choose a common divisor")
         return (self.out_channels, *self.image_out(x))
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
@@ -91,7 +91,7 @@ class Conv2d(Conv):
 
 @dataclass(frozen=True)
 class Conv1d(Conv2d):
-    """Convolution of signals ``(C, W)``: of images with one row."""
+    """Convolution of signals ``(C, W)``, images with one row."""
 
     kind: ClassVar[str] = "conv1d"
     of_signals: ClassVar[bool] = True
@@ -136,8 +136,8 @@ class Linear(Layer):
         return (self.out_features,) if self.bias else ()
 
     def fan(self, x: Shape) -> int:
-        """Outputs where they are more than inputs: else the gradients of a layer that widens grow
-        so large that usual rates diverge.
+        """The larger number of inputs and outputs: with fan-in alone, gradients of a widening layer
+        grow until usual learning rates diverge.
         """
         return max(x[0], self.out_features)
 

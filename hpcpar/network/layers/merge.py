@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -34,7 +34,7 @@ class Add(Layer):
         return float((len(self.inputs) - 1) * math.prod(x))
 
     def work(self, op: str) -> PassWork:
-        """The gradient of each input is that of the output: nothing is computed."""
+        """The gradient of each input equals the output's, so that backward computes nothing."""
         if op == "backward":
             return NO_WORK
         return super().work(op)
@@ -42,9 +42,9 @@ class Add(Layer):
 
 @dataclass(frozen=True)
 class Multiply(Layer):
-    """Product of two inputs of equal shape, or of an image and a number for each of its channels.
+    """Product of two inputs of equal shape, or of an image and one number per channel.
 
-    The latter is the gate of squeeze-and-excitation: the second input is features ``(C,)``. Ranks
+    The latter is the gate of squeeze-and-excitation, whose second input is features ``(C,)``. Ranks
     that cut the image hold partial sums of the gate's gradient.
     """
 
@@ -57,7 +57,7 @@ class Multiply(Layer):
         if len(more) != 1 or more[0] not in (x, x[:1]):
             raise InputError(
                 f"layer '{self.name}' (multiply) reads shapes {', '.join(map(str, (x, *more)))}; "
-                f"name two inputs of one shape, or an image and then features of its channels")
+                f"name two inputs of one shape, or an image and then one feature per channel")
         return x
 
     def forward_flops(self, x: Shape) -> float:
@@ -74,20 +74,19 @@ class Concat(Layer):
         Channels of each input, in order; `Graph.add` fills them in.
     """
 
-    channels: Shape = field(default=())
+    channels: Shape = ()
     kind: ClassVar[str] = "concat"
     merges: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ()
-    #: Several layers read a concatenation, and all need all channels: one gather serves all.
+    #: The readers of a concatenation all need all channels: one gather serves them.
     gathers_channels: ClassVar[bool] = True
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         shapes = (x, *more)
         if tuple(s[0] for s in shapes) != self.channels:
             raise InputError(
-                f"layer '{self.name}' (concat) is written for inputs of {self.channels} channels, "
-                f"but they have {tuple(s[0] for s in shapes)}; build it with Graph, which counts "
-                "them")
+                f"layer '{self.name}' (concat) expects inputs with {self.channels} channels, but "
+                f"they have {tuple(s[0] for s in shapes)}; build it with Graph, which counts them")
         for name, shape in zip(self.inputs, shapes, strict=False):
             if shape[1:] != x[1:]:
                 raise InputError(

@@ -1,4 +1,4 @@
-"""Normalisation layers: across neighbouring channels, and by mean and variance."""
+"""Normalization layers: across neighboring channels, and by mean and variance."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hpcpar.network.layers.base import Layer, PassWork, Shape
 from hpcpar.network.receptive_field import Full, Relation, Same, Window
 from hpcpar.schema import Extent, NotNegative
 
-#: Flops, and values read or written, of each pass of a normalisation, per element.
+#: Flops per element, and values read or written per element, of each pass of a normalization.
 _PARTS = {"statistics": (3, 1), "forward": (2, 2), "backward_weight": (3, 2), "backward": (5, 3)}
 
 
 @dataclass(frozen=True)
 class LRN(Layer):
-    """Local response normalisation: x / (k + alpha / size * sum of squares) ** beta.
+    """Local response normalization: x / (k + alpha / size * sum of squares) ** beta.
 
-    The sum runs over a window of `size` channels, see `window`.
+    The sum runs over the channels in `window`.
     """
 
     size: Extent = 5
@@ -33,7 +33,7 @@ class LRN(Layer):
     kernel_family: ClassVar[str] = "lrn"
 
     def window(self) -> Window:
-        """Window of channels in the sum: size // 2 before a channel, (size - 1) // 2 after it."""
+        """Channels in the sum: size // 2 before a channel and (size - 1) // 2 after it."""
         return Window(self.size, 1, self.size // 2)
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
@@ -52,16 +52,14 @@ class LRN(Layer):
 
 @dataclass(frozen=True)
 class Normalisation(Layer):
-    """Base of the layers (x - mean) / sqrt(variance + eps) * weight + bias.
+    """Base class of layers that compute (x - mean) / sqrt(variance + eps) * weight + bias.
 
-    Given the statistics these layers are elementwise; the runtime sums the statistics over ranks.
+    Given the statistics, these layers are elementwise; ranks reduce the statistics.
 
     Attributes
     ----------
-    eps : float
-        Number added to the variance.
     affine : bool
-        Weight and bias are there and trained.
+        Whether the layer has a weight and a bias.
     """
 
     eps: NotNegative = 1e-5
@@ -96,7 +94,7 @@ class Normalisation(Layer):
 
 @dataclass(frozen=True)
 class BatchNorm(Normalisation):
-    """Batch normalisation: statistics of each channel over samples and image.
+    """Batch normalization: statistics of each channel over samples and pixels.
 
     Weight and bias have the shape ``(C,)``.
 
@@ -117,14 +115,14 @@ class BatchNorm(Normalisation):
 
 @dataclass(frozen=True)
 class GroupNorm(Normalisation):
-    """Group normalisation: statistics of each sample over the image and a group of channels.
+    """Group normalization: statistics of each sample over pixels and a group of channels.
 
-    Weight and bias have the shape ``(C,)``. Instance normalisation has as many groups as channels.
+    Weight and bias have the shape ``(C,)``. In instance normalization each channel is a group.
 
     Attributes
     ----------
     groups : int
-        Divides the number of channels.
+        A divisor of the number of channels.
     """
 
     groups: Extent = 1
@@ -143,7 +141,7 @@ class GroupNorm(Normalisation):
 
 @dataclass(frozen=True)
 class LayerNorm(Normalisation):
-    """Layer normalisation: statistics of each whole sample.
+    """Layer normalization: statistics of each whole sample.
 
     Weight and bias have the shape of a sample.
     """
@@ -158,9 +156,9 @@ class LayerNorm(Normalisation):
 
 @dataclass(frozen=True)
 class ChannelNorm(Normalisation):
-    """Layer normalisation of the channels of each pixel, as ConvNeXt's.
+    """Layer normalization over the channels of each pixel, as in ConvNeXt.
 
-    Weight and bias have the shape ``(C,)``. A part of the channels needs all of them.
+    Weight and bias have the shape ``(C,)``. Each output channel needs all input channels.
     """
 
     kind: ClassVar[str] = "channelnorm"
@@ -171,5 +169,5 @@ class ChannelNorm(Normalisation):
         return Full() if axis == "c" else Same()
 
 
-#: Normalisations by statistics of each sample.
+#: Normalizations with statistics per sample.
 SampleNorm: TypeAlias = GroupNorm | LayerNorm

@@ -14,7 +14,7 @@ from hpcpar.schema import Share
 
 @dataclass(frozen=True)
 class Activation(Layer):
-    """Base class of functions of one element, y = f(x); its fields are at most two numbers."""
+    """Base class of elementwise functions y = f(x) with at most two numbers as fields."""
 
     kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
@@ -23,9 +23,9 @@ class Activation(Layer):
 
     @property
     def numbers(self) -> tuple[float, float]:
-        """The layer's own fields, 0 where there are none."""
-        own = [float(getattr(self, f.name)) for f in fields(self)[len(fields(Layer)):]]
-        a, b, *_ = (*own, 0.0, 0.0)
+        """The subclass's fields, filled up with zeros."""
+        given = [float(getattr(self, f.name)) for f in fields(self)[len(fields(Layer)):]]
+        a, b, *_ = (*given, 0.0, 0.0)
         return a, b
 
 
@@ -36,8 +36,7 @@ class ReLU(Activation):
     kind: ClassVar[str] = "relu"
 
     def lends_to(self, reader: Layer) -> bool:
-        """To dropout alone: an element that it drops is zero here, but its gradient is zero too.
-        """
+        """Only dropout: a dropped element looks inactive here, but its gradient is zero anyway."""
         return isinstance(reader, Dropout)
 
 
@@ -56,9 +55,9 @@ class LeakyReLU(Activation):
 
 @dataclass(frozen=True)
 class Clip(Activation):
-    """x between two bounds, by default ReLU6; the gradient is 0 at a bound, as in PyTorch's.
+    """x clipped to two bounds, by default ReLU6; the gradient at a bound is 0, as in PyTorch.
 
-    Infinite bounds stand for the largest float32.
+    Infinite bounds become the largest float32.
     """
 
     low: float = 0.0
@@ -66,7 +65,7 @@ class Clip(Activation):
     kind: ClassVar[str] = "clip"
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):  # finite, for files
+        for name in ("low", "high"):  # files need finite numbers
             finite = min(max(getattr(self, name), -LARGEST_FLOAT), LARGEST_FLOAT)
             object.__setattr__(self, name, finite)
         if not self.low < self.high:
@@ -90,7 +89,7 @@ class Tanh(Activation):
 
 @dataclass(frozen=True)
 class ELU(Activation):
-    """scale * (x where x > 0, else alpha * (exp(x) - 1)); SELU has two numbers of its own."""
+    """scale * (x where x > 0, else alpha * (exp(x) - 1)); SELU is a special case."""
 
     alpha: float = 1.0
     scale: float = 1.0
@@ -120,7 +119,7 @@ class SiLU(Activation):
 
 @dataclass(frozen=True)
 class GELU(Activation):
-    """x times the normal distribution's function of x; with `tanh` its usual approximation."""
+    """x times the normal distribution function of x, or its `tanh` approximation."""
 
     tanh: bool = False
     kind: ClassVar[str] = "gelu"
@@ -132,7 +131,7 @@ class GELU(Activation):
 
 @dataclass(frozen=True)
 class Affine(Activation):
-    """scale * x + shift, the same numbers for all elements."""
+    """scale * x + shift, with the same numbers for all elements."""
 
     scale: float = 1.0
     shift: float = 0.0
@@ -142,13 +141,13 @@ class Affine(Activation):
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Dropout with probability `rate`; the mask depends on the global index of an element only.
+    """Dropout with probability `rate`; the mask depends only on an element's global index.
 
     Attributes
     ----------
     unit : {'value', 'channel', 'sample'}
-        What is dropped together: nothing, a channel of a sample (PyTorch's Dropout2d), or a whole
-        sample (stochastic depth).
+        Unit of dropping: single values, channels of a sample (PyTorch's Dropout2d), or whole
+        samples (stochastic depth).
     """
 
     rate: Share = 0.5
@@ -170,13 +169,13 @@ class Dropout(Layer):
         return 1.0 - self.rate
 
     def kept_bytes(self, item_bytes: int) -> int:
-        """The mask; of channels or samples it is small."""
+        """The mask; masks of channels or samples are small."""
         return item_bytes if self.unit == "value" else 0
 
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """Images to features, in the order of channels: the same memory in another shape."""
+    """Images to features, channel by channel: the same memory in another shape."""
 
     kind: ClassVar[str] = "flatten"
     in_place: ClassVar[bool] = True

@@ -21,7 +21,7 @@ class Pool(Windowed):
     kernel, stride, padding : tuple of int
         One number per image axis; a single number applies to all axes.
     ceil_mode : bool
-        Whether a last window that only begins inside the image counts, as in PyTorch.
+        Whether a last window that only starts inside the image counts, as in PyTorch.
     """
 
     kernel_family: ClassVar[str] = "pooling"
@@ -53,7 +53,7 @@ class MaxPool(Pool):
     """Base class of maximum pooling."""
 
     def kept_bytes(self, item_bytes: int) -> int:
-        """The place of the maximum in its window, as int16."""
+        """The position of the maximum in its window, as int16."""
         return 2
 
 
@@ -66,7 +66,7 @@ class MaxPool2d(MaxPool):
 
 @dataclass(frozen=True)
 class MaxPool1d(MaxPool2d):
-    """Maximum pooling of signals ``(C, W)``: of images with one row."""
+    """Maximum pooling of signals ``(C, W)``, images with one row."""
 
     kind: ClassVar[str] = "maxpool1d"
     of_signals: ClassVar[bool] = True
@@ -96,7 +96,7 @@ class AvgPool2d(AvgPool):
 
 @dataclass(frozen=True)
 class AvgPool1d(AvgPool2d):
-    """Average pooling of signals ``(C, W)``: of images with one row."""
+    """Average pooling of signals ``(C, W)``, images with one row."""
 
     kind: ClassVar[str] = "avgpool1d"
     of_signals: ClassVar[bool] = True
@@ -112,7 +112,7 @@ class AvgPool3d(AvgPool):
 
 @dataclass(frozen=True)
 class GlobalPool(Layer):
-    """Base class: one value of each channel, ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
+    """Base class: one value per channel, from ``(C, H, W)`` or ``(C, D, H, W)`` to ``(C,)``."""
 
     kernel_family: ClassVar[str] = "pooling"
     backward_reads: ClassVar[tuple[str, ...]] = ()
@@ -142,5 +142,5 @@ class GlobalMaxPool(GlobalPool):
     kind: ClassVar[str] = "globalmaxpool"
 
     def kept_bytes(self, item_bytes: int) -> int:
-        """The place of the maximum in the image, as int64."""
+        """The position of the maximum in the image, as int64."""
         return 8

@@ -1,4 +1,4 @@
-"""Layers that move values without computing: chosen channels and pixels, features as images."""
+"""Layers that copy values without computing: selections, and features as images."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Moves(Layer):
 
 @dataclass(frozen=True)
 class Select(Moves):
-    """Chosen channels, in any order and number, of all pixels or of a box of them.
+    """Selected channels, in any order and with repetitions, at all pixels or in a box of pixels.
 
-    Slices, splits, channel shuffles, repeated and broadcast channels.
+    It expresses slices, splits, channel shuffles, and repeated or broadcast channels.
 
     Attributes
     ----------
     channels : tuple of int
-        Input channel of each output channel; () means all of them.
+        Input channel of each output channel; () means all channels.
     begin, step, size : tuple of int
         First pixel, distance and number of pixels along each image axis; () means all pixels.
     """
@@ -54,7 +54,7 @@ class Select(Moves):
         if self.size and (axes != {len(x) - 1} or not min(*self.step, *self.size)
                           or any(end >= n for end, n in zip(ends, x[1:], strict=True))):
             raise InputError(f"layer '{self.name}' (select): {self.size} pixels from {self.begin} "
-                             f"in steps of {self.step} do not lie in an input {x}; give three "
+                             f"in steps of {self.step} do not fit in an input {x}; give three "
                              f"tuples of {len(x) - 1} numbers")
         return (len(self.channels) or x[0], *(self.size or x[1:]))
 
@@ -73,7 +73,7 @@ class Select(Moves):
 
 @dataclass(frozen=True)
 class Expand(Moves):
-    """Features at every pixel of an image.
+    """Copies features to every pixel of an image.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Expand(Moves):
 
 @dataclass(frozen=True)
 class Unflatten(Moves):
-    """Features to images, in the order of channels: what `Flatten` undoes.
+    """Features to images, channel by channel: the inverse of `Flatten`.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Unflatten(Moves):
         need_features(self, x)
         if math.prod(self.shape) != x[0]:
             raise InputError(f"layer '{self.name}' (unflatten): {x[0]} features cannot become an "
-                             f"image {self.shape}; give a shape of as many values")
+                             f"image {self.shape}; give a shape with {x[0]} values")
         need_image(self, self.shape)
         return self.shape
 

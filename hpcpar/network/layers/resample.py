@@ -1,4 +1,4 @@
-"""Layers that mix pixels with fixed weights: enlarging images, and padding them."""
+"""Layers that mix pixels with fixed weights: resizing and padding."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from hpcpar.network.receptive_field import (
     Window,
 )
 
-#: Inputs of each output along an axis, and their weights: both [outputs, taps].
+#: Input indices and weights of each output along an axis: both [outputs, taps].
 Taps = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
 
 def _number(axis: str, x: Shape) -> int | None:
-    """Number of an axis among the image axes of a sample; None for samples and channels."""
+    """Number of an axis among a sample's image axes; None for the sample and channel axes."""
     axes = axes_of(x)[2:]
     return axes.index(axis) if axis in axes else None
 
 
 def _per_axis(layer: Layer, name: str, x: Shape, neutral: int) -> Shape:
-    """A field's numbers for each image axis; one number alone is that of a signal (C, 1, W)."""
+    """A field's value for each image axis; a signal (C, 1, W) may have a single number."""
     given = getattr(layer, name)
     value = tuple(given) if isinstance(given, list | tuple) else ()
     if len(value) == 1 and len(x) == 3 and x[1] == 1:
@@ -54,7 +54,7 @@ def _per_axis(layer: Layer, name: str, x: Shape, neutral: int) -> Shape:
 
 @dataclass(frozen=True)
 class Resampled(Layer):
-    """A layer whose outputs are sums of inputs with fixed weights, one image axis at a time."""
+    """Layers whose outputs are fixed weighted sums of inputs, one image axis at a time."""
 
     backward_reads: ClassVar[tuple[str, ...]] = ()
 
@@ -62,26 +62,20 @@ class Resampled(Layer):
         return PassWork(weights=0)
 
     def taps(self, axis: int, x: Shape, outputs: Interval) -> Taps | None:
-        """Inputs and weights of some outputs along image axis number `axis`; None: unchanged.
-
-        Parameters
-        ----------
-        x : tuple of int
-            Shape of an input sample.
-        """
+        """Taps of an interval of outputs along image axis number `axis`; None for an identity."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Upsample(Resampled):
-    """Resizes images, as PyTorch's Upsample.
+    """Resizes images, like PyTorch's Upsample.
 
     Attributes
     ----------
     scale : tuple of int
         Factor of each image axis.
     size : tuple of int
-        Extents of the output, larger or smaller, in place of factors; () means factors.
+        Extents of the output, larger or smaller, which replace `scale` unless empty.
     mode : {'nearest', 'linear'}
         Copies of the nearest pixel, or (bi-, tri-) linear interpolation.
     align_corners : bool
@@ -99,8 +93,7 @@ class Upsample(Resampled):
             raise InputError(f"layer '{self.name}' (upsample): mode '{self.mode}'; use nearest or "
                              "linear")
         if self.align_corners and self.mode == "nearest":
-            raise InputError(f"layer '{self.name}' (upsample): only the mode linear can have "
-                             "align_corners")
+            raise InputError(f"layer '{self.name}' (upsample): align_corners needs mode linear")
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         need_image(self, x)
@@ -110,12 +103,12 @@ class Upsample(Resampled):
         return (x[0], *(n * s for n, s in zip(x[1:], scale, strict=True)))
 
     def _along(self, axis: int, x: Shape) -> Interpolated:
-        """Output i lies at input (i * up + shift) / down."""
-        have, want = x[1 + axis], self.output_shape(x)[1 + axis]
+        """Relation with output i at input (i * up + shift) / down."""
+        inputs, outputs = x[1 + axis], self.output_shape(x)[1 + axis]
         if self.align_corners:
-            return Interpolated(have - 1, max(1, want - 1))
-        common = math.gcd(have, want)
-        up, down = have // common, want // common
+            return Interpolated(inputs - 1, max(1, outputs - 1))
+        common = math.gcd(inputs, outputs)
+        up, down = inputs // common, outputs // common
         if self.mode == "nearest":
             return Interpolated(up, down, taps=1)
         return Interpolated(2 * up, 2 * down, up - down)
@@ -147,12 +140,12 @@ class Upsample(Resampled):
 
 @dataclass(frozen=True)
 class AdaptiveAvgPool(Resampled):
-    """Averages over as many windows as wanted, of nearly equal extents; they may overlap.
+    """Averages over windows of nearly equal extents, which may overlap.
 
     Attributes
     ----------
     size : tuple of int
-        Extents of the output.
+        Number of windows along each image axis: the output's extents.
     """
 
     size: Shape = (1, 1)
@@ -167,16 +160,16 @@ class AdaptiveAvgPool(Resampled):
         number = _number(axis, x)
         if number is None:
             return Same()
-        have, want = x[1 + number], self.output_shape(x)[1 + number]
-        return Interpolated(have, want, taps=-(-have // want) + (have % want > 0))
+        extent, windows = x[1 + number], self.output_shape(x)[1 + number]
+        return Interpolated(extent, windows, taps=-(-extent // windows) + (extent % windows > 0))
 
     def taps(self, axis: int, x: Shape, outputs: Interval) -> Taps | None:
-        have, want = x[1 + axis], self.output_shape(x)[1 + axis]
+        extent, windows = x[1 + axis], self.output_shape(x)[1 + axis]
         places = np.arange(*outputs)
-        first, last = places * have // want, -(-(places + 1) * have // want)
+        first, last = places * extent // windows, -(-(places + 1) * extent // windows)
         index = first[:, None] + np.arange(max((last - first).max(initial=1), 1))
         weight = (index < last[:, None]) / (last - first)[:, None]
-        return np.minimum(index, have - 1), weight
+        return np.minimum(index, extent - 1), weight
 
     def forward_flops(self, x: Shape) -> float:
         return float(math.prod(x))
@@ -184,19 +177,19 @@ class AdaptiveAvgPool(Resampled):
 
 @dataclass(frozen=True)
 class Pad(Resampled):
-    """Padding with a number, or with what the image holds elsewhere.
+    """Padding with a number or with pixels of the image.
 
     Attributes
     ----------
     begin, end : tuple of int
         Pixels added before and after each image axis.
     mode : {'constant', 'periodic', 'reflect', 'edge'}
-        A number, the image repeated (PyTorch's circular), mirrored, or its last pixel repeated
-        (PyTorch's replicate).
+        A number, the image repeated (PyTorch's circular), the image mirrored, or its last pixel
+        repeated (PyTorch's replicate).
     value : float
-        The number; infinity stands for the largest float32.
+        The number; infinity becomes the largest float32.
     channels : tuple of int
-        Channels of that number added before and after the image's.
+        Constant channels added before and after the image's.
     """
 
     begin: Shape = (0, 0)
@@ -236,10 +229,10 @@ class Pad(Resampled):
         need_image(self, x)
         amounts = self.amounts(x)
         if self.mode == "periodic" and any(max(a) > n for a, n in zip(amounts, x[1:], strict=True)):
-            raise InputError(f"layer '{self.name}' (pad): an image {x[1:]} cannot be repeated for "
+            raise InputError(f"layer '{self.name}' (pad): an image {x[1:]} cannot be repeated over "
                              f"{amounts} pixels; pad by at most its extent")
         if self.mode == "reflect" and any(max(a) >= n for a, n in zip(amounts, x[1:], strict=True)):
-            raise InputError(f"layer '{self.name}' (pad): an image {x[1:]} cannot be mirrored for "
+            raise InputError(f"layer '{self.name}' (pad): an image {x[1:]} cannot be mirrored over "
                              f"{amounts} pixels; pad by less than its extent")
         sides = zip(amounts, x[1:], strict=True)
         return (x[0] + sum(self.channels), *(n + sum(a) for a, n in sides))
@@ -267,5 +260,5 @@ class Pad(Resampled):
         return 0.0
 
     def work(self, op: str) -> PassWork:
-        """Borders are small; the image is mostly there."""
+        """A view costs nothing: the image is in place already, and its borders are small."""
         return NO_WORK if self.is_view else super().work(op)

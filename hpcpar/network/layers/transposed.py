@@ -1,4 +1,4 @@
-"""Transposed convolutions: the adjoint of a convolution, which enlarges images."""
+"""Transposed convolutions: the adjoints of convolutions, which enlarge images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConvTranspose(Conv):
     Attributes
     ----------
     output_padding : tuple of int
-        Outputs added after the last one that an input reaches, less than the stride or dilation.
+        Outputs added after the last one that an input reaches; less than the stride or dilation.
     """
 
     output_padding: Shape = (0,)

@@ -17,7 +17,7 @@ class Windowed(Layer):
 
     #: Number of image axes: 2 or 3.
     dimensions: ClassVar[int] = 2
-    #: True for layers of signals (C, 1, W), whose windows have one number.
+    #: True for layers of signals (C, 1, W), whose windows have a single number.
     of_signals: ClassVar[bool] = False
     #: Fields that describe the window, in the order of the fields of `Window`.
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding")
@@ -27,7 +27,7 @@ class Windowed(Layer):
             self._set_per_axis(name)
 
     def _set_per_axis(self, name: str) -> None:
-        """Check a field, and replace one number by one per image axis."""
+        """Check a field, and expand a single number to one per image axis."""
         given = getattr(self, name)
         value = (given,) if isinstance(given, int) else tuple(given)
         least = 0 if name.endswith("padding") else 1

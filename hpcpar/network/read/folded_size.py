@@ -1,4 +1,4 @@
-"""The size of what a node makes of constants, before it is computed."""
+"""Size bounds of folded constants, known before they are computed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from hpcpar.network.read.operations import Constant, Node
 
-#: Operators on constants whose result is at most as large as their inputs together.
+#: Operators whose result is at most as large as their inputs together.
 _SHRINKING = frozenset((
     "Cast", "Concat", "Constant", "Floor", "Neg", "ReduceL2", "ReduceProd", "ReduceSum", "Reshape",
     "Slice", "Sqrt", "Squeeze", "Shape", "Unsqueeze"))
-#: Operators on constants whose inputs are broadcast to each other.
+#: Operators that broadcast their inputs.
 _BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
 
 
 def most_values(node: Node, constants: Sequence[Constant]) -> int:
-    """Values that a node makes of constants, at most; known before it computes them."""
+    """Upper bound on the number of values that a node computes from constants."""
     sizes = [math.prod(c.dims) for c in constants]
     if node.op in _SHRINKING:
         return sum(sizes)

@@ -1,4 +1,4 @@
-"""Import of activations, arithmetic and normalisation."""
+"""Import of activations, arithmetic and normalizations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hpcpar.network.read.operations import Node, decimal
 
 
 def plain(kind: type[Layer]) -> Callable[[Importer, Node], str]:
-    """Import as a layer without options."""
+    """Converter to a layer without options."""
     return lambda imp, node: imp.add(kind, node)
 
 
@@ -48,12 +48,12 @@ def leaky_relu(imp: Importer, node: Node) -> str:
 
 
 def gelu(imp: Importer, node: Node) -> str:
-    """Gelu, exact or by tanh."""
+    """Gelu, exact or with the tanh approximation."""
     return imp.add(GELU, node, tanh=node.text("approximate", "none") == "tanh")
 
 
 def clip(imp: Importer, node: Node) -> str:
-    """Clip to numbers."""
+    """Clip; without an upper bound, a clip at zero is a ReLU."""
     low = imp.number(node, 1, node.number("min", -math.inf))
     high = imp.number(node, 2, node.number("max", math.inf))
     if (low, high) == (0, math.inf):
@@ -75,7 +75,7 @@ def hard_swish(imp: Importer, node: Node) -> str:
 
 
 def dropout(imp: Importer, node: Node) -> str:
-    """Dropout, of values or of channels."""
+    """Dropout of values or channels."""
     rate = imp.number(node, 1, node.number("ratio", 0.5))
     if rate == 0:
         return imp.source(node)
@@ -83,7 +83,7 @@ def dropout(imp: Importer, node: Node) -> str:
 
 
 def _fixed(imp: Importer, node: Node) -> tuple[int, float] | None:
-    """Position and value of a fixed number among two inputs, if there is one."""
+    """Position and value of an untrained number among two inputs, if there is one."""
     place = _constant(imp, node)
     if place is None:
         return None
@@ -103,7 +103,7 @@ def _constant(imp: Importer, node: Node) -> int | None:
 
 
 def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
-    """A layer with the constant among two inputs as its trained numbers."""
+    """A layer that trains the constant among two inputs; None if both depend on the image."""
     place = _constant(imp, node)
     if place is None:
         return None
@@ -113,8 +113,8 @@ def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
     count = math.prod(constant.dims)
     if count != 1 and (count != x[0] or dims[len(dims) - rank] != x[0]):
         raise node.error(f"input '{node.inputs[place]}' is a constant of shape "
-                         f"{shape_text(constant.dims)}; only numbers, one of each channel or one "
-                         "for all, are supported there")
+                         f"{shape_text(constant.dims)}; only one number per channel or one for all "
+                         "are supported there")
     imp.weights(node, place)
     return imp.add(kind, node, [imp.source(node, 1 - place)], "", shared=count == 1 < x[0])
 
@@ -126,7 +126,7 @@ def _affine(imp: Importer, node: Node, which: int, scale: float, shift: float,
 
 
 def add(imp: Importer, node: Node) -> str:
-    """Add, Sum: of layers, or of a layer and numbers."""
+    """Add, Sum: layers, or a layer and numbers."""
     number = _fixed(imp, node)
     if number:
         return _affine(imp, node, 1 - number[0], 1.0, number[1])
@@ -140,40 +140,40 @@ def add(imp: Importer, node: Node) -> str:
 
 
 def _of_one_shape(imp: Importer, node: Node, sources: list[str], gate: bool = False) -> list[str]:
-    """The sources, those with one channel or one pixel repeated to the shape of the others.
+    """Broadcasts the sources: repeats single channels and single pixels to the common shape.
 
     Parameters
     ----------
     gate : bool
-        The second may be features of the first one's channels.
+        Whether the second source may stay features, one per channel of the first.
     """
     shapes = [imp.graph.shapes[name] for name in sources]
     rank = max(map(len, shapes))
-    wanted = tuple(max(s[axis] for s in shapes if len(s) > axis) for axis in range(rank))
+    common = tuple(max(s[axis] for s in shapes if len(s) > axis) for axis in range(rank))
     out = []
     for number, (name, shape) in enumerate(zip(sources, shapes, strict=True)):
         suffix = f".part{number}"
-        if shape[0] == 1 < wanted[0]:
-            name = imp.add(Select, node, [name], suffix, channels=(0,) * wanted[0])
+        if shape[0] == 1 < common[0]:
+            name = imp.add(Select, node, [name], suffix, channels=(0,) * common[0])
         if len(shape) == 1 < rank and not (gate and number == 1):
-            name = imp.add(Expand, node, [name], f"{suffix}.image", size=wanted[1:])
-        elif len(shape) == rank > 1 and shape[1:] != wanted[1:]:
-            if any(n not in (1, w) for n, w in zip(shape[1:], wanted[1:], strict=True)):
+            name = imp.add(Expand, node, [name], f"{suffix}.image", size=common[1:])
+        elif len(shape) == rank > 1 and shape[1:] != common[1:]:
+            if any(n not in (1, c) for n, c in zip(shape[1:], common[1:], strict=True)):
                 raise node.error(f"images {' and '.join(map(shape_text, shapes))} do not fit")
-            name = imp.add(Upsample, node, [name], f"{suffix}.image", size=wanted[1:])
+            name = imp.add(Upsample, node, [name], f"{suffix}.image", size=common[1:])
         out.append(name)
     return out
 
 
 def add_scaled(imp: Importer, node: Node) -> str:
-    """A tensor and a multiple of another."""
+    """The sum of a tensor and a multiple of another."""
     name = f"{node.outputs[0]}@scaled"
     imp.layer_names[name] = _affine(imp, node, 1, node.number("alpha", 1.0), 0.0, ".scaled")
     return add(imp, replace(node, inputs=(node.inputs[0], name)))
 
 
 def subtract(imp: Importer, node: Node) -> str:
-    """Sub: of layers, or of a layer and a number."""
+    """Sub: layers, or a layer and a number."""
     number = _fixed(imp, node)
     if number is None:
         minus = _affine(imp, node, 1, -1.0, 0.0, ".minus")
@@ -183,7 +183,7 @@ def subtract(imp: Importer, node: Node) -> str:
 
 
 def multiply(imp: Importer, node: Node) -> str:
-    """Mul: of layers, of an image and its channels' factors, or of a layer and numbers."""
+    """Mul: layers, an image and a factor per channel, or a layer and numbers."""
     place = _constant(imp, node)
     if place is not None and imp.constants[node.inputs[place]].kept:
         return _stochastic_depth(imp, node, place)
@@ -202,14 +202,14 @@ def multiply(imp: Importer, node: Node) -> str:
 
 
 def _stochastic_depth(imp: Importer, node: Node, place: int) -> str:
-    """A product with random factors of whole samples."""
+    """A product with random factors, one per sample."""
     factor = imp.constants[node.inputs[place]]
     if not factor.drops:
         return _affine(imp, node, 1 - place, factor.kept, 0.0)
-    usual = factor.kept * (1 - factor.drops)
+    mean = factor.kept * (1 - factor.drops)
     source = imp.source(node, 1 - place)
-    if abs(usual - 1) > 1e-6:
-        source = _affine(imp, node, 1 - place, usual, 0.0, ".factor")
+    if abs(mean - 1) > 1e-6:
+        source = _affine(imp, node, 1 - place, mean, 0.0, ".factor")
     return imp.add(Dropout, node, [source], "", rate=factor.drops, unit="sample")
 
 
@@ -221,18 +221,19 @@ def square(imp: Importer, node: Node) -> str:
 
 
 def prelu(imp: Importer, node: Node) -> str:
-    """PRelu: a slope for each channel, or one."""
+    """PRelu: one slope per channel, or one for all."""
     (slope,) = imp.weights(node, 1)
     x, count = imp.sample_shape(node), math.prod(slope.dims)
     if count not in (1, x[0]):
-        raise node.error(f"has {count} slopes for {x[0]} channels; give it one, or one of each")
+        raise node.error(f"has {count} slopes for {x[0]} channels; give it one in all, or one per "
+                         "channel")
     return imp.add(PReLU, node, (), "", shared=count == 1 < x[0])
 
 
 def elu(imp: Importer, node: Node) -> str:
     """Elu, Selu."""
-    usual = (1.67326319217681884765625, 1.05070102214813232421875)
-    alpha, scale = usual if node.op == "Selu" else (1.0, 1.0)
+    selu = (1.67326319217681884765625, 1.05070102214813232421875)
+    alpha, scale = selu if node.op == "Selu" else (1.0, 1.0)
     return imp.add(ELU, node, alpha=node.number("alpha", alpha), scale=node.number("gamma", scale))
 
 
@@ -240,7 +241,7 @@ def divide(imp: Importer, node: Node) -> str:
     """Div by a number."""
     scalar = _fixed(imp, node)
     if scalar is None or scalar[0] == 0:
-        raise node.error("is supported only as a division by a number; multiply layers instead")
+        raise node.error("supports only division by a number; multiply layers instead")
     return _affine(imp, node, 0, 1 / scalar[1], 0.0)
 
 
@@ -250,35 +251,33 @@ def negate(imp: Importer, node: Node) -> str:
 
 
 def lrn(imp: Importer, node: Node) -> str:
-    """LRN, the operator (odd sizes) or what PyTorch writes: pad, average, multiply, add, power."""
+    """LRN: ONNX's operator (odd sizes), or PyTorch's pattern of pad, average, and arithmetic."""
     pads = imp.value(node, 1)
     if pads is None:
         size = node.integer("size")
         if size % 2 == 0:
             raise node.error(
-                f"an even size ({size}) is not supported: its window lies elsewhere here")
+                f"an even size ({size}) is not supported: hpcpar centers its window differently")
         return imp.add(LRN, node, size=size, alpha=node.number("alpha", 1e-4),
                        beta=node.number("beta", 0.75), k=node.number("bias", 1.0))
     size = math.prod(node.integers("kernel_shape"))
     before = [int(p) for p in pads.ravel()[:len(pads.ravel()) // 2] if p]
     if before not in ([size // 2], []):
-        raise node.error(f"its window lies elsewhere than LRN's of size {size}")
+        raise node.error(f"its window is not centered like LRN's window of size {size}")
     alpha, beta, k = (imp.number(node, i, 1.0) for i in (2, 3, 4))
     return imp.add(LRN, node, size=size, alpha=alpha, beta=beta, k=k)
 
 
 def _affine_weights(imp: Importer, node: Node) -> bool:
-    """Whether a normalisation has a scale and a shift to train: without, exporters write ones and
-    zeros, literally.
-    """
-    found = [imp.constant(node, 1), imp.constant(node, 2)]
+    """Whether a normalization trains scale and shift; if not, exporters write ones and zeros."""
+    scale_and_shift = [imp.constant(node, 1), imp.constant(node, 2)]
     neutral = [c is None or (bool(c.remark) and not c.frozen
                              and bool(np.all(imp.value(node, i) == i % 2)))
-               for i, c in enumerate(found, 1)]
+               for i, c in enumerate(scale_and_shift, 1)]
     if all(neutral):
         return False
-    if None in found:
-        raise node.error("has a scale without a shift, or the reverse; give it both, or none")
+    if None in scale_and_shift:
+        raise node.error("has a scale without a shift, or the reverse; give it both or neither")
     imp.weights(node, 1, 2)
     return True
 
@@ -290,26 +289,25 @@ def _normalisation(imp: Importer, node: Node, kind: type[Layer], **options: floa
 
 def batch_norm(imp: Importer, node: Node) -> str:
     """BatchNormalization."""
-    # ONNX's momentum weights the old mean, PyTorch's (and ours) the new batch.
+    # ONNX's momentum weights the old mean; PyTorch's, like this package's, weights the new batch
     momentum = round(1 - node.number("momentum", 0.9), 6)
     return _normalisation(imp, node, BatchNorm, momentum=momentum)
 
 
 def group_norm(imp: Importer, node: Node) -> str:
-    """GroupNormalization; InstanceNormalization is that of groups of one channel."""
+    """GroupNormalization, and InstanceNormalization, which has one channel per group."""
     channels, reshaped = imp.sample_shape(node)[0], imp.value(node, 3)
     groups = channels if reshaped is None else int(reshaped.ravel()[1])
     groups = node.integer("num_groups", groups)
     scale = imp.constant(node, 1)
     if scale is not None and scale.origins and math.prod(scale.dims) != channels:
         raise node.error(f"has {math.prod(scale.dims)} scales for {channels} channels; export it "
-                         "with one of each channel (opset 21)")
+                         "with one per channel (opset 21)")
     return _normalisation(imp, node, GroupNorm, groups=groups)
 
 
 def layer_norm(imp: Importer, node: Node) -> str | TensorView:
-    """LayerNormalization of whole samples, or of the channels of each pixel where they come last.
-    """
+    """LayerNormalization of whole samples, or of each pixel's channels if channels come last."""
     scale, apart = imp.constant(node, 1), imp.unread(node)
     axis = node.integer("axis", -1)
     whole = imp.graph.shapes[imp.layer(apart.tensor)] if apart else ()
@@ -320,6 +318,6 @@ def layer_norm(imp: Importer, node: Node) -> str | TensorView:
         return TensorView(inner, apart.index, node)
     x, axis = imp.sample_shape(node), imp.axis(node, axis)
     if axis != 1 or (scale is not None and image_of(scale.dims) != x):
-        raise node.error(f"only the normalisation of whole samples {shape_text(x)} is supported; "
-                         "use that, or a group normalisation")
+        raise node.error(f"supports only whole samples {shape_text(x)}; normalize those, or use a "
+                         "group normalization")
     return _normalisation(imp, node, LayerNorm)

@@ -1,4 +1,4 @@
-"""Import of matrix products, and of the softmax at the end."""
+"""Import of matrix products and softmax."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def linear(imp: Importer, node: Node, weight: Shape, bias: bool) -> str:
     x = imp.sample_shape(node)
     if len(weight) != 2 or x != weight[:1]:
         raise node.error(
-            f"has weights {shape_text(weight)}, its input samples {shape_text(x)}; flatten "
-            "before it, and leave --input out where the file fixes the size of images")
+            f"has weights {shape_text(weight)} for input samples {shape_text(x)}; flatten before "
+            "it, and leave --input out if the file fixes the image size")
     return imp.add(Linear, node, out_features=weight[1], bias=bias)
 
 
 def gemm(imp: Importer, node: Node) -> str | TensorView:
-    """Gemm: a linear layer, or of channels that stand last a convolution of each pixel."""
+    """Gemm: a linear layer, or a 1x1 convolution if the input has its channels last."""
     scaled = node.number("alpha", 1.0) != 1 or node.number("beta", 1.0) != 1
     if scaled or node.integer("transA", 0):
         raise node.error("alpha, beta and transA are not supported; export a plain linear layer")
-    usual = bool(node.integer("transB", 0))
-    weight, *bias = imp.weights(node, 1, 2, transposed=not usual)
-    shape = weight.dims[::-1] if usual else weight.dims
+    out_first = bool(node.integer("transB", 0))
+    weight, *bias = imp.weights(node, 1, 2, transposed=not out_first)
+    shape = weight.dims[::-1] if out_first else weight.dims
     if bias and math.prod(bias[0].dims) != shape[-1]:
         raise node.error(f"adds {shape_text(bias[0].dims)} to {shape[-1]} features; give each its "
                          "own bias")
@@ -45,12 +45,12 @@ def gemm(imp: Importer, node: Node) -> str | TensorView:
 
 
 def matmul(imp: Importer, node: Node) -> str:
-    """A matrix product, merged with the bias if an Add of a vector is its only reader."""
+    """MatMul, merged with a bias if its only reader adds a vector."""
     if node.inputs[1] not in imp.constants:
-        raise node.error("is a product of two tensors, as in attention over pixels, which is out "
-                         "of scope; multiply with weights")
-    readers, (weight, ) = (imp.readers.get(node.outputs[0], []),
-                             imp.weights(node, 1, transposed=True))
+        raise node.error("multiplies two tensors, as in attention over pixels, which is out of "
+                         "scope; multiply by weights")
+    readers = imp.readers.get(node.outputs[0], [])
+    weight, = imp.weights(node, 1, transposed=True)
     bias = None
     if len(readers) == 1 and readers[0].op == "Add":
         addends = [imp.constants[i] for i in readers[0].inputs if i in imp.constants]
@@ -63,15 +63,14 @@ def matmul(imp: Importer, node: Node) -> str:
 
 
 def softmax(imp: Importer, node: Node) -> str | TensorView:
-    """Softmax, LogSoftmax at the end: part of the loss; elsewhere over two branches."""
+    """Softmax, LogSoftmax: part of the loss at the end of a network, else over two branches."""
     inside = node.outputs[0] not in imp.operations.outputs and node.op == "Softmax"
-    of_two = softmax_of_two(imp, node) if inside else None
-    if of_two:
-        return of_two
+    gates = softmax_of_two(imp, node) if inside else None
+    if gates:
+        return gates
     axis = imp.axis(node, node.integer("axis", -1))
     if node.outputs[0] not in imp.operations.outputs or axis != 1:
-        raise node.error("is supported only at the end, over channels, where it belongs to the "
-                         "loss")
+        raise node.error("is supported only over the channels of the output, as part of the loss")
     if imp.loss.outside:
         raise node.error("belongs to the loss here; leave it out of the module")
     return imp.source(node)

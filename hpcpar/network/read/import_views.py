@@ -1,7 +1,7 @@
-"""Import of operators that move values: reshapes, transposed axes, slices, copies.
+"""Import of operators that move values: reshapes, transposes, slices, copies.
 
-They are followed, not converted: a view says which value of a layer stands at each place of a
-tensor of the source. A layer is added where an operator reads the view.
+These operators become views, not layers: a view maps each place in a source tensor to a value of a
+layer. A layer is added when an operator reads the view.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import BATCH, Node
 from hpcpar.network.read.tensor_view import MOST_PARTS, Index, TensorView
 
-#: From an operator to a view; to a layer, or to a view.
-Following: TypeAlias = "Callable[[Importer, Node], TensorView]"
+#: Converts an operator to a view.
+ViewConversion: TypeAlias = "Callable[[Importer, Node], TensorView]"
+#: Converts an operator to a layer or a view.
 Conversion: TypeAlias = Callable[[Importer, Node], "str | TensorView"]
-#: Operators of each value alone: what they do to a view they do to its layer.
-OF_VALUES = frozenset((
+#: Elementwise operators: applying them to a view or to its layer gives the same values.
+ELEMENTWISE = frozenset((
     "Add", "Clip", "Div", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
     "Mul", "Neg", "Relu", "Sigmoid", "Silu", "Sub", "Sum", "Tanh"))
 
 
-def _moved(move: Callable[[Importer, Node, Index], Index]) -> Following:
-    """Import of an operator that does to the places what NumPy's does to an array."""
+def _moved(move: Callable[[Importer, Node, Index], Index]) -> ViewConversion:
+    """Converter of an operator that `move` applies to the index array of a view."""
     def convert(imp: Importer, node: Node) -> TensorView:
         given = imp.view(node)
         index = move(imp, node, given.index)
         if index.ndim == 2 < given.index.ndim and imp.made(node.inputs[0]):
-            # features of what a layer gives, in the order of its channels
+            # flattens the output of a layer: features in the order of its channels
             places = np.arange(given.index.size, dtype=np.int32).reshape(given.index.shape)
             return TensorView(node.inputs[0], move(imp, node, places), node)
         return TensorView(given.tensor, index, node)
@@ -48,7 +49,7 @@ def _moved(move: Callable[[Importer, Node, Index], Index]) -> Following:
 
 
 def _unchanged_features(imp: Importer, node: Node) -> bool:
-    """Whether an operator reads features whose number of axes the source does not tell."""
+    """Whether an operator reads features whose shape the source does not state."""
     known = node.inputs[0] in imp.views or imp.operations.shapes.get(node.inputs[0])
     return not known and len(imp.sample_shape(node)) == 1
 
@@ -80,8 +81,8 @@ def _squeeze(imp: Importer, node: Node, index: Index) -> Index:
     axes = [a % index.ndim for a in axes] or range(1, index.ndim)
     gone = [a for a in axes if a and index.shape[a] == 1]
     if value is not None and len(gone) < len(list(axes)):
-        raise node.error(f"samples {shape_text(index.shape[1:])} have axes of more than one value "
-                         "there")
+        raise node.error(f"samples {shape_text(index.shape[1:])} have more than one value along "
+                         "such an axis")
     return np.squeeze(index, tuple(gone))
 
 
@@ -90,7 +91,7 @@ def _unsqueeze(imp: Importer, node: Node, index: Index) -> Index:
     axes = node.integers("axes") if value is None else value.ravel().tolist()
     rank = index.ndim + len(axes)
     if any(a % rank == 0 for a in axes):
-        raise node.error(f"axes {list(axes)} are not supported, only axes after the samples")
+        raise node.error(f"axes {list(axes)} are not supported, only axes after the sample axis")
     return np.expand_dims(index, tuple(a % rank for a in axes))
 
 
@@ -110,7 +111,7 @@ def _slice(imp: Importer, node: Node, index: Index) -> Index:
                                        strict=True):
         if axis % index.ndim == 0:
             if start or stop < 1 << 30:
-                raise node.error("some of the samples alone are not supported; take all")
+                raise node.error("selecting samples is not supported; take all of them")
             continue
         index = index[(slice(None),) * (axis % index.ndim) + (slice(start, stop, step),)]
     return index
@@ -119,14 +120,14 @@ def _slice(imp: Importer, node: Node, index: Index) -> Index:
 def _gather(imp: Importer, node: Node, index: Index) -> Index:
     which, axis = imp.value(node, 1), node.integer("axis", 0) % index.ndim
     if which is None or axis == 0:
-        raise node.error("some of the samples alone are not supported; take all")
+        raise node.error("selecting samples is not supported; take all of them")
     return np.take(index, which.astype(np.int64), axis)
 
 
 def _space_to_depth(imp: Importer, node: Node, index: Index) -> Index:
     size, (n, c, h, w) = node.integer("blocksize"), index.shape
     blocks = index.reshape(n, c, h // size, size, w // size, size)
-    # PyTorch has the channels before the places in a block
+    # PyTorch puts the channels before the places within a block, ONNX after them
     order = (0, 1, 3, 5, 2, 4) if node.integer("last", 0) else (0, 3, 5, 1, 2, 4)
     return blocks.transpose(order).reshape(n, -1, h // size, w // size)
 
@@ -160,7 +161,7 @@ def split(imp: Importer, node: Node) -> TensorView:
 
 
 def stack(imp: Importer, node: Node) -> TensorView:
-    """Tensors of one shape along a new axis: a concatenation, of which each is a part."""
+    """Stack: a view into a concatenation, which is added only if a layer needs it."""
     parts = [imp.view(node, i) for i in range(len(node.inputs))]
     axis = node.integer("axis")
     name = f"{node.outputs[0]}@"
@@ -171,13 +172,13 @@ def stack(imp: Importer, node: Node) -> TensorView:
     return TensorView(name, np.stack(places, axis), node)
 
 
-def flat_features(convert: Following) -> Conversion:
-    """Features whose axes the source does not tell stay features."""
-    def other(imp: Importer, node: Node) -> str | TensorView:
+def flat_features(convert: ViewConversion) -> Conversion:
+    """Converter that leaves features alone if the source does not state their axes."""
+    def convert_images(imp: Importer, node: Node) -> str | TensorView:
         if _unchanged_features(imp, node) and _keeps_features(imp, node):
             return imp.source(node)
         return convert(imp, node)
-    return other
+    return convert_images
 
 
 def _keeps_features(imp: Importer, node: Node) -> bool:
@@ -194,7 +195,7 @@ def _keeps_features(imp: Importer, node: Node) -> bool:
 
 
 def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
-    """The sum over an axis, as of tensors that were stacked: of the parts along it."""
+    """ReduceSum over an axis, usually over stacked tensors: the sum of the parts along it."""
     value = imp.value(node, 1)
     axes = node.integers("axes") if value is None else tuple(int(v) for v in value.ravel())
     given = imp.views.get(node.inputs[0]) or imp.view(node)
@@ -205,8 +206,7 @@ def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
             return imp.source(maker)
         return imp.operators["Sum"](imp, replace(node, inputs=maker.inputs))
     if len(axes) != 1 or axes[0] % given.index.ndim == 0 or given.index.shape[axes[0]] > MOST_PARTS:
-        raise node.error(f"the sum over axes {list(axes)} is not supported; use it of tensors that "
-                         "were stacked")
+        raise node.error(f"a sum over axes {list(axes)} is not supported; sum stacked tensors")
     axis = axes[0] % given.index.ndim
     names = [f"{node.outputs[0]}@{i}" for i in range(given.index.shape[axis])]
     for i, name in enumerate(names):
@@ -216,7 +216,7 @@ def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
 
 
 def mean_of_stacked(imp: Importer, node: Node) -> str | None:
-    """The mean of tensors that were stacked along the averaged axis."""
+    """The mean of stacked tensors; None if the node averages anything else."""
     view = imp.views.get(node.inputs[0])
     if view is None:
         return None
@@ -230,7 +230,7 @@ def mean_of_stacked(imp: Importer, node: Node) -> str | None:
 
 
 def softmax_of_two(imp: Importer, node: Node) -> TensorView | None:
-    """A softmax over an axis of two, as of two branches: the logistic function of differences."""
+    """Softmax over an axis of two branches: the logistic function of their difference."""
     given, axis = imp.view(node), node.integer("axis", -1)
     if given.index.shape[axis] != 2:
         return None
@@ -246,7 +246,7 @@ def softmax_of_two(imp: Importer, node: Node) -> TensorView | None:
 
 
 def identity(imp: Importer, node: Node) -> str | TensorView:
-    """The same values."""
+    """Identity."""
     return imp.views.get(node.inputs[0]) or imp.source(node)
 
 
@@ -256,35 +256,37 @@ transpose, slices, gather, expand, tile, space_to_depth = (_moved(move) for move
     _transpose, _slice, _gather, _expand, _tile, _space_to_depth))
 
 
-# -- operators of each value -----------------------------------------------------------------------
-def of_values(convert: Conversion) -> Conversion:
-    """Import of an operator of each value alone; of a view in an order that no layer gives the same
-    view of what it gives for the layer, with the other tensors in that layer's order.
+# -- elementwise operators -------------------------------------------------------------------------
+def elementwise(convert: Conversion) -> Conversion:
+    """Converter of an elementwise operator that may read a view without a layer.
+
+    It converts the operator on the layer behind the view, with the other inputs in that layer's
+    order, and returns the same view of the result.
     """
-    def other(imp: Importer, node: Node) -> str | TensorView:
-        apart = [v for i in range(len(node.inputs)) if (v := imp.unread(node, i))]
-        if not apart:
+    def convert_behind_view(imp: Importer, node: Node) -> str | TensorView:
+        views = [v for i in range(len(node.inputs)) if (v := imp.unread(node, i))]
+        if not views:
             return convert(imp, node)
-        first = max(apart, key=lambda v: v.index.size)
+        first = max(views, key=lambda v: v.index.size)
         whole = imp.graph.shapes[imp.layer(first.tensor)]
         last = first.last_axis(whole)
         if not (last or first.has_all(whole)):
-            raise node.error("reads values in an order that no layer has, more than once or not "
-                             "all; give it all of a tensor")
-        names = tuple(_beside(imp, node, i, first, last) for i in range(len(node.inputs)))
+            raise node.error("reads values in an order that no layer has, with repetitions or "
+                             "omissions; give it all of a tensor")
+        names = tuple(_in_order_of(first, imp, node, i, last) for i in range(len(node.inputs)))
         made = f"{node.outputs[0]}@"
         imp.layer_names[made] = str(convert(imp, replace(node, inputs=names, outputs=(made,))))
         return TensorView(made, first.index, node)
-    return other
+    return convert_behind_view
 
 
-def _beside(imp: Importer, node: Node, which: int, first: TensorView, last: bool) -> str:
-    """An input of an operator in the order of the layer behind another input's view.
+def _in_order_of(first: TensorView, imp: Importer, node: Node, which: int, last: bool) -> str:
+    """Input number `which` in the order of the layer behind the view `first`.
 
     Parameters
     ----------
     last : bool
-        The view has its channels last: a constant has them last, too.
+        Whether the view, and thus a constant, has its channels last.
     """
     name, inside = node.inputs[which], f"{node.outputs[0]}@{which}"
     shape, constant = imp.graph.shapes[imp.layer(first.tensor)], imp.constants.get(name)
@@ -302,7 +304,7 @@ def _beside(imp: Importer, node: Node, which: int, first: TensorView, last: bool
 
 
 def concat(imp: Importer, node: Node) -> str:
-    """Concat of channels; of one tensor the tensor."""
+    """Concat of channels; repeated inputs are selected from one concatenation."""
     axis = node.integer("axis")
     if len(node.inputs) == 1:
         return imp.source(node)
@@ -311,7 +313,7 @@ def concat(imp: Importer, node: Node) -> str:
     sources = [imp.source(node, i) for i in range(len(node.inputs))]
     if len(set(sources)) == len(sources):
         return imp.add(Concat, node, sources)
-    # each input may be read once: the copies are chosen from the parts
+    # a layer reads each input once, so that Select makes the copies
     parts = list(dict.fromkeys(sources))
     joined = parts[0] if len(parts) == 1 else imp.add(Concat, node, parts, ".parts")
     begin = dict(zip(parts, np.cumsum([0, *(imp.graph.shapes[p][0] for p in parts)]).tolist(),

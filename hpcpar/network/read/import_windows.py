@@ -1,4 +1,4 @@
-"""Import of operators with windows over the image: convolutions, pooling, padding, upsampling."""
+"""Import of windowed operators: convolutions, pooling, padding, upsampling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAD_MODES = {"wrap": "periodic"}
 
 
 class WindowPlaces(NamedTuple):
-    """Windows over the image: their options, and the padding before and after each image axis."""
+    """Options of windows over the image, and the padding before and after each image axis."""
 
     kernel: Shape
     stride: Shape
@@ -37,7 +37,7 @@ class WindowPlaces(NamedTuple):
 
 
 def _places(imp: Importer, node: Node, kernel: Shape) -> WindowPlaces:
-    """Windows of a node."""
+    """A node's windows, with automatic padding resolved."""
     n, auto = len(kernel), node.text("auto_pad", "NOTSET")
     ones = (1,) * n
     stride, dilation = node.integers("strides", ones), node.integers("dilations", ones)
@@ -55,17 +55,15 @@ def _places(imp: Importer, node: Node, kernel: Shape) -> WindowPlaces:
 
 
 def _layer(node: Node, family: str, dimensions: int) -> type[Layer]:
-    """The class of a family for images of so many axes."""
-    found: type[Layer] | None = getattr(layers, f"{family}{dimensions}d", None)
-    if found is None:
+    """The class of a family for this number of image axes, as Conv2d."""
+    kind: type[Layer] | None = getattr(layers, f"{family}{dimensions}d", None)
+    if kind is None:
         raise node.error(f"{dimensions} image axes are not supported")
-    return found
+    return kind
 
 
 def _padded(imp: Importer, node: Node, at: WindowPlaces, value: float = 0.0) -> tuple[str, Shape]:
-    """The input of the windows, with numbers around it if they differ at the two ends, and the
-    padding that is left.
-    """
+    """The windows' input and padding; a Pad layer replaces padding that differs at the two ends."""
     if at.before == at.after:
         return imp.source(node), at.before
     return (imp.add(Pad, node, (), ".pad", begin=at.before, end=at.after, value=value),
@@ -73,24 +71,24 @@ def _padded(imp: Importer, node: Node, at: WindowPlaces, value: float = 0.0) -> 
 
 
 def pixelwise(imp: Importer, node: Node, source: str, channels: int, bias: bool) -> str:
-    """A linear layer of each pixel: a convolution of one pixel."""
+    """A linear layer applied to each pixel: a 1x1 convolution."""
     return imp.add(_layer(node, "Conv", imp.dimensions), node, [source], out_channels=channels,
                    kernel=(1,) * imp.dimensions, bias=bias)
 
 
 def convolution(imp: Importer, node: Node) -> str:
-    """Conv: a convolution, or of features (images of one pixel) a linear layer."""
+    """Conv: a convolution, or a linear layer on features (images with one pixel)."""
     weight, *bias = imp.weights(node, 1, 2)
     x, groups = imp.sample_shape(node), node.integer("group", 1)
     n = len(weight.dims) - 2
     if x[0] != weight.dims[1] * groups:
-        raise node.error(f"has weights for {weight.dims[1] * groups} channels, its input has "
-                         f"{x[0]}; give --input with as many, or leave it out")
+        raise node.error(f"has weights for {weight.dims[1] * groups} channels, but its input has "
+                         f"{x[0]}; correct --input, or leave it out")
     at = _places(imp, node, weight.dims[2:])
     if len(x) == 1 and groups == math.prod(at.kernel) == 1 and not any(at.before + at.after):
         return imp.add(Linear, node, out_features=weight.dims[0], bias=bool(bias))
     kind = _layer(node, "Conv", n)
-    if len(x) == 1:  # an image of one pixel
+    if len(x) == 1:  # an image with one pixel
         pixel = f"{node.outputs[0]}@pixel"
         imp.layer_names[pixel] = imp.add(Expand, node, (), ".pixel", size=(1,) * max(n, 2))
         node = replace(node, inputs=(pixel, *node.inputs[1:]))
@@ -101,17 +99,17 @@ def convolution(imp: Importer, node: Node) -> str:
 
 
 def transposed(imp: Importer, node: Node) -> str:
-    """ConvTranspose, whose weights are [in, out / groups, ...]."""
+    """ConvTranspose, with weights [in, out / groups, ...]."""
     weight, *bias = imp.weights(node, 1, 2)
     x, groups = imp.sample_shape(node), node.integer("group", 1)
     n = len(weight.dims) - 2
     at = _places(imp, node, weight.dims[2:])
     sized = node.integers("output_shape") or node.text("auto_pad", "NOTSET") != "NOTSET"
     if at.before != at.after or sized:
-        raise node.error("only padding that is given and the same at both ends is supported")
+        raise node.error("supports only explicit padding that is the same at both ends")
     if x[0] != weight.dims[0]:
-        raise node.error(f"has weights for {weight.dims[0]} channels, its input has {x[0]}; give "
-                         "--input with as many, or leave it out")
+        raise node.error(f"has weights for {weight.dims[0]} channels, but its input has {x[0]}; "
+                         "correct --input, or leave it out")
     return imp.add(_layer(node, "ConvTranspose", n), node, out_channels=weight.dims[1] * groups,
                    kernel=at.kernel, stride=at.stride, padding=at.before, dilation=at.dilation,
                    output_padding=node.integers("output_padding", (0,) * n), groups=groups,
@@ -119,19 +117,18 @@ def transposed(imp: Importer, node: Node) -> str:
 
 
 def pool(imp: Importer, node: Node) -> str:
-    """MaxPool, AveragePool; a window of one pixel is left out."""
+    """MaxPool, AveragePool; windows of one pixel become identities."""
     kernel, average = node.integers("kernel_shape"), node.op == "AveragePool"
     at = _places(imp, node, kernel)
     if set(at.dilation) != {1}:
-        raise node.error(f"dilations {list(at.dilation)} are not supported in pooling; leave them "
+        raise node.error(f"pooling with dilations {list(at.dilation)} is not supported; leave them "
                          "out")
     if math.prod(kernel) == 1 == math.prod(at.stride) and not any(at.before + at.after):
-        return imp.source(node)  # adaptive pooling to the size of its input
+        return imp.source(node)  # from adaptive pooling to the size of its input
     include = bool(node.integer("count_include_pad", 0))
     if at.before != at.after and average and not include:
-        raise node.error(f"pads {[*at.before, *at.after]} differ at the two ends and do not count; "
-                         "in averages only symmetric padding is supported there, put a padding "
-                         "layer before it")
+        raise node.error(f"pads {[*at.before, *at.after]} differ at the two ends; averages that "
+                         "leave the padding out need symmetric pads: put a padding layer before it")
     kind = _layer(node, "AvgPool" if average else "MaxPool", len(kernel))
     source, padding = _padded(imp, node, at, 0.0 if average else -math.inf)
     options: dict[str, Option] = {"kernel": kernel, "stride": at.stride, "padding": padding,
@@ -142,7 +139,7 @@ def pool(imp: Importer, node: Node) -> str:
 
 
 def pool_all(imp: Importer, node: Node) -> str:
-    """The average or the maximum of whole images; features stay as they are."""
+    """The average or maximum of whole images; features stay unchanged."""
     if node.op.startswith("Reduce"):
         axes = list(node.integers("axes"))
         value = None if axes else imp.value(node, 1)
@@ -154,7 +151,7 @@ def pool_all(imp: Importer, node: Node) -> str:
         if {imp.axis(node, a) for a in axes} != whole:
             what = "mean" if node.op == "ReduceMean" else "maximum"
             raise node.error(
-                f"the {what} over axes {axes} is not supported, only over all axes of an image")
+                f"a {what} over axes {axes} is not supported, only over all image axes")
     if not imp.is_image(node):
         return imp.source(node)
     average = node.op in ("ReduceMean", "GlobalAveragePool")
@@ -162,7 +159,7 @@ def pool_all(imp: Importer, node: Node) -> str:
 
 
 def adaptive(imp: Importer, node: Node) -> str:
-    """Adaptive pooling to an image size that divides the input's."""
+    """Adaptive pooling: ordinary pooling where the output size divides the input's."""
     image, size = imp.pixels(node), node.integers("output_size")
     average = node.op == "AdaptiveAveragePool"
     if set(size) == {1}:
@@ -170,19 +167,19 @@ def adaptive(imp: Importer, node: Node) -> str:
     if size == image:
         return imp.source(node)
     if not image:
-        return imp.add(Expand, node, size=image_of((0, *size))[1:])  # of one pixel
+        return imp.add(Expand, node, size=image_of((0, *size))[1:])
     if len(size) != len(image) or any(n % s for n, s in zip(image, size, strict=True)):
         if average and len(size) == len(image):
             return imp.add(AdaptiveAvgPool, node, size=size)
         raise node.error(f"images {shape_text(image)} cannot be cut into {shape_text(size)} equal "
-                         "windows; use a size that divides the image, or averages")
+                         "windows; use a size that divides the image, or average pooling")
     kernel = tuple(n // s for n, s in zip(image, size, strict=True))
     windows = {"kernel_shape": kernel, "strides": kernel}
     return pool(imp, replace(node, op="AveragePool" if average else "MaxPool", attributes=windows))
 
 
 def pad(imp: Importer, node: Node) -> str | views.TensorView:
-    """Pad: a number, or what the image has elsewhere; negative pads take pixels away."""
+    """Pad with a number or with pixels of the image; negative pads crop."""
     rank, mode = imp.dimensions + 2, node.text("mode", "constant")
     value, named = imp.value(node, 1), imp.value(node, 3)
     pads = node.integers("pads") if value is None else tuple(value.tolist())
@@ -193,13 +190,13 @@ def pad(imp: Importer, node: Node) -> str | views.TensorView:
     if not any(any(pair) for pair in ends.values()):
         return imp.source(node)
     if any(ends[0]):
-        raise node.error(f"pads {list(pads)} are not supported; keep the samples as they are")
+        raise node.error(f"pads {list(pads)} are not supported; do not pad the sample axis")
     options: dict[str, Option] = {"mode": _PAD_MODES.get(mode, mode)}
     if mode == "constant":
         options["value"] = imp.number(node, 2, node.number("value", 0.0))
     cut = tuple((max(-a, 0), max(-b, 0)) for a, b in list(ends.values())[1:])
     sources: list[str] = []
-    if any(map(any, cut)):  # negative pads take pixels away
+    if any(map(any, cut)):
         given = imp.view(node)
         box = (slice(None), *(slice(a, n - b) for (a, b), n in zip(
             cut, given.index.shape[1:], strict=True)))
@@ -218,13 +215,13 @@ def _positive(numbers: Sequence[int]) -> Shape:
 
 
 def resize(imp: Importer, node: Node) -> str:
-    """Resize, Upsample: nearest or linear."""
+    """Resize, Upsample: nearest or linear interpolation."""
     image = imp.pixels(node)
     last = 1 if node.op == "Upsample" else 2
     scales, sizes = imp.value(node, last), imp.value(node, 3)
     if sizes is not None and sizes.size:
         image = image or (1,) * imp.dimensions
-        factors = [size / have for size, have in zip(sizes.tolist()[2:], image, strict=False)]
+        factors = [size / n for size, n in zip(sizes.tolist()[2:], image, strict=False)]
     else:
         factors = [] if scales is None else scales.tolist()[2:]
     mode = node.text("mode", "nearest")
@@ -239,18 +236,18 @@ def resize(imp: Importer, node: Node) -> str:
     extents = tuple(round(n * f) for n, f in zip(image, factors, strict=False))
     if sizes is not None and sizes.size:
         extents = tuple(int(n) for n in sizes.tolist()[2:])
-    exact = [n / have for n, have in zip(extents, image, strict=False)] == factors
+    exact = [size / n for size, n in zip(extents, image, strict=False)] == factors
     if scales is not None and scales.size and scales.tolist()[:2] != [1, 1]:
-        raise node.error("resizes samples or channels; only image axes can be")
+        raise node.error("resizes samples or channels; only image axes are supported")
     if mode == "nearest" and where == "half_pixel":
         fits = fits and all(f == int(f) for f in factors)
     if not imp.is_image(node) and fits and len(extents) == imp.dimensions:
-        return imp.add(Expand, node, size=image_of((0, *extents))[1:])  # of one pixel
+        return imp.add(Expand, node, size=image_of((0, *extents))[1:])
     if not fits or not exact or len(extents) != len(image) or min(extents) < 1:
         raise node.error(
-            f"factors {[round(f, 3) for f in factors]} of mode '{mode}' ({where}, {nearest}) are "
-            "not supported; use nearest or linear interpolation as PyTorch's, to whole extents")
-    scale = tuple(n // have for n, have in zip(extents, image, strict=True))
+            f"factors {[round(f, 3) for f in factors]} with mode '{mode}' ({where}, {nearest}) are "
+            "not supported; use PyTorch's nearest or linear interpolation to whole extents")
+    scale = tuple(size // n for size, n in zip(extents, image, strict=True))
     given = {"scale": scale} if list(scale) == factors else {"size": extents}
     return imp.add(Upsample, node, (), "", mode=mode, align_corners=where == "align_corners",
                    **given)

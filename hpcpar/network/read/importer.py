@@ -1,4 +1,4 @@
-"""Conversion of the operators of a network to layers."""
+"""Conversion of a source's operators to layers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from hpcpar.network.read.operations import (
 )
 from hpcpar.network.read.tensor_view import TensorView, layer_of
 
-#: A computed constant with more values, and more than any that it is made of, is refused.
+#: Size limit of computed constants that are larger than their inputs.
 MOST_VALUES = 1 << 20
-#: Values of a sample whose order is followed, at most.
+#: Size limit of samples whose values are rearranged.
 MOST_PLACES = 1 << 28
 
 
@@ -42,11 +42,17 @@ class Importer:
     graph : Graph
         The network built so far.
     layer_names : dict
-        Name of the layer that produces each tensor of the source.
+        Name of the layer that produces each source tensor.
     constants : dict
         Tensors that do not depend on the input.
     readers : dict
         Nodes that read each tensor.
+    views : dict
+        Tensors with a layer's values in another order.
+    later : dict
+        Nodes by output that are converted only if a layer needs them.
+    origins : dict
+        As in `Network.origins`.
     """
 
     def __init__(self, operations: Operations, graph: Graph,
@@ -54,7 +60,7 @@ class Importer:
                  loss: type[Loss]) -> None:
         self.operations, self.graph, self.operators = operations, graph, operators
         self.loss = loss
-        #: Image axes of the source's tensors; signals (C, W) are images with one row here.
+        #: Number of image axes in the source; a signal (C, W) has one, but its layers have two.
         self.dimensions = len(operations.input_dims) - 2
         self.layer_names: dict[str, str] = {operations.input: graph.last}
         self.constants: dict[str, Constant] = dict(operations.constants)
@@ -64,33 +70,25 @@ class Importer:
                 self.readers.setdefault(name, []).append(node)
         self._remarks: list[NodeError] = []
         self._owners: dict[str, Node] = {}
-        #: Modules with weights: other layers do not take their names.
+        #: Names of modules with weights; other layers must not take them.
         self._modules = {name.rpartition(".")[0] for name in operations.constants
                          if name.endswith(".weight")}
-        #: Tensors of nodes that were refused, or read such a tensor.
+        #: Tensors of refused nodes and of nodes that depend on them.
         self._lost: set[str] = set()
         self._lost_constants: set[str] = set()
-        #: Tensors that have a layer's values in another order, and nodes that no layer may need.
         self.views: dict[str, TensorView] = {}
         self.later: dict[str, Node] = {}
-        #: Views whose order no layer gives.
+        #: Views in an order that no layer can produce.
         self._apart: set[str] = set()
-        #: Names of the stored tensors that are a layer's weight and bias, as they are; else "".
         self.origins: dict[str, tuple[str, ...]] = {}
+        #: Stored tensors behind a node's weights, and the first layer with those tensors.
         self._weights_of: dict[str, tuple[str, ...]] = {}
-        #: The first layer with each of these.
         self._layers_of: dict[tuple[str, ...], str] = {}
-        #: `Layer.weights` of the layers that have those of a node.
+        #: `Layer.weights` by node, if they are not simply trained.
         self._trained: dict[str, Literal["frozen", "otherwise"]] = {}
 
     def run(self) -> None:
-        """Convert all nodes.
-
-        Raises
-        ------
-        InputError
-            Some have no layer: one line names all of them.
-        """
+        """Convert all nodes; one error names all nodes without a layer."""
         errors = []
         for node in self.operations.nodes:
             try:
@@ -99,28 +97,28 @@ class Importer:
                 errors.append(err)
                 self._lost.update(node.outputs)
             except (ArithmeticError, LookupError, TypeError, ValueError) as err:
-                # constants of a file may have any type and shape, each operator takes a few
-                errors.append(node.error(f"constants or attributes do not fit it ({one_line(err)});"
-                                         " export it again"))
+                # a file's constants can have types and shapes that the operator does not accept
+                errors.append(node.error(f"its constants or attributes are invalid "
+                                         f"({one_line(err)}); export it again"))
                 self._lost.update(node.outputs)
         if errors:
             raise InputError(f"{self.operations.source}: {'; '.join(grouped(errors))}")
 
     def notes(self) -> tuple[str, ...]:
-        """Where the network differs from its source."""
+        """Differences between the network and its source."""
         return tuple(grouped(self._remarks))
 
     def _convert(self, node: Node) -> None:
-        """Convert a node to a layer, a constant, or another name of a layer."""
+        """Convert a node to a layer, a view, a constant, or another name of a layer."""
         output = node.outputs[0]
-        if output in self.layer_names:  # a bias that a matrix product merged into its layer
+        if output in self.layer_names:  # a bias that `matmul` merged into its layer
             return
         constant = all(i in self.constants or not i for i in node.inputs)
         if self._is_lost_constant(node):
             self._lost_constants.add(output)
         elif node.op not in (*self.operators, "Shape") and not constant:
             key = node.op.lower().replace("_", "")
-            remedy = REMEDIES.get(key, "leave it out, or use one of docs/reference/networks.md")
+            remedy = REMEDIES.get(key, "leave it out, or use one from docs/reference/networks.md")
             raise node.error(f"operator {node.op} is not supported; {remedy}")
         elif (self._lost | self._lost_constants).intersection(node.inputs):
             self._lost.update(node.outputs)
@@ -132,7 +130,7 @@ class Importer:
             self._make(node)
 
     def _make(self, node: Node) -> None:
-        """The layer, or the view, that a node's output is."""
+        """Convert a node whose output depends on the images to a layer or a view."""
         output = node.outputs[0]
         made = self.operators[node.op](self, node)
         if isinstance(made, TensorView):
@@ -142,30 +140,30 @@ class Importer:
             self._check_shape(node)
 
     def view(self, node: Node, which: int = 0) -> TensorView:
-        """An input of a node as a view, of itself if nothing moved its values."""
+        """Input number `which` of a node as a view, an identity if nothing moved its values."""
         name = node.inputs[which]
         if name in self.views:
             if self.views[name].index.shape[0] != 1:
-                raise node.error("reads tensors that were stacked along the samples' axis; stack "
+                raise node.error("reads tensors that were stacked along the sample axis; stack "
                                  "them along another")
             return self.views[name]
         shape = self.sample_shape(node, which)
         if math.prod(shape) > MOST_PLACES:
-            raise node.error(f"moves values of samples of {shape_text(shape)}, which are too large "
-                             "for it; leave it out")
+            raise node.error(f"rearranges samples {shape_text(shape)}, which are too large for "
+                             "it; leave it out")
         dims = self.operations.shapes.get(name) or (shape[0], *self.pixels_of(shape))
         places = np.arange(math.prod(shape), dtype=np.int32)
         return TensorView(name, places.reshape(1, *dims), node)
 
     def unread(self, node: Node, which: int = 0) -> TensorView | None:
-        """The view that an input is, where no layer gives its order."""
+        """The view behind an input if no layer can produce its order, else None."""
         name = node.inputs[which]
         if name not in self.views or self.made(name) is not None:
             return None
         return self.views[name]
 
     def made(self, name: str) -> str | None:
-        """The layer that gives a tensor, added now where it is a view; None where none does."""
+        """The layer that produces a tensor, added now for a view; None if no layer can."""
         if name in self.later:
             self._make(self.later.pop(name))
         if name in self.views and name not in self.layer_names and name not in self._apart:
@@ -177,21 +175,21 @@ class Importer:
         return self.layer_names.get(name)
 
     def layer(self, name: str) -> str:
-        """The layer that gives a tensor.
+        """The layer that produces a tensor.
 
         Raises
         ------
         NodeError
-            None does.
+            No layer can produce the order of its values.
         """
-        found = self.made(name)
-        if found is None:
+        made = self.made(name)
+        if made is None:
             self._lost.add(name)
-            given = self.views[name]
-            raise given.node.error(
-                f"its values (samples {shape_text(given.index.shape[1:])}) stand in an order that "
-                "no layer has; chosen channels, boxes of pixels and features are supported")
-        return found
+            view = self.views[name]
+            raise view.node.error(
+                f"its values (samples {shape_text(view.index.shape[1:])}) are in an order that no "
+                "layer has; selections of channels, boxes of pixels and features are supported")
+        return made
 
     def _is_lost_constant(self, node: Node) -> bool:
         """Whether a node computes with the shape of a lost tensor."""
@@ -201,14 +199,14 @@ class Importer:
         return bool(self._lost_constants.intersection(node.inputs)) and known >= set(node.inputs)
 
     def _check_shape(self, node: Node) -> None:
-        """Compare a layer's shape with the source's; features may be images of one pixel there."""
-        wanted = image_of(self.operations.shapes.get(node.outputs[0], ()))
+        """Compare a layer's shape with the source's, where features may be images of one pixel."""
+        expected = image_of(self.operations.shapes.get(node.outputs[0], ()))
         shape = self.graph.shapes[self.layer_names[node.outputs[0]]]
-        if wanted and shape != wanted:
-            pixel = len(shape) == 1 and wanted[:1] == shape and math.prod(wanted[1:]) == 1
+        if expected and shape != expected:
+            pixel = len(shape) == 1 and expected[:1] == shape and math.prod(expected[1:]) == 1
             if not pixel:
-                raise node.error(f"gives samples {shape_text(wanted)} in the source, as a layer "
-                                 f"{shape_text(shape)}; this use of it is not supported")
+                raise node.error(f"gives samples {shape_text(expected)} in the source, but "
+                                 f"{shape_text(shape)} as a layer; this use is not supported")
 
     def _shape(self, node: Node) -> Constant:
         shape = np.array([BATCH, *self.sample_shape(node)[:1], *self.pixels(node)])
@@ -216,10 +214,10 @@ class Importer:
         return Constant.of(shape[start:node.integer("end", len(shape))])
 
     def _fold(self, node: Node) -> Constant:
-        """The output of a node whose inputs are all constants, or left out.
+        """The output of a node whose inputs are all constants or omitted.
 
-        Exporters compute the target of a reshape from shapes. Weights stay unread: they may lie in
-        an external file.
+        Exporters compute the targets of reshapes from shapes. Weights stay unread, because they may
+        be in an external file.
         """
         constants = [self.constants.get(name) for name in node.inputs]
         first = constants[0] if constants else None
@@ -240,44 +238,44 @@ class Importer:
                 raise ValueError(f"it has {values} values")
             value = node.compute([None if c is None else c.read() for c in constants])
             return Constant.of(value, origins)
-        except Exception as err:  # the values may not fit the operator in many ways
+        except Exception as err:  # whatever the operator raises on a file's constants
             why = " ".join(str(err).split())
             raise node.error(f"cannot be computed from constants ({why})") from err
 
     def source(self, node: Node, which: int = 0) -> str:
-        """Name of the layer that produces an input of the node."""
+        """Name of the layer that produces input number `which` of the node."""
         name = node.inputs[which] if which < len(node.inputs) else ""
         if name in self.layer_names or name in self.views or name in self.later:
             return self.layer(name)
         if name in self.constants:
             raise node.error(
-                f"input '{name}' is a constant; only what depends on the images is supported there")
+                f"input '{name}' is a constant; it must depend on the images to be supported")
         raise node.error(
             f"input '{name}' is a second output of another node, which is not supported")
 
     def sample_shape(self, node: Node, which: int = 0) -> Shape:
-        """Sample shape of an input of the node."""
+        """Sample shape of input number `which` of the node."""
         return self.graph.shapes[self.source(node, which)]
 
     def pixels_of(self, sample: Shape) -> Shape:
-        """Extents of the image axes of a sample, as the source has them."""
+        """Extents of a sample's image axes in the source; () for features."""
         return sample[-self.dimensions:] if len(sample) > 1 else ()
 
     def pixels(self, node: Node) -> Shape:
-        """Extents of the image axes of the node's first input, as the source has them."""
-        return self.sample_shape(node)[-self.dimensions:] if self.is_image(node) else ()
+        """Extents of the image axes of the node's first input in the source."""
+        return self.pixels_of(self.sample_shape(node))
 
     def is_image(self, node: Node) -> bool:
         """Whether the node's first input has image axes."""
         return len(self.sample_shape(node)) > 1
 
     def axis(self, node: Node, axis: int) -> int:
-        """Number of an axis of the node's first input, from 0."""
+        """An axis of the node's first input, counted from 0."""
         rank = self.dimensions + 2 if self.is_image(node) else 2
         return axis if axis >= 0 else axis + rank
 
     def constant(self, node: Node, which: int) -> Constant | None:
-        """An input that must be a constant; None if it is left out."""
+        """An input that must be a constant; None if it is omitted."""
         if which >= len(node.inputs) or not node.inputs[which]:
             return None
         if node.inputs[which] not in self.constants:
@@ -285,82 +283,81 @@ class Importer:
         return self.constants[node.inputs[which]]
 
     def value(self, node: Node, which: int) -> Array | None:
-        """The value of an input that must be a constant; None if it is left out."""
+        """The value of an input that must be a constant; None if it is omitted."""
         constant = self.constant(node, which)
         if constant is None:
             return None
         try:
             return constant.read()
-        except Exception as err:  # the constant lies in an external file
+        except Exception as err:  # it may be in an external file
             why = one_line(err)
             raise node.error(f"cannot read the constant '{node.inputs[which]}' ({why})") from err
 
     def number(self, node: Node, which: int, default: float) -> float:
-        """The value of an input that must be one constant number."""
+        """The value of an input that must be a single constant number."""
         value = self.value(node, which)
         if value is not None and value.size != 1:
             raise node.error(f"input '{node.inputs[which]}' must be one number")
         return default if value is None else decimal(value)
 
     def weights(self, node: Node, *which: int, transposed: bool = False) -> tuple[Constant, ...]:
-        """Inputs that are the weights of one layer; those left out are skipped.
+        """The given inputs without omitted ones, as the weights of one layer.
 
         Parameters
         ----------
         transposed : bool
-            The first is stored as [in, out].
+            Whether the first is stored as [in, out].
 
         Raises
         ------
         NodeError
             Another layer has the same weights.
         """
-        found = [(i, constant) for i in which if (constant := self.constant(node, i)) is not None]
-        if not found:
+        weights = [constant for i in which if (constant := self.constant(node, i)) is not None]
+        if not weights:
             raise node.error("has no weights")
-        stored = [constant.stored for _, constant in found]
+        stored = [constant.stored for constant in weights]
         names = ("" if transposed else stored[0], *stored[1:])
-        for _, constant in found if names not in self._layers_of else ():
+        for constant in weights if names not in self._layers_of else ():
             for origin in sorted(constant.origins):
                 owner = self._owners.setdefault(origin, node)
                 if owner is not node:
                     self._shared(node, owner, origin, len(constant.dims))
         if node.folded:
-            self.remark(node, "the exporter folded a batch normalisation into it, which is missing "
+            self.remark(node, "the exporter folded a batch normalization into it, which is missing "
                               "here; give the PyTorch module itself as --network")
-        self._note_training(node, [constant for _, constant in found])
+        self._note_training(node, weights)
         self._weights_of[node.outputs[0]] = names
-        return tuple(constant for _, constant in found)
+        return tuple(weights)
 
-    def _note_training(self, node: Node, found: Sequence[Constant]) -> None:
-        """Note how the source trains weights, if not as they are."""
-        if all(constant.frozen for constant in found):
+    def _note_training(self, node: Node, weights: Sequence[Constant]) -> None:
+        """Note weights that the source does not train as they are stored."""
+        if all(constant.frozen for constant in weights):
             self._trained[node.outputs[0]] = "frozen"
             return
-        for constant in found:
+        for constant in weights:
             otherwise = self.operations.exact_sharing and bool(constant.origins)
             if constant.remark and otherwise:
                 self._trained[node.outputs[0]] = "otherwise"
-                self.remark(node, f"what it multiplies or adds {constant.remark}: it can be "
-                                  "planned, but not run, as its weights are trained otherwise")
+                self.remark(node, f"a tensor used as weights {constant.remark}: the layer can be "
+                                  "planned, but not run")
             elif constant.remark:
-                self.remark(node, f"what it multiplies or adds {constant.remark}; here it is "
-                                  "trained")
+                self.remark(node, f"a tensor used as weights {constant.remark}; hpcpar trains it")
 
     def _shared(self, node: Node, owner: Node, origin: str, dimensions: int) -> None:
         if dimensions > 1 or self.operations.exact_sharing:
-            raise node.error(f"shares the weights '{origin}' with node '{owner.name}', but not all "
-                             "of them as they are; give each layer its own")
-        self.remark(node, f"shares the vector '{origin}' with '{owner.name}' in the file, as "
-                          "exporters also write equal ones; here each has its own")
+            raise node.error(f"shares the weights '{origin}' with node '{owner.name}'; give each "
+                             "layer its own, or share all of them unchanged in a PyTorch module")
+        self.remark(node, f"shares the vector '{origin}' with '{owner.name}' in the file, where "
+                          "exporters merge equal vectors; in hpcpar each layer has its own")
 
     def remark(self, node: Node, why: str) -> None:
-        """Note where a layer differs from its source."""
+        """Note a difference between a layer and its source."""
         self._remarks.append(node.error(why))
 
     def add(self, layer: type[Layer], node: Node, sources: Sequence[str] = (), suffix: str = "",
             **options: Option) -> str:
-        """Add a layer named after the node; it reads the node's first input by default."""
+        """Add a layer named after the node; by default, it reads the node's first input."""
         inputs = tuple(sources) or self.source(node)
         try:
             name = self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
@@ -377,7 +374,7 @@ class Importer:
         return name
 
     def _name(self, node: Node, suffix: str) -> str:
-        """PyTorch's module name where it is free, from the weight's name or the node's path.
+        """PyTorch's module name if it is free, from the weight's name or the node's path.
 
         The node ``/a/a.0/conv/Conv`` belongs to the module ``a.0.conv``.
         """
@@ -389,9 +386,9 @@ class Importer:
                 parts.pop()
             parts.append(part)
         path = ".".join(parts) or node.op.lower()
-        own = module if field == "weight" else ""
+        weighted = module if field == "weight" else ""
         candidates = itertools.chain(
-            (name + suffix for name in (own, ".".join(parts[:-1]), path) if name),
+            (name + suffix for name in (weighted, ".".join(parts[:-1]), path) if name),
             (f"{path}_{i}{suffix}" for i in itertools.count(2)))
-        taken = {"loss", *self.graph.shapes, *(self._modules - {own})}
+        taken = {"loss", *self.graph.shapes, *(self._modules - {weighted})}
         return next(name for name in candidates if name not in taken)

@@ -18,15 +18,15 @@ def load(path: str, shape: Shape | None = None) -> Network:
     Parameters
     ----------
     path : str
-        Path of the file. Weights are not read, and constants only from files in its folder.
+        Path of the file. Weights stay unread; constants may be in files in the same folder.
     shape : tuple of int, optional
         Sample shape that replaces the file's, for fully convolutional networks.
 
     Raises
     ------
     InputError
-        The package onnx or the file is missing, nodes have operators or options without a layer
-        in hpcpar, or shapes do not fit.
+        The package onnx or the file is missing, an operator or option has no layer in hpcpar, or
+        shapes do not fit.
     """
     file = read(path)
     return build(file, Path(path).stem, _sample_shape(file, shape))
@@ -37,7 +37,7 @@ def _sample_shape(file: Operations, given: Shape | None) -> Shape:
     sample = file.input_dims[1:]
     if len(sample) not in (2, 3, 4):
         raise InputError(f"{file.source}: the input '{file.input}' has {len(file.input_dims)} "
-                         "axes; images N x C x W, N x C x H x W or N x C x D x H x W are read")
+                         "axes; export images N x C x W, N x C x H x W or N x C x D x H x W")
     if given is not None:
         if len(given) != len(sample):
             raise InputError(f"{file.source}: images have {len(sample)} axes, not "

@@ -1,4 +1,4 @@
-"""Reading ONNX files into operators, free of the types of package onnx."""
+"""Reading ONNX files into operators, without types from the package onnx."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Ope
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
-#: Prefixes of weights that PyTorch's exporters computed.
+#: Prefix of weights that PyTorch's exporters computed.
 FOLDED = "onnx::Conv"
 
 
 def read(path: str) -> Operations:
-    """Read a file.
+    """The operators of an ONNX file.
 
     Raises
     ------
     InputError
-        The package onnx is missing, the file is missing or damaged, or it has several inputs or
+        The package onnx or the file is missing, or the file is damaged or has several inputs or
         outputs.
     """
     try:
@@ -52,15 +52,15 @@ def read(path: str) -> Operations:
         return Constant(tuple(tensor.dims), values, frozenset((tensor.name,)),
                         _remark(tensor.name, model.producer_name))
 
-    graph, opsets = model.graph, {each.domain: each.version for each in model.opset_import}
+    graph, opsets = model.graph, {opset.domain: opset.version for opset in model.opset_import}
 
     def compute(node: NodeProto, values: Sequence[Array | None]) -> Array:
         if any(a.HasField("sparse_tensor") or a.t.data_location == a.t.EXTERNAL
                for a in node.attribute):
             raise ValueError("its attribute is sparse or in an external file; store it as it is")
-        alone = onnx.helper.make_graph([node], "node", [], [])
+        single = onnx.helper.make_graph([node], "node", [], [])
         feeds = dict(zip(node.input, values, strict=True))
-        return np.asarray(evaluator(alone, opsets=opsets).run([node.output[0]], feeds)[0])
+        return np.asarray(evaluator(single, opsets=opsets).run([node.output[0]], feeds)[0])
 
     tensors = (*graph.initializer, *graph.input, *graph.output)
     if not all(isinstance(tensor.name, str) for tensor in tensors):
@@ -79,15 +79,15 @@ def read(path: str) -> Operations:
         if not node.output or not all(isinstance(word, str) for word in words):
             raise InputError(f"'{path}' is damaged at node {i}: a name is not text, or it has no "
                              "output; export it again")
-        early = [each for each in node.input if each not in made]
-        if early:
-            raise InputError(f"'{path}': node '{node.name}' ({node.op_type}) reads '{early[0]}', "
-                             "which no node before it makes; export it again, in order")
+        undefined = [tensor for tensor in node.input if tensor not in made]
+        if undefined:
+            raise InputError(f"'{path}': node '{node.name}' ({node.op_type}) reads "
+                             f"'{undefined[0]}' before any node computes it; export it again")
         made.update(node.output)
         attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         name = node.name or f"{node.op_type.lower()}{i}"
-        folded = any("FuseBatchNorm" in each.value for each in getattr(node, "metadata_props", ()))
+        folded = any("FuseBatchNorm" in prop.value for prop in getattr(node, "metadata_props", ()))
         nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes,
                           partial(compute, node), folded))
     dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
@@ -96,7 +96,7 @@ def read(path: str) -> Operations:
 
 
 def _external(tensor: TensorProto, kind: str, folder: str) -> Array:
-    """The values of a tensor in a file beside the model's, in its folder or below."""
+    """Values of a tensor from a file in the model's folder or below."""
     at = {entry.key: entry.value for entry in tensor.external_data}
     file, count = os.path.realpath(os.path.join(folder, at["location"])), math.prod(tensor.dims)
     if os.path.commonpath((folder, file)) != folder or not os.path.isfile(file):
@@ -109,12 +109,12 @@ def _external(tensor: TensorProto, kind: str, folder: str) -> Array:
 
 
 def _plain(value: Attribute) -> Attribute:
-    """An attribute; of single precision as the decimal that it stands for."""
+    """An attribute; single-precision numbers as their short decimals (0.1, not 0.10000000149)."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _remark(name: str, producer: str) -> str:
-    """Why a stored tensor is not what the exported module trained, if its name tells."""
+    """Why, by its name, a stored tensor is not one that the exported module trained; or ''."""
     if name.startswith(FOLDED):
         return "was computed at export, from batch normalisation or weight_norm"
     if producer == "pytorch" and not name.startswith("onnx::") and "." not in name:
@@ -123,7 +123,7 @@ def _remark(name: str, producer: str) -> str:
 
 
 def _inlined(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """All nodes; of PyTorch's conditional squeeze of an axis the squeeze."""
+    """All nodes, with PyTorch's conditional squeeze of an axis replaced by the squeeze."""
     for node in nodes:
         then = [a.g.node for a in node.attribute if a.name == "then_branch"]
         if then and then[0][-1].op_type == "Squeeze":

@@ -1,4 +1,4 @@
-"""The operators that become layers, by their names in ONNX."""
+"""Converters of operators to layers, by ONNX name."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ OPERATORS: dict[str, Conversion] = {
     "Unsqueeze": views.unsqueeze,
     "Upsample": windows.resize,
 }
-OPERATORS |= {name: views.of_values(OPERATORS[name]) for name in views.OF_VALUES}
+OPERATORS |= {name: views.elementwise(OPERATORS[name]) for name in views.ELEMENTWISE}
 
 
 def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
-    """Registers what converts operators of ONNX, by name, to a layer of one's own.
+    """Decorator that registers a function to convert ONNX operators, by name, to your own layer.
 
-    The function takes the `Importer` and the `Node`, adds layers and returns the last one's name.
+    The function takes the `Importer` and the `Node`, adds layers, and returns the last one's name.
     """
 
     def register(convert: Conversion) -> Conversion:
@@ -117,8 +117,8 @@ def build(operations: Operations, name: str, shape: Shape,
             raise InputError(f"{operations.source}: the output '{output}' does not depend on the "
                              f"input '{operations.input}'") from err
     if len(ends) > 1 and not loss.outside:
-        raise InputError(f"{operations.source} returns {len(ends)} tensors in training; a "
-                         "network has one output, leave auxiliary ones out (or write the loop "
+        raise InputError(f"{operations.source} returns {len(ends)} tensors in training, but a "
+                         "network has one output; leave auxiliary ones out (or write the loop "
                          "yourself: hpcpar.torch takes several)")
     pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
     try:
@@ -131,15 +131,15 @@ def build(operations: Operations, name: str, shape: Shape,
 
 
 def _frozen(graph: Graph, loss: type[Loss]) -> Iterator[str]:
-    """A note on layers that keep their first weights, which are random."""
+    """A note on frozen layers, which keep their random initial weights."""
     frozen = [layer.name for layer in graph.layers if layer.weights == "frozen"]
     if frozen and not loss.outside:
-        yield (f"the weights of {first_three(frozen)} are frozen: take those of the module "
+        yield (f"the weights of {first_three(frozen)} are frozen: load the module's weights "
                "with hpcpar weights from-torch and hpcpar run --resume --partial")
 
 
 def _unused(operations: Operations) -> Iterator[str]:
-    """A note on parameters of a module that its output does not depend on."""
+    """A note on parameters on which a module's output does not depend."""
     read = {name for node in operations.nodes for name in node.inputs}
     used = frozenset[str]().union(*(c.origins for name, c in operations.constants.items()
                                     if name in read))

@@ -1,6 +1,4 @@
-"""Operators of a network from elsewhere, in the words of ONNX: what is read from a file or a module
-before it becomes layers.
-"""
+"""Operators read from a file or a module, named as in ONNX, before they become layers."""
 
 from __future__ import annotations
 
@@ -14,20 +12,20 @@ import numpy.typing as npt
 
 from hpcpar.errors import InputError
 
-#: Placeholder for the number of samples in shapes, whatever the source was exported with.
+#: Placeholder for the number of samples in shapes.
 BATCH = -(1 << 40)
 Array = npt.NDArray[np.int64 | np.float64]
 Attribute = float | bytes | Sequence[int] | Sequence[float]
 
-#: Advice in the error for some common operators without a layer.
+#: Advice in errors for common operators without a layer.
 REMEDIES = {
     "softplus": "use ReLU or SiLU",
-    "detach.default": "no gradient passes there, which no layer does; leave it out",
+    "detach.default": "no layer stops gradients; leave it out",
     **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
                     "attention over pixels is out of scope"),
-    "depthtospace": "use an upsampling or a transposed convolution",
-    "pixelshuffle": "use an upsampling or a transposed convolution",
-    "batchnorm.default": "let it normalise by the batch when the module trains, and keep "
+    "depthtospace": "use upsampling or a transposed convolution",
+    "pixelshuffle": "use upsampling or a transposed convolution",
+    "batchnorm.default": "let it normalize by the batch when the module trains, and keep "
                          "track_running_stats=True for its evaluation",
     "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",
 }
@@ -40,20 +38,20 @@ class Constant:
     Attributes
     ----------
     dims : tuple of int
-        Its shape.
+        Shape.
     read : callable
-        Returns the values; never called for weights, which may lie in an external file.
+        Returns the values; never called for weights, which may be in an external file.
     origins : frozenset of str
-        Names of the stored tensors that it comes from; none for a literal.
+        Names of the stored tensors from which it comes; empty for a literal.
     remark : str
-        Why the source does not train it as it is, if so.
+        Why the source does not train the values as they are, or ''.
     computed : bool
-        Its values are not stored, but computed from `origins`.
+        Whether its values are computed from `origins` rather than stored.
     frozen : bool
-        The source stores it, and does not train it.
+        Whether the source stores it without training it.
     drops, kept : float
-        Random factors of whole samples: the share of samples for which it is 0, and its value
-        elsewhere.
+        For random factors of samples (stochastic depth): the share of samples with factor 0, and
+        the factor of the others.
     """
 
     dims: tuple[int, ...]
@@ -67,18 +65,18 @@ class Constant:
 
     @property
     def trained(self) -> bool:
-        """True where it is trained as it is."""
+        """True if the source trains the values as they are."""
         return bool(self.origins) and not self.remark
 
     @property
     def stored(self) -> str:
-        """The stored tensor whose values it has; empty where there is none."""
+        """Name of the stored tensor with the same values, or ''."""
         (name, *more) = sorted(self.origins) or [""]
         return "" if self.computed or more else name
 
     @staticmethod
     def of(value: Array, origins: frozenset[str] = frozenset()) -> Constant:
-        """A constant of known value, computed from `origins`."""
+        """A constant with a known value, computed from `origins`."""
         remark = "is a literal"
         if origins:
             remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
@@ -87,14 +85,14 @@ class Constant:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator. Only its first output may be used.
+    """One operator; only its first output may be used.
 
     Attributes
     ----------
     compute : callable
-        The first output from the values of all inputs.
+        Computes the first output from the values of all inputs.
     folded : bool
-        Whether an exporter folded a batch normalisation into it.
+        Whether an exporter folded a batch normalization into it.
     """
 
     op: str
@@ -106,7 +104,7 @@ class Node:
     folded: bool = False
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """An integer attribute, required unless it has a default."""
+        """An integer attribute; required if there is no default."""
         value = self.attributes.get(key, default)
         if not isinstance(value, int):
             raise self._wrong(key, "a whole number")
@@ -129,12 +127,12 @@ class Node:
     def integers(self, key: str, default: Iterable[int] = ()) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
         value = self.attributes.get(key, default)
-        if not isinstance(value, Iterable) or not all(isinstance(each, int) for each in value):
+        if not isinstance(value, Iterable) or not all(isinstance(item, int) for item in value):
             raise self._wrong(key, "a list of whole numbers")
         return tuple(cast(Iterable[int], value))
 
-    def _wrong(self, key: str, wanted: str) -> NodeError:
-        return self.error(f"attribute '{key}' is missing or is not {wanted}; export it again")
+    def _wrong(self, key: str, expected: str) -> NodeError:
+        return self.error(f"attribute '{key}' is missing or is not {expected}; export it again")
 
     def error(self, why: str) -> NodeError:
         """An error that names this node."""
@@ -142,15 +140,7 @@ class Node:
 
 
 class NodeError(InputError):
-    """An operator that cannot be converted.
-
-    Attributes
-    ----------
-    node : Node
-        The operator.
-    why : str
-        What is wrong, and the remedy.
-    """
+    """An operator `node` cannot be converted; `why` names the fault and the remedy."""
 
     def __init__(self, node: Node, why: str) -> None:
         super().__init__(f"node '{node.name}' ({node.op}): {why}")
@@ -164,18 +154,18 @@ class Operations:
     Attributes
     ----------
     source : str
-        The file or the module, as messages name it.
+        Name of the file or module in messages.
     nodes : tuple of Node
         The operators in order of execution.
     constants : dict
         Stored tensors by name.
     input_dims : tuple
-        Extents of the input, samples first; None where they are open.
+        Extents of the input, samples first; None for open extents.
     shapes : dict
-        Shape of a sample of each tensor, where the source tells.
+        Sample shapes of tensors, as far as the source states them.
     exact_sharing : bool
-        Whether one stored tensor of two layers means shared weights: exporters also store equal
-        vectors once.
+        Whether one tensor in two layers always means shared weights; exporters also merge equal
+        vectors.
     """
 
     source: str
@@ -188,7 +178,7 @@ class Operations:
     exact_sharing: bool = False
 
     def live(self) -> tuple[Node, ...]:
-        """The nodes that the outputs depend on, in order."""
+        """The nodes on which the outputs depend, in order."""
         needed, live = set(self.outputs), []
         for node in reversed(self.nodes):
             if needed & set(node.outputs):
@@ -198,7 +188,7 @@ class Operations:
 
 
 def grouped(errors: Sequence[NodeError]) -> list[str]:
-    """Messages of errors, one for each reason."""
+    """Error messages, one for all nodes with the same operator and fault."""
     groups: dict[tuple[str, str], list[str]] = {}
     for err in errors:
         groups.setdefault((err.node.op, err.why), []).append(f"'{err.node.name}'")
@@ -210,13 +200,12 @@ def grouped(errors: Sequence[NodeError]) -> list[str]:
 
 
 def first_three(names: Sequence[str]) -> str:
-    """The first three names, and the number of the others."""
+    """The first three names and the number of the others."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
 def decimal(value: Array) -> float:
-    """One number; of single precision as the decimal that it stands for, 1e-05 for 9.9999997e-06.
-    """
+    """One number; single precision as its short decimal, 1e-05 for 9.9999997e-06."""
     single = value.dtype == np.float32
     return float(str(np.float32(value.item()))) if single else float(value.item())

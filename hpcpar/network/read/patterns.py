@@ -1,6 +1,4 @@
-"""Groups of operators that stand for one layer: what exporters make of LRN, GELU, SiLU and group
-normalisation.
-"""
+"""Groups of operators to which exporters expand LRN, GELU, SiLU and group normalization."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ import numpy as np
 
 from hpcpar.network.read.operations import Node, Operations
 
-#: A tensor ("x"), a constant ("$a"), a number, or an operator of one of several names and its
-#: inputs ("Mul|Pow", "x", 2.0).
+#: A tensor ("x"), a constant ("$a"), a number, or an operator (alternatives separated by |) and its
+#: inputs: ("Mul|Pow", "x", 2.0).
 Template = str | float | tuple["Template", ...]
-#: Tensors by the names of a template, and nodes by their operators.
+#: Tensors by their names in a template, and nodes by their operators.
 Match = dict[str, str | Node]
 
 _WINDOW: Template = ("AveragePool", ("Pad", ("Reshape|Unsqueeze", ("Mul", "x", "x")), "pads"))
@@ -41,24 +39,24 @@ PATTERNS: tuple[tuple[str, Template, tuple[str, ...]], ...] = (
     ("GroupNormalization", _SCALED, ("x", "$weight", "$bias", "groups")),
     ("GroupNormalization", _GROUPS, ("x", "", "", "groups")),
 )
-#: Operators whose attributes the operator of a pattern takes over.
+#: Operators whose attributes the merged operator takes over.
 _ATTRIBUTES = ("AveragePool", "InstanceNormalization")
 
 
 class _Matcher:
-    """Finds patterns in the operators of a network."""
+    """Finds patterns among a network's operators."""
 
     def __init__(self, operations: Operations) -> None:
         self.constants = operations.constants
         self.makers = {node.outputs[0]: node for node in operations.nodes}
-        #: Tensors that do not depend on the input, nor on its shape.
+        #: Tensors that depend neither on the input nor on its shape.
         self.fixed = set(operations.constants)
         for node in operations.nodes:
             if node.op != "Shape" and self.fixed.issuperset(node.inputs):
                 self.fixed.update(node.outputs)
 
     def match(self, tensor: str, template: Template, found: Match) -> Match | None:
-        """`found` with what `tensor` adds to it; None if the tensor is not of this template."""
+        """`found` extended by the match of `tensor`; None if it does not match the template."""
         if isinstance(template, tuple):
             return self._match_node(self.makers.get(tensor), template, found)
         if isinstance(template, float):
@@ -76,14 +74,14 @@ class _Matcher:
         orders = itertools.permutations(node.inputs) if commutes else [node.inputs]
         for order in orders:
             now: Match | None = found | {node.op: node}
-            for tensor, wanted in zip(order, inputs, strict=False):
-                now = None if now is None else self.match(tensor, wanted, now)
+            for tensor, part in zip(order, inputs, strict=False):
+                now = None if now is None else self.match(tensor, part, now)
             if now is not None:
                 return now
         return None
 
     def _is_number(self, tensor: str, number: float) -> bool:
-        """Whether a tensor has this value, everywhere."""
+        """Whether every value of a tensor equals this number."""
         constant, maker = self.constants.get(tensor), self.makers.get(tensor)
         try:
             if constant is not None:
@@ -92,13 +90,13 @@ class _Matcher:
                 value = maker.compute([])
             else:
                 return False
-        except Exception:  # it lies in an external file
+        except Exception:  # it may be in an external file
             return False
         return bool(np.allclose(value, number, rtol=1e-6, atol=0))
 
 
 def merged(operations: Operations) -> Operations:
-    """The same operators, with one in place of each pattern."""
+    """The operators, with one in place of each pattern."""
     matcher = _Matcher(operations)
     nodes = tuple(_merge(matcher, node) for node in operations.nodes)
     done = replace(operations, nodes=nodes)
@@ -106,12 +104,12 @@ def merged(operations: Operations) -> Operations:
 
 
 def _merge(matcher: _Matcher, node: Node) -> Node:
-    """The operator that a node ends a pattern of, or the node."""
+    """The operator whose pattern ends in this node, or the node itself."""
     for op, template, inputs in PATTERNS:
         found = matcher.match(node.outputs[0], template, {})
         if found is not None:
             attributes = {key: value for name in _ATTRIBUTES if isinstance(
-                each := found.get(name), Node) for key, value in each.attributes.items()}
+                part := found.get(name), Node) for key, value in part.attributes.items()}
             return replace(node, op=op, inputs=tuple(str(found.get(i, "")) for i in inputs),
                            attributes=attributes)
     return node

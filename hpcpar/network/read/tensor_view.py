@@ -1,7 +1,7 @@
-"""A tensor of the source that has the values of a layer in another order, and the layers that
-give it: `Flatten`, `Select`, `Expand`, or none where the values stand as the layer has them.
+"""Source tensors with a layer's values in another order, and the layers that produce them:
+`Flatten`, `Unflatten`, `Select`, `Expand`, or none if the order is the layer's.
 
-Features count as images of one pixel wherever the source has them so.
+Features may be images with one pixel in the source.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from hpcpar.network.layers import Concat, Expand, Flatten, Select, Unflatten
 from hpcpar.network.layers.base import Layer, Shape, image_of
 from hpcpar.network.read.operations import Node
 
-#: An axis whose parts are joined or added has at most so many.
+#: Most parts along an axis that are joined or added.
 MOST_PARTS = 16
 Index = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class TensorView:
-    """A tensor of the source that has the values of a layer in another order.
+    """A source tensor with a layer's values in another order.
 
     Attributes
     ----------
     tensor : str
         The tensor that the layer computes.
     index : ndarray of int
-        [1, sample]: place of each value in a sample of the layer, in row-major order.
+        [1, ...]: row-major position of each value in a sample of the layer.
     node : Node
-        What made the view.
+        The node that made the view.
     """
 
     tensor: str
@@ -43,31 +43,31 @@ class TensorView:
     node: Node
 
     def last_axis(self, shape: Shape) -> bool:
-        """Whether the view has all pixels in order, and the channels behind them."""
+        """Whether the view has all pixels in order, with the channels last."""
         pixels = math.prod(shape[1:])
         return (self.index.size == math.prod(shape) and self.index.shape[-1] == shape[0]
                 and bool(np.array_equal(self.index.reshape(pixels, shape[0]),
                                         channels_last(shape).reshape(pixels, shape[0]))))
 
     def has_all(self, shape: Shape) -> bool:
-        """Whether the view has every value of a sample of this shape once."""
+        """Whether the view has every value of a sample of this shape exactly once."""
         places = np.sort(self.index, axis=None)
         return bool(np.array_equal(places, np.arange(math.prod(shape))))
 
 
 def channels_last(shape: Shape) -> Index:
-    """The view of an image [1, ..., C]."""
+    """Index of a view [1, ..., C] of an image with this sample shape."""
     places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
     return np.moveaxis(places, 0, -1)[None]
 
 
 class LayerMaker(Protocol):
-    """The importer, which adds layers."""
+    """The part of the importer that adds layers."""
 
     graph: Graph
 
     def layer(self, name: str) -> str:
-        """The layer that gives a tensor."""
+        """The layer that produces a tensor."""
 
     def add(self, layer: type[Layer], node: Node, sources: Sequence[str] = (), suffix: str = "",
             **options: Option) -> str:
@@ -75,64 +75,63 @@ class LayerMaker(Protocol):
 
 
 def layer_of(imp: LayerMaker, given: TensorView) -> str | None:
-    """The layer whose output is a view's tensor, added if needed; None where none is."""
+    """The layer that produces a view, added if needed; None if no layer can."""
     base = imp.layer(given.tensor)
-    shape, wanted = imp.graph.shapes[base], given.index.shape[1:]
+    shape, target = imp.graph.shapes[base], given.index.shape[1:]
     flat = given.index.ravel()
-    if math.prod(wanted[1:]) == 1:
-        wanted = wanted[:1]
-    image = image_of(wanted)  # two axes are those of a signal
+    if math.prod(target[1:]) == 1:
+        target = target[:1]
+    image = image_of(target)
     node = replace(given.node, inputs=(given.tensor,))
     if flat.size == math.prod(shape) and np.array_equal(flat, np.arange(flat.size)):
         if image == shape:
             return base
-        if len(wanted) == 1:
+        if len(target) == 1:
             return imp.add(Flatten, node, [base])
         if len(shape) == 1 and len(image) in (3, 4) and (
-                len(wanted) == 2 or wanted[-1] != flat.size):
+                len(target) == 2 or target[-1] != flat.size):
             return imp.add(Unflatten, node, [base], shape=image)
-    return _selected(imp, node, base, given.index.reshape(image) if len(wanted) > 1
+    return _selected(imp, node, base, given.index.reshape(image) if len(target) > 1
                      else flat, image)
 
 
-def _selected(imp: LayerMaker, node: Node, base: str, index: Index, wanted: Shape) -> str | None:
-    """Chosen channels of a layer, of all or a box of its pixels, or features spread over an image.
-    """
+def _selected(imp: LayerMaker, node: Node, base: str, index: Index, target: Shape) -> str | None:
+    """Selected channels of a layer, at all pixels or in a box, or features spread over an image."""
     shape = imp.graph.shapes[base]
     pixels = math.prod(shape[1:])
-    lines = index.reshape(wanted[0], -1)
-    if lines.shape[1] > 1 and len(wanted) in (3, 4) and not (lines != lines[:, :1]).any():
+    lines = index.reshape(target[0], -1)
+    if lines.shape[1] > 1 and len(target) in (3, 4) and not (lines != lines[:, :1]).any():
         features = base if len(shape) == 1 else imp.add(Flatten, node, [base])
-        return imp.add(Expand, node, [_picked(imp, node, features, lines[:, 0])], size=wanted[1:])
-    if len(shape) != len(wanted):
+        return imp.add(Expand, node, [_picked(imp, node, features, lines[:, 0])], size=target[1:])
+    if len(shape) != len(target):
         return None
-    channels, places = np.divmod(index.reshape(wanted[0], -1), pixels)
+    channels, places = np.divmod(index.reshape(target[0], -1), pixels)
     if (channels != channels[:, :1]).any():
         return None
     if len(shape) == 1:
         return _picked(imp, node, base, channels[:, 0])
     if (places != places[:1]).any():
-        return _joined(imp, node, base, index.reshape(wanted[0], -1), places, wanted)
-    box = _box(np.unravel_index(places[0].reshape(wanted[1:]), shape[1:]))
+        return _joined(imp, node, base, index.reshape(target[0], -1), places, target)
+    box = _box(np.unravel_index(places[0].reshape(target[1:]), shape[1:]))
     if box is None:
         return None
     begin, step = box
-    whole = wanted[1:] == shape[1:]
-    options = {} if whole else {"begin": begin, "step": step, "size": wanted[1:]}
+    whole = target[1:] == shape[1:]
+    options = {} if whole else {"begin": begin, "step": step, "size": target[1:]}
     return _picked(imp, node, base, channels[:, 0], options)
 
 
 def _joined(imp: LayerMaker, node: Node, base: str, index: Index, places: Index,
-            wanted: Shape) -> str | None:
-    """Channels of different pixels, as where pixels become channels: parts of one kind each,
-    joined, and put in order.
+            target: Shape) -> str | None:
+    """Channels taken from different pixels, as in space-to-depth: one selection for each set of
+    pixels, joined and put in order.
     """
     kinds = np.unique(places, axis=0, return_inverse=True)[1].ravel()
     parts = [np.flatnonzero(kinds == kind) for kind in range(int(kinds.max()) + 1)]
     if len(parts) > MOST_PARTS:
         return None
-    chosen = [_selected(imp, node, base, index[part].reshape(-1, *wanted[1:]),
-                        (len(part), *wanted[1:])) for part in parts]
+    chosen = [_selected(imp, node, base, index[part].reshape(-1, *target[1:]),
+                        (len(part), *target[1:])) for part in parts]
     if None in chosen:
         return None
     joined = imp.add(Concat, node, [str(name) for name in chosen])
@@ -141,17 +140,17 @@ def _joined(imp: LayerMaker, node: Node, base: str, index: Index, places: Index,
 
 def _picked(imp: LayerMaker, node: Node, base: str, channels: Index,
             options: Mapping[str, Shape] | None = None) -> str:
-    """The layer itself where all channels stay."""
+    """A selection of channels and pixels; the layer itself if it keeps everything."""
     count = imp.graph.shapes[base][0]
-    every = len(channels) == count and np.array_equal(channels, np.arange(count))
-    if every and not options:
+    all_channels = len(channels) == count and np.array_equal(channels, np.arange(count))
+    if all_channels and not options:
         return base
-    picked = () if every else tuple(int(c) for c in channels)
+    picked = () if all_channels else tuple(int(c) for c in channels)
     return imp.add(Select, node, [base], "", channels=picked, **(options or {}))
 
 
 def _box(places: tuple[Index, ...]) -> tuple[Shape, Shape] | None:
-    """First index and step along each axis, if indices are those of a box."""
+    """First index and step along each axis if the indices form a box, else None."""
     begin, step = [], []
     for axis, along in enumerate(places):
         line = np.moveaxis(along, axis, 0).reshape(along.shape[axis], -1)

@@ -1,4 +1,4 @@
-"""Networks from PyTorch modules, by ``torch.export``."""
+"""Networks from PyTorch modules, traced with ``torch.export``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.fx import Node as FxNode
     from torch.nn import Module
 
-#: Samples that the module is traced with; layers know nothing of it.
+#: Batch size of the trace; it does not affect the layers.
 SAMPLES = 2
 
 
@@ -41,9 +41,10 @@ def is_module(value: object) -> bool:
 
 
 def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntropy) -> Network:
-    """The network of a PyTorch module: layers and options, without the values of the weights.
+    """The network of a PyTorch module: layers and options, without the weights' values.
 
-    Layers are named as the modules, and computed as in training. Any device and type will do.
+    Layers have the names of the modules and compute as in training. The module may be on any device
+    and have any dtype.
 
     Parameters
     ----------
@@ -52,28 +53,28 @@ def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntr
     shape : tuple of int
         Sample shape, (C, W), (C, H, W) or (C, D, H, W).
     loss : type of Loss
-        What training minimises.
+        The loss to append.
 
     Raises
     ------
     InputError
-        PyTorch is missing, cannot trace the module, or the module does what no layer does.
+        PyTorch is missing or cannot trace the module, or an operator of the module has no layer.
     """
     return traced(module, shape, loss).network
 
 
 @dataclass(frozen=True)
 class TracedModule:
-    """A module's network, and what connects both.
+    """A module's network and the interface of the module.
 
     Attributes
     ----------
     input : tuple of int
-        Shape of a sample.
+        Sample shape of the input.
     outputs : tuple of tuple of int
-        Shape of a sample of each of the module's outputs.
+        Sample shape of each of the module's outputs.
     structure : object
-        How the module returns them: a tree of PyTorch's.
+        PyTorch's tree (pytree) of the returned outputs.
     """
 
     network: Network
@@ -83,7 +84,7 @@ class TracedModule:
 
 
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
-    """The network of a module with its names; see `from_torch`."""
+    """The network of a module with the module's interface; see `from_torch`."""
     operations, structure = _trace(module, tuple(shape))
     network = build(operations, type(module).__name__, tuple(shape), loss)
     outputs = tuple(operations.shapes[output] for output in operations.outputs)
@@ -91,7 +92,7 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
 
 
 def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
-    """The operators of a module in training, and how it returns its outputs."""
+    """The operators of a module in training mode, and the tree of its outputs."""
     name = type(module).__name__
     try:
         torch = importlib.import_module("torch")
@@ -121,7 +122,7 @@ class _Reader:
         self.constants: dict[str, Constant] = {}
         self.shapes: dict[str, Shape] = {}
         self.nodes: list[Node] = []
-        #: Name of the tensor that a node's value is now: operators in place change it.
+        #: Name of the tensor with a node's current value, which in-place operators change.
         self.tensors: dict[FxNode, str] = {}
         self.input = ""
         signature = program.graph_signature
@@ -187,7 +188,7 @@ class _Reader:
             self._replace(fx)
 
     def _item(self, fx: FxNode) -> None:
-        """One of the tensors that an operator returns."""
+        """One of several tensors that an operator returns."""
         source, which = cast("tuple[FxNode, int]", tuple(fx.args))
         call, _, _ = self._arguments(source)
         if call.name not in PARTS:
@@ -208,24 +209,24 @@ class _Reader:
         self._append(fx, *words)
 
     def _arguments(self, fx: FxNode) -> tuple[Call, tuple[str, ...], bool]:
-        """A call in our words, the tensors that it reads, and whether it works in place."""
+        """The call of a node, the tensors that it reads, and whether it works in place."""
         schema = fx.target._schema
-        values = {each.name: each.default_value for each in schema.arguments}
+        values = {argument.name: argument.default_value for argument in schema.arguments}
         values |= dict(zip(values, fx.args, strict=False)) | dict(fx.kwargs)
         given = {name: self._named(value) for name, value in values.items()}
         name = schema.name.rpartition("::")[2]
-        inputs = tuple(v for each in given.values()
-                       for v in (each if isinstance(each, list) else [each])
-                       if isinstance(v, Tensor))
+        inputs = tuple(item for value in given.values()
+                       for item in (value if isinstance(value, list) else [value])
+                       if isinstance(item, Tensor))
         first = next((v for v in pytree_leaves(list(fx.args)) if v in self.tensors), fx)
         call = Call(name.removesuffix("_"), fx.name, given, _sample(fx),
                     _sample(cast("FxNode", first)))
         return call, inputs, name.endswith("_")
 
     def _named(self, value: object) -> object:
-        """An argument with names of tensors."""
+        """An argument with tensors replaced by their names."""
         if isinstance(value, list | tuple):
-            return [self._named(each) for each in value]
+            return [self._named(item) for item in value]
         return Tensor(self.tensors[cast("FxNode", value)]) if hasattr(value, "users") else value
 
     def _append(self, fx: FxNode, op: str, inputs: tuple[str, ...],
@@ -237,8 +238,8 @@ class _Reader:
                                attributes))
 
     def _computed(self, fx: FxNode, call: Call, inputs: tuple[str, ...]) -> Constant:
-        """A tensor computed from constants only: a stored one in another shape, random factors of
-        samples, or one whose value is not known.
+        """A tensor computed from constants: a reshaped stored tensor, random factors of samples, or
+        a tensor with unknown values.
         """
         first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
         if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous"):
@@ -257,20 +258,20 @@ class _Reader:
         return Constant(_shape(fx), _unread, origins, remark, computed=True)
 
     def _share(self, sum_: FxNode) -> float | None:
-        """The number that is added to uniform random ones of each sample."""
+        """The number added to one uniform random number per sample, or None."""
         numbers = [value for value in sum_.args if isinstance(value, int | float)]
         others = [value for value in sum_.args if hasattr(value, "target")]
         uniform = [value for value in others if "rand." in str(cast("FxNode", value).target)]
         return float(numbers[0]) if len(numbers) == 1 and uniform else None
 
     def _replace(self, fx: FxNode) -> None:
-        """After an operator in place its argument has the new value."""
+        """Gives the argument of an in-place operator its new value."""
         changed = cast("FxNode", fx.args[0])
         views = [user for user in changed.users if user is not fx and _is_view(user)]
         base = cast("FxNode", changed.args[0]) if _is_view(changed) else None
         if views or (base is not None and len(base.users) > 1):
             raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
-                             "has another shape elsewhere; use the operator that returns a new one")
+                             "has other views; use the operator that returns a new tensor")
         self.tensors[changed] = fx.name
 
 
@@ -279,8 +280,8 @@ def pytree_leaves(value: object) -> Iterator[object]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from pytree_leaves(each)
+        for item in value:
+            yield from pytree_leaves(item)
     else:
         yield value
 
@@ -294,12 +295,12 @@ def _is_view(fx: FxNode) -> bool:
 
 
 def _shape(fx: FxNode) -> Shape:
-    """Shape of a node's (first) value."""
+    """Shape of a node's first value."""
     value = fx.meta.get("val")
     value = value[0] if isinstance(value, list | tuple) else value
     return tuple(getattr(value, "shape", ()))
 
 
 def _sample(fx: FxNode) -> Shape:
-    """Shape of a sample."""
+    """Sample shape of a node's first value."""
     return _shape(fx)[1:]

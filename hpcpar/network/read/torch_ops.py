@@ -1,4 +1,4 @@
-"""PyTorch's operators (ATen) in the words of ONNX."""
+"""Translation of PyTorch's operators (ATen) to ONNX's."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.operations import Array, Attribute, Constant
 
-#: Operators that keep all values; only the shape of their result says what they do.
+#: Operators that keep all values in order; the shape of the result defines them.
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view",
             "view_as", "reshape_as")
-#: Operators whose tensors have no values yet.
+#: Operators that return uninitialized tensors.
 EMPTY = ("empty", "new_empty", "empty_like")
-#: Operators of several tensors, each a part of the first argument along an axis.
+#: Operators that return several parts of the first argument along an axis.
 PARTS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
 _MODES = {"circular": b"wrap", "replicate": b"edge"}
 
 
 class UnknownCall(Exception):
-    """A call that has no translation: of a variant of an operator with other arguments."""
+    """A call without a translation: a variant of an operator with unsupported arguments."""
 
 
 class Tensor(str):
@@ -35,12 +35,14 @@ class Call:
 
     Attributes
     ----------
+    result : str
+        Name of the result.
     values : dict
         Arguments by name: tensors, numbers, lists.
     shape, input_shape : tuple of int
-        Of a sample of the result and of the first argument.
+        Sample shapes of the result and of the first argument.
     literals : dict
-        Constants that the operator in ONNX's words has and the call has not; filled in here.
+        Constants that the translation adds as inputs of the ONNX operator.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Call:
     literals: dict[str, Constant] = field(default_factory=dict)
 
     def tensors(self, *names: str) -> tuple[str, ...]:
-        """Names of tensors; numbers become constants, and what is left out ''."""
+        """Names of tensor arguments; numbers become constants, and omitted arguments ''."""
         return tuple(self._tensor(self.values.get(name)) for name in names)
 
     def _tensor(self, value: object) -> str:
@@ -62,56 +64,57 @@ class Call:
         return self.literal(np.asarray(value))
 
     def literal(self, value: Array) -> str:
-        """Name of a constant of this value."""
+        """Name of a new constant with this value."""
         name = f"{self.result}.{len(self.literals)}"
         self.literals[name] = Constant.of(value)
         return name
 
     def number(self, name: str) -> float:
-        """A number."""
+        """A number argument."""
         value = self.values.get(name)
         if not isinstance(value, int | float):
             raise UnknownCall
         return value
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """One integer or several."""
+        """An argument of one or several integers."""
         value = self.values.get(name)
-        found = value if isinstance(value, list) else [value]
-        if not all(isinstance(each, int) for each in found):
+        numbers = value if isinstance(value, list) else [value]
+        if not all(isinstance(number, int) for number in numbers):
             raise UnknownCall
-        return tuple(found)
+        return tuple(numbers)
 
-    def each(self, name: str) -> Shape:
-        """An integer for each image axis."""
-        found = self.integers(name)
-        return found * self.dimensions if len(found) == 1 else found
+    def per_axis(self, name: str) -> Shape:
+        """An argument of one integer per image axis, or one for all axes."""
+        numbers = self.integers(name)
+        return numbers * self.dimensions if len(numbers) == 1 else numbers
 
     @property
     def dimensions(self) -> int:
-        """Number of image axes, by the operator's name."""
+        """Number of image axes, from the operator's name."""
         return int(self.name.rstrip("d")[-1])
 
 
+#: Name, inputs and attributes of an ONNX operator.
 Words = tuple[str, tuple[str, ...], Mapping[str, Attribute]]
 Translation = Callable[[Call], Words]
 
 
 def _plain(op: str, *names: str, **attributes: Attribute) -> Translation:
-    """An operator of the same tensors."""
+    """An operator with the same tensors and fixed attributes."""
     return lambda call: (op, call.tensors(*names or ("self",)), attributes)
 
 
 def _numbers(op: str, tensor: str = "self", **names: str) -> Translation:
-    """An operator of one tensor whose attributes are numbers of the call."""
+    """An operator on one tensor whose attributes are number arguments of the call."""
     return lambda call: (op, call.tensors(tensor), {
         key: call.number(name) for key, name in names.items()
         if call.values.get(name) is not None})
 
 
 def _windows(call: Call) -> dict[str, Attribute]:
-    return {"strides": call.each("stride"), "pads": call.each("padding") * 2,
-            "dilations": call.each("dilation"), "group": int(call.number("groups"))}
+    return {"strides": call.per_axis("stride"), "pads": call.per_axis("padding") * 2,
+            "dilations": call.per_axis("dilation"), "group": int(call.number("groups"))}
 
 
 def _convolution(call: Call) -> Words:
@@ -125,21 +128,21 @@ def _convolution(call: Call) -> Words:
 
 def _transposed(call: Call) -> Words:
     return ("ConvTranspose", call.tensors("input", "weight", "bias"),
-            _windows(call) | {"output_padding": call.each("output_padding")})
+            _windows(call) | {"output_padding": call.per_axis("output_padding")})
 
 
 def _pool(op: str) -> Translation:
     def translate(call: Call) -> Words:
-        kernel = call.each("kernel_size")
+        kernel = call.per_axis("kernel_size")
         attributes: dict[str, Attribute] = {
-            "kernel_shape": kernel, "strides": call.each("stride") or kernel,
-            "pads": call.each("padding") * 2, "ceil_mode": int(call.number("ceil_mode"))}
+            "kernel_shape": kernel, "strides": call.per_axis("stride") or kernel,
+            "pads": call.per_axis("padding") * 2, "ceil_mode": int(call.number("ceil_mode"))}
         if op == "AveragePool":
             attributes["count_include_pad"] = int(call.number("count_include_pad"))
             if call.values.get("divisor_override") is not None:
                 raise UnknownCall
         else:
-            attributes["dilations"] = call.each("dilation")
+            attributes["dilations"] = call.per_axis("dilation")
         return op, call.tensors("self"), attributes
     return translate
 
@@ -159,16 +162,16 @@ def _over(op: str) -> Translation:
 def _norm(op: str, **attributes: str) -> Translation:
     def translate(call: Call) -> Words:
         if not call.values.get("training", True) or not call.values.get("use_input_stats", True):
-            raise UnknownCall  # of running statistics
+            raise UnknownCall  # normalizes by running statistics in training
         keeps = call.values.get("running_mean") is not None
         if op in ("BatchNormalization", "InstanceNormalization") and keeps != (op[0] == "B"):
-            raise UnknownCall  # evaluated by other statistics than ours
-        found: dict[str, Attribute] = {k: call.number(name) for k, name in attributes.items()}
-        if "momentum" in found:
-            found["momentum"] = 1 - call.number("momentum")
+            raise UnknownCall  # layers evaluate with other statistics
+        numbers: dict[str, Attribute] = {k: call.number(name) for k, name in attributes.items()}
+        if "momentum" in numbers:
+            numbers["momentum"] = 1 - call.number("momentum")
         if op == "LayerNormalization":
-            found["axis"] = len(call.shape) + 1 - len(call.integers("normalized_shape"))
-        return op, call.tensors("input", "weight", "bias"), found
+            numbers["axis"] = len(call.shape) + 1 - len(call.integers("normalized_shape"))
+        return op, call.tensors("input", "weight", "bias"), numbers
     return translate
 
 
@@ -195,7 +198,7 @@ def _concat(call: Call) -> Words:
 
 
 def _pad(call: Call) -> Words:
-    """Pads are listed from the last axis on, before and after each."""
+    """Pad; PyTorch lists pads from the last axis to the first, before and after each."""
     given = list(call.integers("pad"))
     rank = len(call.input_shape) + 1
     given += [0] * (2 * rank - len(given))
@@ -215,7 +218,7 @@ def _resize(mode: bytes) -> Translation:
         extents = zip(given, call.input_shape[1:], call.shape[1:], strict=False)
         for factor, before, after in extents:
             if before * factor != after and not corners:
-                raise UnknownCall  # it places the pixels by the factor
+                raise UnknownCall  # PyTorch places pixels by the factor, not by the extents
         sizes = call.literal(np.array([1, *call.shape]))
         return ("Resize", (*call.tensors("input" if "input" in call.values else "self"), "", "",
                            sizes), {
@@ -247,10 +250,10 @@ def _transpose(call: Call) -> Words:
 
 def _slice(call: Call) -> Words:
     values = (call.values.get(name) for name in ("start", "end", "dim", "step"))
-    usual = (0, (1 << 62), 0, 1)
+    defaults = (0, (1 << 62), 0, 1)
     return "Slice", (*call.tensors("self"), *(
-        call.literal(np.array([u if v is None else v]))
-        for u, v in zip(usual, values, strict=True))), {}
+        call.literal(np.array([default if v is None else v]))
+        for default, v in zip(defaults, values, strict=True))), {}
 
 
 def _select(call: Call) -> Words:
@@ -299,7 +302,7 @@ def _axis(op: str) -> Translation:
                          {"axis": int(call.number("dim")) % (len(call.shape) + 1)})
 
 
-#: Operators by their names in ATen, without the underscore of those that work in place.
+#: Translations by ATen name, without the underscore of in-place operators.
 TRANSLATIONS: dict[str, Translation] = {
     "adaptive_avg_pool": _adaptive("AdaptiveAveragePool"),
     "adaptive_max_pool": _adaptive("AdaptiveMaxPool"),
@@ -373,9 +376,9 @@ TRANSLATIONS: dict[str, Translation] = {
 
 
 def reads_torch(*operators: str) -> Callable[[Translation], Translation]:
-    """Registers what puts operators of PyTorch, by their names in ATen, in the words of ONNX.
+    """Decorator that registers a function to translate PyTorch operators, by ATen name, to ONNX.
 
-    The function takes the `Call`, and returns the operator's name, its tensors and its attributes.
+    The function takes the `Call` and returns the operator's name, inputs and attributes.
     """
 
     def register(translate: Translation) -> Translation:

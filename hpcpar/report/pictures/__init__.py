@@ -1,4 +1,4 @@
-"""Common parts of all pictures: matplotlib, which is optional, colours, and atomic writing."""
+"""Shared parts of all pictures: optional matplotlib, colors, and atomic writing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hpcpar.files import atomic_path
 from hpcpar.schedule.steps import Phase
 
 _OKABE_ITO = ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#E69F00", "#56B4E9")
-#: Colours of the phases, safe for the colour-blind.
+#: Color-blind safe colors of the phases.
 COLOURS = dict(zip((phase.value for phase in Phase), _OKABE_ITO, strict=True))
 
 
 def pyplot() -> Any:
-    """Returns matplotlib.pyplot, set to draw into files unless a notebook or program uses it too.
+    """matplotlib.pyplot, set to draw into files unless a notebook or program already uses it.
 
     Raises
     ------
@@ -37,12 +37,12 @@ def pyplot() -> Any:
 
 def panels(plt: Any, count: int, width: float, height: float, more: float,
            **options: Any) -> tuple[Any, Any]:
-    """A figure, and its array of axes, at most four in a row.
+    """A figure with an array of axes, at most four per row.
 
     Parameters
     ----------
     width, height : float
-        Of one panel (inch).
+        Size of one panel (inch).
     more : float
         Height of the legend (inch).
     """
@@ -56,10 +56,10 @@ def panels(plt: Any, count: int, width: float, height: float, more: float,
 
 
 def finish(plt: Any, figure: Any, path: str | None, dpi: int) -> Any:
-    """Returns a figure, which `save` has written where there is a path.
+    """Saves a figure if a path is given, and returns it.
 
-    A notebook shows the figures that are open at the end of a cell: the one that the cell returns
-    is closed, so that it is shown once.
+    A notebook shows all figures that are open at the end of a cell. The returned figure is closed,
+    so that it appears only once.
     """
     if path is not None:
         save(plt, figure, path, dpi)

@@ -1,6 +1,4 @@
-"""The plot of simulated against measured: phases of every run, loss curves, layers, and the largest
-deviations.
-"""
+"""The plot of predicted against measured: phases, loss curves, layers and deviations."""
 
 from __future__ import annotations
 
@@ -16,20 +14,20 @@ from hpcpar.report.rows import BUBBLE, PARTS, Row, Split, Times, whole
 from hpcpar.report.tables import percent
 from hpcpar.report.tables.compare_table import signed
 
-#: The sides of a comparison: their field in `Times`, and the colour of layers.
+#: Side of a comparison -> its field in `Times`, and the color of layers.
 _SIDES = {"predicted": ("predicted_s", "#9BC3E6"), "measured": ("measured_s", "#0072B2")}
 _PHASES = COLOURS | {BUBBLE: "#BBBBBB"}
 #: Parts in words.
 _NAMES = {"compute": "compute", "communication": "exposed communication",
           "waiting": "waiting for ranks"}
 _HATCHES = {"communication": "////", "waiting": "...."}
-#: How a layer's part differs from its compute.
+#: Styles that distinguish a layer's other parts from compute.
 _EDGES: dict[str, dict[str, Any]] = {
     "communication": {"edgecolor": "#D55E00", "linewidth": 0.8},
     "waiting": {"edgecolor": "#444444", "linewidth": 0.8, "color": "white"},
 }
-#: Runs whose layers are drawn, layers of a run, and deviations: more would not be readable.
-_MOST, _LAYERS, _TERMS = 4, 40, 8
+#: Limits for readability: runs whose layers are drawn, layers of a run, and deviations.
+_RUNS, _LAYERS, _TERMS = 4, 40, 8
 _CAUSES = {"compute": "#0072B2", "communication": "#D55E00", "waiting": "#444444",
            "bubble": "#999999", "between": "#CC79A7"}
 
@@ -48,7 +46,7 @@ def _quartiles(axes: Any, x: float, times: Times, below: float = 0.0, **style: A
 
 
 def _phases(axes: Any, rows: Sequence[Row]) -> None:
-    """Two stacked bars per run, predicted and measured; communication and waiting are hatched."""
+    """Draws predicted and measured bars per run; communication and waiting are hatched."""
     places, top = [], 0.0
     for i, row in enumerate(rows):
         for x, side in ((i - 0.2, "predicted"), (i + 0.2, "measured")):
@@ -60,7 +58,7 @@ def _phases(axes: Any, rows: Sequence[Row]) -> None:
                         axes.bar(x, piece, 0.36, bottom=height, color=_PHASES[phase],
                                  edgecolor="white", linewidth=0.6, hatch=_HATCHES.get(part))
                         height += piece
-            # the whole iteration: a mark, as a median is not the sum of means
+            # a mark for the whole iteration, since a median is not the sum of means
             axes.plot([x - 0.18, x + 0.18], [total, total], color="black", linewidth=1.8)
             places.append(x)
             top = max(top, height, total)
@@ -96,7 +94,7 @@ def _occurs(rows: Sequence[Row], part: str) -> bool:
 
 
 def _title(rows: Sequence[Row]) -> str:
-    """Network, machine and batch where all runs share them."""
+    """Network, machine and batch, if all runs share them."""
     facts = [{row.network for row in rows},
              {f" on {row.record.machine['name']}" for row in rows if row.record.machine},
              {f", batch {row.record.plan['batch']}" for row in rows}]
@@ -117,7 +115,7 @@ def _loss(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _longest(layers: dict[str, Split]) -> list[str]:
-    """The names of the longest layers, in the order of the schedule."""
+    """The names of the longest layers, in schedule order."""
     def longest_s(name: str) -> float:
         times = whole(layers[name])
         return max(times.measured_s, times.predicted_s)
@@ -127,7 +125,7 @@ def _longest(layers: dict[str, Split]) -> list[str]:
 
 
 def _layers(axes: Any, row: Row) -> None:
-    """Two stacked bars per layer, predicted and measured; quartiles at each measured part's end."""
+    """Draws predicted and measured bars per layer, with quartiles at each measured part's end."""
     names, top = _longest(row.layers), 0.0
     at = np.arange(len(names))
     for shift, (side, (_, colour)) in zip((-0.2, 0.2), _SIDES.items(), strict=True):
@@ -158,8 +156,8 @@ def _layers(axes: Any, row: Row) -> None:
 
 
 def _terms(axes: Any, row: Row) -> None:
-    """The largest deviations as bars: to the right the terms that took longer than predicted."""
-    axes.set_title("Not foreseen (measured less predicted)", fontsize=10)
+    """Draws the largest deviations as bars; terms slower than predicted point to the right."""
+    axes.set_title("Deviations (measured less predicted)", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     shown = row.terms[:_TERMS]
     values = [1e3 * t.excess_s for t in shown]
@@ -177,20 +175,11 @@ def _terms(axes: Any, row: Row) -> None:
 
 
 def plot(rows: Sequence[Row], path: str | None = None) -> Any:
-    """Draws and returns the figure, with the layers of the first four runs.
-
-    Parameters
-    ----------
-    path : str, optional
-        File that is written: PNG, or another format of matplotlib, by its suffix.
-
-    Raises
-    ------
-    InputError
-        No matplotlib, an unknown suffix, or the file cannot be written.
+    """Draws and returns the figure, with the layers of the first four runs; the suffix of `path`
+    selects the format.
     """
     plt = pyplot()
-    shown = rows[:_MOST]
+    shown = rows[:_RUNS]
     width = max(15.0, 9.5 + 1.4 * len(rows))
     figure = plt.figure(figsize=(width, 4.6 + 3.8 * len(shown)), layout="constrained")
     above, *below = figure.subfigures(1 + len(shown), 1, height_ratios=[4.6, *[3.8] * len(shown)],

@@ -1,5 +1,5 @@
 """Pictures of predictions: bars in the style of Gholami et al., Fig 6, 7 and 10, or curves over the
-number of ranks where each has few strategies.
+number of ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hpcpar.errors import InputError
 from hpcpar.report.pictures import finish, panels, pyplot
 from hpcpar.simulation.price_plan import Prediction
 
-#: Parts of an iteration from the bottom of a bar, and their style.
+#: Parts of an iteration and their style, from the bottom of a bar.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("compute", {"color": "#4c78a8"}),
     (
@@ -23,11 +23,11 @@ PARTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("bubble", {"color": "#bbbbbb"}),
 )
 
-#: Bars of a panel in which the slowest would hide the others.
+#: Number of bars in a panel if the slowest would dwarf the others.
 BEST = 6
-#: Ratio of the slowest to the fastest bar from which on the others would vanish.
-HIDES = 5.0
-#: Up to this many strategies, and from this many numbers of ranks on, curves replace bars.
+#: Ratio of the slowest to the fastest bar above which the slowest dwarfs the others.
+DWARFS = 5.0
+#: Curves replace bars for at most this many strategies and at least this many numbers of ranks.
 FEW_STRATEGIES, MANY_RANKS = 3, 3
 
 
@@ -45,7 +45,7 @@ def fill_bar(axes: Any, at: float, width: float, values: Sequence[float],
 def parts_s(p: Prediction) -> tuple[float, float, float, float]:
     """The parts of an iteration (s), in the order of `PARTS`.
 
-    Communication is the exposed one; that of gradients is batch-parallel.
+    All communication is exposed; gradients' communication is batch-parallel.
     """
     gradient = sum(s.exposed_s for s in p.of_stage(p.longest_stage) if s.is_comm
                    and s.phase == "gradient")
@@ -53,7 +53,7 @@ def parts_s(p: Prediction) -> tuple[float, float, float, float]:
 
 
 def label(p: Prediction) -> str:
-    """The strategy's grid; its name where it has none."""
+    """The strategy's grid, or its name if it has none."""
     return p.strategy.partition(":")[2] or p.strategy
 
 
@@ -64,15 +64,15 @@ def speedup(p: Prediction, data: Prediction) -> tuple[float, float]:
 
 
 def _seconds(p: Prediction) -> tuple[float, ...]:
-    """The parts of an epoch where its size is known, else of an iteration."""
+    """The parts of an epoch if its size is known, else of an iteration."""
     iterations = p.epoch_s / p.iteration_s if p.epoch_s and p.iteration_s else 1.0
     return tuple(part * iterations for part in parts_s(p))
 
 
 def _visible(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """All predictions, or the fastest few where the slowest would hide the others."""
+    """All predictions, or the fastest few if the slowest would dwarf the others."""
     by_time = sorted(predictions, key=lambda p: sum(_seconds(p)))
-    if sum(_seconds(by_time[-1])) <= HIDES * sum(_seconds(by_time[0])):
+    if sum(_seconds(by_time[-1])) <= DWARFS * sum(_seconds(by_time[0])):
         return list(predictions)
     best = by_time[:BEST]
     return [p for p in predictions if p in best]
@@ -93,7 +93,7 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
     total, comm = speedup(shown[fastest], data) if data is not None else (1.0, 1.0)
     if total > 1.005:
         inner = "" if math.isinf(comm) else f" ({comm:.1f}x)"
-        # the text is wider than a bar: keep clear of the neighbours
+        # the text is wider than a bar: place it above the neighbors
         near = bottom[max(0, fastest - 2): fastest + 3]
         axes.annotate(f"{total:.1f}x{inner}", (fastest, bottom[fastest]),
                       (fastest, max(near) + 0.03 * max(bottom)), ha="center", va="bottom",
@@ -106,7 +106,7 @@ def _unit(predictions: Sequence[Prediction]) -> str:
 
 
 def _curves(plt: Any, predictions: Sequence[Prediction]) -> Any:
-    """Time over the number of ranks: a line for each strategy, a dashed one for what is exposed."""
+    """Draws time over the number of ranks: a line per strategy, dashed for the exposed part."""
     figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
     for strategy in dict.fromkeys(p.strategy for p in predictions):
         ours = sorted((p for p in predictions if p.strategy == strategy), key=lambda p: p.ranks)
@@ -128,7 +128,7 @@ def _curves(plt: Any, predictions: Sequence[Prediction]) -> Any:
 
 
 def _bars(plt: Any, predictions: Sequence[Prediction], data: Mapping[int, Prediction]) -> Any:
-    """Stacked bars, one panel per number of ranks."""
+    """Draws stacked bars, one panel per number of ranks."""
     ranks = sorted({p.ranks for p in predictions})
     figure, grid = panels(plt, len(ranks), 3.4, 3.1, 0.6)
     for axes, p in zip(grid.flat, ranks, strict=False):
@@ -141,7 +141,7 @@ def _bars(plt: Any, predictions: Sequence[Prediction], data: Mapping[int, Predic
 
 
 def _few(predictions: Sequence[Prediction]) -> bool:
-    """True where curves over the number of ranks say more than bars."""
+    """True if curves over the number of ranks show more than bars."""
     strategies = {p.strategy for p in predictions}
     return (len(strategies) <= FEW_STRATEGIES
             and len({p.ranks for p in predictions}) >= MANY_RANKS)
@@ -149,21 +149,13 @@ def _few(predictions: Sequence[Prediction]) -> bool:
 
 def bars(predictions: Sequence[Prediction], data: Mapping[int, Prediction],
          path: str | None = None) -> Any:
-    """Draws stacked bars, one panel per number of ranks, or curves where each has few strategies;
-    returns the figure.
+    """Draws stacked bars, one panel per number of ranks, or curves if there are few strategies.
 
     Parameters
     ----------
     data : mapping
-        Data parallelism by number of ranks: the reference for the speedups printed over the best
-        bar (in parentheses: of communication).
-    path : str, optional
-        File that is written; its suffix chooses PNG, PDF or SVG.
-
-    Raises
-    ------
-    InputError
-        matplotlib is missing, or the file cannot be written.
+        Number of ranks -> data parallelism, the reference of the speedups above the best bar (in
+        parentheses: of communication).
     """
     if not predictions:
         raise InputError("nothing to plot: every strategy was skipped; choose fewer sample parts "

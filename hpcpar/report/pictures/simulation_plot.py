@@ -1,4 +1,4 @@
-"""A simulation drawn: the iterations, and what every rank does in one."""
+"""The plot of a simulation: its iterations, and the time of every rank in one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from hpcpar.report.tables.simulated import SimulationReport, summary
 _PARTS = (("compute", "#0072B2"), ("communication", "#E69F00"), ("waiting", "#DDDDDD"))
 
 
-def plot(of: SimulationReport, path: str | None = None) -> Any:
-    """Draws one panel of iterations and one of ranks; returns the figure.
-
-    Raises
-    ------
-    InputError
-        No matplotlib, an unknown ending, or the file cannot be written.
-    """
+def plot(report: SimulationReport, path: str | None = None) -> Any:
+    """Draws one panel of iterations and one of ranks; returns the figure."""
     plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
-    times_ms = 1e3 * of.played.iteration_s
+    times_ms = 1e3 * report.played.iteration_s
     left.hist(times_ms, bins=min(30, max(5, len(times_ms) // 4)), color="#56B4E9")
-    left.axvline(1e3 * of.predicted_s, color="black", linestyle="--", label="predicted")
-    left.axvline(1e3 * of.played.mean_s, color="#D55E00", label="simulated, mean")
+    left.axvline(1e3 * report.predicted_s, color="black", linestyle="--", label="predicted")
+    left.axvline(1e3 * report.played.mean_s, color="#D55E00", label="simulated, mean")
     left.set(xlabel="time of an iteration (ms)", ylabel="iterations")
-    each = of.played
+    each = report.played
     order = np.argsort(each.compute_s, kind="stable")
     below = np.zeros(len(order))
     for (name, colour), seconds in zip(
@@ -42,5 +36,5 @@ def plot(of: SimulationReport, path: str | None = None) -> Any:
         axes.legend(fontsize=8, frameon=False, loc="lower center", ncols=entries,
                     bbox_to_anchor=(0.5, 1.0))
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(summary(of), fontsize=9)
+    figure.suptitle(summary(report), fontsize=9)
     return finish(plt, figure, path, 130)

@@ -1,4 +1,4 @@
-"""The pictures of a scaling study: lines are predictions, points with error bars measurements."""
+"""The pictures of a scaling study: lines are predictions, points are measurements."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from hpcpar.report.pictures import panels, pyplot, save
 from hpcpar.report.pictures.prediction_bars import PARTS, fill_bar
 from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 
-#: Colours (Okabe and Ito) and markers of strategies, in their order.
+#: Colors (Okabe and Ito) and markers of strategies, in order.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: The pictures, and their headings.
+#: Picture -> heading.
 PICTURES = {"time": "Time of an iteration", "efficiency": "Parallel efficiency",
             "parts": "Computing and exposed communication", "node-hours": "Cost of an epoch"}
 #: Formats of each picture.
 SUFFIXES = (".png", ".svg")
 _WIDTH, _HEIGHT, DPI = 7.2, 4.6, 150
-#: Horizontal distance between strategies' points, in widths of the picture: error bars must not
-#: overlap.
+#: Horizontal distance between strategies' points, as a fraction of the width, so that error bars do
+#: not overlap.
 _ASIDE = 0.024
 
 
 def _styles(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of every strategy."""
+    """Color and marker of every strategy."""
     return {strategy: {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
             for i, strategy in enumerate(dict.fromkeys(p.strategy for p in points))}
 
@@ -33,7 +33,7 @@ def _curves(axes: Any, points: Sequence[Point], value: Callable[[Point, str], fl
             inverse: bool = False) -> None:
     """Draws a line of predictions and points of measurements for each strategy.
 
-    `inverse` tells that values are inversely proportional to time.
+    `inverse` values are inversely proportional to time.
     """
     styles = _styles(points)
     low, high = _range(points)
@@ -76,7 +76,7 @@ def _ranks_axis(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
-    """Explains the colours and markers of strategies, and lines and points."""
+    """Explains colors, markers, lines and points."""
     grey = "#777777"
     keys = {strategy: plt.Line2D([], [], **style, linewidth=1.6, markersize=6)
             for strategy, style in _styles(points).items()}
@@ -126,7 +126,7 @@ def _efficiency(axes: Any, points: Sequence[Point]) -> None:
 
     _curves(axes, points, percent, inverse=True)
     axes.axhline(100, color="black", linestyle="--", linewidth=1, zorder=0)
-    # the points have to be inside the picture, error bars need not
+    # points must be inside the picture; error bars need not be
     highest = max((v for p in points for side in over if (v := percent(p, side)) is not None),
                   default=0.0)
     axes.set_ylim(0, 1.1 * max(100.0, highest))
@@ -141,14 +141,14 @@ def _node_hours(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _parts_s(parts: IterationParts) -> tuple[float, ...]:
-    """In the order of `PARTS`."""
+    """The parts of an iteration, in the order of `PARTS`."""
     return parts.compute_s, parts.gradient_s, parts.other_s, parts.bubble_s
 
 
 def _bars(axes: Any, points: Sequence[Point]) -> float:
     """Draws the strategies on one number of ranks; returns the height of the tallest bar.
 
-    Pale bars are predicted, full ones measured.
+    Pale bars are predictions, solid bars measurements.
     """
     top = 0.0
     for i, p in enumerate(points):
@@ -193,7 +193,7 @@ def _bars_figure(plt: Any, points: Sequence[Point]) -> Any:
 
 
 def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
-    """Draws the figures of `PICTURES`, of points of which one at least has a prediction.
+    """Draws the figures of `PICTURES`; at least one point must have a prediction.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
 
 
 def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list[tuple[str, str]]:
-    """Draws all pictures; returns the name without suffix, and the heading, of each.
+    """Draws all pictures; returns their names without suffix, and their headings.
 
     Parameters
     ----------

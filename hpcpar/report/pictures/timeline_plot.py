@@ -1,6 +1,4 @@
-"""Predicted timelines drawn one above the other, in the manner of DeePa's Fig 15: what computes,
-what travels, and who waits.
-"""
+"""Predicted timelines in stacked panels, in the style of DeePa's Fig 15."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from hpcpar.report.traces.perfetto import Stream, by_stream, gaps, streams, titl
 from hpcpar.simulation.price_plan import Prediction
 
 _OTHER = "#777777"
-#: Hatched: computing stands still, and what it waits for.
+#: Hatching of the pauses of computing, and of the communication that it waits for.
 _WAITING: dict[str, Any] = {"facecolor": "none", "edgecolor": "#333333", "hatch": "//////",
                             "linewidth": 0.0, "zorder": 2}
 _WAITS = "computing waits"
@@ -22,9 +20,9 @@ _HEIGHT = 0.8
 
 
 def _panel(axes: Any, prediction: Prediction) -> set[str]:
-    """Draws one timeline; returns the phases that occur.
+    """Draws one timeline; returns its phases.
 
-    Rows are hatched during the pauses of computing, and for the communication during them.
+    Pauses of computing are hatched, and so is the communication during them.
     """
     rows = streams(prediction)
     pauses = {stream.stage: gaps(prediction, stream.stage) for stream in rows if stream.computes}
@@ -67,19 +65,7 @@ def _legend(figure: Any, plt: Any, phases: set[str]) -> None:
 
 
 def timelines(predictions: Sequence[Prediction], path: str | None = None) -> Any:
-    """Draws one panel per prediction over one time axis; returns the figure.
-
-    Parameters
-    ----------
-    predictions : sequence of Prediction
-        From top to bottom.
-    path : str, optional
-        File that is written: PNG, PDF or SVG, by its ending.
-
-    Raises
-    ------
-    InputError
-        Nothing to draw, no matplotlib, an unknown ending, or the file cannot be written.
+    """Draws one panel per prediction on a shared time axis, from top to bottom; returns the figure.
     """
     if not predictions:
         raise InputError(

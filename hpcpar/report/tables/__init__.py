@@ -1,4 +1,4 @@
-"""Text for people: results on stdout, notes on stderr; tables whose columns fit the width."""
+"""Text for people: results on stdout, notes on stderr, tables that fit the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNLIMITED = 100_000
 
 
 class ResultConsole(Console):
-    """Stdout: as wide as the terminal, as COLUMNS says, or `PLAIN_WIDTH`."""
+    """Stdout, as wide as the terminal or COLUMNS; else `PLAIN_WIDTH`."""
 
     def __init__(self, wide: bool = False) -> None:
         self.known_width = sys.stdout.isatty() or whole_number("COLUMNS") is not None
@@ -33,18 +33,18 @@ class ResultConsole(Console):
         super().__init__(highlight=False, width=_UNLIMITED if wide else width)
 
     def on_broken_pipe(self) -> None:
-        """Leaves a closed pipe to the caller, as a plain write does."""
+        """Leaves a closed pipe to the caller, as ``print`` does."""
         raise
 
 
 def say(text: str) -> None:
-    """Prints a note on stderr, broken only on a terminal."""
+    """Prints a note on stderr, wrapped only on a terminal."""
     out = Console(stderr=True, highlight=False)
     out.print(visible(text), markup=False, soft_wrap=not out.is_terminal)
 
 
 def show_line(text: str) -> None:
-    """Prints a sentence of the results on stdout, broken only where the width is known."""
+    """Prints a sentence of the results on stdout, wrapped only if the width is known."""
     out = ResultConsole()
     out.print(visible(text), markup=False, soft_wrap=not out.known_width)
 
@@ -56,13 +56,11 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], l
     Parameters
     ----------
     left : int
-        The first so many columns are text, the others are aligned to the right.
+        Number of text columns at the left; other columns are right-aligned.
     text : sequence of str
-        Further columns that are text.
+        Further text columns.
     drop : sequence of str
-        Columns that are left out where the table is too wide, the first one first.
-    wide : bool
-        Leaves none out.
+        Columns to leave out of a table that is too wide, in this order; none if `wide`.
     """
     out = ResultConsole(wide)
     cells = [[visible(str(cell)) for cell in row] for row in rows]
@@ -75,11 +73,11 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], l
     out.print(visible(title), style="bold", markup=False)
     out.print(_table(shown, out.is_terminal))
     if gone:
-        say(f"note: too narrow for {', '.join(gone)}: --wide shows all")
+        say(f"note: columns left out to fit the width: {', '.join(gone)}; --wide shows all")
 
 
 def _table(columns: Sequence[tuple[bool, str, Sequence[str]]], framed: bool) -> Table:
-    """A table of columns: whether it is text, its name and its cells."""
+    """A table; each column says whether it is text, and has a name and cells."""
     table = Table(box=box.SIMPLE_HEAD if framed else None, pad_edge=False)
     for text, name, _ in columns:
         table.add_column(name, justify="left" if text else "right", no_wrap=not text,
@@ -90,12 +88,12 @@ def _table(columns: Sequence[tuple[bool, str, Sequence[str]]], framed: bool) -> 
 
 
 def _width(table: Table) -> int:
-    """Width of a table that nothing folds."""
+    """Width of a table whose cells are not wrapped."""
     return Console(file=io.StringIO(), width=_UNLIMITED).measure(table).maximum
 
 
 def seconds(value: float | None) -> str:
-    """A duration as people say it: 76.7 ms, 4.2 s, 3 min 20 s, 19 h 40 min."""
+    """A duration in familiar units: 76.7 ms, 4.2 s, 3 min 20 s, 19 h 40 min."""
     if value is None:
         return "-"
     if value < 0:
@@ -111,25 +109,25 @@ def seconds(value: float | None) -> str:
 
 
 def between(value_s: float, interval_s: tuple[float, float] | None) -> str:
-    """A duration and its 90% interval, where that is known: 22.5 ms (21.9 to 23.4)."""
-    told = seconds(value_s)
+    """A duration with its 90% interval, if known: 22.5 ms (21.9 to 23.4)."""
+    value = seconds(value_s)
     if interval_s is None:
-        return told
+        return value
     ends = [seconds(end) for end in interval_s]
-    _, *unit = told.split()
+    _, *unit = value.split()
     if len(unit) == 1 and all(end.endswith(f" {unit[0]}") for end in ends):
         ends = [end.split()[0] for end in ends]
-    return f"{told} ({' to '.join(ends)})"
+    return f"{value} ({' to '.join(ends)})"
 
 
 def ends(value_s: float, trust: Trust) -> list[str]:
-    """The ends of a 90% interval: of two digits where nothing was measured."""
+    """The ends of a 90% interval, with two digits unless it is calibrated."""
     digits = "" if trust.calibrated else ".2g"
     return [seconds(float(format(end_s, digits))) for end_s in trust.interval_s(value_s)]
 
 
 def span(value_s: float, trust: Trust) -> str:
-    """A 90% interval, its unit once, and where it comes from: 22 to 44 ms: calibrated."""
+    """A 90% interval with its basis, the unit written once: 22 to 44 ms: calibrated."""
     low, high = ends(value_s, trust)
     number, *unit = low.split()
     low = number if unit == high.split()[1:] and len(unit) == 1 else low
@@ -137,20 +135,20 @@ def span(value_s: float, trust: Trust) -> str:
 
 
 def trusted(value_s: float, takes: str, trust: Trust) -> str:
-    """A predicted time, what takes it, and its interval: about 31 ms an iteration (22 to 44 ms:
-    data sheet of the T4, not calibrated; ...).
+    """A predicted time with its interval: about 31 ms an iteration (22 to 44 ms: data sheet of the
+    T4, not calibrated; ...).
     """
     about = seconds(value_s) if trust.calibrated else f"about {seconds(float(f'{value_s:.2g}'))}"
     return f"{about} {takes} ({span(value_s, trust)})"
 
 
 def percent(value: float | None) -> str:
-    """An accuracy; below 0 it is shown as 0."""
+    """An accuracy in percent; negative values appear as 0."""
     return "-" if value is None else f"{max(0.0, value):.1%}"
 
 
 def amount(value: float, unit: str = "B") -> str:
-    """A quantity with a decimal prefix (kB, MB, Gflop)."""
+    """A quantity with a decimal prefix: 3.2 MB, 1.4 Gflop."""
     for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale:
             return f"{value / scale:.3g} {prefix}{unit}"

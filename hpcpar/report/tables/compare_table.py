@@ -1,4 +1,4 @@
-"""Tables of simulated against measured for people, and the same as rows of plain data."""
+"""Predicted against measured: tables for people, and rows of plain data."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hpcpar.report.tables import amount, percent, say, seconds, show, show_line
 from hpcpar.report.tables.answer import of_comparison, of_pixels
 from hpcpar.train.run_record import SIMULATED
 
-#: Terms and layers in the tables, unless all are asked for.
+#: Terms and layers shown, except with --all.
 _TERMS, _LAYERS = 10, 16
 
 
 def quartiles(times: Times) -> str:
-    """The middle half of the iterations."""
+    """The quartiles of the iterations, as a range."""
     if times.low_s is None or times.high_s is None:
         return "-"
     low, high = seconds(times.low_s), seconds(times.high_s)
@@ -24,7 +24,7 @@ def quartiles(times: Times) -> str:
 
 
 def csv_rows(rows: Sequence[Row]) -> Iterator[dict[str, object]]:
-    """Every time of every run as a row of plain data: its run, what it measures, and its share."""
+    """One row of plain data per time: its run, its subject, and the predicted and measured time."""
     for row in rows:
         run = {name: getattr(row, name) for name in ("file", "network", "strategy", "ranks")}
         for of, times in (("iteration", row.iteration), ("epoch", row.epoch)):
@@ -37,7 +37,7 @@ def csv_rows(rows: Sequence[Row]) -> Iterator[dict[str, object]]:
 
 
 def signed(value: float) -> str:
-    """A difference of times."""
+    """A time difference with its sign."""
     return seconds(value) if value < 0 else f"+{seconds(value)}"
 
 
@@ -60,7 +60,7 @@ def _show_runs(rows: Sequence[Row], wide: bool) -> None:
 
 
 def _show_splits(title: str, of: str, splits: Mapping[str, Split], wide: bool) -> None:
-    """A line for each part of a phase, layer or step that takes time."""
+    """One line per part of a phase, layer or step that takes time."""
     lines = []
     for name, parts in splits.items():
         shown = [(part, t) for part, t in parts.items() if t.measured_s or t.predicted_s]
@@ -78,34 +78,29 @@ def _show_terms(row: Row, most: int, wide: bool) -> None:
               seconds(t.measured_s)) for t in row.terms[:most]]
     rest = row.terms[most:]
     if rest:
-        lines.append(("", f"{len(rest)} others together", signed(sum(t.excess_s for t in rest)),
+        lines.append(("", f"{len(rest)} others", signed(sum(t.excess_s for t in rest)),
                       f"{sum(t.share for t in rest):+.0%}",
                       seconds(sum(t.predicted_s for t in rest)),
                       seconds(sum(t.measured_s for t in rest))))
-    show("\nWhere the time went that was not foreseen",
+    show("\nWhere the unexpected time went",
          ("cause", "what", "off by", "share", "predicted", "measured"), lines, left=2,
          drop=("share", "predicted", "measured"), wide=wide)
     by_cause = {cause: sum(t.excess_s for t in row.terms if t.cause == cause)
                 for cause in dict.fromkeys(t.cause for t in row.terms)}
     sums = ", ".join(f"{cause} {signed(excess)}" for cause, excess in by_cause.items())
-    show_line(f"in sum: {sums}; together {signed(sum(by_cause.values()))}")
+    show_line(f"by cause: {sums}; in all {signed(sum(by_cause.values()))}")
 
 
-def most_off(layers: Mapping[str, Split], most: int) -> dict[str, Split]:
-    """The layers that are most off, in the order of the schedule."""
+def most_off(layers: Mapping[str, Split], count: int) -> dict[str, Split]:
+    """The layers with the largest deviations, in schedule order."""
     by_size = sorted(layers, key=lambda name: -abs(whole(layers[name]).excess_s))
-    return {name: parts for name, parts in layers.items() if name in by_size[:most]}
+    return {name: parts for name, parts in layers.items() if name in by_size[:count]}
 
 
 def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False) -> None:
-    """Prints all tables: the runs, then the phases, layers and terms of each.
+    """Prints a table of the runs, then tables of the phases, layers and terms of each.
 
-    Parameters
-    ----------
-    everything : bool
-        All layers and terms, and every step.
-    wide : bool
-        All columns, however narrow the terminal is.
+    `everything` shows all layers, terms and steps; `wide` shows all columns.
     """
     show_line(of_comparison(rows, mean_accuracy(rows)))
     _show_runs(rows, wide)
@@ -116,13 +111,13 @@ def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False)
         say(f"note: {shared}")
     for row in rows:
         if row.record.ranks[0].device == SIMULATED:
-            say(f"note: {row.record.path} is a simulation: the column measured has simulated times")
+            say(f"note: {row.record.path} is a simulation: its measured times are simulated")
     compared = ", ".join(f"{row.compared} of {row.record.iterations}" for row in rows)
-    show_line(f"\nMeasured after the warm-up ({compared} iterations): an iteration is the slowest "
-         "rank's median; its parts are those of the rank that computes longest, the mean without "
-         "the extreme tenths. Communication is what computing does not hide; waiting is the part "
-         "of it before the last partner took part. Shares are of all deviations, whatever their "
-         "sign.")
+    show_line(f"\nMeasured after the warm-up ({compared} iterations). The iteration is the slowest "
+              "rank's median. Its parts come from the rank that computes longest: means without "
+              "the slowest and fastest tenth of the iterations. Communication is exposed "
+              "communication; waiting ends when the last partner arrives. Shares refer to the "
+              "sum of absolute deviations.")
 
 
 def _show_one(row: Row, everything: bool, wide: bool) -> None:
@@ -130,8 +125,8 @@ def _show_one(row: Row, everything: bool, wide: bool) -> None:
     show_line(f"\n{where}: an epoch of {row.batches_per_epoch} iterations, predicted "
         f"{seconds(row.epoch.predicted_s)}, measured {seconds(row.epoch.measured_s)}")
     if row.record.missing:
-        show_line(f"{row.record.missing} iterations are missing: the run was killed before it had "
-                  "recorded them, and resumed from a checkpoint after them")
+        show_line(f"{row.record.missing} iterations are missing: the run was killed before it "
+                  "recorded them, and resumed from a later checkpoint")
     if row.memory_bytes is not None:
         show_line(f"arrays of the largest rank: predicted {amount(row.predicted_memory_bytes)}, "
             f"allocated {amount(row.memory_bytes)}")
@@ -141,15 +136,15 @@ def _show_one(row: Row, everything: bool, wide: bool) -> None:
     layers, some = row.layers, ""
     if len(layers) > _LAYERS and not everything:
         layers = most_off(layers, _LAYERS)
-        some = f", the {_LAYERS} of {len(row.layers)} that are most off (all with --all)"
+        some = f", the {_LAYERS} of {len(row.layers)} with the largest deviations (--all: all)"
     _show_splits(f"\n{where}, one iteration by layer{some}", "layer", layers, wide)
     if everything:
         _show_splits(f"\n{where}, one iteration by step", "step",
                      {step.name: step.parts for step in row.steps}, wide)
     _show_terms(row, len(row.terms) if everything else _TERMS, wide)
     if not row.tells_waiting and row.ranks > 1:
-        show_line("No iteration with kept times of steps is compared: waiting for other ranks is "
-                  "shown as communication.")
+        show_line("The record keeps no step times of the compared iterations: waiting for other "
+                  "ranks counts as communication.")
     if row.test_accuracy is not None:
         pixels = row.test_pixels
         of = "" if pixels is None else f" of pixels ({of_pixels(pixels.to_json())})"

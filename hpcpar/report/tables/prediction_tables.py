@@ -14,7 +14,7 @@ from hpcpar.report.tables.answer import legend
 from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.simulation.price_plan import LayerCost, Prediction
 
-#: Columns of predictions that a narrow table leaves out, the first one first.
+#: Columns that a narrow table of predictions leaves out, in this order.
 _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "exposed",
             "epoch", "x best")
 
@@ -22,7 +22,7 @@ _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "
 def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False) -> None:
     """One line per prediction; * marks the fastest that fits, per number of ranks.
 
-    A note tells where a calibrated table covers only some of the compute times.
+    A note follows if the calibrated table covers only part of the compute time.
     """
     fastest: dict[int, Prediction] = {}
     for p in sorted(predictions, key=lambda p: p.iteration_s):
@@ -48,7 +48,7 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     if precision != "fp32":
         title += f", {precision}"
     if mode:
-        title += f", batch normalisation {'over the whole batch' if mode == 'sync' else mode}"
+        title += f", batch normalization {'over the whole batch' if mode == 'sync' else mode}"
     show(title, columns, rows, drop=[name for name in _DROPPED if name in columns], wide=wide)
     starred = "the fastest that fits" + ", on each number of ranks" * (len(fastest) > 1)
     marked = starred if fastest and len(predictions) > 1 else ""
@@ -58,13 +58,13 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     covered = [p.measured_compute for p in predictions]
     if max(covered) > 0.0 and min(covered) < 0.999:
         say(f"note: the machine's calibrated table covers {min(covered):.0%} to {max(covered):.0%} "
-            "of the compute time of these plans, a roofline gives the rest; measure them all with: "
+            "of these plans' compute time, and a roofline gives the rest; measure all of it with: "
             "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
 
 
 def say_limits(predictions: Sequence[Prediction]) -> None:
-    """A warning where the rate is a data sheet's peak; a note on the plan that passes the limits of
-    scaling furthest, with the names of others.
+    """Warns about rates that are a data sheet's peak; notes the plan that most exceeds its scaling
+    limits, and names the others.
     """
     for warning in {p.trust.warning for p in predictions} - {""}:
         say(warning)
@@ -72,18 +72,18 @@ def say_limits(predictions: Sequence[Prediction]) -> None:
                     key=lambda p: -max(x.idle_ranks / x.ranks for x in p.limits))
     if passed:
         p, others = passed[0], [f"{o.strategy} on {o.ranks}" for o in passed[1:]]
-        say(f"note: {p.strategy} on {p.ranks} ranks is beyond its limits: "
+        say(f"note: {p.strategy} on {p.ranks} ranks exceeds its limits: "
             f"{limits_in_words(p.limits)}"
-            + (f"; beyond theirs, too: {', '.join(others[:4])}" if others else "")
+            + (f"; so do {', '.join(others[:4])}" if others else "")
             + (f" and {len(others) - 4} more" if len(others) > 4 else ""))
 
 
 def show_layers(p: Prediction, wide: bool = False) -> None:
-    """One line per group of neighbouring layers that are cut alike.
+    """One line per group of consecutive layers that are cut alike.
 
-    Layers also belong together whose sums are scattered as the layers behind them are cut. Each
-    stage of a pipeline has its own lines, with its first and last rank. Memory is that of the
-    largest rank at the moment of its peak, and adds up to the prediction's.
+    A layer whose partial sums are scattered joins the next layers if they are cut the same way.
+    Each stage of a pipeline has its own lines, with its first and last rank. The memory column
+    describes the largest rank at its peak, and adds up to the prediction's memory.
     """
     staged = any(row.first_rank for row in p.layers)
     rows = []
@@ -102,47 +102,49 @@ def show_layers(p: Prediction, wide: bool = False) -> None:
     show(f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}",
          ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory at peak"),
          rows, left=2, drop=("sent/rank", "communication", "compute"), wide=wide)
-    show_line("memory at peak: weights, what layers keep, and the blocks and messages alive at the "
-              f"peak of the largest rank; together {amount(p.memory_bytes)}")
+    show_line("memory at peak: weights, kept data, and the blocks and messages alive at the peak "
+              f"of the largest rank; {amount(p.memory_bytes)} in all")
 
 
 def _process_line(each: Sequence[ProcessMemory]) -> str:
-    """Memory of a process beside its arrays: the same for all plans, but for the images."""
+    """Memory of a process besides its arrays; plans differ only in their prefetched images."""
     first = each[0]
     parts = (("interpreter", first.interpreter_bytes), ("MPI", first.mpi_bytes),
              ("set-up", first.set_up_bytes), ("kernels", first.kernels_bytes))
     known = ", ".join(f"{name} {amount(size)}" for name, size in parts)
-    return (f"beside these arrays each process holds about {_range([p.total_bytes for p in each])}:"
-            f" {known}, images read ahead {_range([p.read_ahead_bytes for p in each])}")
+    total, images = (_range([getattr(p, name) for p in each])
+                     for name in ("total_bytes", "read_ahead_bytes"))
+    return (f"besides these arrays, each process holds about {total}: {known}, prefetched images "
+            f"{images}")
 
 
 def _range(sizes: Sequence[int]) -> str:
-    """As 4 MB, or 4 MB to 12 MB."""
+    """The range of sizes: 4 MB, or 4 MB to 12 MB."""
     least, most = amount(min(sizes)), amount(max(sizes))
     return least if least == most else f"{least} to {most}"
 
 
 def _parts(row: LayerCost) -> tuple[object, ...]:
-    """The cut of the output; sums over parts of a reduction (k) are scattered along channels."""
+    """The cut of the output; the sums of a cut reduction (k) are scattered along channels."""
     cut = row.config | {"c": row.config["c"] * row.config["k"], "k": 1}
     return cut, row.placement, row.first_rank, row.ranks
 
 
 def _ranks(row: LayerCost) -> str:
-    """As 4-7."""
+    """The ranks of a layer: 4-7."""
     last = row.first_rank + row.ranks - 1
     return f"{row.first_rank}-{last}" if row.ranks > 1 else str(last)
 
 
 def _cut(row: LayerCost) -> str:
-    """As n=4 c=2 outer; x2 where so many ranks compute the same."""
+    """The cut of a layer: n=4 c=2 outer; x2 if two ranks compute the same."""
     copies = row.ranks // math.prod(row.config.values())
     words = [f"{axis}={degree}" for axis, degree in row.config.items() if degree > 1]
     words += [f"x{copies}"] * (copies > 1) + ["outer"] * (row.placement == "outer")
     return " ".join(words) or "-"
 
 
-#: Fields of a step in the table of a schedule, and their columns.
+#: Field of a step -> its column in the table of a schedule.
 _SCHEDULE = {"index": "step", "phase": "phase", "layer": "layer", "kind": "kind", "group": "group",
              "algorithm": "algorithm", "segments": "segments", "messages": "messages",
              "sent_bytes": "sent", "needed_by": "needed by", "seconds": "time"}
@@ -167,7 +169,7 @@ def schedule_rows(schedule: Schedule, prediction: Prediction) -> list[dict[str, 
 
 
 def show_schedule(schedule: Schedule, prediction: Prediction, wide: bool = False) -> None:
-    """Every step; messages and bytes are those of the rank that sends most."""
+    """Prints every step, with messages and bytes of the rank that sends most."""
     rows = []
     for row in schedule_rows(schedule, prediction):
         row["seconds"] = seconds(row["seconds"])

@@ -1,4 +1,4 @@
-"""Tables of an explanation and of a scaling question."""
+"""Tables that explain a prediction and compare numbers of ranks."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ SHOWN = 6
 def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False) -> None:
     """Prints the limitations of a prediction (ParaDL, Table 6), and the changes that would help.
 
-    Where the plan does not fit, that comes first.
+    A note comes first if the plan does not fit.
     """
     if explanation.memory is not None:
         show_line(memory_note(explanation.memory))
     show(
         f"{p.strategy} on {p.ranks} ranks: an iteration of {seconds(p.iteration_s)} is bound by "
         f"{explanation.bottleneck}",
-        ("category", "limitation or bottleneck", "time", "of it exposed", "share", "because"),
+        ("category", "limitation or bottleneck", "time", "exposed", "share", "why"),
         [
             (t.category, t.name, "-" if t.seconds is None else seconds(t.seconds),
              "-" if t.exposed_s is None else seconds(t.exposed_s),
              "-" if t.exposed_s is None else f"{t.exposed_s / p.iteration_s:.1%}", t.remark)
             for t in explanation.terms
         ],
-        left=2, drop=("of it exposed", "category"), text=("because",), wide=wide,
+        left=2, drop=("exposed", "category"), text=("why",), wide=wide,
     )
     if explanation.what_ifs:
         show(
-            "what would help", ("change", "iteration", "times as fast", "fits"),
+            "what would help", ("change", "iteration", "speedup", "fits"),
             [(c.what, seconds(c.iteration_s), f"{c.gain:.2f}", "yes" if c.fits else "no")
              for c in explanation.what_ifs[:SHOWN]],
         )
@@ -47,7 +47,7 @@ def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False
 
 def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float,
                  wide: bool = False) -> None:
-    """Prints parallel efficiency, time and node-hours over ranks; * marks the choice."""
+    """Prints efficiency, time and node-hours for each number of ranks; * marks the choice."""
     show(
         f"{epochs:g} epoch{'s' if epochs != 1 else ''}",
         ("ranks", "", "strategy", "batch", "iteration", "efficiency", "time", "node-hours", "fits"),

@@ -1,4 +1,4 @@
-"""The simulation of a plan: where its time comes from, in words, tables and plain data."""
+"""A simulated plan: the causes of its time, in words, tables and plain data."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from hpcpar.schedule.steps import Schedule
 from hpcpar.simulation.links import FloatArray
 from hpcpar.simulation.simulate import Simulation
 
-#: Steps that the table of communication shows.
+#: Steps shown in the communication table.
 STEPS = 6
 
 
 class BusiestLinks(NamedTuple):
-    """The unit of a level (the innermost are ranks) that most bytes leave in an iteration, and how
-    long its links take for them.
+    """The unit of a level (a rank, node or rack) that most bytes leave in an iteration, and the
+    time that its links take for them.
     """
 
     level: str
@@ -46,14 +46,14 @@ class SimulationReport:
     Attributes
     ----------
     quiet, slowed, played : Simulation
-        Without noise; with slow ranks; with jitter, too.
+        Without noise; with slow ranks; with slow ranks and jitter.
     messages, sent_bytes : ndarray
         [steps, ranks]
     left_bytes, busy_s : list of ndarray
-        By level: [units] bytes that leave a rank, a node, a rack in an iteration, and how long its
-        links take for them.
+        One array per level: [units] bytes that leave a rank, a node, a rack in an iteration, and
+        the time that its links take for them.
     memory_bytes : int
-        Of the rank that needs most.
+        Memory of the largest rank.
     """
 
     network: Network
@@ -81,12 +81,12 @@ class SimulationReport:
 
     @property
     def predicted_s(self) -> float:
-        """An iteration as `hpcpar predict` has it."""
+        """An iteration as `hpcpar predict` prices it."""
         return float(self.costs.timeline.total_s)
 
     @cached_property
     def trust(self) -> Trust:
-        """How far the times of the steps can be trusted."""
+        """The basis of the step times, with its interval."""
         return trust(self.network, self.plan, self.machine, self.costs)
 
     @property
@@ -105,7 +105,7 @@ class SimulationReport:
         }
 
     def label(self, index: int) -> str:
-        """A step's name, as in a schedule."""
+        """A step's label in the schedule."""
         return self.schedule.steps[index].label
 
     def ranks_rows(self) -> Iterator[dict[str, object]]:
@@ -156,8 +156,8 @@ def summary(report: SimulationReport) -> str:
     spread = ""
     if len(played.iteration_s) > 1:
         low_s, high_s = report.percentiles_s
-        spread = (f" in the mean of {len(played.iteration_s)}, 90% between {seconds(low_s)} and "
-                  f"{seconds(high_s)}")
+        spread = (f" (mean of {len(played.iteration_s)}, 90% between {seconds(low_s)} and "
+                  f"{seconds(high_s)})")
     against = "as predicted" if abs(off) < 5e-5 else (
         f"{abs(off):.2%} {'more' if off > 0 else 'less'} than predicted "
         f"({seconds(report.predicted_s)})")
@@ -166,37 +166,37 @@ def summary(report: SimulationReport) -> str:
             f"90% interval {span(played.mean_s, report.trust)}")
 
 
-def show_simulated(of: SimulationReport, wide: bool = False) -> None:
-    """The sentence, and tables of causes, ranks and communication."""
-    show_line(summary(of))
-    total_s = of.played.mean_s
-    rows = [("predicted", seconds(of.predicted_s), f"{of.predicted_s / total_s:.2%}")]
+def show_simulated(report: SimulationReport, wide: bool = False) -> None:
+    """Prints the summary, and tables of causes, ranks and communication."""
+    show_line(summary(report))
+    total_s = report.played.mean_s
+    rows = [("predicted", seconds(report.predicted_s), f"{report.predicted_s / total_s:.2%}")]
     rows += [(cause, seconds(more_s) if more_s else "0", f"{more_s / total_s:+.2%}")
-             for cause, more_s in of.causes.items()]
-    show("where the time of an iteration comes from",
+             for cause, more_s in report.causes.items()]
+    show("where an iteration's time comes from",
          ("cause", "time", "of the iteration"),
          [*rows, ("simulated", seconds(total_s), "100.00%")], wide=wide)
     show("what ranks do in an iteration",
-         ("rank", "compute", "communication", "waiting", "sent"), _rank_rows(of), wide=wide)
-    show_line("communication: standing still for messages that computing does not hide, and for "
-              "ranks that are late to them; waiting: for other stages, or for the last rank")
-    waits = of.played.waits_s
+         ("rank", "compute", "communication", "waiting", "sent"), _rank_rows(report), wide=wide)
+    show_line("communication: idle for exposed messages, and for ranks that are late to them; "
+              "waiting: idle for other stages, or for the last rank")
+    waits = report.played.waits_s
     longest = [int(i) for i in np.argsort(-waits)[:STEPS] if waits[i] > 0]
     if longest:
-        show("communication that ranks stand still for longest, mean of all ranks",
-             ("step", "stand still", "all messages", "all bytes"),
-             [(of.label(i), seconds(float(waits[i])), f"{of.messages[i].sum():,}",
-               amount(float(of.sent_bytes[i].sum()))) for i in longest], wide=wide)
-    _show_path(of, wide)
-    show("links that carry most, in an iteration", ("level", "out of", "bytes", "busy", "of it"),
+        show("communication that ranks wait for longest, mean over ranks",
+             ("step", "wait", "messages, all ranks", "bytes, all ranks"),
+             [(report.label(i), seconds(float(waits[i])), f"{report.messages[i].sum():,}",
+               amount(float(report.sent_bytes[i].sum()))) for i in longest], wide=wide)
+    _show_path(report, wide)
+    show("busiest links of an iteration", ("level", "from", "bytes", "busy", "share"),
          [(each.level, each.unit, amount(each.left_bytes), seconds(each.busy_s),
-           f"{each.busy_s / total_s:.0%}") for each in of.busiest_links], wide=wide)
-    show_line(f"memory of the largest rank: {amount(of.memory_bytes)}")
+           f"{each.busy_s / total_s:.0%}") for each in report.busiest_links], wide=wide)
+    show_line(f"memory of the largest rank: {amount(report.memory_bytes)}")
 
 
-def _rank_rows(of: SimulationReport) -> Iterator[tuple[str, ...]]:
-    """The mean of all ranks, and the ranks that stand out."""
-    each, n_bytes = of.played, of.sent_bytes.sum(axis=0)
+def _rank_rows(report: SimulationReport) -> Iterator[tuple[str, ...]]:
+    """The mean over ranks, and the extreme ranks."""
+    each, n_bytes = report.played, report.sent_bytes.sum(axis=0)
     columns = (each.compute_s, each.exposed_s, each.waiting_s)
     yield ("mean", *(seconds(float(c.mean())) for c in columns), amount(float(n_bytes.mean())))
     for what, values in (("computes most", each.compute_s), ("computes least", -each.compute_s),
@@ -206,12 +206,12 @@ def _rank_rows(of: SimulationReport) -> Iterator[tuple[str, ...]]:
                amount(float(n_bytes[rank])))
 
 
-def _show_path(of: SimulationReport, wide: bool) -> None:
-    """The steps that the critical path spends most time in, and the ranks that it visits."""
+def _show_path(report: SimulationReport, wide: bool) -> None:
+    """Prints the longest steps on the critical path, and the number of ranks that it visits."""
     by_step: dict[str, float] = defaultdict(float)
     by_rank: dict[int, float] = defaultdict(float)
-    for piece in of.critical_path:
-        by_step[of.label(piece.step)] += piece.seconds
+    for piece in report.critical_path:
+        by_step[report.label(piece.step)] += piece.seconds
         by_rank[piece.rank] += piece.seconds
     rank, total_s = max(by_rank, key=by_rank.__getitem__), sum(by_rank.values())
     longest = sorted(by_step, key=by_step.__getitem__, reverse=True)[:STEPS]

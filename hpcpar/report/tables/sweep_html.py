@@ -59,7 +59,7 @@ def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point
     images : sequence of (str, str)
         Heading and SVG file of every picture.
     missing : str
-        Why there are no pictures; empty where there are.
+        The reason if there are no pictures, else empty.
     """
     lines = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
              f"<title>{escape(title)}</title>",

@@ -1,4 +1,4 @@
-"""The table of a scaling study, for the terminal and for the HTML page."""
+"""The table of a scaling study, for the terminal and the HTML page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hpcpar.report.tables import percent, seconds, show, show_line, trusted
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
            "epoch: measured", "accuracy", "speedup", "efficiency", "node-hours")
-#: Number of first columns that are text.
+#: Number of text columns at the left.
 LEFT = 3
-#: Columns that a narrow table leaves out, the first one first.
+#: Columns that a narrow table leaves out, in this order.
 _DROPPED = ("node-hours", "epoch: predicted", "epoch: measured", "batch", "speedup", "plan")
 
 
@@ -19,12 +19,12 @@ def _ratio(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-#: Parallel efficiency from which on a note asks for the reason.
+#: Parallel efficiency above which a note questions the measurement.
 MOST_EFFICIENT = 1.1
 
 
 def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
-    """One row per point; speedup, efficiency and node-hours in parentheses are predicted ones."""
+    """One row per point; predicted speedup, efficiency and node-hours are in parentheses."""
     table = []
     for p in points:
         if p.predicted is None:
@@ -47,7 +47,7 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
 
 
 def conclusion(points: Sequence[Point]) -> str:
-    """The result of the study in a sentence: the fastest case, its efficiency, the accuracy."""
+    """The study's result in a sentence: the fastest case, its efficiency, the accuracy."""
     points = [p for p in points if not p.simulated]
     side = "measured" if any(p.measured for p in points) else "predicted"
     timed = [(p.batch / parts.iteration_s, i) for i, p in enumerate(points)
@@ -67,29 +67,31 @@ def conclusion(points: Sequence[Point]) -> str:
         text += (f", {speedup(best, over, side):.2f} times the speed of {over.ranks} "
                  f"at {percent(efficiency(best, over, side))} parallel efficiency")
     mean = mean_accuracy(points)
-    return f"{text}." + (f" Predictions are right to {percent(mean)}." if mean is not None else "")
+    return f"{text}." + (
+        f" Predictions are {percent(mean)} accurate on average." if mean is not None else "")
 
 
 def notes(points: Sequence[Point]) -> list[str]:
-    """Remarks under the table: mean accuracy, the base of speedups, and cases that did not run."""
+    """Notes under the table: mean accuracy, the base of speedups, and cases that did not run."""
     out = []
     mean = mean_accuracy(points)
     if mean is not None:
         runs = sum(p.accuracy is not None and not p.same_as for p in points)
-        out.append(f"accuracy over {runs} run{'s' if runs > 1 else ''}, the mean: {percent(mean)}; "
-                   "a measured time is the median of a run's iterations")
+        out.append(f"mean accuracy over {runs} run{'s' if runs > 1 else ''}: {percent(mean)}; a "
+                   "measured time is the median of a run's iterations")
     over = base(points, "measured") or base(points, "predicted")
     if over is not None:
-        out.append(f"speedup and efficiency are over {over.case}; node-hours are per epoch; in "
-                   "parentheses: predicted")
+        out.append(f"speedup and efficiency are relative to {over.case}; node-hours are per epoch; "
+                   "values in parentheses are predicted")
     for p in points:
         gain = efficiency(p, over, "measured") if p.measured and not p.simulated else None
         if over is not None and gain is not None and gain > MOST_EFFICIENT:
-            out.append(f"efficiency of {p.case} is {gain:.0%}: more ranks seldom do that; perhaps "
-                       f"{over.case} was slowed down by memory or other load: measure it again")
+            out.append(f"efficiency of {p.case} is {gain:.0%}, which is rare: memory or other load "
+                       f"may have slowed {over.case}; measure it again")
     if any(p.simulated for p in points):
         out.append("~: simulated rank by rank, not measured")
-    out += [f"{p.case} is the plan of {p.same_as}: one run for both" for p in points if p.same_as]
+    out += [f"{p.case} runs once with {p.same_as}: their plans are equal"
+            for p in points if p.same_as]
     out += [f"{p.case} cannot run: {p.reason}" for p in points if p.state == "skipped"]
     out += [f"{p.case} failed: {p.reason}" for p in points if p.state == "failed" and not p.same_as]
     waiting = [p.case for p in points if p.state in ("planned", "submitted", "running")

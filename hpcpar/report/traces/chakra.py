@@ -1,5 +1,5 @@
-"""Chakra execution traces (MLCommons): protobuf messages, each after its length, with the fields
-that ASTRA-sim reads of compute steps and messages.
+"""Chakra execution traces (MLCommons): length-prefixed protobuf messages, with the fields that
+ASTRA-sim reads from compute steps and messages.
 """
 
 from __future__ import annotations
@@ -20,18 +20,12 @@ _SCHEMA = {
              "data_deps": (5, "UINT64"), "duration_micros": (7, "UINT64"), "attr": (10, "MESSAGE")},
 }
 _REPEATED = ("data_deps", "attr")
-#: The schema's types of nodes that occur: COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE.
+#: The schema's node types in use: COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE.
 _COMPUTES, _SENDS, _RECEIVES = 4, 5, 6
 
 
 def encoded(rank: int, program: Iterable[ProgramPart]) -> Iterator[bytes]:
-    """The trace of a rank, message by message.
-
-    Raises
-    ------
-    InputError
-        The package protobuf is missing.
-    """
+    """The trace of a rank, message by message."""
     metadata, node = message_classes()
     yield _delimited(metadata(version="0.0.4"))
     done_s = 0.0
@@ -39,7 +33,7 @@ def encoded(rank: int, program: Iterable[ProgramPart]) -> Iterator[bytes]:
         made = node(id=part.number, name=part.label, data_deps=part.after)
         made.attr.add(name="is_cpu_op", bool_val=False)
         if isinstance(part, Computation):
-            # whole microseconds, whose sum is right
+            # whole microseconds, rounded so that their sum is exact
             begin_s, done_s = done_s, done_s + part.seconds
             made.duration_micros = round(1e6 * done_s) - round(1e6 * begin_s)
             made.type = _COMPUTES
@@ -55,7 +49,7 @@ def encoded(rank: int, program: Iterable[ProgramPart]) -> Iterator[bytes]:
 
 
 def _delimited(message: Any) -> bytes:
-    """A message after its length as a varint."""
+    """A message, preceded by its length as a varint."""
     content: bytes = message.SerializeToString()
     size, head = len(content), bytearray()
     while size > 0x7F:
@@ -89,7 +83,7 @@ def message_classes() -> tuple[Any, Any]:
                                      type=field.Type.Value(f"TYPE_{kind}"))
             if kind == "MESSAGE":
                 made.type_name = ".ChakraProtoMsg.AttributeProto"
-            if key.endswith("_val"):  # one of them has a value, which may be 0
+            if key.endswith("_val"):  # the fields of the oneof; a value may be 0
                 made.oneof_index = 0
     file.message_type[0].oneof_decl.add(name="value")
     pool.Add(file)

@@ -1,7 +1,7 @@
-"""Programs of ranks as files of other simulators: Chakra execution traces (ASTRA-sim), GOAL
-(LogGOPSim, ATLAHS), and time-independent traces (SMPI of SimGrid).
+"""Programs of ranks as files for other simulators: Chakra execution traces (ASTRA-sim), GOAL
+(LogGOPSim, ATLAHS), and time-independent traces (SimGrid's SMPI).
 
-They have steps and messages, but not the adding and copying of what has arrived.
+They contain steps and messages, but not the adding and copying of received data.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hpcpar.files import atomic_folder, atomic_path
 from hpcpar.report.traces.chakra import encoded
 from hpcpar.simulation.programs import Computation, ProgramPart, Programs
 
-#: Hosts of SimGrid's platform must have this speed for steps to take their seconds.
+#: Speed that hosts of SimGrid's platform must have, so that steps take their predicted time.
 HOST_FLOPS_PER_S = 1e9
 #: SMPI's number of MPI_BYTE.
 _MPI_BYTE = 6
 
 
 def goal(programs: Programs, path: str) -> None:
-    """Writes a GOAL file: nanoseconds of CPU 0, and messages of CPU 1, which go on meanwhile."""
+    """Writes a GOAL file: CPU 0 computes (ns), and CPU 1 sends messages meanwhile."""
     with atomic_path(path, "GOAL file") as temporary, open(temporary, "w") as f:
         f.write(f"num_ranks {programs.ranks}\n")
         for rank in range(programs.ranks):
@@ -45,7 +45,8 @@ def _goal_lines(program: Iterable[ProgramPart]) -> Iterator[str]:
 def simgrid(programs: Programs, path: str) -> None:
     """Writes a folder with a trace of each rank, and ``trace.txt``, which lists them.
 
-    A rank is one thread: it goes on with the later rounds of a collective where it waits for it.
+    A rank is one thread: it continues a collective's later rounds where it waits for the
+    collective.
     """
     names = [f"rank{rank}.txt" for rank in range(programs.ranks)]
     with atomic_folder(path, r"trace\.txt|rank\d+\.txt") as temporary:
@@ -72,7 +73,7 @@ def _simgrid_lines(rank: int, program: Iterable[ProgramPart]) -> Iterator[str]:
 
 
 def chakra(programs: Programs, path: str) -> None:
-    """Writes a folder FOLDER with a trace ``FOLDER.RANK.et`` of each rank."""
+    """Writes a folder with a trace ``FOLDER.RANK.et`` of each rank."""
     name = os.path.basename(os.path.abspath(path))
     with atomic_folder(path, re.escape(name) + r"\.\d+\.et") as temporary:
         for rank in range(programs.ranks):

@@ -1,6 +1,4 @@
-"""Predicted timelines as trace events, for https://ui.perfetto.dev or chrome://tracing: a process
-per prediction, a thread per stream.
-"""
+"""Predicted timelines as trace events: a process per prediction, a thread per stream."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from hpcpar.report.recorded_prediction import RecordedPrediction
 from hpcpar.report.traces.trace_events import Event, arrow, in_order, names, ns, span, write
 from hpcpar.simulation.price_plan import Prediction, StepCost
 
-#: The stream of the steps that compute; the others are levels of the machine.
+#: The stream of compute steps; all others are levels of the machine.
 COMPUTE = "compute"
 Simulated = Prediction | RecordedPrediction
 
@@ -31,14 +29,14 @@ class Stream(NamedTuple):
 
 
 def by_stream(prediction: Simulated) -> Iterator[tuple[Stream, StepCost, Span]]:
-    """The steps, each with its stream and its time."""
+    """The steps, each with its stream and time span."""
     for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
         yield Stream(step.stage, when.stream), step, when
 
 
 def streams(prediction: Simulated) -> dict[Stream, str]:
-    """Streams of a timeline and their titles: stage by stage computing, then the levels of the
-    machine in order of first use.
+    """Streams of a timeline with their titles: for each stage, computing, then the machine's levels
+    in order of first use.
     """
     used = dict.fromkeys(stream for stream, _, _ in by_stream(prediction))
     out: dict[Stream, str] = {}
@@ -51,7 +49,7 @@ def streams(prediction: Simulated) -> dict[Stream, str]:
 
 
 def title(prediction: Simulated) -> str:
-    """Network, strategy and ranks."""
+    """The network, strategy and ranks of a prediction."""
     ranks = f"{prediction.ranks} rank{'s' if prediction.ranks != 1 else ''}"
     return f"{prediction.network} {prediction.strategy}, {ranks}"
 
@@ -72,7 +70,7 @@ def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
 def _steps(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
     free = dict.fromkeys(tids, 0)
     for stream, step, when in by_stream(prediction):
-        # of messages that are on their way at once, the later one is shown from the other's end
+        # if messages overlap, the later one is shown from the end of the earlier one
         start, end = max(free[stream], ns(when.start_s)), ns(when.end_s)
         if end > start:
             free[stream] = end
@@ -82,28 +80,28 @@ def _steps(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Itera
 
 
 def _arrows(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
-    """From every communication that computing of its stage stands still for, to the computation
-    that resumes.
+    """Arrows from each communication that its stage's computing waits for, to the computation that
+    resumes.
     """
-    still = {stream.stage: gaps(prediction, stream.stage) for stream in tids if stream.computes}
+    idle = {stream.stage: gaps(prediction, stream.stage) for stream in tids if stream.computes}
     line = prediction.timeline
     for (stream, step, when), wait_s in zip(by_stream(prediction), line.waits_s, strict=True):
         end = ns(when.end_s)
         if stream.computes or wait_s <= 0 or end <= ns(when.start_s):
             continue
-        pauses = still[step.stage]
+        pauses = idle[step.stage]
         at = bisect_left(pauses, when.end_s * (1 - 1e-9), key=lambda pause: pause[1])
         if at == len(pauses) or when.end_s < pauses[at][0]:
             continue
         resume = ns(pauses[at][1])
-        if resume < ns(line.total_s):  # else the end of the iteration waits: no step
+        if resume < ns(line.total_s):  # else only the end of the iteration waits
             yield from arrow("waits for", "wait", pid, pid * len(prediction.steps) + step.index,
                              (tids[stream], end - 1), (tids[Stream(step.stage, COMPUTE)], resume))
 
 
 def events(pid: int, prediction: Simulated, name: str) -> list[Event]:
-    """One timeline as a process: names first, then the steps in order of time, then arrows from
-    communication to what waited for it.
+    """One timeline as a process: names, steps in time order, and arrows from each communication to
+    the step that waited for it.
     """
     threads = streams(prediction)
     tids = {stream: tid for tid, stream in enumerate(threads)}
@@ -114,19 +112,13 @@ def events(pid: int, prediction: Simulated, name: str) -> list[Event]:
 
 
 def trace(predictions: Sequence[Simulated]) -> Iterator[Event]:
-    """The events of all timelines, each a process; steps of no length are left out."""
+    """The events of all timelines, one process each, without steps of zero length."""
     for pid, prediction in enumerate(predictions, 1):
         yield from events(pid, prediction, title(prediction))
 
 
 def save(predictions: Sequence[Simulated], path: str) -> None:
-    """Writes the timelines atomically into a JSON file.
-
-    Raises
-    ------
-    InputError
-        There is none, a time is not finite, or the file cannot be written.
-    """
+    """Writes the timelines atomically into a JSON file."""
     if not predictions:
         raise InputError("no timeline to write: every strategy was skipped; "
                          "choose a larger batch or fewer ranks")

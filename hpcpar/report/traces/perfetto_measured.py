@@ -1,5 +1,5 @@
-"""The measured timelines of all ranks on one clock, as trace events: of every rank its program, and
-beside it its communications.
+"""Measured timelines of all ranks on one clock, as trace events: each rank's program and
+communications.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.run_record import SIMULATED, RunRecord
 
-#: Numbers of a rank's threads: its program, then its communications; several where some are in
-#: flight at the same time.
+#: Thread numbers reserved for each rank: its program, then lanes for overlapping communications.
 _THREADS = 1 << 16
 
 
@@ -29,14 +28,13 @@ class Place(NamedTuple):
     end: int
 
 
-#: Places by (rank, kept iteration, step).
+#: (rank, kept iteration, step) -> place.
 Places = dict[tuple[int, int, int], Place]
 
 
 def measured(record: RunRecord, pid: int, iterations: int, ranks: int | None = None
              ) -> list[Event]:
-    """The last `iterations` of the iterations whose steps are kept, as a process: of the first
-    `ranks` ranks, or of all.
+    """The last `iterations` kept iterations on the first `ranks` ranks (default all), as a process.
     """
     first = 0 if record.kept is None else record.kept[-iterations:].min(initial=record.iterations)
     return _MeasuredTrace(record, clocked(record, int(first)), pid,
@@ -45,7 +43,7 @@ def measured(record: RunRecord, pid: int, iterations: int, ranks: int | None = N
 
 @dataclass(frozen=True)
 class _MeasuredTrace:
-    """The first ranks of a record whose times are on one clock, drawn as process `pid`."""
+    """The first ranks of a record on one clock, drawn as process `pid`."""
 
     record: RunRecord
     times: Clocked
@@ -67,11 +65,11 @@ class _MeasuredTrace:
                               **self._facts(rank, k, i)))
         how = "simulated rank by rank" if record.ranks[0].device == SIMULATED else "measured"
         title = f"{how}: {record.plan['strategy']}, {len(record.ranks)} ranks"
-        # half a round trip: how far the ranks' clocks may be apart
+        # clocks may differ by half a round trip
         assert record.clock is not None
         apart = f"clocks within {record.clock[:, :, 2].max() / 2 * 1e6:.2g} us"
         events = [*names(self.pid, title, apart, dict(sorted(threads.items()))), *in_order(spans)]
-        # numbers apart from those of the arrows of other processes
+        # arrow numbers that no other process uses
         for number, (source, target) in enumerate(self._messages(places), (self.pid << 32) + 1):
             events += arrow("sent to", "message", self.pid, number, (source.tid, source.start),
                             (target.tid, target.end - 1))
@@ -93,7 +91,7 @@ class _MeasuredTrace:
         return out
 
     def _program(self, rank: int) -> Iterator[Event]:
-        """The iterations; in them computing, posting and waiting, one after the other; in a wait,
+        """The iterations, inside them computing, posting and waiting in sequence, and inside a wait
         the time before the last partner.
         """
         record, times, pid, tid = self.record, self.times, self.pid, rank * _THREADS
@@ -116,7 +114,7 @@ class _MeasuredTrace:
                                    times.waiting_s[rank, k, i]))
             at = begin
             for start_s, stop_s, label, i, waiting_s in sorted(pieces):
-                # single precision leaves neighbours some nanoseconds into each other
+                # in single precision, neighbors overlap by some nanoseconds
                 first, last = max(at, ns(start_s)), min(end, ns(stop_s))
                 if last <= first:
                     continue
@@ -129,7 +127,7 @@ class _MeasuredTrace:
                                begun)
 
     def _lanes(self, rank: int) -> Places:
-        """The communications of a rank on as few threads as keep them apart."""
+        """A rank's communications, on as few threads as keep them from overlapping."""
         times, found = self.times, []
         for k, i in np.argwhere(~np.isnan(times.end_s[rank])):
             start, end = ns(times.start_s[rank, k, i]), ns(times.end_s[rank, k, i])
@@ -144,8 +142,8 @@ class _MeasuredTrace:
         return out
 
     def _messages(self, places: Places) -> Iterator[tuple[Place, Place]]:
-        """From every sender of a point-to-point movement to its receivers; of a collective, from
-        the last rank to those that waited for it.
+        """(source, target) from each sender of a point-to-point movement to its receivers, and from
+        a collective's last rank to the ranks that waited for it.
         """
         times = self.times
         for (rank, k, i), target in places.items():

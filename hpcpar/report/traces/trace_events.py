@@ -1,6 +1,4 @@
-"""Trace events for https://ui.perfetto.dev or chrome://tracing: their fields, whole nanoseconds,
-and a file that is whole or absent.
-"""
+"""Trace events for https://ui.perfetto.dev or chrome://tracing, written atomically."""
 
 from __future__ import annotations
 
@@ -15,17 +13,17 @@ Event = dict[str, Any]
 
 
 def ns(seconds: float) -> int:
-    """Whole nanoseconds, which keep neighbours from overlapping by rounding."""
+    """Whole nanoseconds, so that rounding does not make neighbors overlap."""
     return round(1e9 * seconds)
 
 
 def us(nanoseconds: int) -> float:
-    """Viewers read microseconds."""
+    """Microseconds, which viewers read."""
     return nanoseconds / 1000
 
 
 def names(pid: int, process: str, labels: str, threads: Mapping[int, str]) -> Iterator[Event]:
-    """The names of a process and its threads (by their number, which is also their order)."""
+    """The names of a process and its threads, which are sorted by number."""
 
     def meta(what: str, tid: int, **args: object) -> Event:
         return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
@@ -47,16 +45,14 @@ def span(name: str, category: str, pid: int, tid: int, start_ns: int, end_ns: in
 
 def arrow(name: str, category: str, pid: int, number: int, source: tuple[int, int],
           target: tuple[int, int]) -> Iterator[Event]:
-    """From (thread, ns) to (thread, ns): each end belongs to the slice that is open on its thread
-    at its time.
-    """
+    """An arrow from (thread, ns) to (thread, ns); each end binds to the slice open at that time."""
     fields = {"name": name, "cat": category, "pid": pid, "id": number}
     yield fields | {"ph": "s", "tid": source[0], "ts": us(source[1])}
     yield fields | {"ph": "f", "bp": "e", "tid": target[0], "ts": us(target[1])}
 
 
 def in_order(spans: Sequence[Event]) -> list[Event]:
-    """By time; what begins together from the outside in."""
+    """Sorts events by start; of those that start together, the outer one first."""
     return sorted(spans, key=lambda event: (event["ts"], event["tid"], -event["dur"]))
 
 

@@ -1,1 +1,1 @@
-"""Layers on a rank's own block: forward, backward, weight gradient."""
+"""Operators: each computes a layer on one rank's block (forward, backward, weight gradient)."""

@@ -1,4 +1,4 @@
-"""Base class of the layers on a block, and what they work with."""
+"""The base class of operators, and the context that an operator works in."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hpcpar.schedule.memory_plan.blocks import Blocks
 
 
 class Caller(Protocol):
-    """Who computes the loss, where that is not a layer's: see `Outputs`."""
+    """The code that computes the loss if no layer does; see `Outputs`."""
 
     def take(self, part: int, outputs: Sequence[Array]) -> None:
-        """Hears of the outputs of a micro-batch on this rank; they change after the call."""
+        """Receive a micro-batch's outputs on this rank; the arrays change after the call."""
 
     def gradients(self, part: int) -> Sequence[Array]:
         """The gradients of a micro-batch's outputs."""
@@ -25,25 +25,22 @@ class Caller(Protocol):
 
 @dataclass
 class Context:
-    """Everything that a layer on a block works with.
+    """Everything that an operator works with.
 
     Attributes
     ----------
     input_shapes : tuple of tuple of int
-        A sample of each of the layer's (global) inputs.
+        The global shape of one sample of each input.
     batch : int
-        Samples of a pass through the network, over all ranks (the mini-batch, or a micro-batch of
-        it).
+        Samples of the pass over all ranks (the mini-batch, or a micro-batch of it).
     needs : tuple of Box
         The rank's box of each input, in global indices.
     own : Box
-        The rank's box of what it computes of the output (of partial sums, where the configuration
-        cuts the reduction, k).
+        The rank's box of the output that it computes; partial sums where k cuts the reduction.
     moments : Box
-        The part of the sums behind means and variances that this rank holds; empty in layers
-        without.
+        The rank's box of the moments (`hpcpar.schedule.moments`); empty for layers without any.
     local_statistics : bool
-        Batch normalisation by the statistics of this rank's block alone.
+        Batch normalisation uses the statistics of this rank's block alone.
     tick : callable
         Lets communication progress during long kernels.
     """
@@ -58,25 +55,25 @@ class Context:
     parameters: Parameters | None
     tick: Callable[[], None]
     seed: int
-    #: Position of the layer in the network: a part of the random key of dropout.
+    #: Position of the layer in the network; dropout's random key depends on it.
     position: int
     moments: Box = ()
     local_statistics: bool = False
-    #: The iteration, set before each one.
+    #: Number of the pass since the start of training, set before each pass.
     step: int = 0
     #: Number of the micro-batch or FC pass.
     part: int = 0
     training: bool = True
-    #: True in a recomputed forward pass: statistics and running statistics stay as they were.
-    again: bool = False
-    #: Factor of the loss's gradient (1 / samples whose mean is minimised).
+    #: True in a recomputed forward pass, which leaves statistics and running statistics unchanged.
+    recomputes: bool = False
+    #: Factor of the loss and its gradient: 1 / the number of samples in the mean.
     scale: float = 0.0
-    #: Part of the samples, or of their pixels, that counts in the loss.
+    #: Fraction of the samples, or of their pixels, that counts in the loss.
     share: float = 1.0
     labels: Array = None
     caller: Caller | None = None
     sums: Array = None
-    #: [3, classes] to count pixels by class in.
+    #: [3, classes] pixel counts by class; see `Actions.counts`.
     counts: Array = None
 
     @property
@@ -90,16 +87,16 @@ class Context:
 
 
 class Operator:
-    """A layer on one rank's block. Subclasses fill in what their layer computes.
+    """Computes a layer on one rank's block; each subclass implements a layer.
 
     Attributes
     ----------
     empty : bool
-        True where this rank computes no output (more parts than indices, or the layer lives on
-        other ranks).
+        True where this rank computes no output (more parts than indices, or the layer is on other
+        ranks).
     moments, moments_gradient : array or None
-        [own channels, 2] or [own samples, groups, 2] float64 sums of a normalisation, added over
-        ranks between the steps that make and use them.
+        [own channels, 2] or [own samples, groups, 2] float64 sums of a normalisation. Ranks add
+        them between the steps that compute and use them.
     """
 
     moments: Array = None
@@ -113,9 +110,8 @@ class Operator:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the layer's own arrays: places of maxima, scales, masks, statistics."""
-        own = (a for a in vars(self).values() if hasattr(a, "nbytes"))
-        return sum(int(a.nbytes) for a in own)
+        """Bytes of the operator's own arrays: positions of maxima, scales, masks, statistics."""
+        return sum(int(a.nbytes) for a in vars(self).values() if hasattr(a, "nbytes"))
 
     @property
     def parameters(self) -> Parameters:
@@ -145,22 +141,20 @@ class Operator:
 
     # -- steps -------------------------------------------------------------------------------------
     def statistics(self) -> None:
-        """`moments` of this rank's block (normalisations)."""
+        """Compute `moments` of this rank's block (normalisations)."""
         raise NotImplementedError
 
     def forward(self) -> None:
-        """y from the inputs."""
+        """Compute y from the inputs."""
         if not self.empty:
             self._forward()
 
     def interior(self, box: Box) -> None:
-        """y on `box` only (convolutions, while a halo travels)."""
+        """Compute y on `box` only (convolutions, while a halo travels)."""
         raise NotImplementedError
 
     def backward(self) -> None:
-        """The gradients of the inputs from dy: every array of `blocks.dxs` that is not None is
-        overwritten.
-        """
+        """Compute input gradients from dy: overwrite every array of `blocks.dxs` but None."""
         if not self.empty:
             self._backward()
             return
@@ -169,11 +163,10 @@ class Operator:
                 dx[...] = 0
 
     def backward_weight(self) -> None:
-        """The gradient of the weights from inputs and dy (and `moments_gradient`, normalisations);
-        overwritten, not added.
+        """Overwrite the weight gradient, computed from inputs and dy; normalisations also compute
+        `moments_gradient`.
 
-        Batch normalisation by the whole batch makes only `moments_gradient` here: see
-        `finish_weight`.
+        Synchronised batch normalisation computes only `moments_gradient`; see `finish_weight`.
         """
         if self.empty:
             self.parameters.grad[...] = 0
@@ -181,16 +174,15 @@ class Operator:
             self._backward_weight()
 
     def finish_weight(self) -> None:
-        """Write what must wait for sums over ranks into the gradient of the weights; called before
-        the update, also more than once.
+        """Write the parts of the weight gradient that need sums over ranks. It may be called more
+        than once before the update.
 
-        Batch normalisation by the whole batch: `moments_gradient`, once added over ranks, is the
-        gradient of weight and bias on each of them, and may not be added again. This is not part of
-        `backward`: a layer before which nothing is trained has no backward step, yet gradients of
-        its weights. Every other layer has nothing to finish.
+        Only synchronised batch normalisation needs it: once ranks have added `moments_gradient`, it
+        is the gradient of weight and bias on every rank, so they must not add it again. `backward`
+        cannot do this, because a layer without trained layers before it has no backward step.
         """
 
-    # -- on blocks that are not empty --------------------------------------------------------------
+    # -- on nonempty blocks ------------------------------------------------------------------------
     def _forward(self) -> None:
         raise NotImplementedError
 
@@ -201,13 +193,11 @@ class Operator:
         raise NotImplementedError
 
     def _clear_unread(self, inner: tuple[slice, ...]) -> None:
-        """Zero dx where the windows of this rank read only a part of the input, `inner`."""
+        """Clear dx if this rank's windows read only the part `inner` of the input."""
         if self.dx[inner].shape != self.dx.shape:
             self.dx[...] = 0
 
     def _move(self, x: Array, out: Array) -> None:
-        """Copy, unless both are the same memory: blocks that begin at one place never differ
-        elsewhere.
-        """
+        """Copy, unless both are the same block: blocks with equal addresses are equal."""
         if address(x) != address(out):
             self.backend.copy(x, out)

@@ -1,4 +1,4 @@
-"""From a layer on a block to what computes it."""
+"""Creates the operator of a layer; importing this module registers the package's operators."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ for _name in ("channelwise", "conv", "linear", "loss", "merge", "norm", "pointwi
 
 
 def build(ctx: Context) -> Operator:
-    """The operator of a layer on a block."""
+    """The operator of the context's layer."""
     return operator_of(ctx.layer)(ctx)

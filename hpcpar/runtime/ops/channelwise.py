@@ -1,4 +1,4 @@
-"""Scales, shifts and slopes of channels on a block."""
+"""Channelwise scales, shifts and slopes on a block."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hpcpar.runtime.ops.registry import operator
 
 
 class ChannelwiseOp(Operator):
-    """Base: numbers of channels along a block, and sums of a block by channel."""
+    """Base class: broadcasts channelwise weights over a block, and sums a block by channel."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Channelwise)
         self.layer = ctx.layer
 
-    def _along(self, numbers: Array) -> Array:
-        """Numbers of channels, to be broadcast along a block."""
-        return numbers.reshape(-1, *(1,) * (self.y.ndim - 2))
+    def _along(self, weights: Array) -> Array:
+        """Channelwise weights, shaped to broadcast along a block."""
+        return weights.reshape(-1, *(1,) * (self.y.ndim - 2))
 
     def _sum(self, samples: list[Array], out: Array) -> None:
-        """Sums of values [C, ...] of each sample over pixels, and over channels if shared."""
+        """Sum values [C, ...] over samples and pixels, and over channels if they share a weight."""
         total = sum(x.reshape(len(x), -1).sum(axis=1) for x in samples)
         out[...] = total.sum() if self.layer.shared else total
 
@@ -60,7 +60,7 @@ class PReLUOp(ChannelwiseOp):
     """y = max(x, 0) + w min(x, 0)."""
 
     def _sloped(self, values: Array, out: Array) -> None:
-        """`values` where x > 0, else w times them."""
+        """Write `values` where x > 0, and w times `values` elsewhere."""
         w = self._along(self.parameters.weight)
         for x, v, y in zip(self.x, values, out, strict=True):
             y[...] = self.backend.xp.where(x > 0, v, w * v)

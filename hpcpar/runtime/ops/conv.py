@@ -5,35 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hpcpar.kernels.interface import Array, ConvSpec, Segment
+from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Conv, ConvTranspose
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches
 
-#: (slices of x, slices of y, geometry) of some outputs.
+#: (slices of x, slices of y, geometry) for a box of outputs.
 _Call = tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec]
 
 
 @operator(Conv)
 class ConvOp(Operator):
-    """The owned outputs of a convolution of images or volumes: partial sums, where the inputs here
-    are some of the channels.
-    """
+    """A convolution; partial sums where the rank has only some input channels (k)."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Conv)
         self.layer = ctx.layer
-        #: By box: the parts of an output whose halo travels are computed in every iteration.
+        #: One entry per box of outputs (the whole block, or its interior and boundary boxes).
         self._calls: dict[Box, _Call] = {}
 
     def _segments(self) -> tuple[Segment, ...]:
         """The groups that this rank's channels belong to, in local indices."""
         layer, own, need = self.layer, self.ctx.own[1], self.ctx.need[1]
         if layer.groups == 1:
-            # all inputs that are here, which may be some of them only (k)
+            # all input channels that this rank has (with k, only a part)
             return (Segment(0, need[1] - need[0], 0, own[1] - own[0]),)
         per_out = layer.out_channels // layer.groups
         per_in = self.ctx.input_shape[0] // layer.groups
@@ -83,9 +82,7 @@ _Group = tuple[slice, slice, ConvSpec]
 
 @operator(ConvTranspose)
 class ConvTransposeOp(ConvOp):
-    """The owned outputs of a transposed convolution, by the kernels of the convolution from the
-    outputs to the inputs, one group at a time.
-    """
+    """A transposed convolution: a convolution's kernels from outputs to inputs, by group."""
 
     def _groups(self, spec: ConvSpec) -> Iterator[_Group]:
         for s in spec.segments:

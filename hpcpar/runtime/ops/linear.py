@@ -1,4 +1,4 @@
-"""Fully connected layer on a block: the 1.5D products' local factors."""
+"""Fully connected layer on a block: the local part of a 1.5D matrix product."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(Linear)
 class LinearOp(Operator):
-    """Y = X W^T + b for this rank's samples and output features, over the input features that it
-    has (k: a partial sum).
-    """
+    """Y = X W^T + b; a partial sum where the rank has only some input features (k)."""
 
     def _forward(self) -> None:
         p = self.parameters

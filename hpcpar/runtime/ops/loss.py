@@ -1,6 +1,4 @@
-"""The losses on a block: this rank's share of the sum, and the gradient that starts the backward
-pass.
-"""
+"""Losses on a block: this rank's share of the loss, and the gradient."""
 
 from __future__ import annotations
 
@@ -21,16 +19,16 @@ from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 
-#: Added to numerator and denominator of a Dice, as MONAI and nnU-Net do.
+#: Added to the numerator and denominator of a Dice coefficient, as in MONAI and nnU-Net.
 DICE_EPS = 1e-5
 
 
 class LossOp(Operator):
-    """Computes loss and gradient together in the forward step; `sums` becomes (loss, correct
-    samples) of this block.
+    """Computes loss and gradient together in the forward step; `ctx.sums` becomes this block's
+    (loss, correct samples).
 
-    Labels are classes [N, ...], -1 where a sample does not count; targets are numbers [N, own
-    outputs, ...], NaN where they do not count.
+    Labels are classes [N, ...]; -1 does not count. Targets are numbers [N, own outputs, ...]; NaN
+    does not count.
     """
 
     def forward(self) -> None:
@@ -49,21 +47,17 @@ class LossOp(Operator):
 
     @property
     def means_over(self) -> int:
-        """Terms of a sample that the loss is the mean of: pixels."""
+        """The number of terms per sample in the loss's mean: pixels."""
         return math.prod(self.ctx.input_shape[1:])
 
     def _loss(self, x: Array, scale: float, dx: Array) -> None:
-        """`ctx.sums` before scaling, and the gradient times `scale`.
-
-        Parameters
-        ----------
-        x, dx : array
-            [rows, own outputs]: a row for each sample or pixel.
+        """Compute `ctx.sums` before scaling, and the gradient times `scale`; x and dx are [rows,
+        own outputs] with a row for each sample or pixel.
         """
         raise NotImplementedError
 
     def _rows(self, block: Array) -> Array:
-        """A matrix with a row of channels for each pixel of [N, C, ...]."""
+        """A block [N, C, ...] as a matrix with a row of channels for each pixel."""
         if block.ndim == 2:
             return block
         pixels = self.backend.xp.moveaxis(block, 1, -1)
@@ -72,7 +66,7 @@ class LossOp(Operator):
 
 @operator(SoftmaxCrossEntropy)
 class SoftmaxCrossEntropyOp(LossOp):
-    """Cross-entropy of the softmax; counts correct samples, and pixels by class."""
+    """Softmax cross-entropy; counts correct samples, and pixels by class."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -83,31 +77,31 @@ class SoftmaxCrossEntropyOp(LossOp):
         ctx, labels = self.ctx, self.ctx.labels.reshape(-1)
         self.backend.softmax_cross_entropy(x, labels, scale, dx, ctx.sums)
         if self.smoothing:
-            wanted, counts = self._one_hot(labels, x), (labels >= 0).astype(x.dtype)
-            moved = self.smoothing * (wanted - counts[:, None] / x.shape[1])
-            ctx.sums[:1] += (moved * x).sum(dtype=np.float64)
-            dx += scale * moved
+            target, counts = self._one_hot(labels, x), (labels >= 0).astype(x.dtype)
+            change = self.smoothing * (target - counts[:, None] / x.shape[1])
+            ctx.sums[:1] += (change * x).sum(dtype=np.float64)
+            dx += scale * change
         self.backend.scale(ctx.sums[1:], 1 / self.means_over)
         if ctx.counts is not None:
             self._count(x.argmax(axis=1), labels, ctx.counts)
 
     def _one_hot(self, labels: Array, x: Array) -> Array:
-        """[rows, classes] whether a row's label is the class."""
+        """[rows, classes] True where a row's label is the class."""
         return labels[:, None] == self.backend.xp.arange(x.shape[1])
 
     def _count(self, predicted: Array, labels: Array, counts: Array) -> None:
-        """Add this block's pixels by class: labels, predictions, and both at once."""
+        """Add this block's pixels to `counts`: by label, by prediction, and where both agree."""
         xp, classes = self.backend.xp, counts.shape[1]
         pairs = xp.where(labels >= 0, labels * classes + predicted, classes**2)
-        found = xp.bincount(pairs, minlength=classes**2 + 1)[:-1].reshape(classes, classes)
-        counts += xp.stack((found.sum(axis=1), found.sum(axis=0), found.diagonal()))
+        confusion = xp.bincount(pairs, minlength=classes**2 + 1)[:-1].reshape(classes, classes)
+        counts += xp.stack((confusion.sum(axis=1), confusion.sum(axis=0), confusion.diagonal()))
 
 
 @operator(DiceCrossEntropy)
 class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
-    """Cross-entropy and Dice loss, sample by sample.
+    """Cross-entropy plus Dice loss of each sample.
 
-    `statistics` sums this block's pixels, to which those of other ranks are added before `forward`.
+    `statistics` sums over this block's pixels; ranks add their sums before `forward`.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -115,19 +109,15 @@ class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
         self.moments = ctx.backend.zeros(shape(ctx.moments), np.float64)
 
     def statistics(self) -> None:
-        """`moments` of each class: its probability where it is the label, and the sum of all its
-        probabilities and labels.
-        """
+        """Compute `moments`: sums of p t and p + t, with probability p and label t."""
         self.moments[...] = 0
         if not self.empty:
-            for sums, (p, wanted) in zip(self.moments, self._samples(), strict=True):
-                sums[:, 0] = (p * wanted).sum(axis=0, dtype=np.float64)
-                sums[:, 1] = p.sum(axis=0, dtype=np.float64) + wanted.sum(axis=0)
+            for sums, (p, t) in zip(self.moments, self._samples(), strict=True):
+                sums[:, 0] = (p * t).sum(axis=0, dtype=np.float64)
+                sums[:, 1] = p.sum(axis=0, dtype=np.float64) + t.sum(axis=0)
 
     def _samples(self) -> Iterator[tuple[Array, Array]]:
-        """[own pixels, classes] of each sample: the softmax, 0 where no label counts, and whether
-        the class is the label.
-        """
+        """(p, t) [own pixels, classes] per sample: softmax (0 if ignored), one-hot labels."""
         xp = self.backend.xp
         for i, labels in enumerate(self.ctx.labels):
             rows, flat = self._rows(self.x[i:i + 1]), labels.reshape(-1)
@@ -138,20 +128,20 @@ class DiceCrossEntropyOp(SoftmaxCrossEntropyOp):
     def _loss(self, x: Array, scale: float, dx: Array) -> None:
         super()._loss(x, scale, dx)
         above, below = 2 * self.moments[..., 0] + DICE_EPS, self.moments[..., 1] + DICE_EPS
-        # a sample's Dice loss counts once: on each rank for its part of the pixels
+        # a sample's Dice loss counts once: each rank adds it in proportion to its pixels
         pixels = math.prod(shape(self.ctx.own)[2:])
         self.ctx.sums[:1] += self.ctx.share * pixels * (1 - above / below).mean(axis=1).sum()
         per_pixel, per_label = (above / below**2).astype(x.dtype), (2 / below).astype(x.dtype)
         scale *= self.ctx.share * self.means_over / x.shape[1]
         gradients = dx.reshape(len(self.moments), pixels, -1)
-        for i, (p, wanted) in enumerate(self._samples()):
-            g = p * (per_pixel[i] - wanted * per_label[i])
+        for i, (p, t) in enumerate(self._samples()):
+            g = p * (per_pixel[i] - t * per_label[i])
             gradients[i] += scale * (g - p * g.sum(axis=1, keepdims=True))
 
 
 @operator(LogisticCrossEntropy)
 class LogisticCrossEntropyOp(LossOp):
-    """Cross-entropies of this rank's logistic units."""
+    """Cross-entropy of this rank's logistic units."""
 
     def _loss(self, x: Array, scale: float, dx: Array) -> None:
         ctx = self.ctx
@@ -172,7 +162,7 @@ class MeanSquaredErrorOp(LossOp):
 
 @operator(Outputs)
 class OutputsOp(Operator):
-    """Hands the outputs to the caller, and takes their gradients from it."""
+    """Passes the outputs to the caller, and gets their gradients from it."""
 
     def forward(self) -> None:
         assert self.ctx.caller is not None
@@ -180,7 +170,7 @@ class OutputsOp(Operator):
 
     def backward(self) -> None:
         assert self.ctx.caller is not None
-        given = self.ctx.caller.gradients(self.ctx.part)
-        for dx, gradient in zip(self.blocks.dxs, given, strict=True):
+        gradients = self.ctx.caller.gradients(self.ctx.part)
+        for dx, gradient in zip(self.blocks.dxs, gradients, strict=True):
             if dx is not None:
                 self.backend.to_device(gradient, dx)

@@ -11,7 +11,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(Add)
 class AddOp(Operator):
-    """Sum of the inputs; y may be the first input's memory, and each gradient that of dy."""
+    """Sum of the inputs; y may share the first input's memory, and dx may share dy's."""
 
     def _forward(self) -> None:
         first, second, *others = self.blocks.xs
@@ -27,7 +27,9 @@ class AddOp(Operator):
 
 @operator(Multiply)
 class MultiplyOp(Operator):
-    """Product of two inputs; of an image and its gate, this block's part of the gate's gradient."""
+    """Product of two inputs of equal shape, or of an image and its channels' gate. The gate's
+    gradient is a partial sum over this block's pixels.
+    """
 
     def _forward(self) -> None:
         self.backend.multiply(self.x, self._like_image(self.blocks.xs[1]), self.y)
@@ -49,9 +51,7 @@ class MultiplyOp(Operator):
 
 @operator(Concat)
 class ConcatOp(Operator):
-    """The inputs' channels that this rank owns, one input after the other; parts may be the inputs'
-    memory already.
-    """
+    """The inputs' channels that this rank owns; those already in y's memory stay there."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

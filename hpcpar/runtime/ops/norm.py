@@ -1,4 +1,4 @@
-"""Normalisation on a block: across neighbouring channels, and by the statistics of a batch."""
+"""Normalisation on a block: across channels, and by batch statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(LRN)
 class LRNOp(Operator):
-    """Normalisation across channels; `offset` leads from owned to needed channels."""
+    """Local response normalisation; `offset` is the first owned channel among the needed."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -36,7 +36,7 @@ class LRNOp(Operator):
 
 
 class NormalisationOp(Operator):
-    """Base of the normalisations by mean and variance."""
+    """Base class of normalisations by mean and variance."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -44,7 +44,7 @@ class NormalisationOp(Operator):
         self.affine, self.eps = ctx.layer.affine, ctx.layer.eps
 
     def _weights(self) -> tuple[Array, Array]:
-        """Weight and bias [own channels]; ones and zeros where none are trained."""
+        """Weight and bias [own channels]; ones and zeros for a layer without them."""
         return (self.parameters.weight, self.parameters.bias) if self.affine else self._plain()
 
     def _plain(self) -> tuple[Array, Array]:
@@ -57,14 +57,13 @@ class NormalisationOp(Operator):
 
 @operator(BatchNorm)
 class BatchNormOp(NormalisationOp):
-    """Batch normalisation by the statistics of the whole batch, or of this rank's block alone
-    (`ctx.local_statistics`).
+    """Batch normalisation with synchronised statistics of the whole batch, or with the local
+    statistics of this rank's block (`ctx.local_statistics`).
 
-    By the whole batch `statistics` and `backward_weight` make the sums of this block, which are
-    added over the ranks that hold other items of the same channels before `forward`, and before
-    `backward` or `finish_weight`. In both cases running statistics move with every forward pass of
-    training; a rank without items has nothing to learn from its own block and leaves them, and
-    nothing is divided by its zero items.
+    For synchronised statistics, `statistics` and `backward_weight` compute this block's sums. The
+    ranks that share a channel add them before `forward`, and before `backward` or `finish_weight`.
+    Every forward pass of training updates the running statistics, except on a rank whose local
+    block is empty.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -73,7 +72,7 @@ class BatchNormOp(NormalisationOp):
         self.layer = ctx.layer
         own = shape(ctx.own)
         channels = own[1]
-        #: Items per channel that the statistics come from.
+        #: Items per channel behind the statistics.
         self.count = own[0] * math.prod(own[2:]) if ctx.local_statistics else ctx.batch * math.prod(
             ctx.input_shape[1:])
         self.moments, self.moments_gradient = (ctx.backend.zeros((channels, 2), np.float64)
@@ -81,7 +80,7 @@ class BatchNormOp(NormalisationOp):
         self.mean, self.inv_std = (ctx.backend.zeros((channels,), np.float64) for _ in range(2))
 
     def statistics(self) -> None:
-        """`moments` of this rank's block; zero where it is empty."""
+        """Compute `moments` of this rank's block; zero where the block is empty."""
         if self.empty:
             self.moments[...] = 0
         else:
@@ -91,7 +90,7 @@ class BatchNormOp(NormalisationOp):
         ctx, a, p = self.ctx, self.layer, self.parameters
         if not ctx.training:
             self.backend.batchnorm_running(p.buffers, a.eps, self.mean, self.inv_std)
-        elif self.count and not ctx.again:
+        elif self.count and not ctx.recomputes:
             self.backend.batchnorm_statistics(self.moments, self.count, a.eps, self.mean,
                                               self.inv_std, p.buffers, a.momentum)
         if not self.empty:
@@ -99,9 +98,7 @@ class BatchNormOp(NormalisationOp):
                                            self.y)
 
     def backward_weight(self) -> None:
-        """`moments_gradient` of this rank's block; by local statistics also the gradients of weight
-        and bias.
-        """
+        """Compute `moments_gradient`; with local statistics, also the weight gradient."""
         if self.empty:
             self.moments_gradient[...] = 0
         else:
@@ -116,9 +113,7 @@ class BatchNormOp(NormalisationOp):
                                         self.moments_gradient * w[:, None], self.count, self.dx)
 
     def finish_weight(self) -> None:
-        """By the whole batch: the gradients of weight and bias from the `moments_gradient` of all
-        ranks.
-        """
+        """With synchronised statistics, take the gradient from the summed moments."""
         if not self.ctx.local_statistics:
             self._write()
 
@@ -130,8 +125,8 @@ class BatchNormOp(NormalisationOp):
 
 @operator(ChannelNorm)
 class ChannelNormOp(NormalisationOp):
-    """Normalisation of the channels of each pixel, sample by sample; a part of the channels reads
-    all of them, and holds partial sums of their gradient.
+    """Normalisation across the channels of each pixel. Where channels are cut, a rank reads all of
+    them, and its input gradients are partial sums.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -140,13 +135,13 @@ class ChannelNormOp(NormalisationOp):
         self._own = slice(first, last)
 
     def _normal(self, x: Array) -> tuple[Array, Array]:
-        """A sample [all channels, ...] normalised, and 1 / deviation of each pixel."""
+        """A normalised sample [all channels, ...], and 1 / deviation at each pixel."""
         centred = x - x.mean(axis=0)
         inv_std = 1 / self.backend.xp.sqrt((centred * centred).mean(axis=0) + self.eps)
         return centred * inv_std, inv_std
 
     def _rows(self) -> tuple[Array, Array]:
-        """Weight and bias, to be broadcast along a sample."""
+        """Weight and bias, shaped to broadcast along a sample."""
         weight, bias = (a.reshape(-1, *(1,) * (self.y.ndim - 2)) for a in self._weights())
         return weight, bias
 

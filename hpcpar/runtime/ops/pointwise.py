@@ -11,7 +11,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(Activation)
 class ActivationOp(Operator):
-    """y = f(x), in place where the storage allows."""
+    """y = f(x), in place where x and y share memory."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -29,13 +29,13 @@ class ActivationOp(Operator):
 
 @operator(Dropout)
 class DropoutOp(Operator):
-    """Inverted dropout; its mask is a function of (seed, iteration, layer, global index) alone."""
+    """Inverted dropout; the mask depends only on seed, iteration, layer and global index."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Dropout)
         self.layer = ctx.layer
-        #: Axes along which values are dropped apart: samples, samples and channels, or all.
+        #: Number of leading axes with independent decisions: samples, samples and channels, or all.
         self.axes = {"sample": 1, "channel": 2, "value": len(ctx.own)}[self.layer.unit]
         self.mask = ctx.backend.empty(shape(ctx.own[:self.axes]), self.y.dtype)
 
@@ -58,16 +58,14 @@ class DropoutOp(Operator):
 
 
 def mask_key(seed: int, step: int, position: int) -> int:
-    """A 64-bit key from the run's seed, the iteration and the layer's place (multiplied by large
-    odd numbers to spread them).
-    """
+    """A 64-bit key for one layer's mask in one iteration; large odd factors spread keys."""
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + (position + 1)
             * 0x94D049BB133111EB) % 2**64
 
 
 @operator(Flatten)
 class FlattenOp(Operator):
-    """A change of shape; copies only where the storage could not share memory."""
+    """A change of shape; copies only where x and y do not share memory."""
 
     def _forward(self) -> None:
         self._move(self.x.reshape(self.y.shape), self.y)

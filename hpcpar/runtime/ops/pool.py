@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array, PoolSpec
+from hpcpar.kernels.geometry import PoolSpec
+from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool, Pool
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Interval, shape
@@ -40,7 +41,7 @@ class MaxPoolOp(_PoolOp):
 
 @operator(AvgPool)
 class AvgPoolOp(_PoolOp):
-    """Mean of each window; the divisor follows PyTorch's rules at the image's edges."""
+    """Mean of each window; the divisors at the image's edges follow PyTorch."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -64,7 +65,7 @@ class AvgPoolOp(_PoolOp):
 
 @operator(GlobalAvgPool)
 class GlobalAvgPoolOp(Operator):
-    """Mean of whole images, which every rank that owns an output needs."""
+    """Mean of whole images; every rank that owns an output needs the whole image."""
 
     def _forward(self) -> None:
         self.backend.global_avgpool_forward(self.x, self.y)
@@ -75,7 +76,7 @@ class GlobalAvgPoolOp(Operator):
 
 @operator(GlobalMaxPool)
 class GlobalMaxPoolOp(Operator):
-    """Maximum of whole images, which every rank that owns an output needs."""
+    """Maximum of whole images; every rank that owns an output needs the whole image."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -89,9 +90,7 @@ class GlobalMaxPoolOp(Operator):
 
 
 def _scale(window: Window, out: Interval, extent: int, count_pad: bool) -> np.ndarray:
-    """1 / (indices that count) of every output along one axis: a window never counts beyond the
-    padded image.
-    """
+    """1 / (indices that count) per output along one axis; only the padded image counts."""
     start = np.arange(*out) * window.stride - window.padding
     stop = np.minimum(start + window.kernel, extent + window.padding)
     if not count_pad:

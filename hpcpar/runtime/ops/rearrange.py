@@ -1,4 +1,4 @@
-"""Chosen channels and pixels, and features as images, on a block."""
+"""Selection of channels and pixels, and features as images, on a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Places = npt.NDArray[np.int64]
 
 @operator(Select)
 class SelectOp(Operator):
-    """Copies of chosen channels and pixels; backward the sums of the gradients of the copies."""
+    """Copies of selected channels and pixels; the backward pass sums the copies' gradients."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -30,13 +30,13 @@ class SelectOp(Operator):
                 in pixels))
         picked = np.array(layer.channels or range(ctx.input_shape[0]), np.int64)
         picked = picked[first:last] - have
-        #: (input channels, output channels), none twice in an entry.
+        #: (input channels, output channels); an entry has no channel twice.
         self._copies = [] if self.empty else [
             (self._on_device(picked[places]), self._on_device(places))
             for places in _rounds(picked)]
 
     def _on_device(self, places: Places) -> slice | Array:
-        """Neighbouring places as a slice."""
+        """Positions as a slice where they are consecutive, else as an array on the device."""
         start, count = int(places[0]), len(places)
         if (places == np.arange(start, start + count)).all():
             return slice(start, start + count)
@@ -58,7 +58,7 @@ class SelectOp(Operator):
 
 
 def _rounds(picked: Places) -> list[Places]:
-    """Places of each value's first occurrence, of its second, and so on."""
+    """Positions of every value's first occurrence, then of every second occurrence, and so on."""
     order = np.argsort(picked, kind="stable")
     ordered = picked[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -68,7 +68,7 @@ def _rounds(picked: Places) -> list[Places]:
 
 @operator(Expand)
 class ExpandOp(Operator):
-    """Copies at every pixel; ranks that cut the image hold partial sums of the gradient."""
+    """Copies of a feature at every pixel; where the image is cut, dx is a partial sum."""
 
     def _forward(self) -> None:
         self.y[...] = self.x.reshape(self.x.shape + (1,) * (self.y.ndim - 2))
@@ -79,7 +79,7 @@ class ExpandOp(Operator):
 
 @operator(Unflatten)
 class UnflattenOp(Operator):
-    """A change of shape, of which this rank takes its part."""
+    """Features as an image; this rank takes its part of the image."""
 
     def _image(self, features: Array) -> Array:
         extents = self.ctx.layer.output_shape(self.ctx.input_shape)[1:]

@@ -1,4 +1,4 @@
-"""Which operator computes a layer: ``@operator(Conv2d)`` registers it, `operator_of` finds it."""
+"""Maps layers to operators: ``@operator(Conv2d)`` registers one, and `operator_of` looks it up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPERATORS: dict[type[Layer], Callable[[Context], Operator]] = {}
 
 
 def operator(*layers: type[Layer]) -> Callable[[Factory], Factory]:
-    """Registers an operator, or a function that picks one, for layers and their subclasses."""
+    """Register an operator, or a function that picks one, for layers and their subclasses."""
 
     def register(factory: Factory) -> Factory:
         _OPERATORS.update(dict.fromkeys(layers, factory))
@@ -25,16 +25,16 @@ def operator(*layers: type[Layer]) -> Callable[[Factory], Factory]:
 
 
 def operator_of(layer: Layer) -> Callable[[Context], Operator]:
-    """The operator of a layer's class, or of the nearest base class that has one.
+    """The operator of a layer's class, or of its nearest base class with an operator.
 
     Raises
     ------
     InputError
-        None is registered.
+        No operator is registered.
     """
     for kind in type(layer).__mro__:
         if kind in _OPERATORS:
             return _OPERATORS[kind]
     name = type(layer).__name__
-    raise InputError(f"layer '{layer.name}' is a {name}, which no operator computes; register one "
-                     f"with @operator({name}) in the module that defines it")
+    raise InputError(f"layer '{layer.name}' is a {name}, but no operator computes it; register one "
+                     f"with @operator({name}) in the module that defines the layer")

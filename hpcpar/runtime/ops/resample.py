@@ -16,7 +16,7 @@ from hpcpar.schedule.interior import strips
 
 
 class ResampledOp(Operator):
-    """Weighted sums along one image axis after the other; backward by the transposed weights."""
+    """Weighted sums along one image axis after another; backward transposes the weights."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -46,7 +46,7 @@ class ResampledOp(Operator):
 
 def _tables(layer: Layer, axis: int, x: Shape, own: Interval,
             need: Interval) -> tuple[Taps | None, Taps | None]:
-    """The taps of the owned outputs in the needed inputs, and of these in the owned outputs."""
+    """Taps from needed inputs to owned outputs, and the transposed taps."""
     assert isinstance(layer, Resampled)
     taps = layer.taps(axis, x, own)
     if taps is None:
@@ -60,8 +60,8 @@ def _tables(layer: Layer, axis: int, x: Shape, own: Interval,
 
 
 class PadOp(Operator):
-    """Numbers, or copies of its other end, around the image, which may lie in y already; backward,
-    dy adds up what copies get.
+    """Pads an image with a constant, or periodically with copies of its other end. The image may
+    already lie in y. The backward pass adds the copies' gradients to their sources'.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -71,15 +71,15 @@ class PadOp(Operator):
         image = tuple((lo + i, hi + i) for (lo, hi), i in zip(ctx.need, inset, strict=True))
         periodic, self._value = ctx.layer.mode == "periodic", ctx.layer.value
         self._image = local(image, ctx.own)
-        self._numbers = [] if periodic else [local(b, ctx.own) for b in strips(ctx.own, image)]
+        self._borders = [] if periodic else [local(b, ctx.own) for b in strips(ctx.own, image)]
         repeats = _repeats(image, ctx.own) if periodic else ()
         self._repeats = [(local(a, ctx.own), local(b, ctx.own)) for a, b in repeats]
 
     def _forward(self) -> None:
         if self.x.size:
             self._move(self.x, self.y[self._image])
-        for numbers in self._numbers:
-            self.y[numbers] = self._value
+        for border in self._borders:
+            self.y[border] = self._value
         for border, source in self._repeats:
             self.backend.copy(self.y[source], self.y[border])
 
@@ -91,9 +91,7 @@ class PadOp(Operator):
 
 
 def _repeats(image: Box, own: Box) -> Iterator[tuple[Box, Box]]:
-    """Borders along the axes that are not cut, and what they repeat; those of each axis repeat the
-    borders of the axes before.
-    """
+    """(border, source) along uncut axes; later axes also repeat the borders of earlier ones."""
     for axis, ((first, last), (start, stop)) in enumerate(zip(image, own, strict=True)):
         for lo, hi, turn in ((start, first, last - first), (last, stop, first - last)):
             if hi > lo:
@@ -104,5 +102,5 @@ def _repeats(image: Box, own: Box) -> Iterator[tuple[Box, Box]]:
 
 @operator(Resampled)
 def resampled(ctx: Context) -> Operator:
-    """The op of a layer that enlarges or pads images."""
+    """The operator of a layer that upsamples or pads images."""
     return PadOp(ctx) if isinstance(ctx.layer, Pad) and ctx.layer.is_view else ResampledOp(ctx)

@@ -1,4 +1,4 @@
-"""Normalisation of each sample by the statistics of groups of its channels, on a block."""
+"""Normalisation of each sample by statistics of its channel groups, on a block."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hpcpar.runtime.ops.base import Context
 from hpcpar.runtime.ops.norm import NormalisationOp
 from hpcpar.runtime.ops.registry import operator
 
-#: Items of the samples that layer normalisation's weights are multiplied with at once.
+#: Items per chunk of samples in layer normalisation's weight gradient.
 _CHUNK_ITEMS = 1 << 16
 
 
 @operator(GroupNorm)
 class GroupNormOp(NormalisationOp):
-    """Group normalisation: batch normalisation of every sample's channels, each with the mean and
-    variance of its group.
+    """Group normalisation: the kernels of batch normalisation on every sample's channels, each with
+    the mean and variance of its group.
 
-    `statistics` and `backward_weight` make the sums of this block, which are added over the ranks
-    that hold other items of the same groups before `forward` and before `backward`.
+    `statistics` and `backward_weight` compute this block's sums. The ranks that share a group add
+    them before `forward` and before `backward`.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -42,7 +42,7 @@ class GroupNormOp(NormalisationOp):
         self._own = slice(first, last)
 
     def statistics(self) -> None:
-        """`moments` of this rank's block; zero where it is empty."""
+        """Compute `moments` of this rank's block; zero where the block is empty."""
         self.moments[...] = 0
         if not self.empty:
             sums = self._channel_sums()
@@ -51,7 +51,7 @@ class GroupNormOp(NormalisationOp):
             self._add_groups(sums, self.moments)
 
     def forward(self) -> None:
-        if not self.ctx.again:
+        if not self.ctx.recomputes:
             self.backend.batchnorm_statistics(
                 self.moments.reshape(-1, 2), self.count, self.eps, self.mean.reshape(-1),
                 self.inv_std.reshape(-1), None, 0.0)
@@ -65,7 +65,7 @@ class GroupNormOp(NormalisationOp):
             self.backend.batchnorm_forward(x, mean, inv_std, weight, bias, y)
 
     def backward_weight(self) -> None:
-        """`moments_gradient` of this rank's block, and the gradients of weight and bias."""
+        """Compute `moments_gradient` of this rank's block, and the gradients of weight and bias."""
         self.moments_gradient[...] = 0
         if not self.empty:
             self._backward_weight()
@@ -92,34 +92,32 @@ class GroupNormOp(NormalisationOp):
         for (x, g, dx), (mean, inv_std, sums, weight) in _pieces((self.x, dy, self.dx), numbers):
             self.backend.batchnorm_backward(x, g, mean, inv_std, weight, sums, self.count, dx)
 
-    # -- numbers of samples and channels -----------------------------------------------------------
+    # -- values of samples and channels ------------------------------------------------------------
     def _channel_sums(self) -> Array:
-        """Room for two sums of every sample and own channel."""
+        """An empty array for two sums of every sample and own channel."""
         return self.backend.empty((*shape(self.ctx.own)[:2], 2), np.float64)
 
     def _of_channels(self, of_groups: Array) -> Array:
-        """The numbers [samples, groups, ...] for each own channel of a group, without gaps."""
+        """Spread [samples, groups, ...] over the own channels of each group; contiguous."""
         xp = self.backend.xp
         return xp.ascontiguousarray(xp.repeat(of_groups, self.size, axis=1)[:, self._own])
 
     def _add_groups(self, sums: Array, out: Array) -> None:
-        """Sums [samples, own channels, 2] added up by groups."""
+        """Add sums [samples, own channels, 2] up by group."""
         samples, groups, _ = out.shape
         whole = self.backend.zeros((samples, groups * self.size, 2), np.float64)
         whole[:, self._own] = sums
         out[...] = whole.reshape(samples, groups, self.size, 2).sum(axis=2)
 
     def _repeated(self, of_channels: Array) -> Array:
-        """The numbers [own channels] for each sample, without gaps."""
+        """Repeat [own channels] for each sample; contiguous."""
         xp = self.backend.xp
         return xp.ascontiguousarray(xp.broadcast_to(of_channels, shape(self.ctx.own)[:2]))
 
 
 @operator(LayerNorm)
 class LayerNormOp(GroupNormOp):
-    """Layer normalisation: group normalisation of one group without weights, then those of the
-    shape of a sample.
-    """
+    """Layer normalisation: one unweighted group, then weights in the shape of a sample."""
 
     def _weights(self) -> tuple[Array, Array]:
         return self._plain()
@@ -143,20 +141,20 @@ class LayerNormOp(GroupNormOp):
         p, axes = self.parameters, tuple(range(1, self.x.ndim))
         p.grad[...] = 0
         w, dw, db = map(self._part, (p.weight, p.dweight, p.dbias))
-        for some in self._chunks():
-            factor = self.inv_std[some]
+        for chunk in self._chunks():
+            factor = self.inv_std[chunk]
             scale, shift = (a.astype(self.x.dtype).reshape(-1, *[1] * len(axes))
-                            for a in (factor, -self.mean[some] * factor))
-            normal = self.x[some] * scale + shift
-            dy = self.dy[some]
+                            for a in (factor, -self.mean[chunk] * factor))
+            normal = self.x[chunk] * scale + shift
+            dy = self.dy[chunk]
             db += dy.sum(axis=0)
             dw += (dy * normal).sum(axis=0)
             dy = dy * w
-            self.moments_gradient[some, 0, 0] = dy.sum(axis=axes, dtype=np.float64)
-            self.moments_gradient[some, 0, 1] = (dy * normal).sum(axis=axes, dtype=np.float64)
+            self.moments_gradient[chunk, 0, 0] = dy.sum(axis=axes, dtype=np.float64)
+            self.moments_gradient[chunk, 0, 1] = (dy * normal).sum(axis=axes, dtype=np.float64)
 
     def _chunks(self) -> Iterator[slice]:
-        """Samples that are treated at once."""
+        """Samples of each chunk."""
         count = max(1, _CHUNK_ITEMS // math.prod(self.x.shape[1:]))
         return (slice(i, i + count) for i in range(0, len(self.x), count))
 
@@ -170,10 +168,9 @@ class LayerNormOp(GroupNormOp):
 
 def _pieces(blocks: Sequence[Array],
             numbers: Sequence[Array]) -> Iterator[tuple[list[Array], list[Array]]]:
-    """Blocks [N, C, ...] as blocks [1, K, ...] of K channels, with the numbers [K, ...] of these
-    channels.
+    """Blocks [N, C, ...] as pieces [1, K, ...], each with the values [K, ...] of its K channels.
 
-    There is one piece of all samples if they follow each other in memory, else one for each.
+    Samples that are contiguous in memory make one piece; else each sample is a piece.
     """
     if all(len(a) == 1 or a.strides[0] == a.shape[1] * a.strides[1] for a in blocks):
         yield ([a.reshape(1, -1, *a.shape[2:]) for a in blocks],

@@ -1,4 +1,4 @@
-"""Sliding windows on a block: which part of the needed box is read, and how it is padded."""
+"""Sliding windows on a block: which part of the needed box they read, and its padding."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hpcpar.plan.boxes import Box, Interval
 
 def reaches(windows: Sequence[Window | Transposed], out: Box, need: Box,
             extents: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[Interval, ...]]:
-    """(index of the inputs that outputs `out` read in the box `need`, padding of each image axis).
+    """The slices of the box `need` that outputs `out` read, and the padding of each image axis.
 
-    Boxes are N C H W or N C D H W; `extents` are those of the image.
+    Boxes are N C H W or N C D H W; `extents` is the shape of the image.
     """
     inner, pads = [slice(None), slice(None)], []
     for window, outputs, needed, extent in zip(windows, out[2:], need[2:], extents, strict=True):

@@ -1,1 +1,1 @@
-"""Algorithms of collectives: one file and one entry each, `hpcpar.schedule.algorithms.registry`."""
+"""Algorithms of collectives: one file each, and one entry in `registry`."""

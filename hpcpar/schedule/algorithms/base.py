@@ -1,9 +1,9 @@
-"""An algorithm of collectives: one entry says all that planning, pricing and running ask of it.
+"""The base class of collective algorithms: one entry serves planning, pricing and running.
 
 `Algorithm.rounds` is the one description of the messages. The communicator executes these rounds
-and nothing else; the trace, the bytes, the memory of messages and the simulation are sums over
-them. An entry may give closed forms of the sums, for groups and families of plans whose tables of
-messages would be too large; tests hold each against the rounds.
+and nothing else; the trace, the bytes, the message memory and the simulation all follow from them.
+An entry may add closed forms, for groups and families of plans whose message tables would be too
+large; tests compare each closed form with the rounds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.config import Flags, Floats, Ints, Numbers
 from hpcpar.schedule.steps import Kind
 
-#: Kinds that end or begin at one member, and those whose members each have a block of their own.
+#: Kinds that have a root.
 ROOTED = (Kind.REDUCE, Kind.BROADCAST)
+#: Kinds in which each member has its own block.
 SCATTERED = (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True)
 class Message:
-    """`start:stop` of the wire buffer, to or from a member of the group.
+    """Items `start:stop` of the wire buffer, to or from member `peer` of the group.
 
-    In point-to-point patterns the member index is the rank.
+    In point-to-point patterns, `peer` is the rank.
     """
 
     peer: int
@@ -38,13 +39,9 @@ class Message:
 
 @dataclass(frozen=True)
 class Round:
-    """Messages that travel together. Rounds of a member start and complete in order.
+    """Messages that travel together; a member's rounds start and complete in order.
 
-    Attributes
-    ----------
-    sends, recvs : tuple of Message
-    reduce : bool
-        Received items are added to the wire buffer instead of replacing it.
+    With `reduce`, received items are added to the wire buffer instead of replacing it.
     """
 
     sends: tuple[Message, ...]
@@ -53,7 +50,7 @@ class Round:
 
 
 def message(peer: int, start: int, stop: int) -> tuple[Message, ...]:
-    """A message, if it has any items."""
+    """A message, unless it is empty."""
     return (Message(peer, start, stop),) if stop > start else ()
 
 
@@ -64,14 +61,14 @@ class Collective:
     Attributes
     ----------
     sizes : tuple of int
-        Items of each member's block, in group order; of an allreduce, a reduction or a broadcast
-        every entry is the whole buffer's size.
+        Items of each member's block, in group order; the whole buffer's size for an allreduce, a
+        reduction or a broadcast.
     segments : int
-        Pieces of a message, where the algorithm cuts messages.
+        Pieces per message, where the algorithm cuts messages.
     inner : int
-        Members of the group in each node, where the algorithm goes by nodes; else 1.
+        Group members per node, where the algorithm is hierarchical; else 1.
     root : int
-        The member that a reduction ends at, or a broadcast begins at.
+        The member where a reduction ends, or where a broadcast begins.
     """
 
     kind: Kind
@@ -82,13 +79,13 @@ class Collective:
 
     @property
     def p(self) -> int:
-        """Members."""
+        """Number of members."""
         return len(self.sizes)
 
     @classmethod
     def of(cls, kind: Kind, p: int, items: int, segments: int = 1, inner: int = 1,
            root: int = 0) -> Collective:
-        """A collective on `items` in all, in blocks as equal as they can be."""
+        """A collective on `items` items in total, in blocks of nearly equal size."""
         if kind not in SCATTERED:
             return cls(kind, (items,) * p, segments, inner, root)
         bounds = [block(items, p, i) for i in range(p)]
@@ -96,7 +93,7 @@ class Collective:
 
 
 class LinkTimes(Protocol):
-    """Links of one kind: the time of a message."""
+    """Message times over links of one kind."""
 
     def latency_s(self, message_bytes: Numbers) -> Floats: ...
 
@@ -104,14 +101,18 @@ class LinkTimes(Protocol):
 
 
 class Routed(Protocol):
-    """The links of a group's messages.
+    """The links that a group's messages use.
 
-    `p` are the members. `far` joins the neighbours of a ring, `hop` partners at 2^doubling, or
-    `around` the group every member and the one 2^doubling further on. `crosses` is true where
-    members differ in the links between them. `split` are the routes inside nodes and between them;
-    None where no group has runs of members in nodes. `factor` is measured time over modelled time;
-    None where nothing was measured. `table_s` are the seconds of an algorithm's messages one by
-    one, and of the slowest message of all, in the cases `where`; elsewhere nan.
+    * `p`: members of the group.
+    * `far`: the slowest link between neighbours of a ring.
+    * `crosses`: true where the group's members are joined by links of different kinds.
+    * `hop`: links between partners at distance 2^doubling; with `around`, between every member and
+      the one 2^doubling further around the group.
+    * `split`: the routes inside nodes and between nodes; None where no node has several consecutive
+      members.
+    * `factor`: measured time divided by modelled time; None without a measurement.
+    * `table_s`: seconds of an algorithm's messages priced one by one, and of its slowest message,
+      in the cases `where`; NaN elsewhere.
     """
 
     @property
@@ -135,19 +136,19 @@ class Routed(Protocol):
 
 
 class Algorithm:
-    """An algorithm of collectives. A new one needs `name`, `kinds` and `rounds`.
+    """A collective algorithm. A new one needs `name`, `kinds` and `rounds`.
 
     Attributes
     ----------
     kinds : tuple of Kind
-        The collectives that it does.
+        The collectives that it implements.
     library : bool
-        The MPI library (or NCCL) does the collective itself, by messages that nobody sees.
+        The MPI library (or NCCL) does the collective itself, with messages that it does not show.
     by_nodes : bool
-        `Collective.inner` matters.
+        The algorithm is hierarchical: it uses `Collective.inner`.
     block_by_block : bool
-        A message of an allgather or a reduce-scatter holds (a piece of) one member's block, so that
-        blocks may lie in the tensor itself, apart from each other.
+        Each message of an allgather or a reduce-scatter holds (a piece of) a single member's block,
+        so blocks may lie in the tensor itself, separate from each other.
     """
 
     name: ClassVar[str]
@@ -159,39 +160,34 @@ class Algorithm:
     def rounds(self, collective: Collective, me: int) -> list[Round]:
         """The rounds of member `me`.
 
-        Spans are items of a flat wire buffer: of the whole buffer, or for allgather and
-        reduce-scatter of the members' blocks side by side in `wire_order`.
+        Messages are spans of a flat wire buffer: the whole tensor, or for allgather and
+        reduce-scatter the members' blocks side by side in `wire_order`.
         """
         raise NotImplementedError
 
     def wire_order(self, p: int, me: int, inner: int) -> list[int]:
-        """The members whose blocks lie side by side in the wire of an allgather or reduce-scatter:
-        the own one first, then around the group.
-        """
+        """The order of blocks in member `me`'s wire: its own first, then around the group."""
         return [(me + j) % p for j in range(p)]
 
     def in_flight(self, kind: Kind, segments: int) -> int:
-        """Rounds that may be under way at once, at most `segments`."""
+        """The number of rounds that may be in flight at once; at most `segments`."""
         return 1
 
     def pieces(self, kind: Kind) -> tuple[int, ...]:
-        """Numbers of pieces of a message that a plan may choose, besides one."""
+        """The values of `segments` that a plan may choose, besides 1."""
         return ()
 
     def shifts(self, kind: Kind, sizes: IntArray, segments: int
                ) -> Iterator[tuple[IntArray, bool]] | None:
-        """The rounds of all members of many groups at once, where each member sends to the next
-        one: items by sender, [groups, p], and whether they are added. None: `rounds` alone says.
+        """The rounds of many groups at once, if each member only sends to the next one; else None.
 
-        Parameters
-        ----------
-        sizes : ndarray
-            [groups, p] items of the members' blocks.
+        `sizes` [groups, p] are the items of the members' blocks. Each round gives the items by
+        sender, [groups, p], and whether the receiver adds them.
         """
         return None
 
     def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
-        """Messages and items that each member sends: [p]."""
+        """Messages and items that each member sends: [p] each."""
         out = np.zeros((2, collective.p), np.int64)
         for me in range(collective.p):
             sends = [m for r in self.rounds(collective, me) for m in r.sends]
@@ -200,16 +196,16 @@ class Algorithm:
 
     def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
                 inner: Ints) -> tuple[Ints, Ints]:
-        """Messages and items of the member that sends most.
+        """Messages and items of the member that sends the most.
 
-        Closed forms are exact for blocks of equal size, and for rings with any blocks. Arguments
-        may be arrays with an entry for each case of a family of plans.
+        Closed forms are exact for blocks of equal size; a ring's is exact for any blocks. Arguments
+        may be arrays with one entry per case of a family of plans.
 
         Parameters
         ----------
         items : int
-            Allreduce, reduce and broadcast: the buffer; allgather and reduce-scatter: all members'
-            blocks together.
+            Size of the whole buffer; for allgather and reduce-scatter, all members' blocks
+            together.
         blocks : (int, int)
             The smallest and the largest block of an allgather or reduce-scatter.
         """
@@ -221,12 +217,10 @@ class Algorithm:
         return messages, sent
 
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        """Items that wait to be added on the member with most of them, at most; arrays as above.
+        """Upper bound: no member has more received items waiting to be added at once.
 
-        Parameters
-        ----------
-        n, block : int
-            Of the whole buffer, and of the largest block.
+        `n` and `block` are the items of the whole buffer and of the largest block. Arguments may be
+        arrays, as in `busiest`.
         """
         def case(p: int, items: int) -> int:
             one = Collective.of(kind, int(p), int(items))
@@ -237,12 +231,13 @@ class Algorithm:
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
-        """Seconds by the model of links; arrays as above.
+        """Seconds by the model of the links; arguments may be arrays, as in `busiest`.
 
         Parameters
         ----------
         n_bytes : float
-            Allgather and reduce-scatter: all members' blocks together; else the buffer.
+            Size of the whole buffer; for allgather and reduce-scatter, all members' blocks
+            together.
         add_s_per_byte : float
             Cost of adding received bytes.
         """
@@ -250,7 +245,7 @@ class Algorithm:
 
     def priced_s(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                  add_s_per_byte: float) -> Floats:
-        """Seconds as they were measured, where they were; arguments as for `seconds`."""
+        """`seconds`, corrected by measurements where there are any."""
         add = add_s_per_byte if kind not in (Kind.ALLGATHER, Kind.BROADCAST) else 0.0
         seconds = self.seconds(kind, n_bytes, segments, route, add)
         seconds = np.where(np.equal(route.p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
@@ -259,14 +254,15 @@ class Algorithm:
 
     @property
     def has_formula(self) -> bool:
-        """False where only the table of messages gives the time."""
+        """False where only the message table gives the time."""
         return type(self).seconds is not Algorithm.seconds
 
 
 def slots_of(rounds: Sequence[Round], segments: int) -> dict[int, int]:
-    """Items of the buffers for received messages that are added, one buffer for a round.
+    """Sizes (items) of the landing buffers, by slot; each holds one round's messages until they are
+    added.
 
-    At most `segments` rounds are in flight; they use the buffers cyclically.
+    At most `segments` rounds are in flight; they use the slots cyclically.
     """
     out: dict[int, int] = {}
     for i, r in enumerate(rounds):

@@ -1,5 +1,5 @@
-"""Each member exchanges with the root: (p - 1) (alpha + n beta), and the sums of a reduce, as the
-papers count it. Point-to-point messages have this algorithm's name, too.
+"""Each member exchanges with the root: (p - 1) (alpha + n beta), plus the additions of a reduce, as
+the papers count it. Point-to-point messages also carry this algorithm's name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpcpar.schedule.steps import Kind
 
 
 class Direct(Algorithm):
-    """From the root to each member directly, or back."""
+    """Messages between the root and each member directly."""
 
     name = "direct"
     kinds = ROOTED
@@ -41,6 +41,6 @@ class Direct(Algorithm):
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
-        alike = (route.p - 1) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
+        uniform = (route.p - 1) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
         walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, route.crosses)[0]
-        return np.where(route.crosses, walked, alike)
+        return np.where(route.crosses, walked, uniform)

@@ -1,15 +1,15 @@
-"""Recursive doubling of the whole buffer; a reduction or a broadcast goes along a binomial tree.
+"""Recursive doubling of the whole buffer; a reduction or a broadcast follows a binomial tree.
 
-With p members, n bytes, alpha and beta of the links between partners, gamma (s/byte) the cost of
-adding:
+With p members, n bytes, alpha and beta of the links between partners, and gamma (s/byte) the cost
+of adding:
 
 allreduce
-    r (alpha + n beta + n gamma), r = log2 p (beyond a power of two: 2 rounds more)
+    r (alpha + n beta + n gamma), r = log2 p (2 more rounds if p is not a power of two)
 reduce, broadcast
-    ceil(log2 p) (alpha + n beta), and the sums of a reduce
+    ceil(log2 p) (alpha + n beta), plus the additions of a reduce
 
-Where a reduction, a broadcast, or an allreduce beyond a power of two spans nodes, the messages are
-priced one by one.
+Messages are priced one by one where a reduction or a broadcast spans nodes, or an allreduce whose p
+is not a power of two.
 """
 
 from __future__ import annotations
@@ -59,20 +59,18 @@ class Doubling(Algorithm):
                 add_s_per_byte: float) -> Floats:
         p, walks = route.p, route.crosses
         if kind in ROOTED:
-            alike = log2_ceil(p) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
+            uniform = log2_ceil(p) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
             walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
-            return np.where(walks, walked, alike)
+            return np.where(walks, walked, uniform)
         walks = walks & (beyond_power(p) > 0)
         walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
-        # every member adds in as many rounds, or waits for one that does
+        # every member adds in log2_ceil(p) rounds, or waits for a member that does
         adding_s = log2_ceil(p) * n_bytes * add_s_per_byte
         return np.where(walks, walked, _exchanges_s(p, n_bytes, route) + adding_s)
 
 
 def _exchanges(p: int, me: int, n: int) -> list[Round]:
-    """floor(log2 p) exchanges; members beyond a power of two fold into a neighbour first and unfold
-    last.
-    """
+    """floor(log2 p) exchanges; members beyond a power of two fold into a neighbour."""
     power = 1 << (p.bit_length() - 1)
     extra = p - power
     if me < 2 * extra and me % 2 == 0:
@@ -90,7 +88,7 @@ def _exchanges(p: int, me: int, n: int) -> list[Round]:
 
 
 def _tree(collective: Collective, me: int) -> list[Round]:
-    """Down a binomial tree, the farthest first."""
+    """Rounds of a broadcast along a binomial tree, the farthest member first."""
     p, root = collective.p, collective.root
     at = (me - root) % p
 

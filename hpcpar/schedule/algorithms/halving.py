@@ -1,16 +1,16 @@
 """Halving: Rabenseifner's allreduce for any number of members, and its two halves.
 
-With p members, n bytes, alpha and beta of the links between partners, gamma (s/byte) the cost of
-adding:
+With p members, n bytes, alpha and beta of the links between partners, and gamma (s/byte) the cost
+of adding:
 
 allreduce
-    2 (ceil(log2 p) + w) alpha + 2 n (p - 1) / p beta + n (p - 1) / p gamma, w rounds whose parts
-    pass the end of the buffer, in two messages (only if p is not a power of two)
+    2 (ceil(log2 p) + w) alpha + 2 n (p - 1) / p beta + n (p - 1) / p gamma, where w rounds wrap
+    around the end of the buffer and send two messages (only if p is not a power of two)
 allgather, reduce-scatter
-    ceil(log2 p) alpha + n (p - 1) / p beta, and the sums of a reduce-scatter
+    ceil(log2 p) alpha + n (p - 1) / p beta, plus the additions of a reduce-scatter
 with m members in each node (hierarchical)
     a reduce-scatter of n in the node, the collective of n / m between p / m nodes, an allgather of
-    n in the node, as far as the collective has these parts; all members of a node at once
+    n in the node, if the collective has these phases; all members of a node work at once
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from hpcpar.schedule.steps import Kind
 
 
 class Halving(Algorithm):
-    """ceil(log2 p) exchanges of doubling or halving parts, most items between near members.
+    """ceil(log2 p) exchanges of parts that double or halve; the nearest members exchange the most.
 
-    An allgather is recursive doubling between partners, with Bruck's around the odd rest; a
-    reduce-scatter is its adjoint, recursive halving. An allreduce is both. With `inner` members in
-    each node it is hierarchical: a reduce-scatter in the node, an allreduce of n / inner items
-    between the nodes, an allgather in the node.
+    An allgather is recursive doubling between partners, then Bruck's algorithm for the odd factor
+    of p; a reduce-scatter is its adjoint, recursive halving. An allreduce does both. With `inner`
+    members per node it is hierarchical: a reduce-scatter in the node, an allreduce of n / inner
+    items between nodes, an allgather in the node.
     """
 
     name = "halving"
@@ -60,7 +60,7 @@ class Halving(Algorithm):
         return gather if collective.kind is Kind.ALLGATHER else adjoint(gather)
 
     def wire_order(self, p: int, me: int, inner: int) -> list[int]:
-        """Each stage's members from the own one around."""
+        """Within each stage, this member's block first, then around the stage."""
         order, stride = [0], 1
         for size in radices(p, inner):
             digit = me // stride % size
@@ -69,8 +69,8 @@ class Halving(Algorithm):
         return order
 
     def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
-        """In each stage a member passes on what it has gathered and sums what it will not keep;
-        parts that pass the end of an allreduce's buffer are two messages.
+        """In each stage a member sends the blocks that it has gathered, or the sums that it does
+        not keep; parts that wrap around the end of an allreduce's buffer take two messages.
         """
         kind, p, stages = collective.kind, collective.p, radices(collective.p, collective.inner)
         reduces, sizes = kind is Kind.ALLREDUCE, np.array(collective.sizes, np.int64)
@@ -78,7 +78,7 @@ class Halving(Algorithm):
             sizes = block_sizes(int(sizes[0]), p).reshape(stages).T.ravel()
         messages, items = np.zeros(p, np.int64), np.zeros(p, np.int64)
         for size in reversed(stages):
-            # sums of the blocks of each member of the stage that were gathered in later ones
+            # each stage member's items: the blocks that it gathered in later stages
             parts = sizes.reshape(size, -1)
             upto = np.concatenate([np.zeros_like(parts[:1]), parts.cumsum(axis=0)])
             own = np.arange(size)
@@ -103,7 +103,7 @@ class Halving(Algorithm):
         return 2 * rounds + wraps, 2 * items - 2 * (items // p)
 
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        """Up to half of the blocks."""
+        """At most half of the blocks."""
         return p // 2 * block
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
@@ -116,7 +116,7 @@ class Halving(Algorithm):
 
     def priced_s(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                  add_s_per_byte: float) -> Floats:
-        """Inside nodes and between them, each with what was measured there."""
+        """The phases inside and between nodes, each corrected by its own measurements."""
         if route.split is None:
             return super().priced_s(kind, n_bytes, segments, route, add_s_per_byte)
         inside, between = route.split
@@ -134,8 +134,10 @@ class Halving(Algorithm):
 
 
 def radices(p: int, inner: int = 1) -> tuple[int, ...]:
-    """Sizes of the stages of halving, nearest members first: every factor two, then the odd rest;
-    of the `inner` members of a node, then of the nodes.
+    """Sizes of the stages of halving, nearest members first.
+
+    First the `inner` members of a node, then the nodes; each gives its factors of two, then its odd
+    factor.
     """
     out: list[int] = []
     for size in (inner, p // inner):
@@ -147,21 +149,21 @@ def radices(p: int, inner: int = 1) -> tuple[int, ...]:
 
 
 def _doublings(size: int) -> list[tuple[int, int]]:
-    """The distances of a stage's exchanges, and how many parts each moves."""
+    """The distance of each exchange of a stage, and the number of parts that it moves."""
     distances = [1 << r for r in range((size - 1).bit_length())]
     return [(distance, min(distance, size - distance)) for distance in distances]
 
 
 @dataclass(frozen=True)
 class _HalvingStage:
-    """A stage of halving: the members that differ in one digit of their index exchange its parts.
+    """A stage of halving: members that differ in one digit of their index exchange parts.
 
     Attributes
     ----------
-    size, stride, digit : int
-        Members of the stage, their distance in the group, and this member's place among them.
-    own, base, width : int
-        Which part of the wire is the member's own, where the parts begin, and blocks of a part.
+    size, stride, digit
+        Members of the stage, their distance in the group, and this member's index among them.
+    own, base, width
+        Index of the member's own part, the block where the parts begin, and blocks per part.
     """
 
     size: int
@@ -173,8 +175,8 @@ class _HalvingStage:
 
     def messages(self, me: int, distance: int, first: int, count: int,
                  at: Sequence[int]) -> tuple[Message, ...]:
-        """Parts `first` to `first + count`, counted from the own one around, to or from the member
-        at `distance`: two messages where they pass the end of the wire.
+        """Parts `first` to `first + count`, counted around from the member's own part, to or from
+        the member at `distance`; two messages where they wrap around the end of the wire.
         """
         peer = me + ((self.digit + distance) % self.size - self.digit) * self.stride
         start = (self.own + first) % self.size
@@ -186,7 +188,7 @@ class _HalvingStage:
 
 
 def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_HalvingStage]:
-    """The stages of halving; in a rotated wire a member's own part comes first in each."""
+    """The stages of halving; in a rotated wire, each stage has the member's own part first."""
     out: list[_HalvingStage] = []
     stride, base, width = 1, 0, p
     for size in radices(p, inner):
@@ -198,20 +200,20 @@ def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_HalvingStage]:
 
 
 def _gathered(me: int, stages: list[_HalvingStage], at: Sequence[int]) -> list[Round]:
-    """Within each stage, the farthest first, exchanges at doubling distance of doubling size."""
+    """Rounds of an allgather: farthest stage first, exchanges at doubling distances."""
     return [Round(stage.messages(me, -distance, 0, count, at),
                   stage.messages(me, distance, distance, count, at))
             for stage in reversed(stages) for distance, count in _doublings(stage.size)]
 
 
 def _gathering_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
-    """Seconds of the messages of an allgather or a reduce-scatter."""
+    """Message seconds of an allgather or a reduce-scatter."""
     total: Floats = 0.0
     odd = p // (p & -p)
     twos = log2_floor(p // odd)
     for r in range(int(np.max(log2_ceil(p)))):
         partners = np.less(r, twos)
-        # around the odd rest, blocks double from one on
+        # in the stage of the odd factor, blocks double from one on
         distance = 1 << np.maximum(0, r - twos)
         blocks = np.where(partners, p >> (r + 1), np.clip(odd - distance, 0, distance))
         sent = n_bytes / p * blocks
@@ -225,13 +227,13 @@ def _gathering_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
 
 
 def _wraps_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
-    """Second messages of the rounds whose parts pass the end of an allreduce's buffer."""
+    """Latency of second messages, which wrap around the end of an allreduce's buffer."""
     return _wraps(p) * route.far.latency_s(n_bytes / p)
 
 
 def _wraps(p: Ints) -> IntArray:
-    """Rounds around the odd rest of p members whose parts pass the end of an allreduce's buffer, at
-    the member with most: all but those of a single part.
+    """The most rounds of any member that wrap around the end of an allreduce's buffer: in the stage
+    of the odd factor of p, all rounds with more than one part.
     """
     odd = p // (p & -p)
     single = 1 + np.equal(odd, (1 << log2_floor(odd)) + 1)

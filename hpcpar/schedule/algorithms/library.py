@@ -1,4 +1,4 @@
-"""The collectives of the MPI library, or of NCCL where that moves the messages."""
+"""The collectives of the MPI library, or of NCCL where NCCL moves the messages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,8 @@ from hpcpar.schedule.steps import Kind
 
 
 class Library(Algorithm):
-    """Nobody sees the messages: a collective counts as one, with the member's own contribution.
-
-    Parameters
-    ----------
-    known : tuple of Algorithm
-        The library is priced as the fastest of these.
+    """The library hides its messages: a collective counts as one, with the member's own
+    contribution, and is priced as the fastest of the `known` algorithms.
     """
 
     name = "mpi"
@@ -32,7 +28,7 @@ class Library(Algorithm):
         return []
 
     def wire_order(self, p: int, me: int, inner: int) -> list[int]:
-        """MPI wants the group's order."""
+        """MPI requires group order."""
         return list(range(p))
 
     def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
@@ -49,7 +45,7 @@ class Library(Algorithm):
         return messages, messages * items
 
     def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        """A reduce-scatter lands its result."""
+        """A reduce-scatter needs a separate buffer for its result."""
         return block if kind is Kind.REDUCE_SCATTER else 0
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,

@@ -1,4 +1,4 @@
-"""Powers of two in numbers of members."""
+"""Logarithms of group sizes."""
 
 from __future__ import annotations
 

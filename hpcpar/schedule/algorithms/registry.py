@@ -1,4 +1,4 @@
-"""The algorithms of collectives that there are, by name."""
+"""The collective algorithms, by name."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def algorithms_of(kind: Kind) -> tuple[str, ...]:
-    """The algorithms that do a kind of collective, besides the MPI library's own."""
+    """The algorithms that implement a kind of collective, except the MPI library's own."""
     return tuple(name for name, entry in ALGORITHMS.items()
                  if kind in entry.kinds and not entry.library)
 
 
 def collective_algorithm(made: T) -> T:
-    """Makes an algorithm known: plans may name it, and the cost model may choose it.
+    """Register an algorithm: plans may name it, and the cost model may choose it.
 
     Raises
     ------
     InputError
-        Another module has one of this name.
+        Another module registers this name.
     """
     known = ALGORITHMS.get(made.name)
     owner = "hpcpar.plan.plan" if made.name in COLLECTIVES else None

@@ -1,14 +1,14 @@
-"""Rings: blocks travel from neighbour to neighbour; a reduction or a broadcast goes along a chain.
+"""Rings: blocks travel from neighbour to neighbour; a reduction or a broadcast follows a chain.
 
-With p members, n bytes, latency alpha (s) and inverse bandwidth beta (s/byte) of the slowest link
-between neighbours, s pieces:
+With p members, n bytes, s pieces, and latency alpha (s) and inverse bandwidth beta (s/byte) of the
+slowest link between neighbours:
 
 allreduce
-    2 (p - 1) (s alpha + n / p beta), and the sums of its first half
+    2 (p - 1) (s alpha + n / p beta), plus the additions of its first half
 allgather, reduce-scatter
-    (p - 1) (s alpha + n / p beta), and the sums of a reduce-scatter
+    (p - 1) (s alpha + n / p beta), plus the additions of a reduce-scatter
 reduce, broadcast
-    (p - 2 + s) (alpha + n / s beta), and the sums of a reduce
+    (p - 2 + s) (alpha + n / s beta), plus the additions of a reduce
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from hpcpar.schedule.algorithms.base import (
 from hpcpar.schedule.steps import Kind
 
 
-def turns(kind: Kind, p: int, me: Ints) -> Iterator[tuple[Ints, bool]]:
-    """By turn, the block that member `me` (or each of an array of members) passes on, and whether
-    the next member adds it. It takes the block before that.
+def ring_turns(kind: Kind, p: int, me: Ints) -> Iterator[tuple[Ints, bool]]:
+    """For each turn, the block that member `me` (or each of an array of members) sends, and whether
+    the next member adds it. In the same turn the member receives the block before that one.
 
-    In turn t a member passes on the block t before its own; in a reduce-scatter one more before.
+    In turn t a member sends the block t before its own; in a reduce-scatter, t + 1 before its own.
     """
     first = int(kind is Kind.REDUCE_SCATTER)
     for t in range(2 * (p - 1) if kind is Kind.ALLREDUCE else p - 1):
@@ -49,17 +49,17 @@ def turns(kind: Kind, p: int, me: Ints) -> Iterator[tuple[Ints, bool]]:
 
 @lru_cache(maxsize=64)
 def block_bounds(n: int, p: int) -> tuple[int, ...]:
-    """Where each block of a buffer begins, and where the last ends."""
+    """The start of each block of a buffer, and the end of the last one."""
     return (*(block(n, p, i)[0] for i in range(p)), n)
 
 
 def block_sizes(n: Ints, p: int) -> IntArray:
-    """Items of the blocks of a buffer, or of each of many: [..., p]."""
+    """Items of the p blocks of each buffer of n items: [..., p]."""
     return np.diff(np.arange(p + 1) * np.asarray(n)[..., None] // p)
 
 
 class Ring(Algorithm):
-    """Blocks around a ring, in pieces of which one is added while the next travels."""
+    """Blocks travel around a ring in pieces; one piece is added while the next travels."""
 
     name = "ring"
     kinds = (Kind.ALLREDUCE, *SCATTERED, *ROOTED)
@@ -78,23 +78,23 @@ class Ring(Algorithm):
             a, b = block(at[place + 1] - at[place], segments, s)
             return message(peer % p, at[place] + a, at[place] + b)
 
-        return [Round(piece(me + 1, int(give), s), piece(me - 1, int(give) - 1, s), adds)
-                for give, adds in turns(collective.kind, p, me) for s in range(segments)]
+        return [Round(piece(me + 1, int(sent), s), piece(me - 1, int(sent) - 1, s), adds)
+                for sent, adds in ring_turns(collective.kind, p, me) for s in range(segments)]
 
     def shifts(self, kind: Kind, sizes: IntArray, segments: int
                ) -> Iterator[tuple[IntArray, bool]] | None:
         return None if kind in ROOTED else _shifts(kind, sizes, segments)
 
     def in_flight(self, kind: Kind, segments: int) -> int:
-        """A piece waits for the piece of the turn before."""
+        """A piece waits only for the same piece of the previous turn."""
         return 1 if kind in ROOTED else segments
 
     def pieces(self, kind: Kind) -> tuple[int, ...]:
-        """More of a chain's hide more of its length."""
+        """A chain pipelines its pieces, so it gains from more of them than a ring does."""
         return (4, 16) if kind in ROOTED else (2, 4)
 
     def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
-        """A member passes on every block but one; in an allreduce twice."""
+        """A member sends every block but one, and in an allreduce does so twice."""
         kind, p, segments = collective.kind, collective.p, collective.segments
         if kind in ROOTED:
             return super().sent(collective)
@@ -129,24 +129,24 @@ class Ring(Algorithm):
                 add_s_per_byte: float) -> Floats:
         if kind not in ROOTED:
             return _ring_s(kind, route.p, n_bytes, segments, route.far, add_s_per_byte)
-        each = n_bytes / segments
-        alike = (route.p - 2 + segments) * (route.far.message_s(each) + each * add_s_per_byte)
+        piece = n_bytes / segments
+        uniform = (route.p - 2 + segments) * (route.far.message_s(piece) + piece * add_s_per_byte)
         # pieces follow each other at the pace of the slowest link
-        first, pace = route.table_s(self, kind, each, 1, add_s_per_byte, route.crosses)
-        return np.where(route.crosses, first + (segments - 1) * pace, alike)
+        first, pace = route.table_s(self, kind, piece, 1, add_s_per_byte, route.crosses)
+        return np.where(route.crosses, first + (segments - 1) * pace, uniform)
 
 
 def _shifts(kind: Kind, sizes: IntArray, segments: int) -> Iterator[tuple[IntArray, bool]]:
     p = sizes.shape[1]
     if kind is Kind.ALLREDUCE:
         sizes = block_sizes(sizes[:, 0], p)
-    for give, adds in turns(kind, p, np.arange(p)):
-        pieces = block_sizes(sizes[:, give], segments)
+    for sent, adds in ring_turns(kind, p, np.arange(p)):
+        pieces = block_sizes(sizes[:, sent], segments)
         yield from ((pieces[..., s], adds) for s in range(segments))
 
 
 def _chain(collective: Collective, me: int) -> list[Round]:
-    """The pieces come one by one from the member before and go on to the next one."""
+    """Rounds of a chain: each piece arrives from one neighbour and moves on to the other."""
     p, n, segments = collective.p, collective.sizes[0], collective.segments
     at = (me - collective.root) % p
     before, after = ((collective.root + at + way) % p for way in (-1, 1))
@@ -157,19 +157,19 @@ def _chain(collective: Collective, me: int) -> list[Round]:
 
 
 def adjoint(rounds: list[Round]) -> list[Round]:
-    """Rounds backwards, with sends and receives exchanged and received blocks added."""
+    """The rounds reversed: sends become receives, receives become sends, receivers add."""
     return [Round(r.recvs, r.sends, True) for r in reversed(rounds)]
 
 
 def _ring_s(kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, links: LinkTimes,
             add_s_per_byte: float) -> Floats:
-    each = n_bytes / (p * segments)
-    link, add = links.message_s(each), add_s_per_byte * each
+    piece = n_bytes / (p * segments)
+    link, add = links.message_s(piece), add_s_per_byte * piece
     pieces = (p - 1) * segments
     if kind is Kind.ALLGATHER:
         return pieces * link
-    # segment j of a round needs the sum of segment j of the round before; with several segments,
-    # one is sent while another is added, and an allreduce gathers the first while the last is added
+    # segment j of a turn needs the sum of segment j of the previous turn; with several segments,
+    # one is sent while another is added, and an allreduce gathers the first while it adds the last
     if kind is Kind.REDUCE_SCATTER:
         one_by_one = pieces * (link + add)
         pipelined = pieces * np.maximum(link, add) + np.minimum(link, add)

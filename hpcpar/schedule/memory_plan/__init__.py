@@ -1,1 +1,1 @@
-"""The memory of one rank, planned without allocating it: buffers, views, lifetimes, places."""
+"""One rank's memory, planned without allocating it: buffers, views, lifetimes, addresses."""

@@ -1,7 +1,7 @@
-"""The memory of one rank for its schedules: what it allocates, when it is alive, where it lies.
+"""The memory that one rank needs for its schedules: buffers, their lifetimes and their addresses.
 
-The executor allocates by this plan, and the cost model predicts by it: nothing here needs MPI, a
-backend or an array.
+The executor allocates by this plan, and the cost model predicts memory from it. It needs no MPI, no
+backend and no arrays.
 """
 
 from __future__ import annotations
@@ -24,21 +24,11 @@ from hpcpar.schedule.steps import Comm, Schedule
 
 @dataclass(frozen=True)
 class Places:
-    """Where buffers lie in one array.
-
-    Attributes
-    ----------
-    first : dict
-        The first item of each buffer.
-    items : int
-        Size of the array.
-    shared : frozenset of Buffer
-        PlannedBuffers that are expected to be zero and have others in the same place: to be cleared
-        at the beginning of each life.
-    """
+    """The first item of each buffer in one array, and the array's size."""
 
     first: dict[Buffer, int]
     items: int
+    #: Buffers that must be zero but share memory with others, so each life begins with a clear.
     shared: frozenset[Buffer]
 
 
@@ -51,10 +41,9 @@ class MemoryPlan:
     passes : PassPlans
         The blocks of every layer in every pass.
     tensors : StepTensors
-        The views that steps move.
+        The views that steps read and write.
     programs : tuple of RankSteps
         The rank's part of each schedule.
-    buffers : tuple of Buffer
     """
 
     plan: Plan
@@ -66,45 +55,44 @@ class MemoryPlan:
     buffers: tuple[Buffer, ...]
 
     def peak(self) -> tuple[Buffer, ...]:
-        """The buffers that are alive at the moment of most items."""
+        """The buffers that are alive at the moment of peak memory."""
         alive = self.moments([b.lives for b in self.buffers])
         _, moment = peak([b.items for b in self.buffers], alive)
         return tuple(b for b, bits in zip(self.buffers, alive, strict=True) if bits >> moment & 1)
 
     def place(self) -> Places:
-        """Pack the buffers: those that are never alive together may share a place."""
+        """Pack the buffers; buffers that are never alive together may share memory."""
         unit = ALIGNMENT_BYTES // self.plan.item_bytes
         sizes = [-(-b.items // unit) * unit for b in self.buffers]
         places, total = pack(sizes, self.moments([b.lives for b in self.buffers]))
-        total = max(total, *sizes, 0)  # what nobody touches lies anywhere
+        total = max(total, *sizes, 0)  # buffers that no step touches lie anywhere
         spans = [(at, at + size) for at, size in zip(places, sizes, strict=True)]
         shared = frozenset(b for b, span in zip(self.buffers, spans, strict=True)
-                           if b.zero and _meeting(span, spans) > 1)
+                           if b.zero and _overlaps(span, spans) > 1)
         return Places(dict(zip(self.buffers, places, strict=True)), total, shared)
 
     def in_flight(self, program: int, step: int) -> Life:
-        """When the messages of a communication step are in flight."""
+        """The steps during which the messages of a communication step are in flight."""
         return Life(program, step, self.programs[program].until[step] - 1)
 
     def moments(self, lives: Sequence[Sequence[Life]]) -> list[int]:
-        """A bit for every step of every program at which something is alive."""
+        """Bit masks, one per sequence of lives, with a bit for every step of every program."""
         starts = [0]
         for steps in self.programs:
             starts.append(starts[-1] + len(steps.schedule.steps) + 1)
         out = []
-        for each in lives:
+        for of_buffer in lives:
             bits = 0
-            for life in each:
+            for life in of_buffer:
                 length = life.last - life.first + 1
                 bits |= ((1 << length) - 1) << (starts[life.program] + life.first)
             out.append(bits)
         return out
 
 
-def _meeting(span: Interval, others: list[Interval]) -> int:
-    """Those of the others that have something in common with a span."""
-    return sum(1 for start, stop in others
-               if max(start, span[0]) < min(stop, span[1]))
+def _overlaps(span: Interval, others: list[Interval]) -> int:
+    """The number of `others` that overlap `span`."""
+    return sum(1 for start, stop in others if max(start, span[0]) < min(stop, span[1]))
 
 
 def plan_memory(network: Network, plan: Plan, rank: int, schedules: Sequence[Schedule], *,
@@ -114,18 +102,16 @@ def plan_memory(network: Network, plan: Plan, rank: int, schedules: Sequence[Sch
     Parameters
     ----------
     schedules : sequence of Schedule
-        What the rank runs, one after the other, in the same memory.
+        The schedules that the rank runs, one after the other, in the same memory.
     training : bool
-        False without gradients.
-    edges : Edges, optional
-        The plan's, where they are at hand.
+        False leaves out gradients.
     """
     buffers = PlannedBuffers()
     edges = Edges(network, plan) if edges is None else edges
     passes = PassPlans(network, plan, rank, edges, buffers, training)
 
     def overwrites(sent: Comm, part: int) -> bool:
-        """True where the output that was sent has the same slot in another micro-batch."""
+        """True where micro-batch `part` uses the same slot for the output that `sent` moves."""
         producer = tensors.producer(sent)
         slots = [passes.find(producer, p).slots.of_layer(producer) for p in (part, sent.part)]
         return slots[0] == slots[1]

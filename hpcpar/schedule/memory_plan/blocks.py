@@ -1,8 +1,8 @@
-"""Where every layer's blocks lie: neighbouring layers share a buffer wherever a view serves.
+"""Where every layer's blocks lie: neighbouring layers share a buffer wherever a view will do.
 
-A producer writes straight into the middle of what its consumer needs (halos, gathered neighbours
-and padding around it), elementwise layers work in place, flattening is a reshape. A tensor that
-several layers read has a buffer of its own.
+A producer writes straight into the middle of its consumer's input (halos, gathered neighbours and
+padding lie around it). Elementwise layers work in place, and flattening is a reshape. A tensor that
+several layers read has its own buffer.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ B = TypeVar("B")
 
 @dataclass
 class Blocks(Generic[A]):
-    """A layer's views on one rank, or its arrays.
+    """A layer's views (or arrays) on one rank.
 
     Attributes
     ----------
     xs, dxs : list
-        Needed boxes of the inputs, and their gradients; a gradient is None where nothing before the
-        layer is trained.
+        Needed boxes of the inputs, and their gradients. A gradient is None where no earlier layer
+        is trained.
     arriving : dict
-        For a tensor that several layers read: where the gradient from input `which` lands before it
-        is added to the owner's, by `which`.
+        For inputs with several readers, by input index: where the gradient lands before it is added
+        to the owner's gradient.
     begins : dict
-        For such a tensor, by `which`, where this layer's gradient is the first that arrives: the
-        owner's, which is zero before.
+        For inputs with several readers, by input index: the owner's gradient, if this layer is the
+        first reader to write it. The layer clears it first.
     clears : list
-        Gradients of which this layer computes a part, and to which others are added: zero before.
+        Gradients that this layer clears before it writes a part of them; others are added later.
     y, dy
         The part of the output that the rank computes, and its gradient; None where there is none
         (the loss has no y).
     out, dout
-        The part of the output that the rank owns, and its gradient: `y` and `dy`, except where
-        partial sums (k) are added in between.
+        The part of the output that the rank owns, and its gradient. They differ from `y` and `dy`
+        only where ranks add partial sums (k) in between.
     """
 
     xs: list[A] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Blocks(Generic[A]):
         return self.dxs[0]
 
     def map(self, make: Callable[[A], B]) -> Blocks[B]:
-        """The same blocks with `make` applied to each."""
+        """Apply `make` to each block."""
 
         def maybe(value: A | None) -> B | None:
             return None if value is None else make(value)
@@ -86,34 +86,25 @@ class Blocks(Generic[A]):
 
 
 class Slots:
-    """Which of several equal buffers a pass uses; here, all passes use the same ones."""
+    """Which of several equal buffers a pass uses. In this base class, all passes share slot 0."""
 
     def of_layer(self, layer: str) -> int:
-        """The slot of what a layer keeps for its backward pass."""
+        """The slot of the arrays that a layer keeps for its backward pass."""
         return 0
 
     def of_value(self, layer: str, reader: str, what: str) -> int:
-        """The slot of a value that counts for `layer`, and that `reader` needs."""
+        """The slot of a value that belongs to `layer`, and that `reader` needs."""
         return 0
 
     def of_gradient(self, reader: str, what: str) -> int:
-        """The slot of a gradient that `reader` makes."""
+        """The slot of a gradient that `reader` computes."""
         return 0
 
 
 class BlockPlanner:
-    """Lays out the blocks of one rank for a pass of samples through some layers.
+    """Lays out the blocks of one rank for a pass of samples through `layers`, in network order.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        In the network's order; inputs from other layers have no producer's block here.
-    edges : mapping
-        The edges into every layer, by its name.
-    samples : int
-        Samples of the pass, over all ranks.
-    training : bool
-        False without gradients.
+    `edges` has the edges into each layer; an input from any other layer has its own buffer.
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int, layers: Sequence[Layer],
@@ -126,12 +117,12 @@ class BlockPlanner:
         self._summed: set[str] = set()
         for layer in reversed(layers):
             self._output(layer)
-            here = self.blocks[layer.name]
+            blocks = self.blocks[layer.name]
             for e in edges.get(layer.name, ()):
                 need, own = e.needed.box(rank), e.owned.box(rank)
-                here.xs.append(self._input(e, need, own))
+                blocks.xs.append(self._input(e, need, own))
                 trains = training and e.producer.name in network.trained
-                here.dxs.append(self._input_gradient(e, need, own) if trains else None)
+                blocks.dxs.append(self._input_gradient(e, need, own) if trains else None)
 
     # -- buffers -----------------------------------------------------------------------------------
     def _value(self, layer: str, reader: str, what: str, box: Box, which: int = 0) -> View:
@@ -150,25 +141,23 @@ class BlockPlanner:
     def _edge_gradient(self, e: Edge, what: str, box: Box, zero: bool = False) -> View:
         return self._gradient(e.producer.name, e.consumer.name, what, box, e.which, zero)
 
-    # -- a layer's own -----------------------------------------------------------------------------
+    # -- outputs -----------------------------------------------------------------------------------
     def _output(self, layer: Layer) -> None:
-        """The layer's output, after all consumers have said where it shall be; and its partial
-        sums.
-        """
-        here, config = self.blocks[layer.name], self.plan.configs[layer.name]
+        """Place the layer's output, unless a consumer has done so, and its partial sums."""
+        blocks, config = self.blocks[layer.name], self.plan.configs[layer.name]
         if layer is self._last:
             return
         trains = self.training and layer.name in self.network.trained
-        if here.out is None:
-            here.out = self._value(layer.name, "", "out", self._owned(layer))
-        if here.dout is None and trains:
-            here.dout = self._gradient(layer.name, "", "out", self._owned(layer), zero=True)
-        here.y, here.dy = here.out, here.dout
+        if blocks.out is None:
+            blocks.out = self._value(layer.name, "", "out", self._owned(layer))
+        if blocks.dout is None and trains:
+            blocks.dout = self._gradient(layer.name, "", "out", self._owned(layer), zero=True)
+        blocks.y, blocks.dy = blocks.out, blocks.dout
         if config.k > 1:
-            made = self._box(computed(self.network, layer, config, self.samples))
-            here.y = self._value(layer.name, "", "partial", made)
-            if config.scatter and here.dout is not None:
-                here.dy = self._gradient(layer.name, "", "partial", made)
+            partial = self._box(computed(self.network, layer, config, self.samples))
+            blocks.y = self._value(layer.name, "", "partial", partial)
+            if config.scatter and blocks.dout is not None:
+                blocks.dy = self._gradient(layer.name, "", "partial", partial)
 
     def _box(self, layout: Layout) -> Box:
         return layout.box(self.rank)
@@ -178,7 +167,7 @@ class BlockPlanner:
         return self._box(owned(self.network, layer, config, self.samples))
 
     def _shared(self, e: Edge, need: Box, out: View | None) -> View | None:
-        """The part of the consumer's output, or of its gradient, that the input lies in."""
+        """The part of the consumer's output (or output gradient) that can hold its input."""
         own, inset = self._owned(e.consumer), e.consumer.inset(self.network.input_shape(e.consumer))
         assert out is not None
         if inset:
@@ -191,7 +180,7 @@ class BlockPlanner:
 
     # -- forward -----------------------------------------------------------------------------------
     def _input(self, e: Edge, need: Box, own: Box) -> View:
-        """The consumer's input; where it alone reads the tensor, the producer's output with it."""
+        """Place the consumer's input and, if it is the only reader, the producer's output."""
         before = self.blocks.get(e.producer.name)
         if before is None:
             return self._edge_value(e, "x", need)
@@ -206,12 +195,11 @@ class BlockPlanner:
             if reuse is not None and need == own:
                 before.out = reuse
                 return before.out
-            # an elementwise layer's block, if it is a part of a larger one, cannot serve as the
-            # producer's block too
+            # an elementwise layer's block may be only a part of the producer's block
             before.out = self._edge_value(e, "out", own)
             return before.out.crop(need, own)
         if e.kind is Kind.HALO and reuse is None and not contains(need, own):
-            # a window that skips some of what the rank owns: both are parts of the box around them
+            # the windows skip some owned rows: a hull holds both boxes
             hull = _hull(need, own)
             whole = self._edge_value(e, "hull", hull)
             before.out = whole.crop(own, hull)
@@ -222,18 +210,16 @@ class BlockPlanner:
         return x
 
     def _overwritten(self, e: Edge, need: Box) -> View | None:
-        """The consumer's output where it overwrites this input."""
+        """The view of this input in the consumer's output, if the consumer works in place."""
         layer = e.consumer
-        alone = layer is not self._last and len(layer.inputs) == 1
-        if alone and in_place(layer, e.producer):
+        single = layer is not self._last and len(layer.inputs) == 1
+        if single and in_place(layer, e.producer):
             return self._shared(e, need, self.blocks[layer.name].y)
         return None
 
     # -- backward ----------------------------------------------------------------------------------
     def _input_gradient(self, e: Edge, need: Box, own: Box) -> View:
-        """The gradient of the consumer's input; where it alone reads the tensor, that of the
-        producer's output with it.
-        """
+        """Place the input's gradient and, for a single reader, the output's gradient."""
         before, kind = self.blocks.get(e.producer.name), e.adjoint_kind
         if before is None:
             return self._edge_gradient(e, "x", need)
@@ -241,12 +227,12 @@ class BlockPlanner:
             return self._summand(e, before, need, own)
         reuse = self._overwritten_gradient(e, need)
         if kind in (None, Kind.ALLGATHER) and need != own and contains(own, need):
-            # the rest of the block gets no gradient (or its neighbours'), and zero stays zero
+            # the rest of the block stays zero, or gets its neighbours' gradients
             before.dout = self._edge_gradient(e, "out", own, True)
             return before.dout.crop(need, own)
-        alone = kind is None or (kind is Kind.HALO and reuse is None)
-        if alone and not contains(need, own):
-            # each sticks out of the other along some axis: both are parts of the box around them
+        separate = kind is None or (kind is Kind.HALO and reuse is None)
+        if separate and not contains(need, own):
+            # each box sticks out of the other along some axis: a hull holds both
             hull = _hull(need, own)
             whole = self._edge_gradient(e, "hull", hull, True)
             before.dout = whole.crop(own, hull)
@@ -259,41 +245,39 @@ class BlockPlanner:
         elif kind in (None, Kind.HALO) and contains(need, own):
             before.dout = dx.crop(own, need)
         else:
-            # sums of messages begin as zero by themselves
+            # these movements clear or overwrite the whole destination
             zero = kind not in (Kind.REDUCE_SCATTER, Kind.REDISTRIBUTE)
             before.dout = self._edge_gradient(e, "out", own, zero)
         return dx
 
     def _overwritten_gradient(self, e: Edge, need: Box) -> View | None:
-        """The gradient of the consumer's output where that of this input overwrites it."""
+        """The view of this input's gradient in the output's, if the consumer works in place."""
         layer = e.consumer
         if layer is not self._last and layer.in_place:
             return self._shared(e, need, self.blocks[layer.name].dy)
         return None
 
     def _summand(self, e: Edge, before: Blocks[View], need: Box, own: Box) -> View:
-        """The gradient that one of several readers gives: the first goes where the sum shall be,
-        the others are added to it.
-        """
-        kind, here = e.adjoint_kind, self.blocks[e.consumer.name]
+        """Place one of several readers' gradients: the first starts the sum, others add to it."""
+        kind, blocks = e.adjoint_kind, self.blocks[e.consumer.name]
         stays = kind in (None, Kind.ALLREDUCE)
         if e.producer.name in self._summed:
             if not stays:
-                here.arriving[e.which] = self._edge_gradient(e, "arriving", own)
+                blocks.arriving[e.which] = self._edge_gradient(e, "arriving", own)
             return self._edge_gradient(e, "x", need)
         self._summed.add(e.producer.name)
         before.dout = self._edge_gradient(e, "out", own)
         if stays and need == own:
             return before.dout
         if kind is None:
-            here.begins[e.which] = before.dout
+            blocks.begins[e.which] = before.dout
         else:
-            here.arriving[e.which] = before.dout
+            blocks.arriving[e.which] = before.dout
         return self._edge_gradient(e, "x", need)
 
 
 def _hull(a: Box, b: Box) -> Box:
-    """The smallest box around two; if one is empty, the other."""
+    """The smallest box around two boxes; if one is empty, the other."""
     if not items(a) or not items(b):
         return a if items(a) else b
     return tuple((min(x[0], y[0]), max(x[1], y[1])) for x, y in zip(a, b, strict=True))

@@ -1,4 +1,4 @@
-"""When every buffer of a rank is alive: from the views that the steps of its schedules touch."""
+"""When each buffer of a rank is alive, from the views that its steps touch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcpar.schedule.steps import PASSES, Comm, Op, Phase
 
 @dataclass(frozen=True)
 class _At:
-    """A buffer is touched at a step, and with `anew` computed once more."""
+    """A step touches a buffer; with `anew`, it recomputes the contents."""
 
     step: int
     anew: bool = False
@@ -22,38 +22,32 @@ class _At:
 
 def add_lives(program: int, steps: RankSteps, plan: Plan, tensors: StepTensors,
               images: dict[int, Buffer | None]) -> None:
-    """Give buffers the lives that they have in a program.
-
-    Parameters
-    ----------
-    images : dict
-        The buffer that the images of each micro-batch are put into.
-    """
-    # every micro-batch makes all values anew; FC passes read what was made before them
-    apart = plan.fc_passes == 1
-    found: dict[tuple[Buffer | None, int], list[_At]] = defaultdict(list)
+    """Add the buffers' lives in a program; `images` are the buffers of micro-batches' images."""
+    # every micro-batch computes all values itself; FC passes read values from before the switch
+    by_part = plan.fc_passes == 1
+    touches_of: dict[tuple[Buffer | None, int], list[_At]] = defaultdict(list)
     for i, part in steps.loads.items():
-        found[images[part], part].append(_At(i))
+        touches_of[images[part], part].append(_At(i))
     for i in steps.mine:
         step = steps.schedule.steps[i]
         if step.phase not in PASSES or (not isinstance(step, Comm) and step.op is Op.UPDATE):
             continue
-        again = step.phase is Phase.RECOMPUTE
+        recomputes = step.phase is Phase.RECOMPUTE
         for touch in tensors.touched(step):
             owner = None if touch.view is None else touch.view.owner
-            touches = found[owner, step.part if apart else 0]
-            touches.append(_At(i, again and touch.makes))
+            touches = touches_of[owner, step.part if by_part else 0]
+            touches.append(_At(i, recomputes and touch.writes))
             if isinstance(step, Comm):
-                # it is over before the step that waits for it does anything
+                # it completes before the step that waits for it begins
                 touches.append(_At(steps.until[i] - 1))
-    for (buffer, _), touches in found.items():
+    for (buffer, _), touches in touches_of.items():
         if buffer is not None:
             buffer.lives += [Life(program, *ends) for ends in _lives(touches)]
 
 
 def _lives(touches: list[_At]) -> list[tuple[int, int]]:
-    """First and last step of a buffer's life, or of its two where it is computed again."""
+    """First and last step of a buffer's life; a recomputed buffer has two lives."""
     touches = sorted(touches, key=lambda t: t.step)
-    again = next((i for i, t in enumerate(touches) if t.anew), 0)
-    parts = (touches[:again], touches[again:]) if again else (touches,)
+    second = next((i for i, t in enumerate(touches) if t.anew), 0)
+    parts = (touches[:second], touches[second:]) if second else (touches,)
     return [(p[0].step, p[-1].step) for p in parts]

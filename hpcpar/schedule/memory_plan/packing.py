@@ -1,4 +1,4 @@
-"""Arrays in one piece of memory, of which some are never alive at the same time."""
+"""Packs arrays into one piece of memory; arrays that are never alive together may overlap."""
 
 from __future__ import annotations
 
@@ -8,62 +8,60 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Arrays begin at multiples of so many bytes: a cache line, and what vector units like.
+#: Arrays begin at multiples of this size: a cache line, and the alignment of vector units.
 ALIGNMENT_BYTES = 64
-#: Layouts that are tried, and pairs of arrays that are looked at for them, until the best so far is
-#: taken.
+#: Limits of the search for a better layout: layouts tried, and pairs of arrays compared.
 _TRIES, _PAIRS = 200, 3_000_000
 
 
 def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
-    """Places for arrays in one piece of memory, each as low as those placed before allow that are
-    alive with it.
+    """Place each array at the lowest address where it overlaps no earlier array alive with it.
 
-    Orders are tried in turn (by size, by birth, by length of life), then the best of them with
-    those arrays first that lay on top, until nothing can be gained: no layout is smaller than what
-    is alive at once.
+    Try several orders (by size, by birth, by length of life), then variants of the best order that
+    place its topmost arrays first. Stop when the total equals the peak, the sum of the arrays alive
+    at once, because no layout is smaller.
 
     Parameters
     ----------
-    sizes : sequence of int
     alive : sequence of int
-        For each array a bit for every moment at which it is alive.
+        For each array, a bit for every moment at which it is alive.
 
     Returns
     -------
     places : list of int
+        The arrays' addresses.
     total : int
-        Size of the piece.
+        Size of the piece of memory.
     """
-    there = [i for i, size in enumerate(sizes) if size and alive[i]]
-    born = {i: alive[i] & -alive[i] for i in there}
+    used = [i for i, size in enumerate(sizes) if size and alive[i]]
+    born = {i: alive[i] & -alive[i] for i in used}
     orders = [
-        sorted(there, key=lambda i: (-sizes[i], i)),
-        sorted(there, key=lambda i: (born[i], -alive[i].bit_length(), i)),
-        sorted(there, key=lambda i: (-alive[i].bit_count(), -sizes[i], i)),
-        sorted(there, key=lambda i: (-alive[i].bit_count() * sizes[i], i)),
+        sorted(used, key=lambda i: (-sizes[i], i)),
+        sorted(used, key=lambda i: (born[i], -alive[i].bit_length(), i)),
+        sorted(used, key=lambda i: (-alive[i].bit_count(), -sizes[i], i)),
+        sorted(used, key=lambda i: (-alive[i].bit_count() * sizes[i], i)),
     ]
     least, best, order = peak(sizes, alive)[0], _Layout([], 1 << 62), orders[0]
     for tried in orders:
-        found = _fit(sizes, alive, tried, best.total - 1)
-        if found is not None:
-            best, order = found, tried
+        layout = _fit(sizes, alive, tried, best.total - 1)
+        if layout is not None:
+            best, order = layout, tried
         if best.total <= least:
             break
     draw = random.Random(0)
-    for _ in range(min(_TRIES, _PAIRS // max(1, len(there) ** 2))):
+    for _ in range(min(_TRIES, _PAIRS // max(1, len(used) ** 2))):
         if best.total <= least:
             break
-        # what lies on top comes first, or changes places with another
+        # the topmost arrays come first, or one of them swaps with another array
         top = [i for i in order if best.places[i] + sizes[i] == best.total]
         tried = top + [i for i in order if i not in top] if order[:len(top)] != top else list(order)
         a, b = tried.index(draw.choice(top)), draw.randrange(len(tried))
         if tried == order:
             tried[a], tried[b] = tried[b], tried[a]
-        found = _fit(sizes, alive, tried, best.total)
-        if found is not None:
-            best, order = found, tried
-    return (best.places, best.total) if there else ([0] * len(sizes), 0)
+        layout = _fit(sizes, alive, tried, best.total)
+        if layout is not None:
+            best, order = layout, tried
+    return (best.places, best.total) if used else ([0] * len(sizes), 0)
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,9 @@ class _Layout:
 
 def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int],
          limit: int) -> _Layout | None:
-    """Place the arrays in an order; None where they need more than `limit`."""
+    """Place the arrays in this order; return None where they need more than `limit`."""
     places, total = [0] * len(sizes), 0
-    # start, stop, life: from the lowest up, so that the first gap is found first
+    # (start, stop, life), lowest first, so the search meets the lowest gap first
     placed: list[tuple[int, int, int]] = []
     for i in order:
         at, life, size = 0, alive[i], sizes[i]
@@ -93,7 +91,7 @@ def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int],
 
 
 def peak(sizes: Sequence[int], alive: Sequence[int]) -> tuple[int, int]:
-    """The most that is alive at once, and the first moment at which it is."""
+    """The largest total size alive at once, and the first moment at which it occurs."""
     changes: dict[int, int] = defaultdict(int)
     for size, life in zip(sizes, alive, strict=True):
         at = 0

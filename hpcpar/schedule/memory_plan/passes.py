@@ -1,6 +1,4 @@
-"""The passes of a plan on one rank: micro-batches, or the mini-batch and the passes of the fully
-connected layers (OWT's schemes b and c).
-"""
+"""A plan's passes on one rank: micro-batches, or the mini-batch and then OWT's FC passes."""
 
 from __future__ import annotations
 
@@ -25,40 +23,27 @@ EdgesOf = dict[str, tuple[Edge, ...]]
 
 @dataclass(frozen=True)
 class PassSamples:
-    """Where the samples of a pass lie in the mini-batch.
+    """The samples of a pass, over all ranks, as positions in the mini-batch.
 
-    Attributes
-    ----------
-    count : int
-        PassSamples of the pass, over all ranks.
-    first : int
-        Place of the first of them.
-    each, stride : int
-        Runs of `each` samples begin every `stride` places.
+    The first of the `count` samples is at position `first`; then a run of `run` consecutive samples
+    begins every `stride` positions.
     """
 
     count: int
     first: int
-    each: int
+    run: int
     stride: int
 
     def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places in the mini-batch of samples with these numbers in the pass."""
-        return self.first + numbers // self.each * self.stride + numbers % self.each
+        """Positions in the mini-batch of the samples with these numbers in the pass."""
+        return self.first + numbers // self.run * self.stride + numbers % self.run
 
 
 @dataclass(frozen=True)
 class PassPlan:
-    """One pass of samples through layers of the network, on one rank.
+    """One pass (a micro-batch or FC pass, `part`) through layers of the network, on one rank.
 
-    Attributes
-    ----------
-    part : int
-        Number of the micro-batch or FC pass.
-    edges : dict
-        Edges into every layer, by its name.
-    blocks : dict
-        Blocks of every layer, by its name.
+    `edges` has the edges into each layer, and `blocks` each layer's blocks, by its name.
     """
 
     part: int
@@ -69,12 +54,8 @@ class PassPlan:
 
 
 class MicrobatchSlots(Slots):
-    """A stage has a slot for each micro-batch in flight; gradients of activations need one.
-
-    Parameters
-    ----------
-    flying : dict
-        Micro-batches in flight at each layer, by its name.
+    """A stage has one slot per micro-batch in flight (`flying`, by layer); activation gradients
+    share one slot.
     """
 
     def __init__(self, flying: dict[str, int], loss: str, part: int) -> None:
@@ -87,12 +68,12 @@ class MicrobatchSlots(Slots):
         return self.of_layer(layer)
 
     def of_gradient(self, reader: str, what: str) -> int:
-        # the loss computes its gradient with its value, in the forward pass
+        # the loss computes its gradient in the forward pass, together with its value
         return self.of_layer(reader) if reader == self._loss else 0
 
 
 class FcSlots(Slots):
-    """The input of the first FC layer, and its gradient, have a slot for each FC pass."""
+    """The first FC layer's input and its gradient have one slot per FC pass."""
 
     def __init__(self, first: str, part: int) -> None:
         self._first, self._part = first, part
@@ -108,7 +89,7 @@ class FcSlots(Slots):
 
 
 def micro_batches_in_flight(network: Network, plan: Plan) -> dict[str, int]:
-    """Micro-batches whose activations the stage of each layer keeps at most, by layer."""
+    """The most micro-batches whose activations a layer's stage keeps, by the layer's name."""
     starts = firsts(network, plan)
     of_stage = [in_flight(plan.order, len(starts), stage, plan.microbatches)
                 for stage in range(len(starts))]
@@ -117,17 +98,12 @@ def micro_batches_in_flight(network: Network, plan: Plan) -> dict[str, int]:
 
 
 class PassPlans:
-    """All passes of a plan on one rank.
-
-    Attributes
-    ----------
-    all : list of PassPlan
-        The micro-batches; or the pass of the mini-batch up to the switch, then the FC passes.
+    """All passes of a plan on one rank: `all` has the micro-batches, or the mini-batch's pass up to
+    the switch and then the FC passes.
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges,
-                 buffers: PlannedBuffers,
-                 training: bool) -> None:
+                 buffers: PlannedBuffers, training: bool) -> None:
         self.network, self.plan, self.rank, self.training = network, plan, rank, training
         self._edges, self._buffers = edges, buffers
         self._edges_of: dict[tuple[int, str], EdgesOf] = {}
@@ -143,17 +119,17 @@ class PassPlans:
         self.all = [before, *(self._fc_pass(t, before) for t in range(plan.fc_passes))]
 
     def number(self, layer: str, part: int) -> int:
-        """The place in `all` of the pass of a layer in a micro-batch or FC pass."""
+        """Index in `all` of a layer's pass, for a micro-batch or FC pass."""
         if self.plan.fc_passes == 1:
             return part
         return 1 + part if layer in self._fc_layers else 0
 
     def find(self, layer: str, part: int) -> PassPlan:
-        """The pass of a layer in a micro-batch or FC pass."""
+        """A layer's pass, for a micro-batch or FC pass."""
         return self.all[self.number(layer, part)]
 
     def _microbatch(self, part: int) -> PassPlan:
-        """A micro-batch (the mini-batch, where it is not cut) through all layers."""
+        """The pass of a micro-batch (or of an uncut mini-batch) through all layers."""
         begin = block(self.plan.batch, self.plan.microbatches, part)[0]
         count = samples_of(self.plan, part)
         slots = MicrobatchSlots(self._flying, self.network.layers[-1].name, part)
@@ -161,31 +137,31 @@ class PassPlans:
                           slots)
 
     def _fc_pass(self, part: int, before: PassPlan) -> PassPlan:
-        """A pass of the layers from the switch on, on a part of the mini-batch."""
+        """A pass of a part of the mini-batch through the layers from the switch on."""
         plan, layers = self.plan, self.network.layers[switch(self.network):]
         count, first = plan.batch // plan.fc_passes, layers[0]
         (e,) = self._edges.into(first, count)
         if plan.switch == "one":
             samples = PassSamples(count, part * count, count, 0)
         else:
-            each = count // int(plan.configs[e.producer.name].n)
-            samples = PassSamples(count, part * each, each, plan.fc_passes * each)
-        made = self._pass(layers, part, samples, FcSlots(first.name, part))
+            run = count // int(plan.configs[e.producer.name].n)
+            samples = PassSamples(count, part * run, run, plan.fc_passes * run)
+        fc_pass = self._pass(layers, part, samples, FcSlots(first.name, part))
         if e.kind is None and plan.switch == "each":
-            producer, here = before.blocks[e.producer.name], made.blocks[first.name]
+            producer, consumer = before.blocks[e.producer.name], fc_pass.blocks[first.name]
             assert producer.out is not None
-            here.xs[0] = self.rows_of(producer.out, part)
-            here.dxs[0] = None if producer.dout is None else self.rows_of(producer.dout, part)
-        return made
+            consumer.xs[0] = self.rows_of(producer.out, part)
+            consumer.dxs[0] = None if producer.dout is None else self.rows_of(producer.dout, part)
+        return fc_pass
 
     def rows_of(self, whole: View, part: int) -> View:
-        """An FC pass's samples in a block of the layer before the switch: some of each rank's, or
-        all of one rank's.
+        """An FC pass's samples in a block of the layer before the switch: a part of every rank's
+        samples, or all of one rank's.
         """
         if self.plan.switch == "one":
             return whole
-        each = whole.shape[0] // self.plan.fc_passes
-        return whole.rows(part * each, (part + 1) * each)
+        rows = whole.shape[0] // self.plan.fc_passes
+        return whole.rows(part * rows, (part + 1) * rows)
 
     def _pass(self, layers: Sequence[Layer], part: int, samples: PassSamples,
               slots: Slots) -> PassPlan:
@@ -195,7 +171,7 @@ class PassPlans:
         return PassPlan(part, samples, edges, planner.blocks, slots)
 
     def _edges_into(self, layers: Sequence[Layer], samples: int) -> EdgesOf:
-        """The edges into every layer; passes of as many samples share them."""
+        """The edges into each layer; passes with the same number of samples share them."""
         key = (samples, layers[0].name)
         if key not in self._edges_of:
             self._edges_of[key] = {layer.name: self._edges.into(layer, samples)

@@ -1,4 +1,4 @@
-"""One rank's part of a schedule: its steps, and the step before which each movement ends."""
+"""One rank's part of a schedule: its steps, and the step before which each movement must finish."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import Comm, Phase, Schedule, Step
 
-#: Tells whether the forward pass of micro-batch `part` writes where that of a movement has read.
+#: ``overwrites(move, part)``: micro-batch `part`'s forward pass writes where the movement reads.
 Overwrites = Callable[[Comm, int], bool]
 
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps that a rank takes part in.
+    """The steps that a rank takes part in: `mine` has their indices, in order.
 
     Attributes
     ----------
-    mine : tuple of int
-        Their indices, in order.
     until : dict
-        For each communication step: the step before which this rank must have finished it.
+        For each communication step, the step before which this rank must finish it.
     loads : dict
-        The step before which images are put in place, with the micro-batch that they belong to: the
-        first that reads them. With FC passes, all images are there before the first step.
+        For the first step that reads a micro-batch's images, the micro-batch to load before it.
+        With FC passes, all images are loaded before the first step.
     """
 
     schedule: Schedule
@@ -38,8 +36,8 @@ class RankSteps:
 def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
                overwrites: Overwrites) -> RankSteps:
     """A rank's part of a schedule."""
-    mine = tuple(s.index for s in schedule.steps if _takes_part(plan, s, rank))
-    steps = [schedule.steps[i] for i in mine]
+    steps = [s for s in schedule.steps
+             if (s.concerns(rank) if isinstance(s, Comm) else lives(plan, s.layer, rank))]
     loss = network.layers[-1].name
     writes = _Writes(
         _by_part([s for s in steps if s.phase is Phase.FORWARD]),
@@ -51,15 +49,12 @@ def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
             only_sends = s.between and not s.destination.holds(rank)
             until[s.index] = writes.after(s, overwrites, len(schedule.steps)) if only_sends \
                 else s.needed_by
+    mine = tuple(s.index for s in steps)
     return RankSteps(schedule, mine, until, _loads(network, plan, steps))
 
 
-def _takes_part(plan: Plan, step: Step, rank: int) -> bool:
-    return step.concerns(rank) if isinstance(step, Comm) else lives(plan, step.layer, rank)
-
-
 def lives(plan: Plan, layer: str, rank: int) -> bool:
-    """True where `rank` is one of the layer's."""
+    """True where `rank` has a part of the layer."""
     config = plan.configs[layer]
     return bool(config.first <= rank < config.first + config.ranks)
 
@@ -74,26 +69,26 @@ def _by_part(steps: list[Step]) -> dict[int, list[int]]:
 
 @dataclass(frozen=True)
 class _Writes:
-    """A rank's steps that write outputs, and those that write gradients, by micro-batch."""
+    """By micro-batch, a rank's steps that write outputs and its steps that write gradients."""
 
     outputs: dict[int, list[int]]
     gradients: dict[int, list[int]]
 
     def after(self, sent: Comm, overwrites: Overwrites, end: int) -> int:
-        """The first step after a movement to other ranks whose pass writes where it reads.
+        """The first later step of another micro-batch that overwrites the array that `sent` reads.
 
-        Gradients have one slot for all micro-batches, and the loss makes its gradient in its
+        Gradients have one slot for all micro-batches, and the loss computes its gradient in its
         forward pass.
         """
         if sent.phase not in (Phase.FORWARD, Phase.BACKWARD):
             return end
-        back = sent.phase is Phase.BACKWARD
-        found = end
-        for part, steps in (self.gradients if back else self.outputs).items():
+        backward = sent.phase is Phase.BACKWARD
+        first = end
+        for part, steps in (self.gradients if backward else self.outputs).items():
             at = bisect.bisect_right(steps, sent.index)
-            if at < len(steps) and part != sent.part and (back or overwrites(sent, part)):
-                found = min(found, steps[at])
-        return found
+            if at < len(steps) and part != sent.part and (backward or overwrites(sent, part)):
+                first = min(first, steps[at])
+        return first
 
 
 def _loads(network: Network, plan: Plan, steps: list[Step]) -> dict[int, int]:

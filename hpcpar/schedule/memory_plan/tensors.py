@@ -14,58 +14,59 @@ from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role
 
 @dataclass(frozen=True)
 class Touch:
-    """A step reads or writes a view; with `makes`, it computes what is in it."""
+    """A view that a step reads or writes; with `writes`, the step produces its contents."""
 
     view: View | None
-    makes: bool = False
+    writes: bool = False
 
 
 class StepTensors:
-    """Finds the views of steps in the passes of a rank."""
+    """Finds the views of a rank's steps in its passes."""
 
     def __init__(self, network: Network, plan: Plan, rank: int, passes: PassPlans) -> None:
         self.network, self.plan, self.rank, self.passes = network, plan, rank, passes
 
     def producer(self, step: Comm) -> str:
-        """The layer whose output a movement of an input moves."""
+        """The layer whose output `step` moves to a consumer's input."""
         ref = step.tensor
         return self.network.by_name[ref.layer].inputs[ref.input]
 
     def moved(self, step: Comm) -> tuple[View, View]:
-        """The views before and after a movement of an input or output, or of its gradient."""
+        """The views before and after a movement of an input, an output, or a gradient of these."""
         ref = step.tensor
-        here = self.passes.find(ref.layer, step.part)
-        blocks = here.blocks[ref.layer]
+        consumer_pass = self.passes.find(ref.layer, step.part)
+        blocks = consumer_pass.blocks[ref.layer]
         if ref.role is Role.OUTPUT:
             before, after = (blocks.dout, blocks.dy) if ref.gradient else (blocks.y, blocks.out)
             assert before is not None and after is not None
             return before, after
-        e = here.edges[ref.layer][ref.input]
-        there = self.passes.find(e.producer.name, step.part)
-        producer = there.blocks[e.producer.name]
+        e = consumer_pass.edges[ref.layer][ref.input]
+        producer_pass = self.passes.find(e.producer.name, step.part)
+        producer = producer_pass.blocks[e.producer.name]
         if not ref.gradient:
             assert producer.out is not None
-            return self._rows(producer.out, here, there, step), blocks.xs[ref.input]
+            rows = self._rows(producer.out, consumer_pass, producer_pass, step)
+            return rows, blocks.xs[ref.input]
         dx = blocks.dxs[ref.input]
         assert dx is not None
         if ref.input in blocks.arriving:
             return dx, blocks.arriving[ref.input]
-        # for a tensor with several readers, what is summed in place is added to the others' later
+        # with several readers, an ACCUMULATE step later adds this in-place sum to the others
         if step.kind is Kind.ALLREDUCE and len(self.network.consumers[e.producer.name]) > 1:
             return dx, dx
         assert producer.dout is not None
-        return dx, self._rows(producer.dout, here, there, step)
+        return dx, self._rows(producer.dout, consumer_pass, producer_pass, step)
 
-    def _rows(self, whole: View, here: PassPlan, there: PassPlan, step: Comm) -> View:
-        """An FC pass's part of a block before the switch; of one rank's samples, the others hold
-        nothing that counts.
-        """
-        if here is there or self.plan.fc_passes == 1:
+    def _rows(self, whole: View, consumer_pass: PassPlan, producer_pass: PassPlan,
+              step: Comm) -> View:
+        """An FC pass's part of a block before the switch."""
+        if consumer_pass is producer_pass or self.plan.fc_passes == 1:
             return whole
         if step.phase is Phase.BACKWARD and self.plan.switch == "one":
             assert step.group is not None
+            # a pass has one rank's samples, so the other ranks need no result of the reduction
             if step.group.members(self.rank)[step.root] != self.rank:
-                unused = here.blocks[step.layer].dxs[0]
+                unused = consumer_pass.blocks[step.layer].dxs[0]
                 assert unused is not None
                 return unused
         return self.passes.rows_of(whole, step.part)
@@ -96,7 +97,7 @@ class StepTensors:
         blocks = self.passes.find(step.layer, step.part).blocks[step.layer]
         yield from (Touch(x) for x in blocks.xs)
         yield Touch(blocks.y, True)
-        if blocks.y is None:  # the loss makes its gradient with its value
+        if blocks.y is None:  # the loss computes its gradient with its value
             yield from (Touch(dx) for dx in blocks.dxs)
 
     def _backward(self, step: Compute) -> Iterator[Touch]:

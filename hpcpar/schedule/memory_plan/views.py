@@ -1,4 +1,4 @@
-"""Buffers that a rank will allocate, and views of them: arrays without memory."""
+"""Buffers that a rank will allocate, and views of them; neither has memory yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Life:
-    """First and last step at which a buffer holds something, in one of the rank's programs."""
+    """The first and last step at which a buffer is in use, in one of the rank's programs."""
 
     program: int
     first: int
@@ -29,11 +29,11 @@ class Buffer:
     layer : str
         The layer that the memory counts for.
     gradient : bool
-        It holds gradients of activations.
+        The buffer holds activation gradients.
     zero : bool
-        Its steps expect zeros in what none of them writes.
+        Steps rely on zeros in the parts that no step writes.
     lives : list of Life
-        Filled in by `liveness`.
+        `liveness` fills them in.
     """
 
     layer: str
@@ -49,7 +49,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Crop:
-    """The part of an array of box `of` that holds box `part`."""
+    """The part with box `part` of an array with box `of`."""
 
     part: Box
     of: Box
@@ -61,17 +61,14 @@ class Crop:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A buffer after some crops and reshapes, in this order; an empty view has no buffer."""
+    """A buffer after crops and reshapes, in the order of `changes`; an empty view has no buffer."""
 
     buffer: Buffer | None
     shape: Shape
     changes: tuple[Crop | Shape, ...] = ()
 
     def crop(self, part: Box, of: Box) -> View:
-        """The view of box `part`, where this is the view of box `of`.
-
-        An empty box may lie outside of it.
-        """
+        """The view of box `part`, if this is box `of`; an empty `part` may lie outside."""
         if not items(part):
             return View(None, shape(part))
         if part == of:
@@ -85,29 +82,29 @@ class View:
         return View(self.buffer, new, (*self.changes, new))
 
     def rows(self, start: int, stop: int) -> View:
-        """Part `start:stop` of the first axis."""
+        """Rows `start:stop` of the first axis."""
         whole = tuple((0, extent) for extent in self.shape)
         return self.crop(((start, stop), *whole[1:]), whole)
 
     @property
     def owner(self) -> Buffer | None:
-        """The buffer that its items lie in; None where it has no items."""
+        """The buffer that holds the items; None where the view has no items."""
         return self.buffer if math.prod(self.shape) else None
 
 
 class PlannedBuffers:
-    """The buffers of a rank, one for each key and shape."""
+    """The buffers of a rank, one per key, role and shape."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Buffer] = {}
 
     def view(self, key: Hashable, layer: str, gradient: bool, shape: Shape,
              zero: bool = False) -> View:
-        """All of a buffer; the first who asks says whether it has to be zero."""
-        full = (key, gradient, shape)
-        buffer = self._known.get(full)
+        """A view of a whole buffer; the first call for a buffer decides whether it must be zero."""
+        full_key = (key, gradient, shape)
+        buffer = self._known.get(full_key)
         if buffer is None:
-            buffer = self._known[full] = Buffer(layer, gradient, shape, zero)
+            buffer = self._known[full_key] = Buffer(layer, gradient, shape, zero)
         return View(buffer, shape)
 
     @property

@@ -1,4 +1,4 @@
-"""Roles of a rank for the weights of each layer: sum gradients over ranks, update."""
+"""A rank's role for the weights of each layer: whether it sums gradients and updates weights."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from hpcpar.schedule.steps import Schedule
 
 @dataclass(frozen=True)
 class WeightRole:
-    """A rank's part in the update of a layer's weights.
+    """A rank's role in the update of a layer's weights: whether ranks sum their gradient
+    (`reduced`), and whether this rank updates.
 
-    Attributes
-    ----------
-    reduced : bool
-        The gradient is summed over several ranks.
-    updates : bool
-        False on ranks for which a parameter server updates, of frozen weights, without training,
-        and where the caller updates.
+    A rank does not update if a parameter server or the caller does, or without training.
     """
 
     reduced: bool
@@ -28,7 +23,7 @@ class WeightRole:
 
 def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
                  rank: int) -> dict[str, WeightRole]:
-    """A rank's part in the update of every layer with a state, by its name."""
+    """A rank's role for each layer with weights or buffers, by the layer's name."""
     trains = schedule is not None and not network.loss.outside
     roles = {layer.name: WeightRole(False, trains and layer.learns) for layer in network.stateful}
     for step in schedule.comms if schedule is not None else ():

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 import hpcpar
-from hpcpar.cli.main import main, parsers
+from hpcpar.cli.main import parsers
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
 from hpcpar.option_fields import options_of, section_of
 from tests.limits import LIMIT_S, SLOWNESS
+from tests.unit.cli.output import document
 
 ROOT = Path(hpcpar.__file__).parents[1]
 WORDS = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
@@ -35,12 +36,6 @@ def own() -> Network:
         Flatten(name="flat", inputs=("conv",)),
         Linear(name="fc", inputs=("flat",), out_features=10),
         SoftmaxCrossEntropy(name="loss", inputs=("fc",))))
-
-
-def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    """The JSON document of a command."""
-    assert main([*argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def plain(data: Any) -> Any:
@@ -87,8 +82,8 @@ def test_predict_answers_as_the_command(words: list[str], given: dict[str, Any],
     assert plain(result.to_json()) == document(capsys, "predict", "--network", "lenet5", *words)
 
 
-def test_a_saved_plan_is_priced_as_the_result_that_saved_it(
-        capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_saved_plan_has_the_price_of_its_result(capsys: pytest.CaptureFixture[str],
+                                                  tmp_path: Path) -> None:
     result = hpcpar.plan("lenet5", 4, 64, machine="cori-knl")
     path = str(tmp_path / "plan.json")
     result.save(path)
@@ -158,11 +153,11 @@ def test_arguments_are_checked_in_the_words_of_the_command(given: dict[str, Any]
 
 @pytest.mark.parametrize(("given", "said"), [
     ({"network": "lenet5", "batch": 4}, "--ranks is missing"),
-    ({"network": "lenet5", "ranks": 4}, "give --batch (over all ranks) or --batch-per-rank"),
+    ({"network": "lenet5", "ranks": 4}, "give either --batch (over all ranks) or --batch-per-rank"),
     ({"network": "lenet5", "ranks": [4, 0], "batch": 4}, "'0' is not a whole number"),
     ({"network": "lenet5", "ranks": [], "batch": 4}, "argument ranks: no number is given"),
-    ({"network": "lenet5", "ranks": 4, "batch": 4, "strategy": ","}, "--strategy names none"),
-    ({"plan": "x.json", "ranks": 4}, "--plan and --ranks exclude each other"),
+    ({"network": "lenet5", "ranks": 4, "batch": 4, "strategy": ","}, "--strategy is empty"),
+    ({"plan": "x.json", "ranks": 4}, "--ranks has no effect with --plan"),
     ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares strategies and ranks"),
     ({"network": "lenet5", "ranks": 4, "batch": 4, "efficiency": 2},
      "argument efficiency: '2' is not a parallel efficiency"),
@@ -211,7 +206,7 @@ def test_a_network_of_the_program_is_priced_and_saved(own: Network, tmp_path: Pa
     result.save(str(tmp_path / "plan.json"))
     again = hpcpar.load_plan(str(tmp_path / "plan.json"))
     assert again == result.plan and again.network.build() == own
-    with pytest.raises(InputError, match="has its shape and classes"):
+    with pytest.raises(InputError, match="takes images 1x8x8 and has 10 classes"):
         hpcpar.plan(own, 2, 8, input=(1, 9, 9))
 
 
@@ -228,7 +223,7 @@ def test_a_module_of_pytorch_is_priced() -> None:
                                  torch.nn.Linear(8 * 6 * 6, 10))
     assert hpcpar.plan(module, 2, 8, input=(3, 8, 8)).prediction.iteration_s > 0
     assert hpcpar.network.from_torch(module, (3, 8, 8)).classes == 10
-    with pytest.raises(InputError, match="does not know its images"):
+    with pytest.raises(InputError, match="does not state its input shape"):
         hpcpar.plan(module, 2, 8)
 
 
@@ -268,3 +263,8 @@ def test_the_examples_of_the_reference_are_right(tmp_path: Path,
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     failed, tried = doctest.testfile(page, module_relative=False, optionflags=flags)
     assert tried > 8 and failed == 0
+
+
+@pytest.mark.parametrize("name", hpcpar.__all__)
+def test_every_name_of_the_interface_loads(name: str) -> None:
+    assert callable(getattr(hpcpar, name))

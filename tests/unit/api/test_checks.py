@@ -21,7 +21,7 @@ NONSENSE = ("nan", "inf", "-inf", "1e400", "-1", "", "true", "null", "x", "9" * 
     checks.natural, checks.positive, checks.ranks, checks.microbatches, checks.seed,
     checks.several_ranks, checks.amount, checks.fraction, checks.magnitude, checks.part,
     checks.share, checks.image])
-def test_no_check_takes_nonsense(check: Callable[[Any], object]) -> None:
+def test_every_check_refuses_nonsense(check: Callable[[Any], object]) -> None:
     for value in NONSENSE:
         with pytest.raises(InputError) as err:
             check(value)
@@ -33,7 +33,7 @@ def test_no_check_takes_nonsense(check: Callable[[Any], object]) -> None:
     (checks.microbatches, 1024), (checks.seed, 2**63 - 1)])
 def test_counts_have_a_largest_value(check: Callable[[Any], int], largest: int) -> None:
     assert check(largest) == check(str(largest)) == largest
-    with pytest.raises(InputError, match=f"is more than {largest:,}"):
+    with pytest.raises(InputError, match=f"is more than the maximum of {largest:,}"):
         check(largest + 1)
 
 
@@ -47,9 +47,9 @@ def test_parts_of_samples_are_plain_numbers() -> None:
     assert time.process_time() - begin < SOON_S
 
 
-def test_arguments_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_are_not_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["machines", "\udcff.toml"]) == 2
-    assert "'\\udcff.toml' is not text" in capsys.readouterr().err
+    assert "'\\udcff.toml' is not valid UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [

@@ -1,4 +1,4 @@
-"""What becomes of samples: fits, intervals, outliers, links that are shared."""
+"""From samples to figures: fits, intervals, outliers, links that are shared."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sizes_double_until_they_take_long_enough(least_s: float, size: int) -> 
     assert found == timer.once_s == made[-1] == size
 
 
-def test_fit_finds_what_made_the_times() -> None:
+def test_the_fit_recovers_latency_and_bandwidth() -> None:
     alpha, beta, small = fit.hockney(SIZES, messages())
     assert alpha == pytest.approx(ALPHA_S) and beta == pytest.approx(
         BETA_S) and small == pytest.approx(SMALL_S)
@@ -70,7 +70,7 @@ def test_outliers_are_far_above_the_others() -> None:
 @pytest.mark.parametrize(("inside", "alone", "together", "found"), [
     (1, 1.0, 9.0, 0.0), (4, 1.0, 1.1, 0.0), (4, 1.0, 4.0, 1.0), (4, 1.0, 2.0, 2.0),
 ])
-def test_links_that_are_shared(inside: int, alone: float, together: float, found: float) -> None:
+def test_shared_links_are_found(inside: int, alone: float, together: float, found: float) -> None:
     assert fit.links(inside, alone, together) == found
 
 
@@ -80,7 +80,7 @@ class Alone:
     def barrier(self) -> None:
         pass
 
-    def most(self, value: float) -> float:
+    def max(self, value: float) -> float:
         return value
 
 
@@ -93,7 +93,7 @@ def test_gauge_repeats_short_actions() -> None:
     assert len(calls) > 50 and len(timer.samples) == 1 and timer.seconds == timer.samples[0]
 
 
-def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setup_before_an_action_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     now, done = [0.0], []
     monkeypatch.setattr(timers.time, "perf_counter", lambda: now[0])
     backend = NumpyBackend()
@@ -114,7 +114,7 @@ def test_what_is_done_before_an_action_is_outside_its_time(monkeypatch: pytest.M
                         timer.sample_s / 1.01e-3)
 
 
-def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_lasts_for_the_requested_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now, done = [0.0], [0]
     monkeypatch.setattr(timers.time, "perf_counter", lambda: now[0])
     backend = NumpyBackend()
@@ -125,7 +125,7 @@ def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         done[0] += 1
 
     world: Any = Alone()
-    timer = Timer(world, backend, acts, lasts_s=0.05)
+    timer = Timer(world, backend, acts, sample_s=0.05)
     done[0] = 0
     timer.take()
     assert done[0] == pytest.approx(5000,
@@ -133,7 +133,7 @@ def test_a_sample_lasts_as_long_as_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         1e-5) and timer.sample_s == pytest.approx(0.05)
 
 
-def test_the_slowest_rank_counts_and_of_ranks_that_share_cores_the_mean() -> None:
+def test_the_slowest_rank_counts_or_the_mean_of_ranks_that_share_cores() -> None:
     """[ranks, iterations, works]; the second work is on the last two ranks only."""
     each = np.array([[[1.0, 0.0]] * 2, [[2.0, 4.0]] * 2, [[6.0, 8.0]] * 2])
     np.testing.assert_array_equal(of_all_ranks(each, shared=False), [[6.0, 8.0]] * 2)
@@ -147,5 +147,6 @@ def test_the_slowest_rank_counts_and_of_ranks_that_share_cores_the_mean() -> Non
     ((1, 16), 1, 4, 0),  # nodes of a rank each
     ((0, 0), 4, 4, 0),  # GPUs
 ])
-def test_cores_of_a_unit(node: tuple[int, int], local: int, size: int, cores: int) -> None:
+def test_a_unit_has_the_cores_of_its_ranks(node: tuple[int, int], local: int, size: int,
+                                           cores: int) -> None:
     assert cores_per_unit(NodeCores(*node), local, size) == cores

@@ -14,7 +14,7 @@ from hpcpar.calibrate.for_auto import (
     Contender,
     Contest,
     calibrate_for_auto,
-    most_telling,
+    most_informative,
     seconds_of_work,
 )
 from hpcpar.calibrate.work_index import WorkIndex
@@ -49,8 +49,8 @@ class FirstRank:
         return action()
 
 
-class Told:
-    """A measurer that is told the times; measuring a plan takes a second."""
+class KnownTimes:
+    """A measurer that returns given times; measuring a plan takes a second."""
 
     def __init__(self, truth: Truth) -> None:
         self.world: Any = FirstRank()
@@ -69,15 +69,15 @@ class Told:
     def expected_s(self, plan: Plan, machine: Machine) -> float:
         return 1.0
 
-    def found(self) -> Machine:
+    def machine(self) -> Machine:
         table = {key: self.truth(work) for key, work in self.works.items()}
         return replace(MACHINE, compute=table,
                        kinds=kinds(MACHINE.device, self.works.values(), table))
 
 
-def as_calibration(told: Told) -> Any:
-    """What is measured, in place of a `hpcpar.calibrate.calibrate.Calibration`."""
-    return told
+def as_calibration(measurer: KnownTimes) -> Any:
+    """The measured times, in place of a `hpcpar.calibrate.calibrate.Calibration`."""
+    return measurer
 
 
 def about(seed: int, spread: float) -> Truth:
@@ -91,22 +91,22 @@ def about(seed: int, spread: float) -> Truth:
     return truth
 
 
-def all_measured(truth: Truth) -> Told:
+def all_measured(truth: Truth) -> KnownTimes:
     """Every plan's work."""
-    everything = Told(truth)
+    everything = KnownTimes(truth)
     for c in search(MACHINE):
         everything.works |= works(c.plan)
     return everything
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -> None:
+def test_fewer_measurements_give_the_choice_of_the_whole_space(seed: int) -> None:
     truth = about(seed, 0.2)
-    told, everything = Told(truth), all_measured(truth)
-    machine, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
-    known = search(everything.found())[0]
+    measurer, everything = KnownTimes(truth), all_measured(truth)
+    machine, choice = calibrate_for_auto(as_calibration(measurer), search, math.inf)
+    known = search(everything.machine())[0]
     assert choice.stands and choice.strategy == known.strategy
-    plan, whole = known.plan, everything.found()
+    plan, whole = known.plan, everything.machine()
     assert price(NETWORK, plan, machine).iteration_s == pytest.approx(
         price(NETWORK, plan, whole).iteration_s)  # the largest parts are measured
     # the exact price has smaller parts too, which are estimated from what else is measured
@@ -118,40 +118,40 @@ def test_the_choice_is_that_of_the_whole_space_and_less_is_measured(seed: int) -
     assert files.from_dict(files.to_dict(machine)) == machine
 
 
-def test_layer_by_layer_the_choice_is_wholly_measured() -> None:
-    told = Told(about(0, 0.5))
+def test_every_step_of_a_layer_wise_choice_is_measured() -> None:
+    measurer = KnownTimes(about(0, 0.5))
     machine, choice = calibrate_for_auto(
-        as_calibration(told), lambda m: search(m, ranks=2, layers=True), math.inf)
+        as_calibration(measurer), lambda m: search(m, ranks=2, layers=True), math.inf)
     assert choice.stands and choice.searches > 1
     assert search(machine, ranks=2, layers=True)[0].measured == 1.0
 
 
-def test_a_plan_that_is_slower_than_estimated_is_left() -> None:
+def test_a_plan_that_measures_slower_than_estimated_is_dropped() -> None:
     first = search(MACHINE)[0]
     slow = set(works(first.plan)) - set(works(search(MACHINE)[1].plan))
 
     def truth(work: Work) -> float:
         return float(plain_roofline_s(MACHINE.device, work)) * (50 if work.key in slow else 1)
 
-    told = Told(truth)
-    _, choice = calibrate_for_auto(as_calibration(told), search, math.inf)
-    assert slow <= set(told.works) and choice.strategy != first.strategy and choice.stands
+    measurer = KnownTimes(truth)
+    _, choice = calibrate_for_auto(as_calibration(measurer), search, math.inf)
+    assert slow <= set(measurer.works) and choice.strategy != first.strategy and choice.stands
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 1.5])
-def test_a_budget_is_kept(budget_s: float) -> None:
-    told = Told(about(1, 0.5))
-    machine, choice = calibrate_for_auto(as_calibration(told), search, budget_s)
-    assert len(told.plans) == int(budget_s) and not choice.stands
-    assert choice.measured == len(machine.compute) == len(told.works) < choice.shapes
+def test_the_time_budget_is_kept(budget_s: float) -> None:
+    measurer = KnownTimes(about(1, 0.5))
+    machine, choice = calibrate_for_auto(as_calibration(measurer), search, budget_s)
+    assert len(measurer.plans) == int(budget_s) and not choice.stands
+    assert choice.measured == len(machine.compute) == len(measurer.works) < choice.shapes
     if budget_s:
         (contender, *_) = [c for c in Contest(search).contenders(MACHINE)
-                           if c.candidate.plan == told.plans[0]]
-        assert contender.estimated_s.keys() == told.works.keys()
+                           if c.candidate.plan == measurer.plans[0]]
+        assert contender.estimated_s.keys() == measurer.works.keys()
 
 
-def test_measuring_that_takes_longer_than_expected_ends_after_a_round() -> None:
-    class Slow(Told):
+def test_overlong_measuring_ends_after_a_round() -> None:
+    class Slow(KnownTimes):
         rounds = 0
 
         def visits(self, plans: Sequence[Plan], links: bool = True) -> Iterator[int]:
@@ -160,20 +160,20 @@ def test_measuring_that_takes_longer_than_expected_ends_after_a_round() -> None:
                 yield from super().visits(plans, links)
                 self.elapsed_s += 10.0
 
-    told = Slow(about(1, 0.5))
-    _, choice = calibrate_for_auto(as_calibration(told), search, 12.0)
-    assert told.rounds == 2 and choice.measured > 0, "the first round ends at 10 s, or 14"
+    measurer = Slow(about(1, 0.5))
+    _, choice = calibrate_for_auto(as_calibration(measurer), search, 12.0)
+    assert measurer.rounds == 2 and choice.measured > 0, "the first round ends at 10 s, or 14"
 
 
 def test_shapes_that_many_contenders_share_come_first() -> None:
     a, b = search(MACHINE)[:2]
     own = Contender(a, {"a": 0.2 * a.iteration_s})
     shared = Contender(b, {"b": 0.15 * b.iteration_s})
-    assert most_telling([own, shared]) is own
+    assert most_informative([own, shared]) is own
     third = Contender(search(MACHINE)[2], {"b": 0.15 * search(MACHINE)[2].iteration_s})
-    assert most_telling([own, shared, third]) is not own
+    assert most_informative([own, shared, third]) is not own
 
 
-def test_seconds_of_work_are_those_of_the_prediction() -> None:
+def test_seconds_of_work_equal_the_prediction() -> None:
     for c in search(MACHINE)[:3]:
         assert sum(seconds_of_work(c).values()) == pytest.approx(float(c.costs.compute_s))

@@ -23,7 +23,7 @@ def work(items: int, kind: str = "relu") -> Work:
 
 
 @pytest.mark.parametrize("count", [7, 14, 70])
-def test_nine_of_ten_further_visits_lie_inside(count: int) -> None:
+def test_nine_of_ten_further_samples_lie_inside(count: int) -> None:
     rng = np.random.default_rng(count)
     inside = []
     for _ in range(400):
@@ -37,7 +37,7 @@ def test_nine_of_ten_further_visits_lie_inside(count: int) -> None:
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=3, max_size=20))
-def test_an_interval_is_around_one(ratios: list[float]) -> None:
+def test_an_interval_contains_one(ratios: list[float]) -> None:
     found = held_out.interval(ratios)
     assert found is not None
     low, high = found
@@ -46,7 +46,7 @@ def test_an_interval_is_around_one(ratios: list[float]) -> None:
     assert wider is not None and wider[1] == pytest.approx(high**2)
 
 
-def test_too_little_says_nothing() -> None:
+def test_few_samples_give_no_interval() -> None:
     assert held_out.interval([1.0, 1.1]) is None
     assert held_out.of_compute([[Samples([work(1)], np.ones((5, 1)))]]) is None
     assert held_out.of_timers([[1.0]] * 9) is None
@@ -54,7 +54,7 @@ def test_too_little_says_nothing() -> None:
     assert held_out.of_estimates(DEVICE, alone, {w.key: 1.0 for w in alone}) is None
 
 
-def test_a_kind_that_follows_its_roofline_is_known_without_measuring() -> None:
+def test_a_kind_that_follows_its_roofline_needs_no_measurements() -> None:
     works = [work(n) for n in (100, 1000, 10_000, 10**5)]
     exact = {w.key: 3 * float(plain_roofline_s(DEVICE, w)) for w in works}
     assert held_out.of_estimates(DEVICE, works, exact) == pytest.approx((1.0, 1.0))

@@ -61,7 +61,7 @@ def entry(machine: Machine, start: str) -> float:
     return found
 
 
-def test_times_of_the_slowest_rank_without_the_warm_up() -> None:
+def test_times_come_from_the_slowest_rank_after_the_warm_up() -> None:
     r = record()
     found = refine(MACHINE, "m.toml", [r])
     assert found.new == len(found.machine.compute) > 20 and found.known == 0
@@ -73,7 +73,7 @@ def test_times_of_the_slowest_rank_without_the_warm_up() -> None:
         r.iteration_s[1, -1])
 
 
-def test_of_ranks_that_share_cores_the_mean_counts() -> None:
+def test_the_mean_counts_where_ranks_share_cores() -> None:
     """As in a calibration; rank r takes r tenths longer than rank 0."""
     r = record(ranks=4)
     found = refine(replace(MACHINE, cores_per_node=2), "m.toml", [r]).machine
@@ -98,8 +98,8 @@ def test_interior_and_boundary_are_one_measurement() -> None:
                if key.startswith("conv2d.forward"))
 
 
-def test_micro_batches_and_stages() -> None:
-    """Of micro-batches of 2, 2, 2 and 3 samples the last counts; layers live on one rank each."""
+def test_the_last_micro_batch_of_each_stage_counts() -> None:
+    """The last micro-batch of 2, 2, 2 and 3 samples counts; each layer lives on one rank."""
     r = record("pipeline", microbatches=4)
     found = refine(MACHINE, "m.toml", [r]).machine
     assert {key.split(" x=")[1].split("x")[0] for key in found.compute if "forward" in key} == {"3"}
@@ -108,7 +108,7 @@ def test_micro_batches_and_stages() -> None:
                                                            rel=1e-5)
 
 
-def test_everything_priced_is_measured() -> None:
+def test_every_priced_step_is_measured() -> None:
     for strategy, options in (("data", {}), ("spatial", {}), ("filter", {}), ("owt", {}),
                               ("pipeline", {"microbatches": 3})):
         r = record(strategy, **options)
@@ -118,7 +118,7 @@ def test_everything_priced_is_measured() -> None:
         assert price(plan.network.build(), plan, found).measured_compute == 1.0, strategy
 
 
-def test_again_and_together() -> None:
+def test_a_repeated_record_changes_nothing_and_several_give_the_median() -> None:
     """The same record twice changes nothing; of several, the median."""
     first = refine(MACHINE, "m.toml", [record()])
     again = refine(first.machine, "m.toml", [record()])
@@ -133,8 +133,8 @@ def test_again_and_together() -> None:
 
 @pytest.mark.parametrize(("other", "message"), [
     ({"host": "login1"}, r"data.h5 ran on login#, but m.toml was measured with node#"),
-    ({"threads": 4}, r"BLAS threads a rank: 4, but m.toml was measured with 1"),
-    ({"precision": "fp64"}, r"data.h5 computes in float64, but m.toml has rates of float32"),
+    ({"threads": 4}, r"BLAS threads per rank: 4, but m.toml was measured with 1"),
+    ({"precision": "fp64"}, r"data.h5 computes in float64, but m.toml has times in float32"),
 ])
 def test_records_of_another_setting_are_refused(other: dict[str, Any], message: str) -> None:
     machine = refine(MACHINE, "m.toml", [record()]).machine
@@ -146,11 +146,11 @@ def test_records_of_another_setting_are_refused(other: dict[str, Any], message: 
 def test_ranks_that_differ_and_steps_of_another_version_are_refused() -> None:
     mixed = record()
     mixed.ranks[1] = replace(mixed.ranks[1], threads=2)
-    with pytest.raises(InputError, match="different threads"):
+    with pytest.raises(InputError, match="different numbers of threads"):
         refine(MACHINE, "m.toml", [mixed])
     other = record()
     other.steps.pop()
-    with pytest.raises(InputError, match="its steps are not those"):
+    with pytest.raises(InputError, match="this hpcpar makes other steps"):
         refine(MACHINE, "m.toml", [other])
 
 
@@ -201,7 +201,7 @@ def test_levels_are_scaled_to_communication_steps(late_s: float) -> None:
     assert (scale.alpha, scale.beta) == pytest.approx((1.0, 1.0), rel=0.05)
 
 
-def test_steps_that_overlap_say_nothing_about_links() -> None:
+def test_overlapping_steps_do_not_refine_links() -> None:
     found = refine(MACHINE, "m.toml", [clocked(MACHINE, overlap="full")])
     assert sum(scale.steps for scale in found.links) < sum(step.kind == "comm"
                                                            for step in clocked(MACHINE).steps) - 2
@@ -253,7 +253,7 @@ def test_a_record_of_one_plan_predicts_another(pair: tuple[str, str], slower: fl
     assert after == pytest.approx(truth, rel=0.35)
 
 
-def test_times_of_another_math_mode_are_neither_taken_nor_passed_over() -> None:
+def test_times_of_another_math_mode_are_refused() -> None:
     """A record of a GPU says how it multiplied; older records say nothing, and are taken."""
     fp32 = replace(record(), versions={"gpu": "H100", "math": "fp32", "cuda": "13"})
     refined = refine(MACHINE, "m", [fp32]).machine
@@ -265,5 +265,5 @@ def test_times_of_another_math_mode_are_neither_taken_nor_passed_over() -> None:
     tf32 = {"gpu": "H100", "math": "tf32"}
     with pytest.raises(InputError, match="ran with math tf32, but m was measured with fp32"):
         refine(refined, "m", [replace(record(), versions=tf32)])
-    assert origin.notes(tf32) == ["the plan's machine was measured with math fp32, this run has "
-                                  "tf32: calibrate again for a prediction of this run"]
+    assert origin.notes(tf32) == ["the plan's machine was measured with math fp32, but this run "
+                                  "has tf32: calibrate again to predict this run"]

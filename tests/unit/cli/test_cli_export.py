@@ -74,7 +74,7 @@ def read_goal(path: Path, _: int) -> Ranks:
 
 
 def messages_of(content: bytes) -> Iterator[bytes]:
-    """What follows each varint."""
+    """The fields behind each varint."""
     at = 0
     while at < len(content):
         size = shift = 0
@@ -204,8 +204,8 @@ CASES = [("data", 3, {}), ("data", 8, {"collectives": "halving"}), ("spatial", 3
 
 
 @pytest.mark.parametrize(("strategy", "ranks", "options"), CASES)
-def test_every_format_says_what_is_simulated(strategy: str, ranks: int, options: dict[str, str],
-                                             tmp_path: Path) -> None:
+def test_every_format_has_the_simulated_messages(strategy: str, ranks: int, options: dict[str, str],
+                                                 tmp_path: Path) -> None:
     pytest.importorskip("google.protobuf")
     plan = made(tmp_path, strategy, ranks, **options)
     simulator, simulation = simulated(plan)
@@ -232,7 +232,7 @@ def test_every_format_says_what_is_simulated(strategy: str, ranks: int, options:
     assert played_s["simgrid"] >= played_s["goal"] - 1e-6
 
 
-def test_what_the_plan_overlaps_goes_on_while_ranks_compute(tmp_path: Path) -> None:
+def test_overlapped_messages_proceed_while_ranks_compute(tmp_path: Path) -> None:
     """In GOAL every message does, in SMPI's traces the first round of each collective."""
     played_s = {}
     for overlap in ("none", "full"):
@@ -244,7 +244,7 @@ def test_what_the_plan_overlaps_goes_on_while_ranks_compute(tmp_path: Path) -> N
     assert played_s["full", "goal"] < played_s["full", "simgrid"] < played_s["none", "simgrid"]
 
 
-def test_no_stage_waits_for_what_it_has_sent_to_another(tmp_path: Path) -> None:
+def test_no_stage_waits_for_its_own_sends(tmp_path: Path) -> None:
     """The rounds of the loss's sum, of three float64, wait for each other."""
     plan = made(tmp_path, "pipeline:3x1", 3)
     for rank, dones in enumerate(exported(plan, "goal", tmp_path)):
@@ -256,9 +256,9 @@ def test_no_stage_waits_for_what_it_has_sent_to_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("collectives", ["ring", "tree", "halving"])
 @pytest.mark.parametrize("strategy", ["data", "filter", "grid-fc:2x2"])
-def test_played_with_latencies_only_it_is_the_simulation(strategy: str, collectives: str,
-                                                         tmp_path: Path) -> None:
-    """What overlaps has links of its own here, so that it takes no longer than simulated."""
+def test_playing_with_latencies_only_equals_the_simulation(strategy: str, collectives: str,
+                                                           tmp_path: Path) -> None:
+    """Overlapping messages have links of their own here, so they take no longer than simulated."""
     preset = files.load(MACHINE)
     level = replace(preset.levels[0], alpha_s=1e-4, beta_s_per_byte=1e-30)
     machine = replace(preset, levels=(level, *preset.levels[1:]), add_s_per_byte=0.0,
@@ -306,7 +306,7 @@ def test_an_output_that_exists_is_replaced_only_by_force(
     pytest.importorskip("google.protobuf")
     words = ["--plan", made(tmp_path, "data", 3), "--format", form, "-o", str(tmp_path / form)]
     assert main(["export", *words]) == 0
-    assert "exists; choose another name, or give --force" in refused(words, capsys)
+    assert "exists; choose another name, or add --force" in refused(words, capsys)
     words[1] = made(tmp_path, "data", 2)
     assert main(["export", *words, "--force"]) == 0
     assert len(READERS[form](tmp_path / form, 2)) == 2
@@ -318,8 +318,8 @@ def test_an_output_that_exists_is_replaced_only_by_force(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_nothing_is_half_written(form: str, tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_file(form: str, tmp_path: Path,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("google.protobuf")
     plan, of = made(tmp_path, "data", 2), Programs.of
 
@@ -333,10 +333,10 @@ def test_nothing_is_half_written(form: str, tmp_path: Path,
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
 
 
-def test_what_is_not_possible_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_exports_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--plan", made(tmp_path, "data", 3), "--format", "chakra", "-o"]
-    assert "choose a place that exists" in refused([*words, str(tmp_path / "no" / "x")], capsys)
+    assert "choose an existing, writable" in refused([*words, str(tmp_path / "no" / "x")], capsys)
     monkeypatch.setitem(sys.modules, "google.protobuf.descriptor_pb2", None)
     assert "pip install hpcpar[onnx]" in refused([*words, str(tmp_path / "x")], capsys)
     words[1] = made(tmp_path, "data", 3, collectives="mpi")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,24 +15,12 @@ from hpcpar.cli.main import COMMANDS, main
 from hpcpar.network.builtin import NETWORKS
 from hpcpar.plan.plan import load
 from tests.limits import LIMIT_S
+from tests.unit.cli.output import document, text
 
 LENET = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
 
 
-def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
-    """The one JSON document on stdout."""
-    assert main([*argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What people see: results on stdout, then notes on stderr."""
-    assert main(argv) == 0
-    out = capsys.readouterr()
-    return out.out + out.err
-
-
-def test_networks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_networks_lists_builtin_networks(capsys: pytest.CaptureFixture[str]) -> None:
     listed = text(capsys, "networks")
     assert all(name in listed for name in NETWORKS) and "60965224" in listed
     assert "flatten" in text(capsys, "networks", "lenet5")
@@ -44,7 +30,7 @@ def test_networks(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(layer["parameters"] for layer in shown["layers"]) == shown["parameters"]
 
 
-def test_machines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_lists_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cori-knl" in text(capsys, "machines") and "6 GB/s" in text(
         capsys, "machines", "cori-knl"
     )
@@ -78,7 +64,7 @@ def test_a_pipelines_schedule_is_shown_with_every_micro_batch(
     assert "bubble" in text(capsys, "plan", *LENET, *args)
 
 
-def test_predict_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_lists_several_strategies(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["predict", "--network", "alexnet", "--machine", "cori-knl", "--ranks", "4,8", "--batch",
             "4", "--strategy", "data,grid:*"]
     found = document(capsys, *args)
@@ -134,7 +120,7 @@ def test_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (["plan", "--network", "lenet5"], "--ranks"),
         (["predict", "--network", "lenet5", "--batch", "4"], "--ranks is missing"),
         (["predict", "--plan", "/nonexistent.json"], "cannot read plan file"),
-        (["predict", "--plan", "x.json", "--ranks", "4"], "exclude each other"),
+        (["predict", "--plan", "x.json", "--ranks", "4"], "has no effect with --plan"),
         (["predict", *LENET, "--strategy", "data:*"], "takes no grid"),
         (["predict", *LENET, "--strategy", "gird:*"], "did you mean 'grid'"),
         (["predict", *LENET, "--accounting", "papre"], "did you mean 'paper'"),
@@ -169,8 +155,7 @@ def rows_of_layers(shown: str) -> list[list[str]]:
             for line in itertools.takewhile(lambda line: not line.startswith(ends), lines[begin:])]
 
 
-def test_layers_behind_a_cut_reduction_are_one_group_with_it(
-    capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_behind_a_cut_reduction_join_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["plan", "--network", "alexnet", "--machine", "p100x4x4", "--ranks", "7", "--batch",
             "448", "--strategy", "layerwise"]
     cut = {row["name"]: row["config"] for row in document(capsys, *args)["layers"]}
@@ -178,7 +163,7 @@ def test_layers_behind_a_cut_reduction_are_one_group_with_it(
     shown = text(capsys, *args)
     assert rows_of_layers(shown) == [
         ["conv1 ... flatten", "n=7", "7"], ["fc6 ... fc8", "k=7, c=7", "7"], ["loss", "n=7", "7"]]
-    assert "no layer is cut" not in shown
+    assert "cuts no layer" not in shown
 
 
 def test_stages_of_a_pipeline_are_shown_with_their_ranks(
@@ -200,13 +185,13 @@ def test_a_plan_that_cuts_nothing_says_so(capsys: pytest.CaptureFixture[str]) ->
     shown = text(capsys, "plan", "--network", "lenet5", "--machine", "h100x8", "--ranks", "64",
                  "--batch", "16", "--strategy", "layerwise")
     assert rows_of_layers(shown) == [["conv1 ... loss", "-", "1"]]
-    assert "note: no layer is cut: a single rank would take as long" in shown
+    assert "note: the plan cuts no layer: one rank alone would be as fast" in shown
 
 
-def test_plan_and_predict_say_where_a_plan_passes_the_limits_of_scaling(
+def test_plan_and_predict_report_passed_limits_of_scaling(
         capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--network", "lenet5", "--ranks", "128", "--batch", "256", "--strategy", "filter"]
-    note = ("note: filter on 128 ranks is beyond its limits: 6 filters in 128 parts leave 122 of "
+    note = ("note: filter on 128 ranks exceeds its limits: 6 filters in 128 parts leave 122 of "
             "128 ranks idle in conv1, relu1, pool1; 10 filters in 128 parts")
     assert note in text(capsys, "plan", *args) and note in text(capsys, "predict", *args)
     first = document(capsys, "plan", *args)["limits"][0]
@@ -214,11 +199,11 @@ def test_plan_and_predict_say_where_a_plan_passes_the_limits_of_scaling(
                      "idle_ranks": 122}
     args[-1] = "data,filter,grid:*"
     shown = text(capsys, "predict", *args)
-    assert shown.count("note: filter on 128 ranks is beyond its limits") == 1
-    assert "; beyond theirs, too: grid:128x1 on 128, grid:64x2 on 128, " in shown
+    assert shown.count("note: filter on 128 ranks exceeds its limits") == 1
+    assert "; so do grid:128x1 on 128, grid:64x2 on 128, " in shown
     assert "data on 128" not in shown
     args[-1] = "data"
-    assert "beyond its limits" not in text(capsys, "plan", *args)
+    assert "exceeds its limits" not in text(capsys, "plan", *args)
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv", "--wide"])
@@ -232,17 +217,16 @@ def test_a_closed_pipe_is_quiet(form: str) -> None:
     assert done.returncode == 0 and done.stderr == b""
 
 
-def test_the_cheapest_way_to_fit_is_proposed_and_what_does_not_fit_is_not_written(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_cheapest_way_to_fit_is_proposed_and_an_unfit_plan_is_not_written(
+        capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The activations are too much for the device; the plan that is proposed fits."""
     network = ["--network", "resnet50", "--machine", "abci-v100", "--ranks", "8", "--batch", "4096",
                "--strategy", "data"]
     file = str(tmp_path / "plan.json")
     assert main(["plan", *network, "-o", file]) == 2
     shown = " ".join(capsys.readouterr().err.split())
-    assert ("note: data needs 44.1 GB a rank, the machine has 16 GB; cheapest: --microbatches 4 "
-            "--order 1f1b needs 11.4 GB" in shown)
+    assert ("note: data needs 44.1 GB a rank, but the machine has 16 GB; cheapest remedy: "
+            "--microbatches 4 --order 1f1b needs 11.4 GB" in shown)
     assert "plan.json is not written: data does not fit in memory" in shown
     assert not (tmp_path / "plan.json").exists()
     assert main(["plan", *network, "-o", file, "--force"]) == 0 and load(file).microbatches == 1

@@ -1,8 +1,7 @@
-"""``hpcpar predict``: pricing options, scaling questions, explanations, timelines and errors."""
+"""``hpcpar predict``: pricing options, scaling questions, explanations and errors."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from hpcpar.cli.main import main
 from hpcpar.cost.trust import published
 from hpcpar.search import outside_model
+from tests.unit.cli import output
 
 LENET = ["--network", "lenet5", "--ranks", "4", "--batch", "64"]
 P100 = [*LENET, "--machine", "p100x4x4"]
@@ -20,15 +20,12 @@ RESIDUAL = ["--network", "tests.unit.search.test_tables:residual", "--ranks", "4
 
 def document(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
     """The one JSON document of a prediction."""
-    assert main(["predict", *argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return output.document(capsys, "predict", *argv)
 
 
 def text(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """What people see: results on stdout, then notes on stderr."""
-    assert main(["predict", *argv]) == 0
-    out = capsys.readouterr()
-    return out.out + out.err
+    """The visible output of a prediction."""
+    return output.text(capsys, "predict", *argv)
 
 
 # -- options of pricing ----------------------------------------------------------------------------
@@ -81,7 +78,7 @@ def test_memory_of_layers_and_of_the_process(capsys: pytest.CaptureFixture[str])
     assert sum(layer["memory_bytes"] for layer in found["layers"]) == found["memory_bytes"]
     assert found["process_bytes"] == sum(found["process"].values()) > found["process"]["mpi_bytes"]
     told = text(capsys, *P100, "--strategy", "filter")
-    assert "memory at peak" in told and "beside these arrays each process holds" in told
+    assert "memory at peak" in told and "besides these arrays, each process holds" in told
 
 
 def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,13 +159,13 @@ def test_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # -- networks of the user --------------------------------------------------------------------------
-def test_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_builds_the_network(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *RESIDUAL, "--strategy", "ds:2x2")
     assert found["network"] == "residual"
     assert {"stem", "a.sum", "b.2.norm"} <= {x["name"] for x in found["layers"]}
 
 
-def test_an_onnx_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_onnx_file_is_predicted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     weights = [helper.make_tensor("w", floats, (4, 1, 3, 3), [0.1] * 36),
@@ -192,7 +189,7 @@ def test_an_onnx_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 
 # -- how many ranks --------------------------------------------------------------------------------
-def test_questions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_about_scaling_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--network", "lenet5", "--ranks", "1,2,4,8", "--batch", "64", "--epochs", "3",
             "--machine", "p100x4x4"]
     every = document(capsys, *args, "--efficiency", "0.8")
@@ -258,23 +255,6 @@ def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixtu
     assert found["strategy"] == "layerwise" and found["explain"]["terms"]
 
 
-def test_timelines(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    shown = text(capsys, *LENET, "--strategy", "data,pipeline:2x2", "--timeline", str(path))
-    assert f"wrote {path}; open it at https://ui.perfetto.dev" in shown
-    events = json.loads(path.read_text())["traceEvents"]
-    processes = {e["pid"] for e in events}
-    assert len(processes) == 2 and all(processes == {e["pid"] for e in events if e["ph"] == kind}
-                                       for kind in "XM")
-
-
-def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "t.png"
-    assert f"wrote {path}" in text(capsys, *LENET, "--timeline-plot", str(path))
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
 # -- errors ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("argv", "message"),
@@ -288,8 +268,8 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         ([*LENET, "--deadline", "soon"], "argument --deadline: 'soon' is not a number"),
         ([*LENET, "--node-hours", "few"], "argument --node-hours: 'few' is not a number"),
         ([*LENET, "--batch-per-rank", "4"],
-         "give --batch (over all ranks) or --batch-per-rank, one of the two"),
-        (LENET[:4], "give --batch (over all ranks) or --batch-per-rank, one of the two"),
+         "give either --batch (over all ranks) or --batch-per-rank"),
+        (LENET[:4], "give either --batch (over all ranks) or --batch-per-rank"),
         ([*LENET[:4], "--batch-per-rank", "0"], "'0' is not a number of samples"),
         (["--network", "lenet5", "--ranks", "4,0", "--batch", "8"],
          "'0' is not a whole number of at least 1"),
@@ -326,7 +306,7 @@ def test_timeline_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
         (["--plan", "x.json", "--efficiency", "0.5"],
          "--efficiency compares strategies and ranks"),
         (["--plan", "x.json", "--batch-per-rank", "5"],
-         "--plan and --batch-per-rank exclude each other"),
+         "--batch-per-rank has no effect with --plan"),
     ],
 )
 def test_errors_are_one_line(argv: list[str], message: str,
@@ -340,14 +320,14 @@ def test_errors_are_one_line(argv: list[str], message: str,
      ("--node-hours", "nan"), ("--epochs", "-3"), ("--epochs", "0"), ("--epochs", "nan"),
      ("--contention", "nan"), ("--contention", "inf")],
 )
-def test_numbers_that_mean_nothing(option: str, value: str,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_meaningless_numbers_are_refused(option: str, value: str,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
     one_line(capsys, [*LENET, *(["--deadline", "1"] if option == "--epochs" else []), option,
                       value], option.strip("-"))
 
 
 def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
-    """Status 2, and one line that says what is wrong."""
+    """Status 2, and one line that names the fault."""
     assert main(["predict", *argv]) == 2
     out = capsys.readouterr()
     assert out.out == ""
@@ -358,7 +338,7 @@ def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) 
 @pytest.mark.parametrize(("option", "message"),
                          [("--timeline", "cannot write timeline"),
                           ("--timeline-plot", "cannot write plot")])
-def test_files_that_cannot_be_written(option: str, message: str,
+def test_unwritable_files_are_refused(option: str, message: str,
                                       capsys: pytest.CaptureFixture[str]) -> None:
     if option == "--timeline-plot":
         pytest.importorskip("matplotlib")
@@ -368,7 +348,7 @@ def test_files_that_cannot_be_written(option: str, message: str,
 
 
 # -- how far to trust a prediction ----------------------------------------------------------------
-def test_the_first_line_says_what_the_prediction_rests_on(
+def test_the_first_line_names_the_source_of_the_prediction(
         capsys: pytest.CaptureFixture[str]) -> None:
     first = text(capsys, *P100).splitlines()[0]
     assert first.startswith("4 GPUs of p100x4x4, data parallel: about ")
@@ -379,7 +359,7 @@ def test_the_first_line_says_what_the_prediction_rests_on(
     assert found["interval_basis"] == "rate"
 
 
-def test_explain_names_what_is_not_in_the_prediction(
+def test_explain_names_everything_left_out_of_the_prediction(
         capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def outside(*argv: str) -> list[str]:
         told: list[str] = document(capsys, *argv, "--explain")["explain"]["not_in_prediction"]

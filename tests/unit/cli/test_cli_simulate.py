@@ -21,14 +21,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def test_text(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_has_times_and_links(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--plan", plan, "--jitter", "0.05", "--slow", "node1=1.2"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("8 GPUs of p100x4x4, data: ")
-    assert "in the mean of 20, 90% between" in shown
+    assert "(mean of 20, 90% between" in shown
     assert "more than predicted" in shown
-    for words in ("slow ranks", "jitter", "computes most", "stand still for longest",
-                  "critical path", "links that carry most"):
+    for words in ("slow ranks", "jitter", "computes most", "wait for longest",
+                  "critical path", "busiest links"):
         assert words in shown
 
 
@@ -84,7 +84,7 @@ def test_a_record_is_compared_and_drawn_like_a_measured_one(
     assert len(spans) > 100
 
 
-def test_the_links_that_carry_most_are_named(plan: str) -> None:
+def test_the_busiest_links_are_named(plan: str) -> None:
     document = hpcpar.simulate(plan).to_json()
     rank, node = document["links"]
     assert (rank["level"], node["level"]) == ("node", "network")
@@ -92,7 +92,7 @@ def test_the_links_that_carry_most_are_named(plan: str) -> None:
     assert 0 < node["busy_s"] < document["iteration_s"]
 
 
-def test_measured_jitter_is_that_of_the_calibration(plan: str) -> None:
+def test_measured_jitter_comes_from_the_calibration(plan: str) -> None:
     with pytest.raises(hpcpar.InputError, match="has no measured jitter; calibrate"):
         hpcpar.simulate(plan, jitter="measured")
     machine = replace(hpcpar.load_machine("p100x4x4"), quality={"compute": {"spread": 0.1349}})
@@ -108,7 +108,7 @@ def test_a_plot_is_written(plan: str, tmp_path: Path) -> None:
     assert path.stat().st_size > 10_000
 
 
-def test_the_legends_of_a_plot_are_beside_what_is_drawn(plan: str) -> None:
+def test_legends_do_not_cover_the_drawing(plan: str) -> None:
     pytest.importorskip("matplotlib")
     figure = hpcpar.simulate(plan, jitter=0.1).plot()
     figure.draw_without_rendering()
@@ -124,8 +124,8 @@ def test_the_legends_of_a_plot_are_beside_what_is_drawn(plan: str) -> None:
     (("--repeat", "0"), "whole number of at least 1"),
     (("--repeat", "5"), "--repeat needs --jitter"),
 ])
-def test_what_is_not_possible_is_refused(plan: str, words: tuple[str, str], told: str,
-                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_simulations_are_refused(plan: str, words: tuple[str, str], told: str,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
     try:
         status = main(["simulate", "--plan", plan, *words])
     except SystemExit as err:

@@ -56,12 +56,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("status", [0, 2, 1, 75])
-def test_what_is_no_lost_rank_ends_the_run(run: Any, status: int) -> None:
+def test_other_failures_than_a_lost_rank_end_the_run(run: Any, status: int) -> None:
     """Done, bad input, an error of the training, a request to stop."""
     assert run(f"{status} 0 yes")[0] == status
 
 
-def test_the_run_goes_on_with_fewer_ranks_from_the_checkpoint(
+def test_the_run_resumes_from_the_checkpoint_with_fewer_ranks(
         run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     status, calls = run("1 1 yes", "9 2 yes", "0 0 yes", words=("--resume=old.h5", "--steps", "9"))
     assert status == 0
@@ -71,15 +71,15 @@ def test_the_run_goes_on_with_fewer_ranks_from_the_checkpoint(
     assert second[-4:] == ["--plan", "c.p3.plan.json", "--resume", "c.h5"]
     assert all("--elastic" not in call and "-n 4 --" not in call for call in calls)
     assert all(call.count("--steps 9") == call.count("--plan") == 1 for call in calls)
-    assert "rank 0 on here was killed by SIGKILL: going on with 3 ranks" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "rank 0 on here was killed by SIGKILL: continuing with 3 ranks" in shown
 
 
-def test_a_launcher_that_fails_has_lost_a_rank(run: Any) -> None:
+def test_a_failed_launcher_counts_as_a_lost_rank(run: Any) -> None:
     assert run("137 0 yes", "0 0 yes")[1][1].startswith("-n 3")
 
 
-def test_the_run_gives_up_where_nothing_is_gained(
-        run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_gives_up_without_progress(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("9 1 yes", "9 1 no", "9 1 no", words=("--elastic-return", "1h"))[0] == 1
     assert "giving up" in capsys.readouterr().err
 
@@ -92,15 +92,15 @@ def test_lost_ranks_come_back(run: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err.count("lost ranks are back") == 1
 
 
-def test_checkpoints_are_needed_and_ranks_are_the_plans(
-        run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_elastic_needs_checkpoints_and_the_plans_ranks(run: Any,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "--elastic", "--plan", "p.json", "--data", "d.h5"]
     assert main(words) == 2 and "--checkpoint" in capsys.readouterr().err
     assert main([*words, "-n", "3", "--checkpoint", "c.h5"]) == 2
-    assert "the plan is for 4 ranks, -n asks for 3" in capsys.readouterr().err
+    assert "the plan is for 4 ranks, but -n asks for 3" in capsys.readouterr().err
 
 
-def test_a_new_plan_is_of_the_same_training() -> None:
+def test_a_new_plan_keeps_the_training() -> None:
     plan = given(precision="fp64", optimizer="adam", batch_norm="local")
     assert elastic.plan_for(plan, 4) is plan
     for ranks in (3, 2, 1):
@@ -109,7 +109,7 @@ def test_a_new_plan_is_of_the_same_training() -> None:
         assert (found.dtype, found.optimizer, found.batch_norm) == ("float64", "adam", "local")
 
 
-def test_options_are_taken_out_with_their_values() -> None:
+def test_options_are_removed_with_their_values() -> None:
     words = ["run", "-n", "4", "--plan=p", "--data", "-n3", "--resume", "r", "--elastic", "x"]
     assert elastic.without(words, elastic._OWN) == ["run", "--data", "x"]
     assert os.environ.get("HPCPAR_LOST") is None

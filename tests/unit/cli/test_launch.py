@@ -72,7 +72,7 @@ def test_signals_reach_mpiexec(env: dict[str, str], tmp_path: Path) -> None:
 def test_a_rank_starts_no_job(env: dict[str, str], tmp_path: Path, variable: str) -> None:
     job = begin(env | {variable: "0"}, tmp_path, "verify", "-n", "2", "--plan", "p.json")
     out, err = job.communicate(timeout=LIMIT_S)
-    assert (out, job.returncode) == ("", 2) and "leave -n out" in err and err.count("\n") == 1
+    assert (out, job.returncode) == ("", 2) and "drop -n, or drop" in err and err.count("\n") == 1
 
 
 def test_without_mpiexec_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch,

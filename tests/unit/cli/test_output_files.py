@@ -63,8 +63,7 @@ def test_one_file_for_two_options_is_refused_before_anything_is_read(
     (*RUN, "--data", "d.h5", "--out", os.devnull, "--checkpoint", os.devnull),
     ("plan", "--network", "lenet5", "--strategy", "data", "--ranks", "1", "-o", "data"),
 ])
-def test_what_is_no_fault_passes(words: tuple[str, ...],
-                                 capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_outputs_pass(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     main(words)
     assert "are one file" not in capsys.readouterr().err
 
@@ -135,15 +134,16 @@ def training(**changes: Any) -> RunCommand:
         "out": RECORD("run.h5"), **changes})
 
 
-def test_another_trainings_files_are_replaced_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_trainings_files_are_replaced_only_on_request(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/bin/hpcpar", "run", "--plan", "p.json"])
     state = checkpoint.CheckpointState(700, 1, 2, 0, "mlp", (1, 8, 8), 10)
     check_training(training())
     for name in ("c.h5", "old.h5"):
         checkpoint.write(name, checkpoint.image([("fc/weight", np.ones((2, 2)))], [], state))
     for resume in ("", "old.h5"):
-        with pytest.raises(InputError, match=r"^checkpoint c.h5 exists; go on from it with --resume"
-                           r" c.h5, replace it with --overwrite, or choose another name$"):
+        with pytest.raises(InputError, match=r"^checkpoint c.h5 exists; resume from it with "
+                           r"--resume c.h5, replace it with --overwrite, or choose another name$"):
             check_training(training(resume=resume))
     check_training(training(resume="c.h5"))
     check_training(training(overwrite=True))

@@ -30,7 +30,7 @@ def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_known_to_the_hints(command: str) -> None:
+def test_hints_know_every_option(command: str) -> None:
     """The hints read the help: no option is taken as misspelt."""
     _, parser = parsers(command)
     parser.check_options(["--help"], lambda option: "")
@@ -43,13 +43,13 @@ def test_every_option_is_known_to_the_hints(command: str) -> None:
     (["plan", "--batch-nrom", "local"], "'--batch-norm'"), (["plan", "--oputput"], "'--output'"),
     (["sweep", "weak", "--strategy", "data"], "'--strategies'"),
 ])
-def test_hints_in_commands_of_commands(words: list[str], hint: str,
-                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_hints_work_in_subcommands(words: list[str], hint: str,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert f"did you mean {hint}?" in capsys.readouterr().err
 
 
-def test_a_misspelt_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelled_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "digts", "d.h5"]) == 2
     assert "unknown kind 'digts'; did you mean 'digits'?" in capsys.readouterr().err
 
@@ -59,11 +59,11 @@ def test_a_misspelt_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     ("predict --momentum 0", "hpcpar run --momentum"), ("run --bucket=0", "hpcpar plan --bucket"),
     ("simulate --retry", "hpcpar sweep strong --retry"),
 ])
-def test_the_option_of_another_command_names_the_way(words: str, way: str,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_of_another_command_names_that_command(
+        words: str, way: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     said = capsys.readouterr().err
-    assert f"it belongs to another command; use: {way} " in said and said.count("\n") == 1
+    assert f"it belongs to another command: {way} " in said and said.count("\n") == 1
 
 
 def test_optimizer_and_rate_name_each_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("hpcpar pred", ["predict"]), ("hpcpar plan --batch-n", ["--batch-norm"]),
     ("hpcpar data digi", ["digits"]), ("hpcpar predict --plan pla", ["plan.json"]),
 ])
-def test_bash_completes(words: str, found: list[str], script: Path, tmp_path: Path) -> None:
+def test_bash_completes_commands_and_options(words: str, found: list[str], script: Path,
+                                             tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     lines = f"""source {script}
         COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))

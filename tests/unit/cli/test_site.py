@@ -27,7 +27,8 @@ def test_tests_read_no_site_defaults() -> None:
     assert os.environ[site.VARIABLE] == "" and site.read() == site.SiteDefaults()
 
 
-def test_the_path(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_site_file_follows_the_environment(config: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     assert site.config_path() == str(config)
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", "/home/me")
@@ -37,8 +38,8 @@ def test_the_path(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "predict"])
-def test_the_site_s_machine_is_the_default(command: str, config: Path,
-                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sites_machine_is_the_default(command: str, config: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
     def machine(*more: str) -> tuple[str, str]:
         assert main([command, *LENET, *more]) == 0
         shown = capsys.readouterr()
@@ -61,8 +62,8 @@ def test_the_site_s_machine_is_the_default(command: str, config: Path,
     ("machine = ", "not TOML"),
     ('job = "x"', "'job': expected a table"),
 ])
-def test_mistakes_are_one_line(text: str, message: str, config: Path,
-                               capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_in_the_site_file_are_one_line(text: str, message: str, config: Path,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
     config.write_text(text)
     assert main(["plan", *LENET]) == 2
     said = capsys.readouterr().err

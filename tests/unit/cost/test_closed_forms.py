@@ -107,7 +107,7 @@ def test_seconds_with_contention(levels: str, p: int) -> None:
 
 @pytest.mark.parametrize("p", MEMBERS)
 def test_landing_places_are_enough(p: int) -> None:
-    """Uneven sizes too; at most what is bounded for the largest rank."""
+    """Uneven sizes too; the largest rank needs at most its bound."""
     for kind, entry in CASES:
         if kind in (Kind.ALLGATHER, Kind.BROADCAST):
             continue

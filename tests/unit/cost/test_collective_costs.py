@@ -54,8 +54,8 @@ def blocks_of(n: int, p: int) -> tuple[int, ...]:
 @pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("p", range(1, 18))
 def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
-    """Of the member that sends most: a ring's always, the others' for even blocks; halving's
-    uneven ones to an item a round.
+    """The busiest member sends the stated bytes: in a ring always, in other algorithms for even
+    blocks; with uneven blocks, halving is off by at most an item a round.
     """
     for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
         for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
@@ -68,7 +68,7 @@ def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
             assert abs(items - max(i for _, i in walked)) <= uneven, (n, segments)
 
 
-def test_sent_of_a_family_is_that_of_each_case() -> None:
+def test_a_familys_sent_bytes_equal_each_case() -> None:
     """Members, items and segments may be arrays."""
     p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
         [1, 2, 1, 4, 4])
@@ -134,14 +134,14 @@ def test_segments_hide_sums() -> None:
     assert bare == four < one  # the last sum too: the first segment is gathered meanwhile
 
 
-def test_choices() -> None:
+def test_the_cheapest_algorithm_depends_on_the_size() -> None:
     level = one_level(8, 2e-6, 1e-9)
     either = BY_KIND[Kind.ALLREDUCE]
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 16, level, 1e-10, either)
     expected = collective_s(Kind.ALLREDUCE, "doubling", 16, 1, level, 1e-10)
     assert (name, segments, seconds) == ("doubling", 1, expected)
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 1e-9, either)
-    assert (name, segments) == ("ring", 2)  # enough where adding is no slower than the links
+    assert (name, segments) == ("ring", 2)  # enough, because adding is as fast as the links
     name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 3e-9, either)
     assert (name, segments) == ("ring", 4)
     assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 10**9, s, level, 3e-9)

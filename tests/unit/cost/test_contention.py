@@ -85,8 +85,7 @@ def test_flows_are_those_of_walked_rings(stride: int, size: int, ranks: int) -> 
 
 @pytest.mark.parametrize(("stride", "size", "ranks"),
                          [(3, 4, 12), (1, 6, 12), (6, 2, 12), (3, 2, 6), (5, 4, 20)])
-def test_groups_across_the_nodes_boundaries_are_not_thought_faster(
-    stride: int, size: int, ranks: int) -> None:
+def test_groups_across_node_boundaries_are_not_faster(stride: int, size: int, ranks: int) -> None:
     """Where groups and nodes do not fit into each other, at least as many flows are counted as
     leave some node.
     """
@@ -121,7 +120,7 @@ def test_rounds_of_doubling_pay_for_their_distance() -> None:
                  64).hop(0).beta_s_per_byte == 2 * RACK.beta_s_per_byte
 
 
-def test_routes_of_a_family_are_those_of_its_cases() -> None:
+def test_a_familys_routes_equal_its_cases() -> None:
     stride, size = np.array([1, 4, 4, 68]), np.array([4, 2, 17, 2])
     ranks = np.array([16, 8, 68, 136])
     together = route(NetworkModel(ABCI), [MeshAxis(stride, size)], ranks)
@@ -149,7 +148,7 @@ def streams(p: Prediction, phase: str) -> set[str]:
             if step.is_comm and step.phase == phase}
 
 
-def test_given_contention_replaces_what_follows_from_the_placement() -> None:
+def test_given_contention_replaces_the_placements() -> None:
     """phi counts on every level but the innermost, and scales bandwidth, not latency."""
     free = replace(ABCI, levels=tuple(replace(level, alpha_s=0.0) for level in ABCI.levels),
                    add_s_per_byte=0.0, copy_s_per_byte=0.0)
@@ -188,7 +187,7 @@ def test_placement_decides_what_leaves_the_node() -> None:
 
 @pytest.mark.parametrize("placement", ["inner", "outer"])
 def test_routes_of_both_placements(placement: str) -> None:
-    """Groups of 4 within aligned blocks of 4 are in a node, those of stride 4 cross it with 4
+    """Groups of 4 within aligned blocks of 4 stay in a node; groups of stride 4 leave it with 4
     flows.
     """
     config = Config(n=4, c=4, placement=placement)
@@ -219,8 +218,8 @@ def test_halos_between_nodes_cross_their_links() -> None:
 
 @pytest.mark.parametrize(("strategy", "each"),
                          [("pipeline:8x1", 1), ("pipeline:4x2", 2), ("pipeline:2x4", 4)])
-def test_hops_between_stages_cross_what_lies_between_them(strategy: str, each: int) -> None:
-    """From the ranks of one stage to those of the next, which is the next node where the stage
+def test_hops_between_stages_cross_the_links_between_them(strategy: str, each: int) -> None:
+    """From the ranks of one stage to the ranks of the next, which is the next node where the stage
     begins with one.
     """
     plan = make_plan(LENET, strategy, 8, 64, network=NETWORK, machine=ABCI,
@@ -253,7 +252,7 @@ def test_load_takes_its_share_of_a_levels_bandwidth() -> None:
 
 @pytest.mark.parametrize("strategy", ["data", "spatial", "filter", "channel", "ds:2x4", "layerwise",
                                       "pipeline:2x4", "integrated"])
-def test_load_of_all_levels_is_bandwidth_that_is_not_there(strategy: str) -> None:
+def test_load_on_all_levels_equals_lower_bandwidth(strategy: str) -> None:
     """One place applies it: a machine with half of every bandwidth is priced alike."""
     shares = {level.name: 0.5 for level in ABCI.levels}
     slow = replace(ABCI, levels=tuple(
@@ -275,7 +274,7 @@ def test_a_load_in_a_machine_file() -> None:
         ABCI.loaded({"rak": 0.2})
 
 
-def test_the_option_load(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_option_load_slows_messages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     case = ["--network", "lenet5", "--machine", "abci-v100", "--ranks", "8", "--batch", "64"]
 
     def seconds(*argv: str) -> float:

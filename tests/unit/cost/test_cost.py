@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.compute.step_time import compute_s, roofline_s
+from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.algorithm_choice import (
     schedule_for,
@@ -68,13 +68,13 @@ def redistributed(found: tuple[Any, Any], exact: tuple[int, int], what: str) -> 
 
 @pytest.mark.parametrize(("collectives", "batch"), [("ring", 7), ("ring", 24), ("tree", 7)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 8])
-def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
-    ranks: int, collectives: str, batch: int) -> None:
+def test_priced_bytes_and_messages_match_the_busiest_rank(ranks: int, collectives: str,
+                                                          batch: int) -> None:
     """Halos and allreduces equal the walked exchanges. So do gathers of even blocks.
 
     A ring's bytes are exact for any blocks (messages count empty ones as well); Bruck sends some
     blocks more often than others: a block more or less for each of its rounds, at most.
-    Redistributions of what is gathered late: see below.
+    Redistributions before a lazy gather: see below.
     """
     gather = "eager" if batch == 24 else "lazy"
     for strategy in one_pass(ranks):
@@ -103,7 +103,7 @@ def test_priced_bytes_and_messages_are_those_of_the_busiest_rank(
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8])
 def test_priced_bytes_of_redistributions(ranks: int) -> None:
-    """Of even samples, gathered late."""
+    """Redistributions of even samples, gathered lazily."""
     for strategy in one_pass(ranks):
         for step, cost in priced_steps(strategy, ranks, 24):
             if step.kind is Kind.REDISTRIBUTE:
@@ -112,7 +112,7 @@ def test_priced_bytes_of_redistributions(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [3, 5, 7])
-def test_what_every_rank_has_costs_nothing(ranks: int) -> None:
+def test_data_that_every_rank_has_cost_nothing(ranks: int) -> None:
     """Gathered activations are everywhere: a grouped convolution, cut across its towers, finds its
     channels at home.
     """
@@ -140,9 +140,9 @@ def test_priced_bytes_of_any_configurations(seed: int, ranks: int) -> None:
     """Even sizes, a random configuration for every layer: collectives and halos equal the walked
     exchanges.
 
-    So do redistributions of what every rank holds a part of its own of; windows beside them count
-    within a fifth. Of several copies each destination asks one: counted as if evenly, while the
-    busiest may be asked by three times as many.
+    So do redistributions where every rank holds a part of its own; windows beside them count
+    within a fifth. Each destination asks one of several copies: priced as if evenly, although the
+    busiest copy may serve three times the mean.
     """
     network = even()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -188,7 +188,7 @@ def works(plan: Plan) -> list[tuple[Compute, Work]]:
 
 @pytest.mark.parametrize("strategy", ["data", "grid:2x3", "spatial", "domain:6x1", "owt"])
 def test_work_keys(strategy: str) -> None:
-    """A calibrated time is of the whole operation: its key is the same whatever the overlap, and
+    """A calibrated time covers the whole operation: its key is the same whatever the overlap, and
     interior and boundary share it.
     """
     network = SMALL.build()
@@ -199,14 +199,14 @@ def test_work_keys(strategy: str) -> None:
                                             w.fraction == 1.0 for _, w in whole)
     measured = replace(LOCAL, compute={w.key: 1.0 for _, w in whole})
     for _, work in done:
-        assert compute_s(measured, work) == work.fraction
-        assert compute_s(LOCAL, work) == roofline_s(LOCAL, work) >= 0
+        assert timed(measured, work)[0] == work.fraction
+        assert timed(LOCAL, work)[0] == roofline_s(LOCAL, work) >= 0
     for layer in network.layers:
         parts = [w for s, w in done if s.layer == layer.name and s.op in (Op.INTERIOR, Op.BOUNDARY)]
         assert sum(w.fraction for w in parts) == pytest.approx(1.0 if parts else 0.0)
 
 
-def test_work_of_one_rank_is_the_networks() -> None:
+def test_one_rank_does_all_work_of_the_network() -> None:
     network = SMALL.build()
     listed = [w for _, w in works(plan_of("data", 1, 3))]
     products = [w for w in listed if w.kind in ("conv2d", "linear")]
@@ -280,7 +280,7 @@ def test_prediction_contract() -> None:
     assert not price(network, plan_of("data", 2, 4), tiny).fits
 
 
-def test_auto_takes_the_fastest_that_fits() -> None:
+def test_auto_takes_the_fastest_plan_that_fits() -> None:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     network = spec.build()
     found = auto.best(network, spec, 6, 72, LOCAL)

@@ -42,7 +42,7 @@ MIDDLE: list[Grids] = [[(4, 4), (8, 2)]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is priced on what, and how."""
+    """The machine and the options of a price."""
 
     machine: Machine
     placement: str = "inner"
@@ -138,7 +138,7 @@ def test_resnet50(name: str, setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("name", ["spatial", "ds", "domain", "grid"])
-def test_padding_that_goes_on_at_the_other_end(name: str) -> None:
+def test_periodic_padding(name: str) -> None:
     check(GLOBE, name, FEW, SETTINGS[1])
 
 
@@ -160,7 +160,7 @@ def test_options_of_prices(options: dict[str, Any]) -> None:
         check(LENET, name, GRIDS, SETTINGS[0], options)
 
 
-def test_measured_times_are_found_for_every_case() -> None:
+def test_every_case_finds_its_measured_times() -> None:
     """A calibrated table that holds the work of one case: only that case is measured."""
     setting, (a, b) = SETTINGS[0], (3, 2)
     network, plan = NETWORKS["lenet5"], alone(LENET, "grid", (a, b), SETTINGS[0])

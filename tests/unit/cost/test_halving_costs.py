@@ -39,8 +39,8 @@ def price(machine: Machine, kind: Kind, mesh_axes: list[MeshAxis], ranks: int) -
     ([MeshAxis(1, 4)], 16, 1, None), ([MeshAxis(4, 4)], 16, 1, None),
     ([MeshAxis(1, 6)], 12, 1, None),
 ])
-def test_members_in_nodes(mesh_axes: list[MeshAxis], ranks: int, inner: int, between: int | None
-                          ) -> None:
+def test_routes_split_at_nodes(mesh_axes: list[MeshAxis], ranks: int, inner: int,
+                               between: int | None) -> None:
     way = route(NetworkModel(ABCI), mesh_axes, ranks)
     assert int(way.inner) == inner
     if between is None:
@@ -52,7 +52,7 @@ def test_members_in_nodes(mesh_axes: list[MeshAxis], ranks: int, inner: int, bet
         assert int(outside.stride) >= between and inside.level < way.level == outside.level
 
 
-def test_three_steps() -> None:
+def test_halving_between_nodes_has_three_steps() -> None:
     """A reduce-scatter in the node, an allreduce of a quarter with all four ranks of a node on its
     two links, an allgather.
     """
@@ -64,7 +64,7 @@ def test_three_steps() -> None:
         assert price(ABCI, kind, axes, 16) == pytest.approx(inside + between)
 
 
-def test_each_part_takes_what_was_measured_at_its_level() -> None:
+def test_each_part_takes_the_measured_time_of_its_level() -> None:
     def measured(*known: tuple[str, str, float]) -> float:
         factors = tuple(Factors(level, kind, "halving", (1.0,), (by,)) for level, kind, by in known)
         return price(replace(ABCI, collectives=factors), Kind.ALLREDUCE, [MeshAxis(1, 16)], 16)
@@ -94,7 +94,7 @@ def test_a_family_is_priced_as_its_cases() -> None:
     (1, 16, 16), (1, 128, 128), (2, 64, 128), (4, 32, 128), (1, 136, 136), (1, 272, 272),
     (1, 6, 12), (4, 17, 68), (2, 20, 40), (1, 204, 204), (1, 100, 100),
 ])
-def test_no_round_has_more_flows_than_are_priced(stride: int, size: int, ranks: int) -> None:
+def test_no_round_has_more_flows_than_its_price_assumes(stride: int, size: int, ranks: int) -> None:
     """Every round's messages between ranks, walked: none leaves a unit by more than its links are
     shared for, and none crosses a level beyond the priced one.
     """
@@ -122,7 +122,7 @@ def test_no_round_has_more_flows_than_are_priced(stride: int, size: int, ranks: 
         assert float(links.beta_s_per_byte) >= max(bandwidths) * (1 - 1e-12), at
 
 
-def test_a_schedule_goes_by_the_nodes_of_its_machine() -> None:
+def test_a_schedule_follows_the_nodes_of_its_machine() -> None:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     six = replace(ABCI, levels=(replace(NODE, ranks=6), replace(RACK, ranks=0, oversubscription=1)))
     plan = make_plan(spec, "data", 12, 24, machine=six, collectives="halving")

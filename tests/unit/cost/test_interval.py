@@ -1,4 +1,4 @@
-"""The interval of an iteration from those of its parts."""
+"""The interval of an iteration from its parts' intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcpar.calibrate.work_index import WorkIndex
-from hpcpar.cost.compute.step_time import compute_s
+from hpcpar.cost.compute.step_time import timed
 from hpcpar.cost.interval import interval_s
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
@@ -24,7 +24,7 @@ PART = st.tuples(st.floats(0, 10), st.tuples(st.floats(0.1, 1), st.floats(1, 5))
 
 
 @given(st.lists(PART, max_size=6))
-def test_the_whole_is_no_surer_than_a_part_nor_less_sure_than_all_together(
+def test_the_interval_lies_between_the_widest_part_and_the_sum(
         parts: list[tuple[float, tuple[float, float]]]) -> None:
     total = sum(seconds for seconds, _ in parts)
     low, high = interval_s(total, parts)
@@ -44,7 +44,7 @@ def calibrated(**changed: object) -> Machine:
     plan = make_plan(SPEC, "filter", 2, 16, overlap="none", machine=LOCAL)
     network = SPEC.build()
     works = WorkIndex(network, plan, schedule_for(network, plan)).works
-    table = {key: float(compute_s(LOCAL, work)) for key, work in works.items()}
+    table = {key: float(timed(LOCAL, work)[0]) for key, work in works.items()}
     levels = tuple(replace(level, ratios=(0.5, 1.5)) for level in LOCAL.levels)
     made = replace(LOCAL, compute=table, levels=levels, compute_ratios=(0.9, 1.2),
                    estimate_ratios=(0.3, 3.0))
@@ -61,7 +61,7 @@ def test_an_iteration_deviates_as_its_computing_and_its_communication() -> None:
     assert p.to_json()["iteration_low_s"] == low and p.to_json()["iteration_high_s"] == high
 
 
-def test_estimated_computing_is_less_sure() -> None:
+def test_estimated_computing_widens_the_interval() -> None:
     surer, other = predicted(calibrated()), predicted(calibrated(), "spatial")
     assert other.measured_compute < 1
     assert other.interval_s[1] / other.iteration_s > surer.interval_s[1] / surer.iteration_s
@@ -69,8 +69,8 @@ def test_estimated_computing_is_less_sure() -> None:
 
 @pytest.mark.parametrize(("changed", "part"), [
     ({"compute_ratios": None}, "computing"), ({"levels": LOCAL.levels}, "level 'shared memory'")])
-def test_a_part_that_was_not_measured_deviates_as_published_runs_do(
-        changed: dict[str, object], part: str) -> None:
+def test_an_unmeasured_part_deviates_as_published_runs_do(changed: dict[str, object],
+                                                          part: str) -> None:
     p, whole = predicted(calibrated(**changed)), predicted(calibrated())
     assert p.trust.source == f"calibrated, but not {part}" and not p.trust.calibrated
     assert whole.trust.words == "calibrated" and whole.trust.runs is None
@@ -78,7 +78,7 @@ def test_a_part_that_was_not_measured_deviates_as_published_runs_do(
 
 
 @pytest.mark.parametrize("strategy", ["pipeline", "owt", "data"])
-def test_every_strategy_has_one(strategy: str) -> None:
+def test_every_strategy_has_an_interval(strategy: str) -> None:
     p = predicted(calibrated(), strategy)
     assert p.interval_s[0] < p.iteration_s < p.interval_s[1]
 

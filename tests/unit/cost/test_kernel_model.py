@@ -87,7 +87,7 @@ def test_doubles_take_longer_and_families_agree_with_single_cases() -> None:
     np.testing.assert_allclose(kernel_s(V100, family), [kernel_s(V100, w) for w in each])
 
 
-def test_tensor_cores_speed_up_large_products_only() -> None:
+def test_tensor_cores_speed_up_only_large_products() -> None:
     a100 = Device(**catalogue.figures("A100-SXM-80GB", "here"))  # type: ignore[arg-type]
 
     def gain(precision: str, device: Device = a100, **options: Any) -> float:

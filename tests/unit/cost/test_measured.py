@@ -37,8 +37,8 @@ def works(plan: Plan) -> dict[str, Work]:
 
 
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial", "channel"])
-def test_keys_of_other_batches_are_of_the_same_lines(strategy: str) -> None:
-    """What a batch changes in a key is the number of samples, of each of its works."""
+def test_keys_of_all_batches_lie_on_the_same_lines(strategy: str) -> None:
+    """Keys of two batches differ in the number of samples only, in each of their works."""
     few, many = works(plan_of(strategy, 8)), works(plan_of(strategy, 24))
     assert len(few) == len(many)
     for a, b in zip(few, many, strict=True):
@@ -52,15 +52,15 @@ BATCHES = st.sets(st.integers(1, 512), min_size=2, max_size=5)
 
 @given(constant=st.floats(0.0, 1e-3), slope=st.floats(1e-6, 1e-2), batches=BATCHES,
        n=st.integers(1, 2048))
-def test_what_grows_as_a_line_is_met_for_every_batch(constant: float, slope: float,
-                                                     batches: set[int], n: int) -> None:
+def test_linear_times_are_predicted_exactly_for_every_batch(constant: float, slope: float,
+                                                            batches: set[int], n: int) -> None:
     table = Measured({KEY.format(b): constant + slope * b for b in batches}, 0.0)
     found = table.time(KEY.format(n))
     assert found is not None and found.seconds == pytest.approx(constant + slope * n)
     assert found.reached == (min(batches) / REACH <= n <= max(batches) * REACH)
 
 
-def test_a_vector_times_a_matrix_says_nothing_of_matrices() -> None:
+def test_a_vector_times_a_matrix_does_not_predict_matrix_products() -> None:
     """A fully connected layer of one sample lies on no line with others, unless nothing else is
     known.
     """
@@ -78,8 +78,8 @@ def test_a_vector_times_a_matrix_says_nothing_of_matrices() -> None:
 
 @given(st.dictionaries(st.integers(1, 64), st.floats(1e-6, 1.0), min_size=1, max_size=4),
        st.integers(1, 300))
-def test_noise_makes_no_time_negative_and_beyond_the_ends_no_more_samples_faster(
-    points: dict[int, float], n: int) -> None:
+def test_noise_gives_no_negative_times_and_more_samples_never_cost_less(
+        points: dict[int, float], n: int) -> None:
     table = Measured({KEY.format(b): s for b, s in points.items()}, 1e-6)
     found, following = table.time(KEY.format(n)), table.time(KEY.format(n + 1))
     assert found is not None and following is not None and found.seconds > 0
@@ -88,7 +88,7 @@ def test_noise_makes_no_time_negative_and_beyond_the_ends_no_more_samples_faster
     assert table.time(KEY.format(n).replace("k=3x3", "k=5x5")) is None
 
 
-def test_one_measured_batch_is_taken_in_proportion() -> None:
+def test_one_measured_batch_scales_in_proportion() -> None:
     table = Measured({KEY.format(8): 9e-3}, 1e-3)
     assert table.time(KEY.format(16)) == (pytest.approx(17e-3), True)
     assert table.time(KEY.format(2)) == (pytest.approx(3e-3), False)
@@ -112,7 +112,7 @@ def test_between_two_measured_batches_a_plan_is_priced_by_their_lines() -> None:
         assert known and seconds == pytest.approx(times(16)[key] / 4)
 
 
-def test_what_the_table_does_not_know_takes_as_much_longer_as_its_kind() -> None:
+def test_unmeasured_work_scales_by_its_kind() -> None:
     known, other = works(plan_of("data", 16)), works(plan_of("filter", 16))
     table = {key: 3.0 * float(plain_roofline_s(LOCAL.device, work)) for key, work in known.items()}
     machine = replace(LOCAL, compute=table, kinds=kinds(LOCAL.device, known.values(), table))
@@ -126,16 +126,14 @@ def test_what_the_table_does_not_know_takes_as_much_longer_as_its_kind() -> None
                                         np.False_)
 
 
-def test_kinds_survive_the_file(tmp_path: Path) -> None:
+def test_files_keep_kinds(tmp_path: Path) -> None:
     machine = replace(LOCAL, kinds={"conv2d.forward float32": 2.5})
     files.save(machine, str(tmp_path / "m.toml"))
     assert files.load(str(tmp_path / "m.toml")) == machine
 
 
-def test_the_middle_iterations_count() -> None:
-    """Of iterations that are interrupted now and then, those that are not; of such as always are,
-    the mean.
-    """
+def test_undisturbed_iterations_count() -> None:
+    """Iterations without interruptions count; where all are interrupted, their mean counts."""
     rows = list(works(plan_of("data", 16)).values())[:2]
     rare = np.full((12, 2), 1.0)
     rare[[3, 8], [0, 1]] = 50.0

@@ -25,28 +25,28 @@ KNOWN = Factors("network", "allreduce", "ring", (1e3, 1e6), (3.0, 2.0))
 MACHINE = replace(PLAIN, collectives=(KNOWN,))
 
 
-def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, digit: MeshAxis) -> Any:
+def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, axis: MeshAxis) -> Any:
     return collective_s(kind, algorithm, n, 1,
-                        route(NetworkModel(machine), [digit], 16),
+                        route(NetworkModel(machine), [axis], 16),
                         1e-10)
 
 
 @pytest.mark.parametrize(("n", "factor"),
                          [(1e2, 3.0), (1e3, 3.0), (10**4.5, 2.5), (1e6, 2.0), (1e9, 2.0)])
-def test_price_of_a_collective_that_differs(n: float, factor: float) -> None:
+def test_a_measured_collective_sets_the_price(n: float, factor: float) -> None:
     across, inside = MeshAxis(4, 4), MeshAxis(1, 4)
     assert seconds(MACHINE, Kind.ALLREDUCE, "ring", n, across) == pytest.approx(
         factor * seconds(PLAIN, Kind.ALLREDUCE, "ring", n, across))
-    for kind, name, digit in ((Kind.ALLREDUCE, "ring", inside),
+    for kind, name, axis in ((Kind.ALLREDUCE, "ring", inside),
                               (Kind.ALLREDUCE, "doubling", across),
                               (Kind.ALLGATHER, "ring", across),
                               (Kind.ALLREDUCE, "mpi", across)):
         assert seconds(MACHINE, kind, name, n,
-                       digit) == seconds(PLAIN, kind, name, n, digit), (kind, name)
+                       axis) == seconds(PLAIN, kind, name, n, axis), (kind, name)
 
 
 @pytest.mark.parametrize("kind", ["halo", "redistribute"])
-def test_direct_movements_that_differ(kind: str) -> None:
+def test_measured_direct_movements_set_the_price(kind: str) -> None:
     """Those of a level alone, by what the busiest rank moves; other levels and kinds stay."""
     plan = make_plan(NetworkSpec("lenet5", (1, 28, 28), 10), "spatial", 4, 16,
                      machine=PLAIN)
@@ -65,9 +65,9 @@ def test_direct_movements_that_differ(kind: str) -> None:
         assert across.seconds == before.seconds
 
 
-def test_cases_of_a_family_are_priced_as_alone() -> None:
-    digit = MeshAxis(np.array([1, 4]), np.array([4, 4]))
-    both = seconds(MACHINE, Kind.ALLREDUCE, "ring", np.array([2e3, 2e3]), digit)
+def test_cases_of_a_family_have_their_single_prices() -> None:
+    axis = MeshAxis(np.array([1, 4]), np.array([4, 4]))
+    both = seconds(MACHINE, Kind.ALLREDUCE, "ring", np.array([2e3, 2e3]), axis)
     alone = [seconds(MACHINE, Kind.ALLREDUCE, "ring", 2e3, MeshAxis(s, 4)) for s in (1, 4)]
     assert both == pytest.approx(alone)
 

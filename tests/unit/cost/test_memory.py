@@ -4,9 +4,7 @@ against boxes laid over each other.
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,16 +16,10 @@ from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.halo import halo_of
 from hpcpar.cost.price_family import price_family
-from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
-from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer
-from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.runtime import parameters
-from hpcpar.runtime.executor import Executor
+from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Comm, Kind, Schedule
-from hpcpar.schedule.wire import landing_slots, wire
+from hpcpar.schedule.steps import Kind
 from hpcpar.simulation.price_plan import price
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan as random_mesh_plan
@@ -35,106 +27,15 @@ from tests.mpi.plans import staged_plan
 from tests.mpi.zoo import SMALL
 from tests.strategies import one_pass
 from tests.unit.brute import random_plan
+from tests.unit.cost.allocation import allocated, no_initial_weights  # noqa: F401
 
+pytestmark = pytest.mark.usefixtures("no_initial_weights")
 MACHINE = files.load("local")
 #: Its feature maps divide by 2 and 4.
 LENET = NetworkSpec("lenet5", (1, 16, 16), 12)
 #: Its feature maps are 15, 7 and 3 rows high: only cuts by samples and channels are even.
 ALEXNET = NetworkSpec("alexnet", (3, 67, 67), 20)
 NETWORKS = {spec.name: spec.build() for spec in (LENET, ALEXNET)}
-
-
-class Recorder(NumpyBackend):
-    """NumPy's kernels, and a note of every array that is still there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: list[weakref.ref[Any]] = []
-
-    def _note(self, array: Any) -> Any:
-        self._made.append(weakref.ref(array))
-        return array
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self._note(super().empty(shape, dtype))
-
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Nothing is computed: contents do not matter, and writing zeros would take a third of the
-        time.
-        """
-        return self.empty(shape, dtype)
-
-    def to_device(self, host: np.ndarray, array: Any) -> None:
-        """Contents do not matter."""
-
-    @property
-    def alive_bytes(self) -> int:
-        """Bytes of the distinct arrays that something still refers to."""
-        return sum(array.nbytes for ref in self._made if (array := ref()) is not None)
-
-
-@pytest.fixture(autouse=True)
-def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing them would take most of the time."""
-
-    def nothing(network: Network, layer: Layer, seed: int, start: int, stop: int,
-                dtype: str) -> np.ndarray:
-        row = layer.weight_shape(network.input_shape(layer))[1:]
-        return np.broadcast_to(np.zeros((), dtype), (stop - start, *row))
-
-    monkeypatch.setattr(parameters, "initial_rows", nothing)
-
-
-class Silent:
-    """A communicator that asks for the memory of messages where no view of a tensor serves, and
-    sends none.
-    """
-
-    def __init__(self, rank: int, backend: NumpyBackend) -> None:
-        self.world, self.backend = SimpleNamespace(rank=rank), backend
-
-    def progress(self) -> None:
-        """Nothing is in flight."""
-
-    def agree(self, schedule: Schedule) -> None:
-        """There is nobody else."""
-
-    def prepare(self, step: Comm, held: Any, wanted: Any) -> Any:
-        rank = self.world.rank
-        assert held.size == np.prod([b - a for a, b in step.source_box(rank)]), step.label
-        ex = exchange(step, rank)
-        return SimpleNamespace(
-            step=step, wire_items=wire(step, ex, rank, held, wanted, on_host=True).items,
-            landing_items=sum(landing_slots(step, ex).values()),
-            dtype=np.dtype(f"V{step.item_bytes}"),
-            on_device=False, place=lambda flat: None,
-        )
-
-    def connect(self, buffers: Any, tags: int) -> None:
-        """There is nobody to send to."""
-
-
-def allocated(plan: Plan, schedule: Schedule, rank: int,
-              network: Network | None = None) -> dict[str, int]:
-    """Bytes of one rank's executor by use; labels and losses, which no plan changes much, aside."""
-    backend = Recorder()
-    communicator = Silent(rank, backend)
-    network = NETWORKS[plan.network.name] if network is None else network
-    made = Executor(network, plan, schedule, communicator, backend, 1)  # type: ignore[arg-type]
-    weights = sum(p.flat.nbytes + p.grad.nbytes + (0 if p.buffers is None else p.buffers.nbytes)
-                  for p in made.parameters.values())
-    aside = {id(op.parameters.grad): op.parameters.grad for p in made.passes
-             for op in p.ops.values() if op.ctx.parameters is not None}
-    weights += sum(g.nbytes for g in aside.values()
-                   if all(g is not p.grad for p in made.parameters.values()))
-    state = sum(array.nbytes for p in made.parameters.values() for array in p.state)
-    labels = sum(p.labels.nbytes for p in made.fc_passes or made.passes)
-    losses = made._sums.nbytes + sum(p.sums.nbytes for p in made._passes.all)
-    m = made.memory
-    unused = m.blocks_bytes - m.alive_bytes
-    return {"weights": weights, "state": state, "blocks": backend.alive_bytes - weights - state
-            - labels - losses - unused, "wire": m.flying_bytes,
-            "unused": unused + m.messages_bytes - m.flying_bytes}
 
 
 def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
@@ -151,13 +52,13 @@ def both(spec: NetworkSpec, strategy: str, ranks: int, batch: int,
         "blocks": found.activations_bytes + found.gradients_bytes + found.kept_bytes,
         "wire": found.wire_bytes,
     }
-    return predicted, [allocated(plan, schedule, rank) for rank in range(ranks)]
+    return predicted, [allocated(plan, schedule, rank, network) for rank in range(ranks)]
 
 
 @pytest.mark.parametrize("gather", ["lazy", "eager"])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
-    """Every rank of even cuts holds what is predicted, and of each kind."""
+def test_even_sizes_match_each_kind_of_memory(ranks: int, gather: str) -> None:
+    """Every rank of even cuts holds the predicted bytes of each kind."""
     for strategy in one_pass(ranks):
         for spec in (LENET, ALEXNET):
             if spec is ALEXNET and strategy.partition(":")[0] in ("spatial", "domain", "ds"):
@@ -165,7 +66,7 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
             predicted, real = both(spec, strategy, ranks, 8, gather=gather)
             assert predicted == {use: max(r[use] for r in real)
                                  for use in predicted}, (spec.name, strategy)
-            # what is alive at once is laid out nearly without gaps
+            # arrays that are alive together are laid out nearly without gaps
             total = sum(predicted.values())
             assert total <= max(sum(r.values()) for r in real) <= 1.03 * total, (spec, strategy)
 
@@ -174,8 +75,8 @@ def test_even_sizes_use_for_use(ranks: int, gather: str) -> None:
     (LENET, 1, 7), (LENET, 2, 7), (LENET, 3, 8), (LENET, 4, 7), (ALEXNET, 2, 7), (ALEXNET, 2, 8),
     (ALEXNET, 3, 8), (ALEXNET, 4, 7),
 ], ids=lambda value: getattr(value, "name", value))
-def test_uneven_sizes(spec: NetworkSpec, ranks: int, batch: int) -> None:
-    """All are those of the rank that needs most."""
+def test_uneven_sizes_match_the_largest_rank(spec: NetworkSpec, ranks: int, batch: int) -> None:
+    """All bytes belong to the rank that needs most."""
     for strategy in one_pass(ranks):
         predicted, real = both(spec, strategy, ranks, batch)
         largest = max(real, key=lambda r: sum(r[use] for use in predicted))
@@ -224,7 +125,8 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
-def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
+def test_every_kind_of_plan_takes_its_predicted_memory(name: str, strategy: str, ranks: int,
+                                                       options: dict[str, Any]) -> None:
     """Byte for byte, but for the divisors of average poolings, messages of uneven shards, and
     reductions to one root after the other, of which each counts as at its root.
     """
@@ -246,7 +148,7 @@ def test_every_kind_of_plan(name: str, strategy: str, ranks: int, options: dict[
 @pytest.mark.parametrize(("name", "ranks"), [("resnet", 4), ("mobilenet", 6), ("inception", 8),
                                              ("norms of volumes", 4), ("globe", 6),
                                              ("cosmos", 8)])
-def test_messages_of_halos_along_several_axes(name: str, ranks: int) -> None:
+def test_halos_along_several_axes_take_their_predicted_memory(name: str, ranks: int) -> None:
     """The part through whose buffers most goes need not be the busiest along each axis."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -295,7 +197,8 @@ def test_uneven_micro_batches_are_planned_as_they_are(order: str) -> None:
 
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
-def test_the_bound_is_one(name: str, strategy: str, ranks: int, options: dict[str, Any]) -> None:
+def test_no_plan_exceeds_the_familys_bound(name: str, strategy: str, ranks: int,
+                                           options: dict[str, Any]) -> None:
     """Families are priced with a bound: nothing that it says to fit needs more."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
@@ -308,7 +211,7 @@ def test_the_bound_is_one(name: str, strategy: str, ranks: int, options: dict[st
             assert value <= asdict(bound)[name], (name, training)
 
 
-def test_random_plans_take_what_is_predicted() -> None:
+def test_random_plans_take_their_predicted_memory() -> None:
     """Any configuration of every layer, uneven sizes: the rank that needs most is found, and what
     it needs is below the bound.
     """
@@ -324,8 +227,8 @@ def test_random_plans_take_what_is_predicted() -> None:
         assert largest <= 1.005 * bound, seed
 
 
-def test_recomputing_takes_less() -> None:
-    """Of a residual network with few weights and many samples, less than half."""
+def test_recomputation_takes_less() -> None:
+    """A residual network with few weights and many samples needs less than half."""
     network = SMALL["resnet"][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     held = []
@@ -336,7 +239,7 @@ def test_recomputing_takes_less() -> None:
     assert held[1] < 0.6 * held[0]
 
 
-def test_float64_takes_twice_as_much() -> None:
+def test_float64_takes_twice_the_memory() -> None:
     single, double = (both(LENET, "grid:2x2", 4, 8, precision=precision)[0]
                       for precision in ("fp32", "fp64"))
     # of the maxima of 4 samples, half of 6 and of 16 channels: 2 bytes in either case
@@ -355,7 +258,7 @@ def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bo
     return price(network, plan, MACHINE, training=training).memory
 
 
-def test_what_is_divided() -> None:
+def test_strategies_divide_weights_activations_and_optimizer_state() -> None:
     """Weights by channel parts, activations by sample parts, the optimiser's state by all ranks
     where it is sharded.
     """
@@ -401,8 +304,8 @@ def test_micro_batches_in_flight_keep_their_activations() -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(24), 26, 50])
-def test_every_plan_needs_what_lies_between_the_bounds(seed: int) -> None:
-    """On networks and plans of all kinds, with every option that changes what is held."""
+def test_every_plan_lies_between_the_bounds(seed: int) -> None:
+    """Networks and plans of all kinds, with every option that changes memory."""
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(1, 9))
     network, batch = random_network(seed)
@@ -418,7 +321,7 @@ def test_every_plan_needs_what_lies_between_the_bounds(seed: int) -> None:
             assert least.total_bytes <= found.total_bytes <= most.total_bytes
 
 
-def test_the_floor_is_a_good_part_of_what_is_needed() -> None:
+def test_the_lower_bound_is_tight() -> None:
     network = NETWORKS["alexnet"]
     plan = make_plan(ALEXNET, "data", 4, 1024)
     assert memory_lower_bound(network, plan).total_bytes > 0.4 * price(

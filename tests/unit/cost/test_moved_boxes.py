@@ -80,7 +80,7 @@ def test_backward_bytes_are_intersections(seed: int, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
-def test_nothing_is_missing_where_no_gradient_moves(seed: int, ranks: int) -> None:
+def test_ranks_lack_nothing_where_no_gradient_moves(seed: int, ranks: int) -> None:
     """A layer behind the first weights whose input's gradient is not moved lacks no summand
     anywhere.
     """

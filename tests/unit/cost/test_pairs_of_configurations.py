@@ -36,7 +36,7 @@ def group_of(pattern: Pattern, at: tuple[int, int], shape: tuple[int, int]) -> G
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("lenet5", 4), ("lenet5", 12), ("inception_v3", 6)])
-def test_all_pairs_at_once_are_each_pair_alone(name: str, ranks: int) -> None:
+def test_all_pairs_at_once_equal_single_pairs(name: str, ranks: int) -> None:
     net = network(name)
     spec = NetworkSpec(name, net.image_shape, net.classes)
     found = Search(net, spec, ranks, 4 * ranks, files.load("p100x4x4"))

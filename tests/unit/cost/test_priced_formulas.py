@@ -107,8 +107,8 @@ def loss_s(p: int) -> float:
 
 
 def extra_of_gradients(p: int, parts: int = 1) -> float:
-    """What the schedule spends beyond one allreduce of all weights over p: an allreduce for each
-    layer, with its biases.
+    """The schedule's cost beyond one allreduce of all weights over p: an allreduce for each layer,
+    with its biases.
     """
     biases = sum(a.bias for a in costs(False))
     one_more = 2 * (p - 1) * ALPHA_S

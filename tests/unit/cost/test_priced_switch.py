@@ -47,9 +47,9 @@ def switch(scheme: str, workers: int, phase: str) -> list[StepCost]:
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("scheme", ["a", "b", "c"])
-def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> None:
-    """All schemes move the same bytes in all, in so many fc_passes; of a broadcast only one rank
-    sends.
+def test_the_switch_moves_the_papers_bytes(scheme: str, workers: int) -> None:
+    """All schemes move the same total bytes, over their number of passes; only one rank sends in a
+    broadcast.
     """
     steps = switch(scheme, workers, "forward")
     senders = 1 if scheme == "b" else workers
@@ -59,16 +59,16 @@ def test_the_switch_moves_what_the_paper_counts(scheme: str, workers: int) -> No
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
-def test_a_turn_takes_what_its_busiest_receiver_takes_in(workers: int) -> None:
+def test_a_pass_takes_the_time_of_its_busiest_receiver(workers: int) -> None:
     """Schemes (a) and (c) by rings; in (b) the paper counts a broadcast once, ours is sent to each
     of the others.
     """
     for scheme in ("a", "c"):
-        turn = owt.pass_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
+        pass_s = owt.pass_s(scheme, workers, BATCH_BYTES, 1 / BETA_S, receivers=True)  # type: ignore[arg-type]
         for phase in ("forward", "backward"):
             passes = owt.fc_passes(scheme, workers)  # type: ignore[arg-type]
             assert [s.seconds for s in switch(scheme, workers, phase)] == pytest.approx(
-                [turn] * passes)
+                [pass_s] * passes)
     once = owt.pass_s("b", workers, BATCH_BYTES, 1 / BETA_S)
     assert [s.seconds for s in switch("b", workers, "forward")] == pytest.approx(
         [(workers - 1) * once] * workers)

@@ -24,10 +24,9 @@ from hpcpar.simulation.price_plan import price
     ("alexnet", (3, 67, 67), "channel", 5, 11, "cori-knl", {"microbatches": 3}),
     ("resnet50", (3, 64, 64), "domain:5x1", 5, 4, "abci-v100", {"recompute": 4}),
 ])
-def test_predicted_traffic_is_that_of_the_messages(
-    name: str, shape: tuple[int, ...], strategy: str, ranks: int, batch: int, machine: str,
-    options: dict[str, str | int],
-) -> None:
+def test_predicted_traffic_equals_the_messages(name: str, shape: tuple[int, ...], strategy: str,
+                                               ranks: int, batch: int, machine: str,
+                                               options: dict[str, str | int]) -> None:
     spec, loaded = NetworkSpec(name, shape, 10), files.load(machine)
     network = spec.build()
     plan = make_plan(spec, strategy, ranks, batch, network=network, machine=loaded,

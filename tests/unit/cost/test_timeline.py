@@ -33,28 +33,28 @@ def comm(seconds: float, needed_by: int, level: int = 0) -> Item:
 
 def test_communication_hides_behind_computing() -> None:
     line = timeline([compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)])
-    assert line.total_s == 7.0 and line.exposed_s == 0.0
+    assert line.total_s == 7.0 and sum(line.waits_s) == 0.0
     assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 3.0)
 
 
-def test_what_is_not_hidden_is_exposed() -> None:
+def test_the_rest_of_a_message_is_exposed() -> None:
     line = timeline([compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)])
-    assert line.total_s == 8.0 and line.exposed_s == 1.0 and line.waits_s == (0.0, 1.0, 0.0, 0.0)
+    assert line.total_s == 8.0 and sum(line.waits_s) == 1.0 and line.waits_s == (0.0, 1.0, 0.0, 0.0)
 
 
 def test_a_level_does_one_thing_at_a_time() -> None:
     line = timeline([comm(2.0, 4), comm(2.0, 4), compute(1.0), comm(2.0, 4)])
     assert [s.start_s for s in line.spans] == [0.0, 2.0, 0.0, 4.0]
-    assert line.total_s == 6.0 and line.exposed_s == 5.0
+    assert line.total_s == 6.0 and sum(line.waits_s) == 5.0
 
 
 def test_levels_work_side_by_side() -> None:
-    """What crosses a node's links does not wait for what crosses the rack's, but for what crosses
-    the same.
+    """Messages on a node's links do not wait for messages on the rack's links, only for those on
+    the same links.
     """
     line = timeline([comm(2.0, 4, 0), comm(3.0, 4, 1), compute(1.0), comm(2.0, 4, 0)], levels=2)
     assert [s.start_s for s in line.spans] == [0.0, 0.0, 0.0, 2.0]
-    assert line.total_s == 4.0 and line.exposed_s == 3.0
+    assert line.total_s == 4.0 and sum(line.waits_s) == 3.0
 
 
 def test_a_communication_waits_for_what_it_needs() -> None:
@@ -83,7 +83,7 @@ def test_blocking_is_the_plain_sum_exactly() -> None:
 
 
 @pytest.mark.parametrize(("hidden", "rate"), [(1.0, 1.0), (0.3, 1.0), (0.7, 0.4)])
-def test_a_family_in_time_is_each_of_its_cases(hidden: float, rate: float) -> None:
+def test_a_familys_timeline_equals_its_cases(hidden: float, rate: float) -> None:
     """Cases side by side, some without some of the steps, are laid out as each alone."""
     cases = [random_steps(seed, 60) for seed in range(5)]
     rng = random.Random(9)
@@ -100,7 +100,7 @@ def test_a_family_in_time_is_each_of_its_cases(hidden: float, rate: float) -> No
 
     for j in range(5):
         line = alone(j)
-        assert together.total_s[j] == line.total_s and together.exposed_s[j] == line.exposed_s
+        assert together.total_s[j] == line.total_s and sum(together.waits_s)[j] == sum(line.waits_s)
         assert [float(np.broadcast_to(w, 5)[j])
                 for w in together.waits_s] == [float(w) for w in line.waits_s]
 
@@ -127,27 +127,27 @@ def test_overlap_of_priced_plans(strategy: str) -> None:
     assert total["full"].iteration_s <= total["gradient"].iteration_s + launches
 
 
-def test_what_the_program_drives_itself_is_not_hidden() -> None:
+def test_messages_that_the_program_drives_are_not_hidden() -> None:
     steps = [compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)]
     half = timeline(steps, hidden=0.5)
-    assert (half.total_s, half.exposed_s) == (8.0, 1.0)
+    assert (half.total_s, sum(half.waits_s)) == (8.0, 1.0)
     assert timeline(steps, hidden=0.0).total_s == plain_sum(s.seconds for s in steps)
 
 
-def test_communication_that_goes_on_slowly_beside_computing() -> None:
-    """At half the rate 5 s of computing hide 2.5 s of 6; what is left takes as long as ever."""
+def test_communication_progresses_slowly_beside_computing() -> None:
+    """At half the rate, 5 s of computing hide 2.5 s of 6; the rest takes its full time."""
     steps = [compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)]
     line = timeline(steps, rate=0.5)
-    assert (line.total_s, line.exposed_s) == (10.5, 3.5)
+    assert (line.total_s, sum(line.waits_s)) == (10.5, 3.5)
     assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 9.5)
     # a short one ends while the program computes, and one behind it begins then
     steps = [compute(1.0), comm(1.0, 4), comm(0.5, 4), compute(5.0), compute(1.0)]
     line = timeline(steps, rate=0.5)
-    assert line.total_s == 7.0 and line.exposed_s == 0.0
+    assert line.total_s == 7.0 and sum(line.waits_s) == 0.0
     assert [(s.start_s, s.end_s) for s in line.spans[1:3]] == [(1.0, 3.0), (3.0, 4.0)]
     # what the program drives itself goes on at the full rate
     line = timeline([comm(2.0, 2), compute(4.0)], hidden=0.5, rate=0.5)
-    assert (line.total_s, line.exposed_s, line.spans[0].end_s) == (5.0, 1.0, 3.0)
+    assert (line.total_s, sum(line.waits_s), line.spans[0].end_s) == (5.0, 1.0, 3.0)
 
 
 def test_a_rate_of_one_changes_nothing_and_a_lower_one_never_helps() -> None:
@@ -166,7 +166,7 @@ def test_the_program_is_never_busy_twice() -> None:
         steps = random_steps(seed, 50)
         line = timeline(steps, levels=3)
         busy = sum(s.seconds for s in steps if s.needed_by is None)
-        assert line.total_s == pytest.approx(busy + line.exposed_s, rel=1e-12)
+        assert line.total_s == pytest.approx(busy + sum(line.waits_s), rel=1e-12)
         assert line.total_s <= plain_sum(s.seconds for s in steps) * (1 + 1e-12)
         for step, span in zip(steps, line.spans, strict=True):
             assert span.end_s - span.start_s == pytest.approx(step.seconds)

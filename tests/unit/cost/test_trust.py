@@ -1,4 +1,4 @@
-"""What a prediction rests on, its 90% interval, and rates that are a data sheet's peak."""
+"""The sources of a prediction, its 90% interval, and rates that are a data sheet's peak."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def predicted(machine: Machine, batch: int = 64, precision: str = "fp32") -> Pre
     ("p100x4x4", "rate", "one rate fitted to VGG-16 and AlexNet"),
     ("local", "guess", "one rate of unknown origin"),
 ])
-def test_a_prediction_says_what_it_rests_on(machine: str, basis: str, source: str) -> None:
+def test_a_prediction_names_its_sources(machine: str, basis: str, source: str) -> None:
     p = predicted(files.load(machine))
     assert (p.trust.basis, p.trust.source) == (basis, f"{source}, not calibrated")
     assert p.trust.words.endswith("; hpcpar calibrate on one node narrows it")
@@ -47,7 +47,7 @@ def test_every_preset_has_an_interval_and_a_rate_below_its_data_sheet(name: str)
     assert sheets_of_rate(machine) == [] and peak_warning(machine) == ""
 
 
-def test_less_knowledge_is_less_sure() -> None:
+def test_less_knowledge_widens_the_interval() -> None:
     def width(machine: str) -> float:
         low, high = predicted(files.load(machine)).trust.ratios
         return high / low
@@ -58,14 +58,14 @@ def test_less_knowledge_is_less_sure() -> None:
     assert width("dgx1-v100") == pytest.approx(width("dgx-h100"), rel=0.05)
 
 
-def test_few_samples_a_rank_are_less_sure() -> None:
+def test_few_samples_per_rank_widen_the_interval() -> None:
     few, many = (predicted(files.load("dgx-h100"), batch).trust for batch in
                  (2 * FEW_SAMPLES - 2, 2 * FEW_SAMPLES))
     assert few.runs is not None and few.runs.where["samples"] == "few"
     assert few.ratios[0] < many.ratios[0] and few.ratios[1] > many.ratios[1]
 
 
-def test_a_format_without_published_runs_is_as_sure_as_one_rate() -> None:
+def test_a_format_without_published_runs_has_the_interval_of_one_rate() -> None:
     def runs(machine: str) -> ResidualClass | None:
         return predicted(files.load(machine), precision="fp64").trust.runs
 
@@ -77,7 +77,7 @@ def test_a_format_without_published_runs_is_as_sure_as_one_rate() -> None:
     ("resnet50", (3, 224, 224), "images"), ("unet3d", (1, 64, 64, 64), "volumes"),
     ("mobilenet_v2", (3, 224, 224), "depthwise convolutions"), ("alexnet", (3, 227, 227), "images"),
 ])
-def test_kinds_of_networks(network: str, shape: tuple[int, ...], kind: str) -> None:
+def test_networks_have_their_kind(network: str, shape: tuple[int, ...], kind: str) -> None:
     found = traits(built_in(network, shape), 2, "fp32")
     assert found == {"precision": "fp32", "network": kind,
                      "samples": "many" if kind == "volumes" else "few"}
@@ -125,7 +125,7 @@ def test_a_rate_that_is_a_data_sheet_s_peak_gets_a_warning() -> None:
     assert predicted(with_rate(19.5e12)).trust.warning == warning
 
 
-def test_other_rates_get_none() -> None:
+def test_other_rates_get_no_warning() -> None:
     measured = with_rate(19.5e12)
     assert peak_warning(with_rate(17e12)) == ""
     assert peak_warning(replace(measured, quality={"origin": {}})) == ""

@@ -61,7 +61,7 @@ def test_a_npz_file_holds_both(tmp_path: Path, names: tuple[str, str]) -> None:
     assert y.dtype == np.int64
 
 
-def test_medmnist_has_its_held_out_part(tmp_path: Path) -> None:
+def test_medmnist_keeps_its_held_out_part(tmp_path: Path) -> None:
     """Grey [N, H, W], labels [N, 1], three parts, of which val is the one held out."""
     parts = {"train": slice(0, 6), "val": slice(6, 8), "test": slice(8, 10)}
     path = packed(tmp_path, **{
@@ -81,11 +81,11 @@ def test_keras_files_have_a_test_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ({"arr_0": IMAGES, "arr_1": LABELS}, "a.npz holds arr_0, arr_1, which does not say what"),
+    ({"arr_0": IMAGES, "arr_1": LABELS}, "a.npz holds arr_0, arr_1, without clear names"),
     ({"images": IMAGES}, r"numpy.savez\(FILE, images=..., labels=...\)"),
-    ({"images": IMAGES, "labels": LABELS, "targets": LABELS}, "does not say what its images"),
+    ({"images": IMAGES, "labels": LABELS, "targets": LABELS}, "without clear names for images"),
     ({}, "holds nothing"),
-    ({"images": IMAGES, "labels": np.array([None] * N)}, "not a whole file of numbers"),
+    ({"images": IMAGES, "labels": np.array([None] * N)}, "not a complete NumPy file of numbers"),
     ({"images": IMAGES, "labels": LABELS[:9]}, "a.npz: 'labels' holds int64 .*; give 10 whole"),
     ({"images": IMAGES, "labels": LABELS, "test_images": IMAGES},
      "a.npz holds test_images: the held-out part 'test' needs images and labels"),
@@ -109,7 +109,7 @@ def test_npz_and_npy_are_told_apart(tmp_path: Path) -> None:
             from_numpy(path, *words)
     content = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "a.npz").write_bytes(content[:60] + b"\xff" * 30 + content[90:])
-    with pytest.raises(InputError, match=r"is not a whole file of numbers") as caught:
+    with pytest.raises(InputError, match=r"is not a complete NumPy file of numbers") as caught:
         from_numpy(path, npz)
     assert "\n" not in str(caught.value)
 
@@ -120,8 +120,8 @@ def test_npz_and_npy_are_told_apart(tmp_path: Path) -> None:
     ({"test_labels": LABELS[:2]}, "held-out part 'test_labels' holds int64 .*; give 3 whole"),
     ({"test_labels": LABELS[:3] + 5}, "held-out part 'test_labels' holds labels from 5 to 7; 3 "),
 ])
-def test_faults_of_the_held_out_part_are_its_own(tmp_path: Path, changes: dict[str, Any],
-                                                 message: str) -> None:
+def test_faults_in_the_held_out_part_name_it(tmp_path: Path, changes: dict[str, Any],
+                                             message: str) -> None:
     content = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES[:3],
                "test_labels": LABELS[:3]}
     with pytest.raises(InputError, match=message):
@@ -159,7 +159,7 @@ def test_sums_of_16_bits_do_not_overflow() -> None:
     for _ in range(40):  # as if there were 2**41 pixels
         statistics.count, statistics.sums, statistics.squares = (
             2 * statistics.count, 2 * statistics.sums, 2 * statistics.squares)
-    assert statistics.normalisation() == {"mean": [32767.5], "scale": [1 / 32767.5]}
+    assert statistics.mean_and_scale() == {"mean": [32767.5], "scale": [1 / 32767.5]}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
@@ -185,19 +185,19 @@ MASKS = RNG.integers(0, 3, (N, 6, 5))
     (np.eye(3, dtype=bool)[LABELS], LABELS), (MASKS[:, None], MASKS), (MASKS[..., None], MASKS),
     (np.moveaxis(np.eye(3, dtype="u1")[MASKS], -1, 1), MASKS), (MASKS > 1, MASKS > 1),
 ], ids=["[N, 1]", "one-hot", "bool", "[N, 1, H, W]", "[N, H, W, 1]", "one-hot pixels", "binary"])
-def test_labels_with_an_axis_too_many(tmp_path: Path, given: Any, wanted: Any) -> None:
+def test_labels_with_an_extra_axis_are_read(tmp_path: Path, given: Any, wanted: Any) -> None:
     found, = stored(made(tmp_path, labels=given), "labels")
     assert found.dtype == np.int64 and np.array_equal(found, wanted)
 
 
-def test_what_is_not_one_hot_is_refused_by_that_word(tmp_path: Path) -> None:
+def test_labels_that_are_not_one_hot_are_refused_by_that_word(tmp_path: Path) -> None:
     several = np.eye(3, dtype=int)[LABELS]
     several[4] = 1
     for labels in several, several * 2:
         with pytest.raises(InputError, match=r"y.npy holds 3 whole numbers .* not one-hot"):
             made(tmp_path, labels=labels)
     path = made(tmp_path, labels=np.eye(3)[LABELS])  # floating point: targets
-    with pytest.raises(InputError, match="one-hot labels are whole numbers there"):
+    with pytest.raises(InputError, match="takes one-hot labels as whole numbers"):
         Loader(path, ((0, N), (0, 2), (0, 6), (0, 5)), (0, N), N)
 
 
@@ -220,14 +220,14 @@ def test_labels_that_start_at_1_are_noticed(tmp_path: Path, labels: Any) -> None
 
 @pytest.mark.parametrize(("labels", "ignored", "classes", "message"), [
     (np.where(MASKS == 2, 255, MASKS), None, None, "up to 1, and 255: .* --ignore 255, or keep"),
-    (np.where(MASKS == 2, 7, MASKS), None, 3, "labels from 0 to 7; .* count with --ignore"),
+    (np.where(MASKS == 2, 7, MASKS), None, 3, "labels from 0 to 7; .* ignore with --ignore"),
     (np.where(LABELS == 2, -1, LABELS), None, None,
      "labels from -1 to 1, but the first class is 0; leave -1 out .* with --ignore -1"),
     (LABELS * 0, 0, None, "every label is the ignored one"),
     (RNG.normal(size=(N, 2)), 255, None, "targets, which have no classes; leave out --ignore"),
 ])
-def test_labels_that_do_not_fit(tmp_path: Path, labels: Any, ignored: int | None,
-                                classes: int | None, message: str) -> None:
+def test_labels_that_do_not_fit_are_refused(tmp_path: Path, labels: Any, ignored: int | None,
+                                            classes: int | None, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         made(tmp_path, labels=labels, options=ArrayOptions(ignore=ignored, classes=classes))
     assert "\n" not in str(caught.value)
@@ -257,7 +257,7 @@ def test_an_ignored_label_does_not_count(tmp_path: Path, ignored: int, resident_
             assert loader.counted(0, i)[1] == pytest.approx(counts[some].sum() / 30)
 
 
-def test_other_peoples_ignored_label_is_read(tmp_path: Path) -> None:
+def test_common_ignored_labels_are_read(tmp_path: Path) -> None:
     """A file with an ``ignore_label`` of its own, as many masks are stored; also of samples."""
     path = made(tmp_path)
     with h5py.File(path, "r+") as f:
@@ -269,8 +269,8 @@ def test_other_peoples_ignored_label_is_read(tmp_path: Path) -> None:
         assert loader.counted(0, 0) == (N, 8)
 
 
-def test_cropped_pixels_alone_count(tmp_path: Path) -> None:
-    """Of ranks that see other parts of the same crops, all count the same."""
+def test_only_cropped_pixels_count(tmp_path: Path) -> None:
+    """Ranks that see different parts of the same crops count the same labels."""
     masks = np.where(RNG.random(MASKS.shape) < 0.5, 255, MASKS)
     path = made(tmp_path, labels=masks, options=ArrayOptions(ignore=255, test_fraction=0.0))
     options: dict[str, Any] = {"shape": (2, 4, 3), "augment": [Augmentation.CROP], "seed": 2}
@@ -284,7 +284,7 @@ def test_cropped_pixels_alone_count(tmp_path: Path) -> None:
                 (labels >= 0).sum() / 12)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_imports_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "a.npz", images=IMAGES.astype("u2"), masks=np.where(MASKS == 2, 255, MASKS))
     words = ["data", "numpy", str(tmp_path / "d.h5"), str(tmp_path / "a.npz")]
     assert main(words) == 2

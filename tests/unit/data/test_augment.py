@@ -79,7 +79,7 @@ def test_crops_and_flips_are_drawn_anew_in_every_epoch(path: str,
        augment=st.sampled_from([(CROP,), (CROP, FLIP), (FLIP, CROP)]))
 def test_parts_make_the_crop(path: str, h: int, w: int, n: int, c: int, epoch: int, seed: int,
                              shuffle: bool, augment: tuple[Augmentation, ...]) -> None:
-    """Of uneven parts too, and in another order of the samples."""
+    """Uneven parts too, and in another order of the samples."""
     batch = 5
     with Loader(path, whole(batch), (0, batch), batch, "float64", seed, shuffle, shape=SHAPE,
                 augment=augment) as one:
@@ -151,8 +151,9 @@ def test_labels_and_targets_of_pixels_follow_the_images(targets: bool, tmp_path:
     ((1, 6, 5), (CROP,), "the network takes 1x6x5"),
     (STORED, (CROP,), "there is nothing to crop"),
 ])
-def test_images_that_cannot_be_cropped(shape: tuple[int, ...], augment: tuple[Augmentation, ...],
-                                       message: str, path: str) -> None:
+def test_images_that_cannot_be_cropped_are_refused(shape: tuple[int, ...],
+                                                   augment: tuple[Augmentation, ...], message: str,
+                                                   path: str) -> None:
     box = tuple((0, e) for e in (2, *shape))
     with pytest.raises(InputError, match=message):
         Loader(path, box, (0, 2), 2, shape=shape, augment=augment)

@@ -49,7 +49,7 @@ def test_digits_are_enlarged_by_repeating_pixels(tmp_path: Path) -> None:
         assert np.array_equal(b["test_images"], a["test_images"][...][:, :, at][..., at])
 
 
-def test_digits_without_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_need_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any, **options: Any) -> Any:
@@ -177,7 +177,7 @@ def test_arrays_with_channels_last_are_noticed(tmp_path: Path, image: tuple[int,
         assert np.array_equal(f["images"], x)
 
 
-def test_narrow_images_are_no_channels_last(tmp_path: Path) -> None:
+def test_narrow_images_do_not_count_as_channels_last(tmp_path: Path) -> None:
     for shape in (3, 16, 4), (16, 4, 4), (1, 5, 1):
         np.save(tmp_path / "x.npy", np.zeros((6, *shape), "u1"))
         np.save(tmp_path / "y.npy", np.arange(6))
@@ -203,8 +203,8 @@ def test_narrow_images_are_no_channels_last(tmp_path: Path) -> None:
     (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"test_fraction": 1.5}, "test_fraction"),
     (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"test_fraction": 0.9}, "leaves no image"),
 ])
-def test_bad_numpy_files(tmp_path: Path, x: Any, y: Any, options: dict[str, Any],
-                         message: str) -> None:
+def test_bad_numpy_files_are_refused(tmp_path: Path, x: Any, y: Any, options: dict[str, Any],
+                                     message: str) -> None:
     np.save(tmp_path / "x.npy", x)
     np.save(tmp_path / "y.npy", y)
     with pytest.raises(InputError, match=message) as caught:
@@ -214,7 +214,7 @@ def test_bad_numpy_files(tmp_path: Path, x: Any, y: Any, options: dict[str, Any]
     assert not list(tmp_path.glob("z.h5*"))
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     missing, text = str(tmp_path / "none.npy"), tmp_path / "text.npy"
     text.write_text("not numbers")
     for path in (missing, str(text)):
@@ -226,7 +226,8 @@ def test_unreadable_files(tmp_path: Path) -> None:
         synthetic(str(tmp_path / "z.h5"), (1, 2, 2), 0, 4)
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_makes_and_describes_data(tmp_path: Path,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "s.h5")
 
     def run(*words: str) -> str:

@@ -89,8 +89,8 @@ def test_a_held_out_folder_is_the_held_out_part(held: str, folder: Path, tmp_pat
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 10), (10, 20), (10, 10)])
-def test_an_image_covers_its_place_and_is_cut_at_the_centre(width: int, height: int,
-                                                            tmp_path: Path) -> None:
+def test_an_image_is_scaled_to_cover_and_cropped_at_the_center(
+        width: int, height: int, tmp_path: Path) -> None:
     """Twice as large: each pixel is the value between two, of the middle of the image."""
     save(tmp_path / "in" / "a" / "x.png", gradient(width, height).repeat(2, 0).repeat(2, 1))
     from_images(str(tmp_path / "a.h5"), str(tmp_path / "in"), (3, 10, 10), 0.0)
@@ -188,7 +188,7 @@ def test_netpbm_of_8_bits_is_read(folder: Path, tmp_path: Path, content: bytes) 
 
 @pytest.mark.parametrize("suffix", ["jfif", "jpe", "tga", "pbm", "avif", "JPG", "ppm", "heic"])
 def test_kinds_of_files_are_read_or_counted(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """What Pillow reads is an image; what it does not, as HEIC, counts as left out."""
+    """A file that Pillow reads is an image; one that it cannot read, such as HEIC, is left out."""
     if suffix == "avif":
         from PIL import features
         if not features.check("avif"):
@@ -205,7 +205,7 @@ def test_kinds_of_files_are_read_or_counted(folder: Path, tmp_path: Path, suffix
     assert (images.min((1, 2, 3)) > 250).sum() == (suffix != "heic")
 
 
-def test_bad_folders(folder: Path, tmp_path: Path) -> None:
+def test_bad_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     def refused(message: str, *, of: Path = folder, shape: tuple[int, ...] = (3, 4, 4),
                 fraction: float | None = None) -> None:
         with pytest.raises(InputError, match=message) as caught:
@@ -224,7 +224,7 @@ def test_bad_folders(folder: Path, tmp_path: Path) -> None:
     from_images(str(tmp_path / "a.h5"), str(folder), (3, 4, 4))
 
 
-def test_without_pillow(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_need_pillow(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any, **options: Any) -> Any:
@@ -243,7 +243,7 @@ def test_command_says_what_it_left_out(folder: Path, tmp_path: Path,
     words = ["data", "images", str(tmp_path / "a.h5"), str(folder), "--input", "3x5x4"]
     assert main([*words, "--skip-damaged", "--json"]) == 0
     told = capsys.readouterr()
-    assert "left out 1 damaged images; the first" in told.err
+    assert "skipped 1 damaged images; the first" in told.err
     assert "dog/4.png cannot be read" in told.err
     info = json.loads(told.out)
     assert info["images"]["shape"][1:] == [3, 5, 4] and info["classes"] == 2

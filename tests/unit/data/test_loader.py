@@ -188,7 +188,7 @@ def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, 
     assert np.isnan(NO_TARGET) and np.isnan(wanted[len(chosen) :]).all()
 
 
-def test_some_rows_of_a_batch(path: str) -> None:
+def test_a_rank_reads_some_rows_of_a_batch(path: str) -> None:
     """Non-contiguous rows (some of each micro-batch), also beyond a partial test batch."""
     box, rows = ((0, 0), (1, 3), (2, 6), (0, 5)), np.array([0, 3, 4, 7])
     with Loader(path, whole(8), (0, 8), 8) as one, Loader(path, box, (0, 8), 8, rows=rows) as some:
@@ -202,7 +202,7 @@ def test_some_rows_of_a_batch(path: str) -> None:
                               one.batch(0, 1)[0][rows][:, 1:3,
                                                        2:6]) and not images[1:].any() and len(
             labels) == 0
-    with pytest.raises(InputError, match="lies outside"):
+    with pytest.raises(InputError, match="exceeds; plan with"):
         Loader(path, box, (0, 8), 7, rows=rows)
 
 
@@ -227,7 +227,7 @@ def test_an_empty_box_reads_nothing_and_finds_the_same_faults(path: str, tmp_pat
         assert faults[0] == faults[1]
 
 
-def test_every_sample_once_an_epoch(path: str) -> None:
+def test_an_epoch_has_every_sample_once(path: str) -> None:
     with Loader(path, whole(1), (0, 1), 1, shuffle=True) as loader:
         orders = [loader.order(e) for e in range(3)]
         assert not np.array_equal(orders[0], orders[1]) and np.array_equal(
@@ -247,7 +247,7 @@ def test_every_sample_once_an_epoch(path: str) -> None:
         assert np.array_equal(labels[:TEST_SAMPLES], known)
 
 
-def test_an_epoch_has_each_sample_once_over_changes_of_the_ranks(path: str) -> None:
+def test_an_epoch_has_every_sample_once_even_if_the_ranks_change(path: str) -> None:
     """Each batch is read by another number of ranks, as after losses of ranks; the images say
     which samples were read.
     """
@@ -261,7 +261,7 @@ def test_an_epoch_has_each_sample_once_over_changes_of_the_ranks(path: str) -> N
     assert counts.tolist().count(1) == 20 and counts.tolist().count(0) == SAMPLES % 4
 
 
-def test_all_samples_in_the_order_of_the_file(path: str) -> None:
+def test_samples_come_in_file_order_without_shuffling(path: str) -> None:
     """Split 'all' for inference: no sample is dropped, and a batch may exceed the data."""
     for batch in (5, SAMPLES + 2):
         with Loader(path, whole(batch), (0, batch), batch,
@@ -298,7 +298,7 @@ def test_prefetch_equals_direct(path: str) -> None:
             assert len(list(rest)) == 3
 
 
-def test_prefetch_stops_in_the_middle(path: str) -> None:
+def test_prefetch_can_stop_midway(path: str) -> None:
     before = threading.active_count()
     with Loader(path, whole(2), (0, 2), 2) as loader:
         ahead = prefetch(loader, np.copy, count=1000)
@@ -307,7 +307,7 @@ def test_prefetch_stops_in_the_middle(path: str) -> None:
         assert threading.active_count() == before and list(ahead) == []
 
 
-def test_prefetch_hands_on_errors(path: str) -> None:
+def test_prefetch_passes_on_errors(path: str) -> None:
     class Broken(Loader):
         def batch(self, epoch: int, index: int) -> Any:
             if index == 2:
@@ -328,7 +328,7 @@ def fails(path: str, message: str, batch: int = 4, labels: Any = (0, 4), **optio
     assert "\n" not in str(caught.value) and path in str(caught.value)
 
 
-def test_bad_files(path: str, tmp_path: Path) -> None:
+def test_bad_files_are_refused(path: str, tmp_path: Path) -> None:
     fails(str(tmp_path / "none.h5"), "does not exist; make it with: hpcpar data")
     cut = tmp_path / "cut.h5"
     cut.write_bytes(Path(path).read_bytes()[:-500])
@@ -350,28 +350,28 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
     fails(make(tmp_path / "g.h5", targets=targets[:9]),
           r"not floating-point numbers \[23, outputs\]", **regression)
     fails(make(tmp_path / "h.h5", targets=targets + np.inf), "not finite", **regression)
-    fails(make(tmp_path / "i.h5", targets=targets), "2 targets of each sample, the network has 4 "
+    fails(make(tmp_path / "i.h5", targets=targets), "2 targets per sample, but the network has 4 "
                                                     "outputs; .* --classes 2", classes=4,
           **regression)
     fails(make(tmp_path / "j.h5", targets=targets[:, :1]),
-          "1 targets of each sample, the network has 2 outputs", **regression)
+          "1 targets per sample, but the network has 2 outputs", **regression)
 
 
-def test_data_that_do_not_fit(path: str) -> None:
-    fails(path, "images 3x7x5, the network takes 1x28x28", shape=(1, 28, 28))
-    fails(path, "labels from 0 to 3, the network has 2 classes .* --classes 4", classes=2)
+def test_data_that_do_not_fit_are_refused(path: str) -> None:
+    fails(path, "images 3x7x5, but the network takes 1x28x28", shape=(1, 28, 28))
+    fails(path, "labels from 0 to 3, but the network has 2 classes .* --classes 4", classes=2)
     fails(path, "holds 23 samples, fewer than one batch of 24", batch=24)
-    with pytest.raises(InputError, match="lies outside"):
+    with pytest.raises(InputError, match="exceeds; plan with"):
         Loader(path, ((0, 4), (0, 3), (0, 8), (0, 5)), (0, 4), 4)
     with pytest.raises(InputError, match="unknown split 'val'"):
         Loader(path, whole(4), (0, 4), 4, split="val")
 
 
-def test_faults_of_the_held_out_part_are_named_as_its_own(path: str, tmp_path: Path) -> None:
+def test_faults_in_the_held_out_part_name_it(path: str, tmp_path: Path) -> None:
     images, labels = np.zeros((5, *SHAPE), np.uint8), np.zeros(5, int)
     for changes, message, options in (
             ({"test_images": images[:, :1], "test_labels": labels},
-             "part holds images 1x7x5, the network takes 3x7x5", {"shape": SHAPE}),
+             "part holds images 1x7x5, but the network takes 3x7x5", {"shape": SHAPE}),
             ({"test_labels": np.full(TEST_SAMPLES, 9)}, "part holds labels from 9 to 9", {}),
             ({"test_images": images[:0], "test_labels": labels[:0]}, "part holds 0 samples", {}),
             ({"test_labels": labels}, "part: 'test_labels' is int64", {})):

@@ -84,13 +84,13 @@ def test_labels_of_pixels_are_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the network has 2 classes"), Loader(
             path, whole(2, 1, 4, 4), whole(2, 4, 4), 2, classes=2) as loader:
         loader.batch(0, 0)
-    with pytest.raises(InputError, match="labels of each pixel, but the network's loss takes one "
+    with pytest.raises(InputError, match="labels for each pixel, but the network's loss takes one "
                                          "for each image"):
         Loader(path, whole(2, 1, 4, 4), (0, 2), 2)
     synthetic(path, (1, 4, 4), 3, 4)
     with pytest.raises(InputError, match="make other data with: hpcpar data synthetic --pixels"):
         Loader(path, whole(2, 1, 4, 4), whole(2, 4, 4), 2)
-    with pytest.raises(InputError, match="at most one for each channel"):
+    with pytest.raises(InputError, match="at most one per channel"):
         synthetic(path, (1, 4, 4), 3, 4, targets=2, pixels=True)
 
 
@@ -111,7 +111,7 @@ def test_numpy_files_of_pixels(tmp_path: Path, kind: str) -> None:
         stored = y if kind == "labels" else y.astype("f4")
         assert pairs == {(a.tobytes(), b.tobytes()) for a, b in zip(x, stored, strict=True)}
     np.save(tmp_path / "y.npy", y[:, ..., :2])
-    with pytest.raises(InputError, match="of pixels, with"):
+    with pytest.raises(InputError, match="for pixels"):
         from_numpy(path, str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))
 
 

@@ -21,7 +21,8 @@ def test_images_that_fit_pass(tmp_path: Path) -> None:
     require_room(str(tmp_path / "missing" / "x.h5"), 100, (3, 32, 32), 1)
 
 
-def test_what_has_no_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_larger_than_memory_or_disk_are_refused(tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "x.h5")
     with pytest.raises(InputError, match="images 3x99999x99999 take 29,999,400,003 bytes each"):
         require_room(path, 1, (3, 99999, 99999), 1)
@@ -29,7 +30,7 @@ def test_what_has_no_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         require_room(path, 1, (1, 8, 8), 1, 1 << 60)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=639))
     require_room(path, 9, (1, 8, 8), 1)
-    with pytest.raises(InputError, match=r"10 images 1x8x8 need 640 bytes of room in .*, 639 are"):
+    with pytest.raises(InputError, match=r"10 images 1x8x8 need 640 bytes of space in .*639 are"):
         require_room(path, 10, (1, 8, 8), 1)
 
 
@@ -40,7 +41,7 @@ def test_numpy_files_with_a_damaged_header_are_refused(tmp_path: Path, head: byt
     np.save(labels, np.zeros(2, int))
     content = Path(labels).read_bytes()
     Path(labels).write_bytes(content[:10] + head.ljust(118) + content[128:])
-    with pytest.raises(InputError, match=r"y.npy is not a whole file of numbers") as err:
+    with pytest.raises(InputError, match=r"y.npy is not a complete NumPy file of numbers") as err:
         from_numpy(str(tmp_path / "d.h5"), images, labels)
     assert "\n" not in str(err.value)
 

@@ -36,7 +36,7 @@ def test_xarray_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module", params=["nc", "zarr"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A real file with packed, transposed and labelled variables, and what is in it."""
+    """A real file with packed, transposed and labelled variables, and its content."""
     xarray = pytest.importorskip("xarray", reason="NetCDF and Zarr need the extra 'xarray'")
     pytest.importorskip("h5netcdf" if request.param == "nc" else "zarr",
                         reason="NetCDF and Zarr need the extra 'xarray'")
@@ -137,15 +137,16 @@ def test_only_the_samples_of_a_block_are_read(tmp_path: Path, source: Any,
     ("t2m", "gaps", {}, "targets that are not finite"),
     ("regime", "regime", {}, r"give images \[N, C, H, W\]"),
 ])
-def test_what_does_not_fit(tmp_path: Path, source: Any, images: str, labels: str,
-                           more: dict[str, Any], message: str) -> None:
+def test_variables_that_do_not_fit_are_refused(tmp_path: Path, source: Any, images: str,
+                                               labels: str, more: dict[str, Any],
+                                               message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         made(tmp_path, source[0], images, labels, **more)
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*h5*"))
 
 
-def test_numbers_with_an_offset_are_targets(tmp_path: Path, source: Any) -> None:
-    """They are stored as 100 to 102, which are no classes."""
+def test_values_with_an_offset_are_targets(tmp_path: Path, source: Any) -> None:
+    """They are stored as 100 to 102, which are not class numbers."""
     found = made(tmp_path, source[0], "ct", "shifted")
     assert np.array_equal(found["targets"][:, 0], source[1]["shifted"].values)
 
@@ -166,7 +167,8 @@ def test_damaged_variables_are_named(tmp_path: Path, source: Any) -> None:
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*h5*"))
 
 
-def test_the_command(tmp_path: Path, source: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_imports_variables(tmp_path: Path, source: Any,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "d.h5")
     assert main(["data", "xarray", path, source[0], "--images", "t2m,u10", "--labels", "mask",
                  "--test-fraction", "0.25"]) == 0

@@ -34,11 +34,11 @@ def findings(*ranks: RankEnvironment, **change: Any) -> dict[str, Finding]:
     return {f.subject: f for f in diagnose(job(list(ranks), **change))}
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_job_has_no_findings() -> None:
     assert {f.status for f in findings(rank(), rank()).values()} == {OK}
 
 
-def test_what_is_wrong_has_a_remedy() -> None:
+def test_every_finding_has_a_remedy() -> None:
     nfs = rank("b", folder="nfs4", locks="No locks available", threads=3, free_bytes=10**8,
                versions={"NumPy": "1"}, gpu={"driver": True})
     found = diagnose(job([nfs, rank()]))
@@ -68,7 +68,7 @@ def test_what_is_wrong_has_a_remedy() -> None:
          "HDF5_USE_FILE_LOCKING=FALSE"),
         ([rank(free_bytes=10**8)], "memory", WARNING, "0.1 GB"),
         ([rank(gpu=GPU)], "GPUs", OK, "4 x H100 on a, CuPy 14, NCCL 22304"),
-        ([rank(gpu=GPU)], "GPU buffers", OK, "--transport direct may be tried"),
+        ([rank(gpu=GPU)], "GPU buffers", OK, "try run --transport direct"),
         ([rank(gpu=GPU | {"direct": False, "fault": "exit status -11"})], "GPU buffers", OK,
          "exit status -11): messages are staged"),
         ([rank(gpu=GPU | {"devices": ["H100"]}), rank()], "GPU sharing", WARNING,
@@ -83,7 +83,7 @@ def test_finding(ranks: list[RankEnvironment], subject: str, status: str, text: 
     assert found.status == status and text in f"{found.what} {found.remedy}"
 
 
-def test_no_mpi_is_a_problem() -> None:
+def test_a_missing_mpi_is_a_problem() -> None:
     found = findings(
         rank(),
         no_mpi="no usable MPI (No module named mpi4py); install it with: pip install 'hpcpar[mpi]'",
@@ -101,7 +101,7 @@ def test_separate_worlds_are_a_problem() -> None:
     assert "separate worlds" in found.what
 
 
-def test_filesystem_of_a_path() -> None:
+def test_a_path_has_the_filesystem_of_its_mount() -> None:
     mounts = ("/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\n"
               "fast /home/me/scra\\040tch lustre rw 0 0\n")
     kinds = [
@@ -110,8 +110,9 @@ def test_filesystem_of_a_path() -> None:
     assert kinds == ["ext4", "nfs4", "ext4", "lustre"]
 
 
-def test_a_child_that_dies_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """What it printed before counts."""
+def test_a_child_that_dies_or_hangs_is_reported(monkeypatch: pytest.MonkeyPatch,
+                                                tmp_path: Any) -> None:
+    """The lines printed before its end count."""
     from hpcpar.diagnose import gpu_probe
 
     python = tmp_path / "python"
@@ -121,6 +122,6 @@ def test_a_child_that_dies_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp
                                   ("exec sleep 20", 0.5, "no answer in 0.5 s")):
         python.write_text(f"#!/bin/sh\necho '{said}'\n{end}\n")
         python.chmod(0o755)
-        found = gpu_probe.look(timeout_s)
+        found = gpu_probe.probe(timeout_s)
         assert found["devices"] == ["X"] and not found["direct"] and found["fault"].startswith(
             fault)

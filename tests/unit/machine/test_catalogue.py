@@ -38,14 +38,14 @@ def test_the_page_names_every_device() -> None:
                for name in catalogue.names())
 
 
-def test_a_name_stands_for_a_data_sheet_and_own_figures_win() -> None:
+def test_a_device_name_gives_a_data_sheet_that_own_figures_override() -> None:
     named = files.from_dict(machine("A100-SXM-80GB")).device
     own = files.from_dict(machine({"name": "A100-SXM-80GB", "memory": "40 GB"})).device
     assert (named.memory_bytes, named.multiprocessors) == (80e9, 108)
     assert (own.memory_bytes, own.flops_per_s) == (40e9, 19.5e12)
 
 
-def test_it_survives_a_round_trip(tmp_path: Path) -> None:
+def test_files_keep_the_device(tmp_path: Path) -> None:
     first = files.from_dict(machine({"name": "T4", "software_year": 2019}))
     files.save(first, str(tmp_path / "m.toml"))
     assert files.load(str(tmp_path / "m.toml")) == first
@@ -56,7 +56,7 @@ def test_an_unknown_device_is_named_with_the_nearest() -> None:
         files.from_dict(machine("A100-SXM-80"), "file x")
 
 
-def test_a_file_with_all_figures_may_name_a_device_of_its_own(tmp_path: Path) -> None:
+def test_a_file_with_all_figures_may_use_any_device_name(tmp_path: Path) -> None:
     """So plan files of other versions read."""
     known = catalogue.figures("T4", "here")
     assert files.from_dict(machine({**known, "name": "mine"})).device.name == "mine"

@@ -44,7 +44,7 @@ def good() -> dict[str, Any]:
     }
 
 
-def test_content_is_kept(tmp_path: Path) -> None:
+def test_files_keep_their_content(tmp_path: Path) -> None:
     machine = files.from_dict(good())
     assert machine.levels[0].latency_s(100) == 5e-7 and machine.levels[0].latency_s(101) == 1e-6
     files.save(machine, str(tmp_path / "m.toml"))
@@ -52,7 +52,7 @@ def test_content_is_kept(tmp_path: Path) -> None:
     assert files.from_dict(files.to_dict(machine)) == machine
 
 
-def test_ranks_that_share_cores_are_told(tmp_path: Path) -> None:
+def test_ranks_that_share_cores_are_reported(tmp_path: Path) -> None:
     """A node holds 4 ranks; a preset's cores are unknown."""
     assert files.from_dict(good()).caution(8) == ""
     machine = files.from_dict(good() | {"cores_per_node": 3})
@@ -63,7 +63,7 @@ def test_ranks_that_share_cores_are_told(tmp_path: Path) -> None:
 
 
 def test_fields_of_earlier_versions_are_ignored() -> None:
-    """Harmless ones without a word; but times in processor time are told."""
+    """Harmless ones silently; times in processor time with a warning."""
     old = {"late": [[1e-3, 2e-4]], "relay": [[0.0, 1e-4]]}
     assert files.from_dict(good() | old | {"device": good()["device"] | {"at_once": 0.0}}) == (
         files.from_dict(good()))
@@ -130,13 +130,13 @@ CONFIGS = [Config(n=4, c=3, replicas=2), Config(n=2, h=3, w=2, c=2), Config(n=8,
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("unit", [1, 2, 3, 4, 5, 6, 8, 12, 24, 100])
-def test_level_of_every_group(config: Config, unit: int) -> None:
-    """Against walking all groups of all combinations of digits."""
+def test_every_group_has_its_level(config: Config, unit: int) -> None:
+    """Against walking all groups of all combinations of mesh axes."""
     machine = Machine("m", files.load("local").device,
                       (Level("in", unit, 1.0, 1.0), Level("out", 0, 2.0, 2.0)))
-    digits = [d for d in config.mesh_axes.values() if d.size > 1]
-    for k in range(1, len(digits) + 1):
-        for chosen in itertools.combinations(digits, k):
+    axes = [d for d in config.mesh_axes.values() if d.size > 1]
+    for k in range(1, len(axes) + 1):
+        for chosen in itertools.combinations(axes, k):
             group = Group(chosen)
             inside = all(len({m // unit for m in group.members(rank)}) == 1
                          for rank in range(config.ranks))
@@ -145,6 +145,6 @@ def test_level_of_every_group(config: Config, unit: int) -> None:
             assert level.name == ("in" if inside else "out"), (chosen, unit)
 
 
-def test_level_between_ranks() -> None:
+def test_two_ranks_have_a_level_between_them() -> None:
     machine = files.from_dict(good())
     assert machine.level_between(0, 3).name == "node" and machine.level_between(3, 4).name == "all"

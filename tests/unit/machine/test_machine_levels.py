@@ -44,7 +44,7 @@ def test_arrays_follow_the_rule_of_single_values(machine: Machine,
 
 
 @given(machines(), st.integers(1, 300))
-def test_ranks_are_all_alike_inside_an_innermost_unit(machine: Machine, ranks: int) -> None:
+def test_all_ranks_of_an_innermost_unit_are_equivalent(machine: Machine, ranks: int) -> None:
     whole = machine.levels[0].ranks
     assert machine.all_alike(ranks) == (len(machine.levels) == 1 or whole == 0 or ranks <= whole)
 
@@ -77,7 +77,7 @@ def test_numpy_scalars_and_lone_arrays() -> None:
     assert [machine.inner_ranks(i) for i in range(3)] == [1, 4, 68]
 
 
-def test_links_that_ranks_share() -> None:
+def test_ranks_share_the_links_of_their_unit() -> None:
     assert Level("x", 4, 1.0, 1.0).shared_links == math.inf
     assert Level("x", 4, 1.0, 1.0, links=2).shared_links == 2
     assert Level("x", 4, 1.0, 1.0, links=34,

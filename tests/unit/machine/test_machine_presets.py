@@ -26,7 +26,7 @@ DATA_SHEETS = {
 NAMES = ONE_RATE | DATA_SHEETS
 
 
-def test_all_are_there_and_name_their_sources() -> None:
+def test_every_preset_names_its_sources() -> None:
     assert set(files.presets()) == NAMES
     for name in NAMES:
         machine = files.load(name)
@@ -43,7 +43,7 @@ def test_devices_are_plausible(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_which_presets_have_a_device_of_the_catalogue(name: str) -> None:
+def test_presets_use_devices_of_the_catalogue(name: str) -> None:
     machine = files.load(name)
     assert bool(machine.device.multiprocessors) == (name in DATA_SHEETS)
     assert machine.device.name in (catalogue.names() if name in DATA_SHEETS else [""])
@@ -58,7 +58,7 @@ def test_pairs_and_tiles_are_levels_of_their_own() -> None:
         assert node.ranks % inner.ranks == 0
 
 
-def test_abci() -> None:
+def test_abci_has_the_published_figures() -> None:
     machine = files.load("abci-v100")
     node, rack, system = machine.levels
     assert [machine.inner_ranks(i) for i in range(3)] == [1, 4, 68]
@@ -72,7 +72,7 @@ def test_abci() -> None:
     assert ring_s == pytest.approx(256.98, abs=0.01)
 
 
-def test_k20_halves_what_all_want_across_groups() -> None:
+def test_k20_halves_bandwidth_across_groups() -> None:
     machine = files.load("k20x8")
     group, host = machine.levels
     assert group.ranks == 4 and 1 / group.beta_s_per_byte == pytest.approx(6e9)
@@ -119,7 +119,7 @@ def good(**level: Any) -> dict[str, Any]:
     }
 
 
-def test_files_without_the_newer_fields_still_read() -> None:
+def test_files_without_newer_fields_can_be_read() -> None:
     machine = files.from_dict(good())
     assert machine.levels[0].links == 0 and machine.levels[
         0].oversubscription == 1 and machine.device.peak_flops_per_s == 0
@@ -147,7 +147,7 @@ def test_bad_peak_is_named() -> None:
         files.from_dict(bad)
 
 
-def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_shows_presets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["machines"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in NAMES) and "rack (68, 12.5 GB/s)" in listed

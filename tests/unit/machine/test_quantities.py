@@ -21,7 +21,7 @@ from hpcpar.machine.quantities import quantity
     ("16 GB", "size", 16e9), ("16 GiB", "size", 2.0**34), ("64 kB", "size", 64e3),
     ("15 Tflop/s", "flops", 15e12), ("15 TFLOPS", "flops", 15e12), ("2 Pflop/s", "flops", 2e15),
 ])
-def test_units(text: str, kind: str, value: float) -> None:
+def test_quantities_have_units(text: str, kind: str, value: float) -> None:
     assert quantity(text, kind, "x") == pytest.approx(value, rel=1e-15)
 
 
@@ -31,7 +31,7 @@ def test_units(text: str, kind: str, value: float) -> None:
     ("16 gb", "size", "16 GB"), ("3 Ms", "time", "3 us"), ("15 TB/s", "flops", "15 Tflop/s"),
     ("1e GB", "size", "16 GB"), ("inf GB", "size", "16 GB"), ("3 us us", "time", "3 us"),
 ])
-def test_what_is_no_quantity_is_named_with_an_example(text: object, kind: str,
+def test_invalid_quantities_are_named_with_an_example(text: object, kind: str,
                                                       example: str) -> None:
     with pytest.raises(InputError, match=r"'x' = .* is not a number above 0") as caught:
         quantity(text, kind, "m.toml: 'x'")
@@ -70,9 +70,9 @@ def test_a_file_with_units_is_the_same_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("part", "field", "value", "message"), [
-    ("device", "memory_bytes", 1, "'memory' and 'memory_bytes' say the same"),
+    ("device", "memory_bytes", 1, "'memory' and 'memory_bytes' mean the same"),
     ("device", "bandwidth", "5 GB", "m, 'device': 'bandwidth' = '5 GB' is not a number"),
-    ("levels", "alpha_s", 1, "m, 'levels', entry 1: 'latency' and 'alpha_s' say the same"),
+    ("levels", "alpha_s", 1, "m, 'levels', entry 1: 'latency' and 'alpha_s' mean the same"),
     ("levels", "latency", 3, "entry 1: 'latency' = 3 is not a number above 0 with a unit"),
     ("levels", "latencyy", "3 us", "unknown field 'latencyy'"),
 ])

@@ -63,30 +63,30 @@ def test_a_plan_holds_the_loss_and_its_smoothing(tmp_path: Any) -> None:
 @pytest.mark.parametrize(("options", "message"), [
     ({"loss": "dice_entropy"}, "unknown value 'dice_entropy'; did you mean 'dice_cross_entropy'"),
     ({"loss": "dice_cross_entropy"}, "needs an image with a class for each pixel, but its input "
-     "has shape \\(10,\\); take softmax_cross_entropy"),
+     "has shape \\(10,\\); use softmax_cross_entropy"),
     ({"loss": "mean_squared_error", "label_smoothing": 0.1}, "mean_squared_error has no label "
-     "smoothing: drop --label-smoothing, or take --loss softmax_cross_entropy"),
+     "smoothing: drop --label-smoothing, or use --loss softmax_cross_entropy"),
     ({"label_smoothing": 1}, "'1' is not a number of at least 0 and below 1"),
 ])
-def test_losses_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+def test_losses_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         hpcpar.plan("lenet5", 2, 4, strategy="data", **options)
 
 
 def test_predicting_a_plan_fixes_the_loss() -> None:
     plan = hpcpar.plan("lenet5", 2, 4, strategy="data")
-    with pytest.raises(InputError, match="--plan and --label-smoothing exclude each other"):
+    with pytest.raises(InputError, match="--label-smoothing has no effect with --plan"):
         hpcpar.predict(plan=plan, label_smoothing=0.1)
 
 
-def test_a_loss_of_ones_own_is_chosen_by_its_kind() -> None:
+def test_a_users_loss_is_chosen_by_its_kind() -> None:
     @dataclass(frozen=True)
     class Own(MeanSquaredError):
         kind: ClassVar[str] = "own"
 
     try:
         assert isinstance(with_loss(network("lenet5"), "own").loss, Own)
-        with pytest.raises(InputError, match="loss 'softmax_cross_entropy' is in hpcpar"):
+        with pytest.raises(InputError, match="loss 'softmax_cross_entropy' is already defined"):
             type("Other", (Loss,), {"kind": "softmax_cross_entropy"})
     finally:
         del LOSSES["own"]
@@ -96,19 +96,19 @@ def test_a_loss_of_ones_own_is_chosen_by_its_kind() -> None:
 @pytest.mark.parametrize("loss", [SoftmaxCrossEntropy, LogisticCrossEntropy])
 def test_losses_over_classes_are_noted_after_one_output_or_a_sigmoid(loss: type[Loss]) -> None:
     (note,) = loss_notes(small(1, loss))
-    assert note.startswith(f"it has one output, with which {loss.kind} learns nothing")
+    assert note.startswith(f"it has one output, from which {loss.kind} learns nothing")
     (note,) = loss_notes(small(4, loss, Sigmoid))
-    assert note.startswith(f"it ends in a sigmoid, which {loss.kind} does not expect")
+    assert note.startswith(f"it ends in a sigmoid, but {loss.kind} expects logits")
     assert [*loss_notes(small(4, loss))] == []
     assert [*loss_notes(with_loss(small(1, loss, Sigmoid), "mean_squared_error"))] == []
 
 
-def test_notes_are_said_of_the_chosen_loss(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_concern_the_chosen_loss(capsys: pytest.CaptureFixture[str]) -> None:
     net = Chain("masks", (1, 8, 8)).add(Conv2d, "conv", out_channels=1, kernel=1).add(
         Sigmoid, "sigmoid").add(MeanSquaredError, "loss").build()
     hpcpar.plan(net, 1, 2, strategy="data")
     assert "note:" not in capsys.readouterr().err
     hpcpar.plan(net, 1, 2, strategy="data", loss="dice_cross_entropy")
     shown = capsys.readouterr().err
-    assert "it has one output, with which dice_cross_entropy learns nothing" in shown
-    assert "it ends in a sigmoid, which dice_cross_entropy does not expect" in shown
+    assert "it has one output, from which dice_cross_entropy learns nothing" in shown
+    assert "it ends in a sigmoid, but dice_cross_entropy expects logits" in shown

@@ -20,7 +20,7 @@ PLAN = ["--machine", "local", "--ranks", "2", "--batch", "16", "--strategy", "da
 
 
 @pytest.mark.parametrize("name", (*FIXED, *MORE))
-def test_a_network_is_read_again_as_it_was(name: str, tmp_path: Path) -> None:
+def test_a_network_is_equal_when_read_again(name: str, tmp_path: Path) -> None:
     built, file = replace(by_name(name)[0], name="mine"), str(tmp_path / "net.json")
     network_file.save(built, file)
     assert hpcpar.load_network(file) == built
@@ -42,8 +42,8 @@ def test_commands_take_network_files_and_plans(tmp_path: Path,
     assert found[0] == found[1] and found[0]["network"] == "lenet5"
 
 
-def test_what_is_no_network_file_is_refused_in_one_line(
-        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_files_are_refused_in_one_line(tmp_path: Path,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "net.json"
     layers = [{"type": "Nothing", "name": "a"}]
     good = {"name": "n", "shape": [1, 8, 8], "classes": 2}

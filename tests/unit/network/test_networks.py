@@ -77,8 +77,8 @@ RELATIONS: st.SearchStrategy[Relation] = st.one_of(
 @FIXED
 @given(RELATIONS, st.integers(1, 20), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)),
                                                min_size=1, max_size=12))
-def test_intervals_of_arrays_are_those_of_each_part(relation: Relation, extent: int,
-                                                    cases: list[tuple[int, int]]) -> None:
+def test_intervals_of_arrays_equal_each_parts(relation: Relation, extent: int,
+                                              cases: list[tuple[int, int]]) -> None:
     out = extent if isinstance(relation, Same) else 12
     axis = Axis("h", extent, out, 1, relation)
     cases = [(parts, index % parts) for parts, index in cases]
@@ -109,7 +109,7 @@ def test_concat_needs_each_channel_once(channels: list[int], data: st.DataObject
     assert found == list(range(start, stop))
 
 
-def test_layers_say_what_they_need() -> None:
+def test_layers_state_their_inputs_shapes_and_work() -> None:
     image, volume = (6, 9, 8), (6, 7, 9, 8)
     conv = Conv3d("c", ("x",), out_channels=4, kernel=(1, 3, 5), stride=(1, 2, 1), padding=2,
                   groups=2)
@@ -172,7 +172,7 @@ def test_a_graph_knows_its_edges() -> None:
     assert net.input_shape(net.layers[0]) == () and net.input_shapes(net.layers[0]) == ()
 
 
-def test_a_chain_is_a_graph_without_choices() -> None:
+def test_a_chain_equals_the_same_graph() -> None:
     chain = Chain("tiny", (1, 4, 4)).add(Flatten, "flat").add(Linear, "fc",
                                                               out_features=3).add(
         SoftmaxCrossEntropy, "loss")
@@ -204,7 +204,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((ReLU, "a"),), "end with a loss"),
         (END + END[-1:], "two layers named 'loss'"),
         ((*END, (ReLU, "a"), (SoftmaxCrossEntropy, "loss2")),
-         "'loss' (softmax_cross_entropy) stands in the middle"),
+         "'loss' (softmax_cross_entropy) is in the middle"),
         (((ReLU, "a", ("input", "input")),), "each input may be read once"),
         (((ReLU, "a"), (ReLU, "b", ("input", "a"))),
          "'b' (relu) reads 2 inputs, not 1; only add, multiply and concat"),
@@ -216,7 +216,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((MaxPool2d, "p"), (Concat, "c", ("input", "p"))),
          "joins 'input' of shape (3, 8, 8) and 'p' of shape (3, 4, 4)"),
         (((ReLU, "a"), (Concat, "c", ("input", "a"), {"channels": (3, 4)})),
-         "written for inputs of (3, 4) channels, but they have (3, 3)"),
+         "expects inputs with (3, 4) channels, but they have (3, 3)"),
         (((Conv3d, "c"),), "'c' (conv3d) needs a volume C x D x H x W"),
         (((Flatten, "f"), (Conv2d, "c")), "'c' (conv2d) needs an image C x H x W"),
         (((Flatten, "f"), (GlobalAvgPool, "g")), "'g' (globalavgpool) needs an image"),
@@ -224,7 +224,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((MaxPool2d, "p"), (Multiply, "m", ("input", "p"))),
          "'m' (multiply) reads shapes (3, 8, 8), (3, 4, 4); name two inputs of one shape"),
         (((GlobalAvgPool, "g"), (Multiply, "m", ("g", "input"))),
-         "an image and then features of its channels"),
+         "an image and then one feature per channel"),
         (((ReLU, "a"), (ReLU, "b", "input"), (Multiply, "m", ("input", "a", "b"))),
          "name two inputs"),
         (((Multiply, "m"),), "'m' (multiply) reads 1 inputs; name at least two"),
@@ -239,7 +239,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((Conv2d, "c", None, {"filters": 3}),),
          "unexpected keyword argument 'filters'; see the fields of Conv2d"),
         (((Conv2d, "c", None, {"out_channels": 0}),), "both must be at least 1"),
-        (((Conv2d, "c", None, {"groups": 2}),), "choose groups that divide both"),
+        (((Conv2d, "c", None, {"groups": 2}),), "choose a common divisor"),
         (((Conv2d, "c", None, {"kernel": 9}),), "a window of 9 does not fit an input of 8"),
         (((MaxPool2d, "p", None, {"padding": 2}),), "exceeds half the pooling window"),
         (((Linear, "fc", None, {"out_features": 0}),), "give at least 1"),
@@ -250,7 +250,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((ConvTranspose2d, "t", None, {"kernel": 3, "padding": 5}),),
          "use larger images or less padding"),
         (((Upsample, "u", None, {"mode": "cubic"}),), "mode 'cubic'; use nearest or linear"),
-        (((Upsample, "u", None, {"align_corners": True}),), "only the mode linear"),
+        (((Upsample, "u", None, {"align_corners": True}),), "align_corners needs mode linear"),
         (((Upsample, "u", None, {"scale": (2, 0)}),), "2 whole numbers of at least 1, as a tuple"),
         (((Upsample, "u", None, {"scale": 2}),), "scale=2 for an input (3, 8, 8); give 2"),
         (((Pad, "p", None, {"begin": (1,)}),), "begin=(1,) for an input (3, 8, 8); give 2"),
@@ -259,7 +259,7 @@ END = ((Flatten, "flat"), (Linear, "fc"), (SoftmaxCrossEntropy, "loss"))
         (((Pad, "p", None, {"begin": (8, 0), "mode": "reflect"}),), "pad by less than its extent"),
         (((Select, "s", None, {"channels": (0, 3)}),), "channel 3 of an input with 3"),
         (((Select, "s", None, {"begin": (0, 4), "step": (1, 2), "size": (8, 3)}),),
-         "do not lie in an input (3, 8, 8)"),
+         "do not fit in an input (3, 8, 8)"),
         (((Expand, "s", None, {"size": (2, 2)}),), "needs features"),
         (((Dropout, "d", None, {"unit": "row"}),), "unit 'row'; use value, channel or sample"),
         (((Pad, "p", None, {"begin": (9, 0), "mode": "periodic"}),), "pad by at most its extent"),
@@ -277,7 +277,7 @@ def test_networks_without_a_builder_are_checked_too() -> None:
     for layers, message in [
         ((), "must begin with an input"),
         ((loss,), "must begin with an input"),
-        ((first, Input("y", (), (4,)), loss), "'y' (input) stands in the middle"),
+        ((first, Input("y", (), (4,)), loss), "'y' (input) is in the middle"),
         ((first, ReLU("a"), loss), "'a' (relu) reads 0 inputs, not 1"),
         ((first, ReLU("a", ("b",)), ReLU("b", ("x",)), loss),
          "'a' reads 'b', which is not defined before it"),
@@ -303,7 +303,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_builtin(name: str) -> None:
+def test_builtin_networks_have_their_published_parameters(name: str) -> None:
     net = network(name)
     assert net.parameters == COUNTS.get(name, net.parameters) and net.name == name
     assert (net.image_shape, net.classes) == defaults(name) == NETWORKS[name][1:]
@@ -312,7 +312,7 @@ def test_builtin(name: str) -> None:
                                          "unet", "unet3d"))
 
 
-def test_signals_are_images_of_one_row() -> None:
+def test_signals_become_images_of_one_row() -> None:
     net = Graph("signals", (6, 40))
     net.add(Conv1d, "conv", out_channels=4, kernel=5, stride=2, padding=1)
     net.add(Upsample, "up", scale=(3,))
@@ -324,7 +324,7 @@ def test_signals_are_images_of_one_row() -> None:
     assert net.build().by_name["conv"].weight_shape((6, 1, 40)) == (4, 6, 1, 5)
 
 
-def test_unets_of_any_extents_end_as_large_as_they_began() -> None:
+def test_unets_keep_any_image_size() -> None:
     for name, shape in ("unet", (3, 37, 50)), ("unet", (1, 3, 9)), ("unet3d", (2, 11, 8, 17)):
         net = network(name, shape)
         assert net.shapes["loss"] == (net.classes, *shape[1:]) and net.truth_shape == shape[1:]
@@ -349,14 +349,14 @@ def test_builtin_sizes() -> None:
         ("resnet", None, None, "did you mean 'resnet50'"),
         ("cosmoflow", (3, 224, 224), None, "takes inputs CxDxHxW, not 3x224x224"),
         ("resnet50", (3, 8, 224, 224), None, "takes inputs CxHxW, not 3x8x224x224"),
-        ("resnet50", (3, 0, 224), None, "numbers of at least 1"),
-        ("resnet50", (), None, "numbers of at least 1"),
-        ("resnet50", None, 0, "numbers of at least 1"),
+        ("resnet50", (3, 0, 224), None, "give positive numbers"),
+        ("resnet50", (), None, "give positive numbers"),
+        ("resnet50", None, 0, "give positive numbers"),
         ("inception_v3", (3, 40, 40), None, "does not fit"),
     ],
 )
-def test_builtin_errors(name: str, shape: tuple[int, ...] | None, classes: int | None,
-                        message: str) -> None:
+def test_wrong_builtin_networks_are_refused(name: str, shape: tuple[int, ...] | None,
+                                            classes: int | None, message: str) -> None:
     with pytest.raises(InputError) as err:
         network(name, shape, classes)
     assert message in str(err.value)

@@ -66,7 +66,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_function_of_the_current_directory(module: str) -> None:
+def test_a_function_of_the_current_directory_is_found(module: str) -> None:
     before = list(sys.path)
     assert network(f"{module}:build").parameters == 84 + 193 * 5
     assert defaults(f"{module}:build") == ((3, 8, 8), 5)
@@ -107,7 +107,8 @@ def test_errors_are_one_line(module: str, name: str, shape: tuple[int, ...] | No
     assert message in str(err.value) and "\n" not in str(err.value)
 
 
-def test_a_module_that_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_does_not_compile_is_refused(tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_networks.py").write_text("def build(:\n")
     with pytest.raises(InputError, match="cannot import 'broken_networks' \\(SyntaxError"):

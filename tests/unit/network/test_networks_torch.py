@@ -353,7 +353,7 @@ MODELS: dict[str, tuple[Callable[[], Any], int]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_layer_is_pytorchs(name: str) -> None:
+def test_every_layer_equals_pytorchs(name: str) -> None:
     build, size = MODELS[name]
     base = name.partition("-5")[0]
     net = network(base, (4, size, size, size) if base == "cosmoflow" else None)

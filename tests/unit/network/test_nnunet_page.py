@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[3] / "docs/how-to/my-network.md"
 
 
 class Plain(torch.nn.Sequential):
-    """A network with arguments as those of dynamic_network_architectures."""
+    """A network with the arguments of dynamic_network_architectures."""
 
     def __init__(self, input_channels: int, num_classes: int, features: list[int], conv_op: Any,
                  dropout_op: Any) -> None:

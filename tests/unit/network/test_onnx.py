@@ -36,7 +36,7 @@ from tests.unit.network.onnx_nodes import HEAD, Spec, export, write  # noqa: E40
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_residual_and_concat(tmp_path: Path, dynamic: bool) -> None:
+def test_residual_blocks_and_concatenations_are_read(tmp_path: Path, dynamic: bool) -> None:
     nn = pytest.importorskip("torch.nn", exc_type=ImportError)
     import torch
 
@@ -114,7 +114,7 @@ def test_pytorchs_resnet_block_keeps_its_names(tmp_path: Path) -> None:
                                                     "ReduceMean", "fc", "loss"]
 
 
-def test_operators_of_other_exporters(tmp_path: Path) -> None:
+def test_operators_of_other_exporters_are_read(tmp_path: Path) -> None:
     nodes: Spec = [
         ("Constant", (), ("axes",), {"value": onnx.numpy_helper.from_array(np.array([2, 3]))}),
         ("Identity", "x", "i"),
@@ -145,7 +145,7 @@ def test_operators_of_other_exporters(tmp_path: Path) -> None:
     assert net == want.build()
 
 
-def test_another_image_size(tmp_path: Path) -> None:
+def test_a_file_is_read_for_another_image_size(tmp_path: Path) -> None:
     mean: Spec = [("Relu", "x", "h"), ("GlobalAveragePool", "h", "g"), ("Flatten", "g", "f"),
                   ("Gemm", ("f", "w"), "y", {"transB": 1})]
     name = write(tmp_path / "any.onnx", mean, weights={"w": (4, 3)})
@@ -157,7 +157,7 @@ def test_another_image_size(tmp_path: Path) -> None:
     assert network(fixed).parameters == 768
     for name, shape, classes, message in [
         (open_size, None, None, "has no fixed image shape; give --input"),
-        (fixed, (3, 9, 9), None, "node 'the_Gemm' (Gemm): has weights 192x4, its input samples "
+        (fixed, (3, 9, 9), None, "node 'the_Gemm' (Gemm): has weights 192x4 for input samples "
                                  "243; flatten before it, and leave --input"),
         (fixed, (3, 4, 4, 4), None, "images have 3 axes, not 3x4x4x4"),
         (fixed, None, 5, "has 4 outputs, not 5"),
@@ -171,17 +171,17 @@ def test_another_image_size(tmp_path: Path) -> None:
     ("nodes", "message"),
     [
         ([("DepthToSpace", "x", "h"), *HEAD], "node 'the_DepthToSpace' (DepthToSpace): operator "
-         "DepthToSpace is not supported; use an upsampling or a transposed convolution"),
+         "DepthToSpace is not supported; use upsampling or a transposed convolution"),
         ([("Sin", "x", "h"), *HEAD],
-         "operator Sin is not supported; leave it out, or use one of docs/reference/networks.md"),
+         "operator Sin is not supported; leave it out, or use one from docs/reference/networks.md"),
         ([("AveragePool", "x", "h", {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}), *HEAD],
          "node 'the_AveragePool' (AveragePool): pads [0, 0, 1, 1] differ"),
         ([("Conv", ("x", "k"), "h", {"group": 2}), *HEAD],
-         "has weights for 6 channels, its input has 3"),
+         "has weights for 6 channels, but its input has 3"),
         ([("Conv", ("x", "flat"), "h"), *HEAD], "4 image axes are not supported"),
         ([("Conv", ("x", "x"), "h"), *HEAD], "input 'x' must be a constant of the file"),
         ([("MaxPool", "x", "h", {"kernel_shape": [2, 2], "dilations": [2, 2]}), *HEAD],
-         "dilations [2, 2] are not supported"),
+         "pooling with dilations [2, 2] is not supported"),
         ([("MaxPool", "x", "h", {"kernel_shape": [9, 9]}), *HEAD], "a window of 9 does not fit"),
         ([("LRN", "x", "h", {"size": 4}), *HEAD], "an even size (4)"),
         ([("Add", ("x", "row"), "h"), *HEAD], "node 'the_Add' (Add): input 'row' is a constant"),
@@ -190,19 +190,19 @@ def test_another_image_size(tmp_path: Path) -> None:
         ([("Reshape", ("x", "to"), "h"), *HEAD],
          "a reshape of samples 3x8x8 to 24x8 is not supported; keep the values of each"),
         ([("Flatten", "x", "h", {"axis": 2}), *HEAD], "axis 2 is not supported"),
-        ([("Softmax", "x", "h"), *HEAD], "only at the end"),
+        ([("Softmax", "x", "h"), *HEAD], "only over the channels of the output"),
         ([("ReduceMean", "x", "h", {"axes": [1]}), *HEAD],
-         "the mean over axes [1] is not supported"),
+         "a mean over axes [1] is not supported"),
         ([("Gemm", ("x", "w"), "y", {"alpha": 2.0})], "alpha, beta and transA"),
         ([("MatMul", ("x", "w"), "y")],
-         "has weights 192x4, its input samples 3x8x8; flatten before it"),
+         "has weights 192x4 for input samples 3x8x8; flatten before it"),
         ([("Dropout", "x", ("d", "h")), *HEAD], "input 'h' is a second output of another node"),
         ([("Reshape", ("w", "to"), "h"), *HEAD],
          "node 'the_Reshape' (Reshape): cannot be computed from constants"),
         ([("Identity", ("w",), "y")], "does not depend on the input"),
     ],
 )
-def test_what_is_refused_is_named(tmp_path: Path, nodes: Spec, message: str) -> None:
+def test_unsupported_operators_are_named(tmp_path: Path, nodes: Spec, message: str) -> None:
     weights = {"w": (192, 4), "k": (4, 3, 3, 3), "flat": (4, 3, 1, 1, 1, 1), "row": (1, 8),
                "to": np.array([24, 8])}
     with pytest.raises(InputError) as err:
@@ -210,7 +210,7 @@ def test_what_is_refused_is_named(tmp_path: Path, nodes: Spec, message: str) -> 
     assert message in str(err.value) and "\n" not in str(err.value)
 
 
-def test_files_that_are_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text.onnx").write_text("not a network")
     nodes: Spec = [("Relu", "x", "h"), *HEAD]
     for name, message in [
@@ -219,7 +219,7 @@ def test_files_that_are_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (write(tmp_path / "two.onnx", nodes, weights={"w": (192, 4)}, outputs=("y", "f")),
          "has 2 outputs (y, f)"),
         (write(tmp_path / "flat.onnx", nodes, ("n", 3), {"w": (3, 4)}),
-         "the input 'x' has 2 axes; images N x C x W, "),
+         "the input 'x' has 2 axes; export images N x C x W, "),
     ]:
         with pytest.raises(InputError) as err:
             network(name)

@@ -40,9 +40,9 @@ def refusal(path: str) -> str:
     (("MaxPool", "x", "h", WINDOW | {"strides": [0.5, 2.0]}), "'strides' is missing or is not a"),
     (("MaxPool", "x", "h", WINDOW | {"auto_pad": b"\xff"}), "'auto_pad' is missing or is not a n"),
     (("MaxPool", "x", "h", WINDOW | {"auto_pad": 3}), "'auto_pad' is missing or is not a name"),
-    (("Conv", ("x", "v"), "h"), "constants or attributes do not fit it (IndexError"),
+    (("Conv", ("x", "v"), "h"), "constants or attributes are invalid (IndexError"),
     (("Reshape", ("x", "to"), "h"), "node 'the_Reshape' (Reshape): "),
-    (("Div", ("x", "zero"), "h"), "node 'the_Div' (Div): constants or attributes do not fit it"),
+    (("Div", ("x", "zero"), "h"), "node 'the_Div' (Div): its constants or attributes are invalid"),
     (("Pad", ("x", "half"), "h"), "node 'the_Pad' (Pad): "),
 ])
 def test_a_node_that_does_not_fit_is_named(tmp_path: Path, node: Any, message: str) -> None:
@@ -52,14 +52,14 @@ def test_a_node_that_does_not_fit_is_named(tmp_path: Path, node: Any, message: s
 
 @pytest.mark.parametrize(("nodes", "message"), [
     ([("Relu", "b", "a"), ("Relu", "a", "b"), ("Add", "xa", "h"), *HEAD],
-     "reads 'b', which no node before it makes"),
+     "reads 'b' before any node computes it"),
     ([("Relu", "x", ""), *HEAD], "it has no output"),
 ])
 def test_nodes_out_of_order_are_refused(tmp_path: Path, nodes: Spec, message: str) -> None:
     assert message in refusal(write(tmp_path / "bad.onnx", nodes, weights=WEIGHTS))
 
 
-def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_names_that_are_not_text_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", [("Relu", "x", "h"), *HEAD], weights=WEIGHTS)
     content = Path(path).read_bytes()
     Path(path).write_bytes(content.replace(b"the_Relu", b"the_\xff\xfflu"))
@@ -147,8 +147,8 @@ def test_an_external_attribute_is_not_read(tmp_path: Path, monkeypatch: Any) -> 
         write(tmp_path / "net.onnx", nodes, weights=WEIGHTS))
 
 
-def test_constants_that_double_with_every_node_end_in_time(tmp_path: Path,
-                                                           monkeypatch: Any) -> None:
+def test_constants_that_double_with_every_node_are_refused_in_time(
+        tmp_path: Path, monkeypatch: Any) -> None:
     ladder: Spec = [("Add", (f"c{i}", f"c{i}"), (f"c{i + 1}",)) for i in range(60)]
     growing: Spec = [("Concat", (f"d{i}", f"d{i}"), (f"d{i + 1}",), {"axis": 0})
                      for i in range(60)]

@@ -54,7 +54,7 @@ def load(path: Path, nodes: Spec, features: int, dims: Any = ("n", 3, 8, 8),
     ("VALID", 6, [("Conv2d", (0, 0))]),
     ("NOTSET", 6, [("Conv2d", (0, 0))]),
 ])
-def test_automatic_padding_that_is_symmetric(tmp_path: Path, auto: str, size: int,
+def test_symmetric_automatic_padding_is_read(tmp_path: Path, auto: str, size: int,
                                              layers: list[Any]) -> None:
     net = load(tmp_path, [("Conv", ("x", "k"), "h", {"auto_pad": auto})], 4 * size * size)
     found = between(net)
@@ -77,7 +77,7 @@ def test_padding_that_differs_becomes_a_layer(tmp_path: Path, auto: str, begin: 
     assert [type(layer) for layer in between(average)] == [Pad, AvgPool2d]
 
 
-def test_paddings(tmp_path: Path) -> None:
+def test_every_mode_of_padding_is_read(tmp_path: Path) -> None:
     ends = np.array([0, 0, 1, 0, 0, 0, 2, 3])
     modes = {"constant": "constant", "wrap": "periodic", "reflect": "reflect", "edge": "edge"}
     for mode, ours in modes.items():
@@ -93,7 +93,7 @@ def test_paddings(tmp_path: Path) -> None:
     assert pad.value < -1e38 and pad.end == (1, 1) and pool.padding == (0, 0)
 
 
-def test_what_moves_values(tmp_path: Path) -> None:
+def test_moves_of_values_become_layers(tmp_path: Path) -> None:
     """Splits, slices and shuffles of channels, and constants of each channel."""
     shuffle: Spec = [("Reshape", ("x", "to"), "a"),
                      ("Transpose", "a", "b", {"perm": [0, 2, 1, 3, 4]}),
@@ -117,13 +117,13 @@ def test_what_moves_values(tmp_path: Path) -> None:
     ("Mul", ("x", "three"), 3, 0), ("Mul", ("three", "x"), 3, 0), ("Div", ("x", "three"), 1 / 3, 0),
     ("Add", ("three", "x"), 1, 3), ("Sub", ("x", "three"), 1, -3), ("Sub", ("three", "x"), -1, 3),
 ])
-def test_arithmetic_with_a_number(tmp_path: Path, op: str, inputs: tuple[str, str], scale: float,
-                                  shift: float) -> None:
+def test_arithmetic_with_a_number_is_read(tmp_path: Path, op: str, inputs: tuple[str, str],
+                                          scale: float, shift: float) -> None:
     (layer,) = between(load(tmp_path, [(op, inputs, "h")], 192))
     assert layer == Affine(layer.name, ("input",), scale, shift)
 
 
-def test_what_stays_as_it_is_and_maxima(tmp_path: Path) -> None:
+def test_identities_vanish_and_maxima_are_read(tmp_path: Path) -> None:
     """`cat` of one tensor, a clip without an end, the maximum over images."""
     nodes: Spec = [("Concat", "x", "c", {"axis": 1}), ("Clip", ("c", "zero"), "r"),
                    ("Clip", ("r", "", "three"), "l"), ("ReduceMax", "l", "h", {"axes": [2, -1]})]
@@ -160,7 +160,7 @@ def test_normalisations_without_weights(tmp_path: Path) -> None:
 
 
 def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) -> None:
-    """Only ones and zeros between two reshapes are what is left of a group normalisation."""
+    """Only ones and zeros between two reshapes make a group normalisation."""
     nodes: Spec = [("Reshape", ("x", "to"), "a"),
                    ("InstanceNormalization", ("a", "scale", "shift"), "b"),
                    ("Reshape", ("b", "back"), "h")]
@@ -168,7 +168,7 @@ def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) ->
     net = load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.ones(2, np.float32), **shapes)
     (norm,) = between(net)
     assert norm == GroupNorm(norm.name, ("input",), affine=False, groups=2)
-    with pytest.raises(InputError, match="stand in an order that no layer has"):
+    with pytest.raises(InputError, match="are in an order that no layer has"):
         load(tmp_path, nodes, 256, ("n", 4, 8, 8), scale=np.float32([1, 2]), **shapes)
 
 
@@ -233,22 +233,22 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("node", "message"), [
     (("GroupNormalization", ("x", "two", "two"), "h", {"num_groups": 2}),
-     "has 2 scales for 4 channels; export it with one of each channel"),
+     "has 2 scales for 4 channels; export it with one per channel"),
     (("LayerNormalization", ("x", "eight", "eight"), "h"),
-     "only the normalisation of whole samples 4x8x8 is supported; use that, or a group"),
+     "supports only whole samples 4x8x8; normalize those, or use a group"),
     (("LayerNormalization", ("x", "whole"), "h", {"axis": 1}), "has a scale without a shift"),
-    (("Mul", ("x", "eight"), "h"), "input 'eight' is a constant of shape 8; only numbers, one of"),
-    (("Div", ("three", "x"), "h"), "only as a division by a number; multiply layers instead"),
-    (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "of mode 'cubic'"),
-    (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] of mode 'nearest'"),
+    (("Mul", ("x", "eight"), "h"), "input 'eight' is a constant of shape 8; only one number per"),
+    (("Div", ("three", "x"), "h"), "supports only division by a number; multiply layers instead"),
+    (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "with mode 'cubic'"),
+    (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] with mode 'nearest'"),
     (("Resize", ("x", "", "channels"), "h"), "resizes samples or channels"),
     (("Gemm", ("x", "w", "two"), "h"), "adds 2 to 4 features; give each its own bias"),
-    (("Unsqueeze", ("x", "axis"), "h"), "axes [0] are not supported, only axes after the samples"),
+    (("Unsqueeze", ("x", "axis"), "h"), "axes [0] are not supported, only axes after"),
     (("ConvTranspose", ("x", "t"), "h", {"pads": [0, 0, 1, 1]}), "the same at both ends"),
-    (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, its input has 4"),
-    (("ReduceMax", "x", "h", {"axes": [1]}), "the maximum over axes [1] is not supported"),
+    (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, but its input has 4"),
+    (("ReduceMax", "x", "h", {"axes": [1]}), "a maximum over axes [1] is not supported"),
 ])
-def test_options_without_a_layer_are_refused(tmp_path: Path, node: Any, message: str) -> None:
+def test_unsupported_options_are_refused(tmp_path: Path, node: Any, message: str) -> None:
     weights = {"two": (2,), "eight": (8,), "whole": (4, 8, 8), "vector": (4, 1, 1),
                "three": np.float32(3), "scales": np.float32([1, 1, 2, 2]), "axis": np.array([0]),
                "channels": np.float32([1, 2, 1, 1]), "half": np.float32([1, 1, 1.5, 2]),

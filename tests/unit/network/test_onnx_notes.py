@@ -1,4 +1,4 @@
-"""What an ONNX file cannot be read as is refused by name, all at once; what differs is noted."""
+"""Unsupported operators of an ONNX file are refused by name, all at once; differences are noted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_shared_weights_are_refused(tmp_path: Path, second: tuple[object, ...]) 
     nodes: Spec = [("Identity", "k", ("again",)), ("Conv", ("x", "k"), "a", {"name": "one"}),
                    second, *HEAD]
     with pytest.raises(InputError, match=r"node 'two' \(Conv\): shares the weights 'k' with node "
-                                         r"'one', but not all of them as they are"):
+                                         r"'one'; give each layer its own, or share all"):
         network(write(tmp_path / "tied.onnx", nodes, weights=WEIGHTS))
 
 
@@ -56,7 +56,7 @@ def test_equal_vectors_that_an_exporter_stored_once_are_noted(tmp_path: Path) ->
     assert any("'q' (BatchNormalization): shares the vector 'one' with 'p'" in n for n in net.notes)
 
 
-def test_weights_that_the_source_does_not_train(tmp_path: Path) -> None:
+def test_weights_that_the_source_does_not_train_are_noted(tmp_path: Path) -> None:
     """A literal, one computed from others, and one with a batch normalisation folded in."""
     value = onnx.numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32))
     nodes: Spec = [
@@ -67,9 +67,9 @@ def test_weights_that_the_source_does_not_train(tmp_path: Path) -> None:
     net = network(write(tmp_path / "n.onnx", nodes, weights=WEIGHTS | {"c.weight": (3, 3, 1, 1)}))
     assert len(net.notes) == 3
     for note, text in zip(net.notes, (
-            "'literal' (Conv): what it multiplies or adds is a literal; here it is trained",
-            "'computed' (Conv): what it multiplies or adds is computed from k, as weight_norm does",
-            "'c' (Conv): the exporter folded a batch normalisation into it"), strict=True):
+            "'literal' (Conv): a tensor used as weights is a literal; hpcpar trains it",
+            "'computed' (Conv): a tensor used as weights is computed from k, as weight_norm does",
+            "'c' (Conv): the exporter folded a batch normalization into it"), strict=True):
         assert text in note
     plain: Spec = [("Conv", ("x", "k"), "h"), *HEAD]
     assert network(write(tmp_path / "p.onnx", plain, weights=WEIGHTS)).notes == ()
@@ -89,9 +89,9 @@ def test_pytorchs_weight_norm_and_folded_normalisation_are_noted(tmp_path: Path)
     assert "was computed at export, from batch normalisation or weight_norm" in net.notes[0]
 
 
-def test_the_command_line_says_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nodes: Spec = [("Mul", ("k", "k"), ("kk",)), ("Conv", ("x", "kk"), "h"), *HEAD]
     path = write(tmp_path / "n.onnx", nodes, weights=WEIGHTS)
     assert main(["plan", "--network", path, "--ranks", "2", "--batch", "4"]) == 0
     shown = " ".join(capsys.readouterr().err.split())
-    assert "note: node 'the_Conv' (Conv): what it multiplies or adds is computed from k" in shown
+    assert "note: node 'the_Conv' (Conv): a tensor used as weights is computed from k" in shown

@@ -30,7 +30,7 @@ from tests.reference import Reference
 STEPS = 3
 
 
-def test_graphs_have_everything() -> None:
+def test_random_graphs_use_every_piece() -> None:
     """Every kind of layer, several readers, both dimensions, every loss; equal for equal seeds."""
     found, seen = Counter[str](), set()
     for seed in range(100):
@@ -59,7 +59,7 @@ def test_networks_by_name() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
-def test_plans_have_everything(ranks: int) -> None:
+def test_random_plans_use_every_option(ranks: int) -> None:
     """Every option occurs, the parts of each layer make up its output, and plans are valid."""
     rng = np.random.default_rng(ranks)
     found: Counter[str] = Counter()

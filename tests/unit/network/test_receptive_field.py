@@ -53,7 +53,7 @@ def test_transposed_convolution_needs_the_inputs_that_reach_its_outputs(
 
     relation = layer.relation("h", (1, extent, extent))
     assert relation == Transposed(kernel, stride, padding, dilation)
-    # with a dilation, inputs between those of the ends may reach no output here
+    # with a dilation, inputs between the outermost ones may reach no output here
     check(relation, outputs, extent, of_one, tight=dilation == 1)
 
 

@@ -88,7 +88,7 @@ class Written(nn.Module):
         return self.function(x, *self.parts)
 
 
-def test_what_is_changed_in_place_is_read_changed() -> None:
+def test_in_place_changes_are_read() -> None:
     """The convolution's readers after the activation in place read its result."""
     def forward(x: Any, conv: Any) -> Any:
         y = conv(x)
@@ -116,7 +116,7 @@ def test_frozen_layers_and_buffers_are_frozen_here() -> None:
         layer.name in ("0", "1") for layer in net.layers]
     assert net.by_name["1"].has_weights and not net.by_name["1"].learns
     (note,) = net.notes
-    assert note.startswith("the weights of 0, 1 are frozen: take those of the module with")
+    assert note.startswith("the weights of 0, 1 are frozen: load the module's weights with")
 
 
 def tied() -> nn.Module:
@@ -130,9 +130,9 @@ def twice() -> nn.Module:
     return nn.Sequential(norm, nn.ReLU(), norm, nn.Flatten(), nn.Linear(360, 2))
 
 
-def test_what_a_module_does_not_train_is_noted() -> None:
+def test_untrained_parameters_are_noted() -> None:
     (note,) = from_torch(frozen(), SHAPE).notes
-    assert "(Gemm): what it multiplies or adds has requires_grad=False: it can be planned" in note
+    assert "(Gemm): a tensor used as weights has requires_grad=False: the can be planned" in note
     norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1))
     (note,) = from_torch(nn.Sequential(norm, nn.Flatten(), nn.Linear(360, 2)), SHAPE).notes
     assert "is computed from 0.parametrizations.weight.original0, 0.param" in note
@@ -145,20 +145,20 @@ def test_what_a_module_does_not_train_is_noted() -> None:
 
 @pytest.mark.parametrize(("module", "message"), [
     (tied, "module 'Sequential': node '1/conv2d_1' (Conv): shares the weights '0.weight' with node "
-           "'0/conv2d', but not all of them as they are; give each layer its own"),
+           "'0/conv2d'; give each layer its own"),
     (twice, "layer '2.batch_norm_1' cannot use the weights of '2': only layers of one kind"),
     (lambda: nn.BatchNorm2d(3, track_running_stats=False), "node 'batch_norm' (batch_norm.default):"
-     " operator batch_norm.default is not supported; let it normalise by the batch when the module "
+     " operator batch_norm.default is not supported; let it normalize by the batch when the module "
      "trains, and keep track_running_stats=True for its evaluation"),
     (lambda: nn.InstanceNorm2d(3, track_running_stats=True), "node 'instance_norm' (instance_norm."
      "default): operator instance_norm.default is not supported; leave track_running_stats=True "
      "out: each image has its own statistics"),
-    (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training; a network has one output"),
+    (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training, but a network"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
     (lambda: Written(lambda x: functional.pixel_shuffle(x.sin().sin(), 1).mean((2, 3))),
-     "nodes 'sin', 'sin_1' (sin): operator sin is not supported; leave it out, or use one of "
+     "nodes 'sin', 'sin_1' (sin): operator sin is not supported; leave it out, or use one from "
      "docs/reference/networks.md; node 'pixel_shuffle' (pixel_shuffle): operator pixel_shuffle is "
-     "not supported; use an upsampling or a transposed convolution"),
+     "not supported; use upsampling or a transposed convolution"),
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
     (lambda: Written(lambda x: torch.div(x, 2, rounding_mode="floor").flatten(1)),
      "operator div.Tensor_mode is not supported"),
@@ -167,17 +167,17 @@ def test_what_a_module_does_not_train_is_noted() -> None:
     (lambda: Written(lambda x: functional.avg_pool2d(x, 2, divisor_override=3).flatten(1)),
      "operator avg_pool2d.default is not supported"),
     (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
-     "batch_norm.default is not supported; let it normalise by the batch when the module trains"),
+     "batch_norm.default is not supported; let it normalize by the batch when the module trains"),
     (lambda: Written(lambda x: x.flatten(0)), "is not supported; keep the values of each sample"),
     (lambda: Written(lambda x: x.permute(0, 1, 3, 2).mean((2, 3))), "node 'permute' (Transpose): "
-     "its values (samples 3x12x10) stand in an order that no layer has"),
+     "its values (samples 3x12x10) are in an order that no layer has"),
     (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
-     "changes a tensor in place that has another shape elsewhere"),
+     "changes a tensor in place that has other views"),
     (lambda: nn.Sequential(nn.Upsample(scale_factor=1.25), nn.Flatten()),
      "operator upsample_nearest2d.vec is not supported"),
     (lambda: nn.Sequential(nn.AdaptiveMaxPool2d(4), nn.Flatten()), "cannot be cut into 4x4 equal"),
 ])
-def test_what_is_refused_is_named(module: Any, message: str) -> None:
+def test_unsupported_modules_are_named(module: Any, message: str) -> None:
     with pytest.raises(InputError) as err:
         from_torch(module(), SHAPE)
     assert message in str(err.value) and "\n" not in str(err.value)
@@ -217,7 +217,7 @@ def test_modules_on_the_command_line(model: str, capsys: pytest.CaptureFixture[s
     options = ["--ranks", "2", "--batch", "4", "--strategy", "data"]
     assert main(["plan", "--network", f"{model}:make", "--input", "3x8x8", *options]) == 0
     assert main(["plan", "--network", f"{model}:make", *options]) == 2
-    assert "does not tell the size of its images; give --input" in capsys.readouterr().err
+    assert "does not state its image size; give --input" in capsys.readouterr().err
     assert network(f"{model}:make", (3, 8, 8)).classes == 7
     assert network(f"{model}:Plain", (3, 8, 8), 3).classes == 3
     assert network(f"{model}:sized").image_shape == (3, 9, 9)

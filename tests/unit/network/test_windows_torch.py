@@ -42,7 +42,7 @@ WINDOWED: tuple[type[Layer], ...] = (
 
 @FIXED
 @given(st.sampled_from(WINDOWED), st.data())
-def test_windows_end_where_pytorchs_do(layer: type[Layer], data: st.DataObject) -> None:
+def test_windows_have_pytorchs_sizes(layer: type[Layer], data: st.DataObject) -> None:
     dimensions = int(layer.__name__[-2])
 
     def some(low: int, high: int) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def every(net: Network, ranks: int, batch: int, link: HockneyLink,
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 4), (6, 4), (8, 8), (16, 256), (60, 64)])
-def test_the_least_of_every_split(ranks: int, batch: int, link: str) -> None:
+def test_the_choice_is_the_best_of_all_splits(ranks: int, batch: int, link: str) -> None:
     net = small()
     for pr in (None,
                *(rows for rows in range(1, ranks + 1) if ranks % rows == 0

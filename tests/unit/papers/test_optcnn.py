@@ -66,7 +66,7 @@ def test_deepa_table_3(config: Configuration, transfer: str, compute_ms: float, 
     assert as_printed(transfer_ms + compute_ms + update_ms, total)
 
 
-def test_what_devices_have_is_not_moved() -> None:
+def test_devices_do_not_move_data_that_they_have() -> None:
     """OptCNN's tX excludes the data that a device already has."""
     all_s = optcnn.tx_s(FC1, SAMPLES, Configuration(c=16), BANDWIDTH, whole=True)
     assert optcnn.tx_s(FC1, SAMPLES, Configuration(c=16),

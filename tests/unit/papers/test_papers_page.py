@@ -24,7 +24,7 @@ def test_every_bench_has_its_section() -> None:
         f"bench/papers/{name}.py" for name in page.BENCHES], AGAIN
 
 
-def test_a_table_has_the_columns_that_are_filled() -> None:
+def test_a_table_has_no_empty_columns() -> None:
     claims = [Claim("a|b", 2.0, 1.0, "x", also={"other way": 3.0}), Claim("c", None, "text")]
     assert page.table(Section("Title", claims, "searched")) == "\n".join((
         "Title:", "", "|  | published | searched | ratio | other way | verdict |",
@@ -44,7 +44,7 @@ def test_a_table_has_the_columns_that_are_filled() -> None:
     ("up to 4x", 1.35, "not understood"), ("data < ds", "data < ds", "reproduced"),
     ("data < ds", "ds < data", "not understood"), (96.1, None, "not understood"),
 ])
-def test_a_verdict_in_words(published: Value, ours: Value, verdict: str) -> None:
+def test_verdicts_are_words(published: Value, ours: Value, verdict: str) -> None:
     assert Claim("a", published, ours).verdict == verdict
     known = Claim("a", published, ours, because="it rains").verdict
     assert known == verdict.replace("not understood", "not reproduced because it rains")

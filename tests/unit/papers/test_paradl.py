@@ -44,7 +44,7 @@ def rows(job: TrainingRun = JOB, link: HockneyLink = LINK, inner: HockneyLink = 
 def same_terms(a: Table3Row, b: Table3Row) -> None:
     """Compare all terms, but not the parts and limits."""
     for name in ("compute_s", "update_s", "gradient_s", "halo_s", "layerwise_s", "p2p_s",
-                 "memory_bytes", "pes"):
+                 "memory_bytes"):
         assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-12), name
 
 
@@ -179,7 +179,7 @@ def test_pipeline() -> None:
     assert row.update_s == pytest.approx(16 * 2e-2)
     assert row.p2p_s == pytest.approx(2 * 16 * (3 + 8 - 2) * (1e-3 + 64 / 8 * 22 * 1e-5))
     assert row.memory_bytes == pytest.approx(4 * (2 * 64 * (10 + 21 + 10 + 22) + 2 * 200))
-    with pytest.raises(ValueError, match="do not make up 4 layers"):
+    with pytest.raises(ValueError, match="do not add up to 4 layers"):
         paradl.table3_pipeline(layers, job, [1, 2], 8, LINK)
 
 

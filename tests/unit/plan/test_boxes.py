@@ -73,7 +73,7 @@ def test_blocks_nest(units: int, coarse: int, ratio: int, granule: int) -> None:
 
 @FIXED
 @given(UNITS, PARTS, GRANULES)
-def test_part_of_is_the_inverse(units: int, parts: int, granule: int) -> None:
+def test_part_of_inverts_block(units: int, parts: int, granule: int) -> None:
     for i in range(parts):
         for position in range(*block(units * granule, parts, i, granule)):
             assert part_of(units * granule, parts, position, granule) == i
@@ -93,7 +93,7 @@ def test_intersection(a: Box, b: Box) -> None:
 
 @FIXED
 @given(st.integers(1, 6), st.data())
-def test_intervals_share_what_goes_on_at_the_other_end(extent: int, data: st.DataObject) -> None:
+def test_periodic_intervals_share_indices_past_the_end(extent: int, data: st.DataObject) -> None:
     start, first = data.draw(st.integers(0, extent)), data.draw(st.integers(-extent, 2 * extent))
     inside = start, data.draw(st.integers(start, extent))
     around = first, data.draw(st.integers(first, 2 * extent))
@@ -119,7 +119,7 @@ def test_local_finds_the_same_elements(origin: Box, other: Box) -> None:
 
 @FIXED
 @given(boxes(), boxes())
-def test_strips_are_the_rest(out: Box, other: Box) -> None:
+def test_strips_are_the_box_without_its_interior(out: Box, other: Box) -> None:
     inside = intersect(out, other)
     empty = tuple((start, start) for start, _ in out)
     rest = strips(out, inside or empty)
@@ -177,9 +177,8 @@ def test_ranks_touching_around_the_ends(parts: int, extent: int, data: st.DataOb
 
 @FIXED
 @given(CONFIGS)
-def test_digits_number_the_ranks(config: Config) -> None:
-    """Every rank has coordinates of its own; replicas and channels are those of neighbouring ranks.
-    """
+def test_coordinates_number_the_ranks(config: Config) -> None:
+    """Every rank has coordinates of its own; neighboring ranks share replicas and channels."""
     at = [tuple(config.coordinate(a, r) for a in ("n", "h", "w", "c", "replicas"))
           for r in range(config.ranks)]
     assert at == list(itertools.product(*(range(getattr(config, a))

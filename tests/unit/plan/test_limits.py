@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpcpar.network.builtin import network
 from hpcpar.plan.layout import computed, needed
-from hpcpar.plan.limits import CUT_THINGS, PassedLimit, limits_in_words, passed_limits
+from hpcpar.plan.limits import CUT_ITEMS, PassedLimit, limits_in_words, passed_limits
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from tests.strategies import named
 
@@ -24,7 +24,7 @@ def passed(strategy: str, ranks: int, batch: int) -> dict[tuple[str, str], Passe
     return {(x.layer, x.axis): x for x in passed_limits(LENET, plan_of(strategy, ranks, batch))}
 
 
-def test_a_plan_within_its_limits_passes_none() -> None:
+def test_a_plan_within_its_limits_reports_none() -> None:
     for strategy in ("data", "filter", "channel", "spatial", "df:2x2", "pipeline:2x2"):
         assert not passed(strategy, 4, 64)
 
@@ -34,7 +34,8 @@ def test_a_plan_within_its_limits_passes_none() -> None:
     ("channel", 16, "conv2", "k", 6), ("filter", 1 << 20, "fc3", "c", 10),
     ("spatial", 64, "pool2", "h", 7),
 ])
-def test_each_kind_of_limit(strategy: str, ranks: int, layer: str, axis: str, extent: int) -> None:
+def test_each_kind_of_limit_is_reported(strategy: str, ranks: int, layer: str, axis: str,
+                                        extent: int) -> None:
     found = passed(strategy, ranks, 16)[layer, axis]
     assert found.extent == extent < found.parts
     if found.parts == ranks:
@@ -59,4 +60,4 @@ def test_idle_ranks_are_those_with_nothing_to_compute(ranks: int, batch: int,
 def test_the_sentence_names_the_worst_limits_first() -> None:
     told = limits_in_words(passed_limits(LENET, plan_of("filter", 128, 16)))
     assert told.startswith("6 filters in 128 parts leave 122 of 128 ranks idle in conv1, ")
-    assert all(thing in CUT_THINGS.values() for thing in ("filters", "channels"))
+    assert all(thing in CUT_ITEMS.values() for thing in ("filters", "channels"))

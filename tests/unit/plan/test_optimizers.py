@@ -34,7 +34,7 @@ def test_an_update_moves_weight_gradient_and_state() -> None:
 
 
 def test_an_outside_optimizer_is_priced_by_its_entry() -> None:
-    with outside.known():
+    with outside.registered():
         flops, moved, held = updates("nesterov")
         assert (moved, held) == updates("momentum")[1:] and held > 0
         assert flops == 8 / 5 * updates("momentum")[0]
@@ -42,7 +42,7 @@ def test_an_outside_optimizer_is_priced_by_its_entry() -> None:
 
 def test_a_plan_file_names_an_outside_optimizer(tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")
-    with outside.known():
+    with outside.registered():
         hpcpar.plan("lenet5", 2, 64, optimizer="nesterov").save(path)
         assert hpcpar.load_plan(path).optimizer == "nesterov"
     with pytest.raises(InputError, match=r"unknown optimizer 'nesterov' \(known: adam, adamw, m"):
@@ -50,5 +50,5 @@ def test_a_plan_file_names_an_outside_optimizer(tmp_path: Path) -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(InputError, match=r"'adam' is in hpcpar\.plan\.optimizers already"):
+    with pytest.raises(InputError, match=r"'adam' is already defined in hpcpar\.plan\.optimizers"):
         Optimizer("adam", (), 1)(lambda u: None)

@@ -1,4 +1,4 @@
-"""Plan files: what is wrong in them is named on one line, and reading them runs nothing."""
+"""Plan files: their faults are named on one line, and reading them runs no code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_plan_is_equal_when_read_again(plan: Plan, tmp_path: Path) -> None:
 CASES: list[tuple[list[Any], object, str]] = [
     ([], [], "is not a plan file"),
     ([], None, "is not a plan file"),
-    (["hpcpar_plan"], 2, "is a plan of version 2, this hpcpar reads version 1"),
+    (["hpcpar_plan"], 2, "is a plan of version 2, but this hpcpar reads version 1"),
     (["hpcpar_plan"], None, "is a plan of version None"),
     (["configs"], [], "'configs': expected a table of names and values, found a list of 0"),
     (["configs", "conv1"], None, "'configs', 'conv1': expected a table"),
@@ -64,8 +64,8 @@ CASES: list[tuple[list[Any], object, str]] = [
      "unknown network 'os:getcwd'"),
     (["ranks"], 10**12, "'ranks': expected a whole number of at most 1e+09, found 1000000000000"),
     (["ranks"], 0, "'ranks': expected a whole number of at least 1, found 0"),
-    (["microbatches"], 4097, "'microbatches': 4097 is more than 4096, each has steps of its own"),
-    (["fc_passes"], 10**6, "'fc_passes': 1000000 is more than 4096"),
+    (["microbatches"], 4097, "'microbatches': 4097 is more than the maximum of 4096"),
+    (["fc_passes"], 10**6, "'fc_passes': 1000000 is more than the maximum of 4096"),
     (["batch"], None, "'batch': expected a whole number, found null"),
     (["bucket_bytes"], -1, "'bucket_bytes': expected a whole number of at least 0, found -1"),
     (["overlap"], "al", "'overlap': expected one of none, gradient, full, found 'al'"),
@@ -79,8 +79,8 @@ CASES: list[tuple[list[Any], object, str]] = [
 
 
 @pytest.mark.parametrize(("path", "value", "message"), CASES)
-def test_what_is_wrong_is_named_on_one_line(path: list[Any], value: object, message: str,
-                                            tmp_path: Path) -> None:
+def test_faults_are_named_on_one_line(path: list[Any], value: object, message: str,
+                                      tmp_path: Path) -> None:
     whole: Any = {"all": json.loads(json.dumps(plans.to_json(own())))}
     part, steps = whole, ["all", *path]
     for step in steps[:-1]:
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_named_on_one_line(path: list[Any], value: object, mess
     assert message in str(err.value) and "p.json" in str(err.value) and "\n" not in str(err.value)
 
 
-def test_a_missing_entry_and_a_file_that_is_no_plan(tmp_path: Path) -> None:
+def test_a_missing_entry_and_invalid_json_are_refused(tmp_path: Path) -> None:
     data = plans.to_json(own())
     del data["ranks"]
     with pytest.raises(InputError, match="x: 'ranks' is missing; write it again with: hpcpar plan"):

@@ -75,7 +75,7 @@ def test_messages_of_activations_are_halved_those_of_weights_are_not() -> None:
         assert sent[0] == sent[1]
 
 
-def test_mixed_precision_is_as_much_faster_on_an_a100_as_people_find() -> None:
+def test_mixed_precision_has_the_published_gain_on_an_a100() -> None:
     spec, network = NetworkSpec("resnet50", (3, 224, 224), 1000), builtin("resnet50")
     seconds = {p: price(network, make_plan(spec, "data", 1, 256, network=network, precision=p),
                         A100).iteration_s for p in ("fp32", "tf32", "amp")}
@@ -87,21 +87,21 @@ def test_mixed_precision_is_as_much_faster_on_an_a100_as_people_find() -> None:
 @pytest.mark.parametrize(("machine", "precision", "told"), [
     ("dgx1-v100", "tf32", "V100-SXM2-16GB has no tensor cores for tf32; use --precision fp32 or"),
     ("p2.8xlarge", "tf32", "K80 has no tensor cores for tf32"),
-    ("k80x16", "amp", "machine k80x16 has one rate, in float32, which does not price amp"),
-    ("local", "tf32", "machine local has one rate, in float32, which does not price tf32"),
+    ("k80x16", "amp", "machine k80x16 gives only a float32 rate, which cannot price amp"),
+    ("local", "tf32", "machine local gives only a float32 rate, which cannot price tf32"),
 ])
 @pytest.mark.parametrize("command", [
     "plan --strategy auto", "plan --strategy data", "predict --strategy data,filter"])
-def test_what_a_machine_cannot_price_is_refused(command: str, machine: str, precision: str,
-                                                told: str,
-                                                capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_that_a_machine_cannot_price_are_refused(
+        command: str, machine: str, precision: str, told: str,
+        capsys: pytest.CaptureFixture[str]) -> None:
     words = [*command.split(), "--network", "lenet5", "--ranks", "2", "--batch", "32"]
     assert main([*words, "--machine", machine, "--precision", precision]) == 2
     said = capsys.readouterr()
     assert told in said.err and said.err.count("\n") == 1 and not said.out
 
 
-def test_a_calibrated_machine_prices_what_it_was_measured_in() -> None:
+def test_a_calibrated_machine_prices_its_measured_format() -> None:
     measured = replace(A100, name="mine", compute={"conv2d.forward x=1 y=1 float32": 1e-3})
     with pytest.raises(InputError, match="machine mine was not calibrated in amp"):
         price(NETWORK, plan_of("amp"), measured)
@@ -116,7 +116,7 @@ def test_a_processor_without_tensor_cores_stores_less() -> None:
     assert 0.6 * single.compute_s < mixed.compute_s < single.compute_s
 
 
-def test_one_rate_prices_a_format_whose_rate_the_file_states() -> None:
+def test_one_rate_prices_a_format_with_a_stated_rate() -> None:
     old = files.load("k80x16")
     device = replace(old.device, rates={"float16": 8 * old.device.flops_per_s})
     single, mixed = (price(NETWORK, plan_of(p, batch=1024), replace(old, device=device))
@@ -125,7 +125,7 @@ def test_one_rate_prices_a_format_whose_rate_the_file_states() -> None:
     assert single.compute_s == price(NETWORK, plan_of("fp32", batch=1024), old).compute_s
 
 
-def test_mixed_precision_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mixed_precision_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for precision in ("fp64", "fp32", "tf32"):
         require_executed(precision)
     with pytest.raises(InputError, match="precision amp can be planned and predicted, but not run"):

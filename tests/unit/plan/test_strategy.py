@@ -20,7 +20,7 @@ from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes, several
 from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
 from hpcpar.report.tables import answer
 from hpcpar.search import auto
-from hpcpar.search.candidates import alone, priced
+from hpcpar.search.candidates import price_strategy, priced
 from tests import outside
 from tests.limits import LIMIT_S
 
@@ -30,11 +30,11 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "strategies.
 
 @pytest.fixture
 def halves() -> Iterator[None]:
-    with outside.known():
+    with outside.registered():
         yield
 
 
-def test_each_entry_has_its_row_in_the_reference() -> None:
+def test_the_reference_has_a_row_for_each_entry() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     for entry in STRATEGIES.values():
         assert f"| `{entry.form}` | {entry.help} | {entry.words} |" in rows
@@ -45,12 +45,12 @@ def test_each_entry_has_its_row_in_the_reference() -> None:
     ("a-b:P1xP2[+P1xP2]", "a-b:2x4+8x1", (2, 4, 8, 1)), ("a:AxBxC", "a:2x2x2", (2, 2, 2)),
     ("a:N", "a:8", (8,)),
 ])
-def test_numbers_of_a_form(form: str, written: str, grid: tuple[int, ...]) -> None:
+def test_forms_give_the_numbers_of_a_grid(form: str, written: str, grid: tuple[int, ...]) -> None:
     assert Strategy(form, "", "").grid_in(written) == grid
 
 
 @pytest.mark.parametrize("form", ["", "A", "a:", "a:x", "a:AxB+CxD", "a:axb", "auto", "a b", "a/b"])
-def test_impossible_forms(form: str) -> None:
+def test_impossible_forms_are_refused(form: str) -> None:
     with pytest.raises(InputError, match="write its form as in"):
         Strategy(form, "", "")
 
@@ -63,7 +63,7 @@ def test_other_numbers_are_refused(written: str) -> None:
 
 def test_every_grid_has_all_ranks() -> None:
     assert grid_sizes(4, 3) == [(1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (4, 1, 1)]
-    with outside.known():
+    with outside.registered():
         @Strategy("cubes:AxBxC", "cubes", "cubes")
         def cubes(request: StrategyRequest) -> Configs:
             return assign(request.layers, request.config(n=request.ranks))
@@ -75,7 +75,7 @@ def test_every_grid_has_all_ranks() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(InputError, match=r"'data' is in hpcpar\.plan\.builtin_strategies already"):
+    with pytest.raises(InputError, match=r"'data' is already defined in hpcpar"):
         Strategy("data", "mine", "mine")(lambda request: {})
     assert STRATEGIES["data"].words == "data parallel"
 
@@ -89,7 +89,7 @@ def test_the_help_of_the_command_has_an_outside_strategy(tmp_path: Path) -> None
     assert "halves:AxB = the first half of the layers by samples" in " ".join(helped.split())
 
 
-def test_an_outside_strategy_is_one_of_all(halves: None, tmp_path: Path) -> None:
+def test_an_outside_strategy_works_like_a_builtin_one(halves: None, tmp_path: Path) -> None:
     assert parse("halves:2x3/outer") == ("halves", (2, 3))
     assert limit(LENET, "halves:2x2", 64) == 64
     assert answer.words("halves:2x3") == "samples, then channels (halves:2x3)"
@@ -104,7 +104,7 @@ def test_an_outside_strategy_is_one_of_all(halves: None, tmp_path: Path) -> None
     assert str(hpcpar.load_plan(path).configs["fc1"]) == "{n=3, c=2}"
 
 
-def test_auto_tries_an_outside_strategy_where_it_says_so(halves: None) -> None:
+def test_auto_tries_an_outside_strategy_on_request(halves: None) -> None:
     tried = {c.strategy for c in hpcpar.plan("lenet5", 4, 64).candidates}
     assert "halves:2x2" in tried
     found = hpcpar.plan("lenet5", 4, 64, strategy="layerwise")
@@ -117,18 +117,18 @@ def test_an_outside_strategy_has_its_price_in_a_family(halves: None) -> None:
     candidates = hpcpar.plan("lenet5", 4, 64).candidates
     wanted = candidates[0].task
     names = ["data", "halves:2x2", "grid:2x2"]
-    for family, single in zip(priced(wanted, names), map(partial(alone, wanted), names),
+    for family, single in zip(priced(wanted, names), map(partial(price_strategy, wanted), names),
                               strict=True):
         assert family.exact().iteration_s == pytest.approx(single.iteration_s, rel=0.01)
 
 
-def test_a_strategy_says_that_layers_lie_on_some_ranks(halves: None) -> None:
+def test_a_strategy_on_some_ranks_must_say_so(halves: None) -> None:
     def first_rank(request: StrategyRequest) -> Configs:
         one, all_ranks = request.config(), request.config(n=request.ranks)
         return assign(request.layers, all_ranks) | assign(request.layers[:4], one)
 
     Strategy("some", "some", "some", grids=several)(first_rank)
-    with pytest.raises(InputError, match="puts layer 'input' on 1 of 4 ranks; register it with st"):
+    with pytest.raises(InputError, match="puts layer 'input' on 1 of 4 ranks; register the strat"):
         configurations(LENET, "some", 4)
     Strategy("some", "some", "some", grids=several, staged=True)(first_rank)
     assert "some" in {c.strategy for c in hpcpar.plan("lenet5", 4, 64).candidates}

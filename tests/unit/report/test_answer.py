@@ -37,7 +37,7 @@ def priced() -> Prediction:
     (3599.4, "59 min 59 s"), (3599.7, "1 h"), (7170, "2 h"), (353_000, "98 h 3 min"),
     (-200, "-3 min 20 s"), (0.0, "0"), (3e-9, "3 ns"), (None, "-"),
 ])
-def test_times_are_as_people_say_them(value: float | None, text: str) -> None:
+def test_times_are_rounded_as_people_say_them(value: float | None, text: str) -> None:
     assert seconds(value) == text
 
 
@@ -60,12 +60,12 @@ def test_strategies_in_words() -> None:
     assert all(answer.words(name) != name for name in STRATEGIES)
 
 
-def test_what_does_not_fit_is_not_advised(priced: Prediction) -> None:
+def test_plans_that_do_not_fit_are_not_advised(priced: Prediction) -> None:
     small = replace(priced, memory_limit_bytes=1000)
     assert not small.fits
     told = answer.of_plan(small)
-    assert told.startswith("Nothing that was tried fits in memory: 32 GPUs of abci-v100, data p")
-    assert told.endswith(" a rank of 1 kB") and "Use" not in told
+    assert told.startswith("No plan tried fits in memory: 32 GPUs of abci-v100, data p")
+    assert told.endswith(" a rank, but 1 kB is available") and "Use" not in told
     assert answer.of_predictions([small, replace(priced, iteration_s=9.0)], 1).startswith("Use ")
     assert answer.of_predictions([small], 1).startswith("Does not fit in memory: 32 GPUs")
 
@@ -81,7 +81,7 @@ def test_the_fastest_prediction_is_the_answer(priced: Prediction) -> None:
     assert answer.of_predictions([priced], 1).startswith("32 GPUs of abci-v100, data parallel: ")
 
 
-def test_a_choice_of_ranks_tells_the_whole_training(priced: Prediction) -> None:
+def test_a_choice_of_ranks_states_the_whole_training(priced: Prediction) -> None:
     prediction = replace(priced, epoch_s=786.7, strategy="layerwise")
     candidate: Any = SimpleNamespace(prediction=prediction)
     told = answer.of_scaling(Scale(candidate, 32, 512, 0.823, 0.0, 0.0), 90)
@@ -90,7 +90,7 @@ def test_a_choice_of_ranks_tells_the_whole_training(priced: Prediction) -> None:
     assert "try more ranks" in answer.of_scaling(None, 90)
 
 
-def test_a_comparison_tells_how_right_the_prediction_was() -> None:
+def test_a_comparison_states_the_accuracy() -> None:
     def row(predicted_s: float, measured_s: float, file: str, calibrated: bool = False) -> Any:
         interval_s = (0.7 * predicted_s, 1.5 * predicted_s) if calibrated else None
         return Row(SimpleNamespace(path=file), "lenet5", "data", 2,
@@ -98,13 +98,13 @@ def test_a_comparison_tells_how_right_the_prediction_was() -> None:
 
     rows = [row(709e-6, 700e-6, "a.h5"), row(0.5, 1.0, "b.h5")]
     assert answer.of_comparison(rows[:1], 0.987) == (
-        "Predicted 709 us an iteration, measured 700 us: 98.7% right")
+        "Predicted 709 us an iteration, measured 700 us: 98.7% accurate")
     assert answer.of_comparison(rows, 0.743) == (
-        "Predictions of 2 runs are 74.3% right on average; the worst, b.h5: 50.0%")
+        "Predictions of 2 runs are 74.3% accurate on average; the worst, b.h5, is 50.0% accurate")
     sure = [row(0.7, 0.72, "a.h5", True), row(0.5, 1.0, "b.h5", True)]
     assert answer.of_comparison(sure[:1], 0.97) == (
-        "Predicted 700 ms (490 ms to 1.05 s) an iteration, measured 720 ms: 97.2% right, inside "
-        "the 90% interval")
+        "Predicted 700 ms (490 ms to 1.05 s) an iteration, measured 720 ms: 97.2% accurate, "
+        "inside the 90% interval")
     assert answer.of_comparison(sure, 0.7).endswith("; 1 of 2 lie inside their 90% intervals")
     assert [r.inside for r in (*rows, *sure)] == [None, None, True, False]
 
@@ -113,7 +113,7 @@ def test_a_run_ends_with_its_result() -> None:
     times = {"measured_iteration_s": 0.71e-3, "predicted_iteration_s": 0.7e-3}
     trained = {"steps": 30, "loss": 0.04, "test_accuracy": 0.983, "test_loss": 0.1} | times
     assert answer.of_run(trained) == (
-        "Trained to step 30: loss 0.04, 98.3% of the held-out images right, 710 us an iteration, "
+        "Trained to step 30: loss 0.04, 98.3% accurate on held-out images, 710 us an iteration, "
         "predicted 700 us")
     assert "held-out loss 0.1," in answer.of_run(trained | {"test_accuracy": None})
     seen = {"samples": 1797, "images_per_s": 1234.56, "measured_pass_s": 0.002,
@@ -124,13 +124,13 @@ def test_a_run_ends_with_its_result() -> None:
 
 def test_verdicts() -> None:
     assert answer.of_verification(True, 1.2e-15, 1e-9, 3) == (
-        "The plan trains as one rank does: the worst difference in 3 steps is 1.2e-15, its "
-        "tolerance 1.0e-09")
+        "The plan trains as one rank does: the worst difference in 3 steps is 1.2e-15 "
+        "(tolerance 1.0e-09)")
     assert "does not train as one rank" in answer.of_verification(False, 1.0, 1e-9, 1)
     ok, warning, problem = ("ok", "MPI"), ("warning", "memory"), ("problem", "launcher")
     assert answer.of_diagnosis([ok, warning, problem]) == "Not ready to run: fix launcher"
     assert answer.of_diagnosis([ok, warning]) == "Ready to run, with 1 warning: memory"
-    assert answer.of_diagnosis([ok, ok]) == "Ready to run: 2 checks without a fault"
+    assert answer.of_diagnosis([ok, ok]) == "Ready to run: 2 checks passed"
 
 
 def test_marks_are_explained_where_they_occur() -> None:

@@ -66,7 +66,7 @@ def run(ranks: int = 3, iterations: int = 7, **changes: Any) -> RunRecord:
     return RunRecord(**{**values, **changes})
 
 
-def test_numbers() -> None:
+def test_phases_and_layers_are_compared() -> None:
     row = compare_one(run())
     assert row.iteration.measured_s == pytest.approx(1.1 * TRUE.sum())
     assert row.iteration.predicted_s == 0.030
@@ -85,7 +85,7 @@ def test_numbers() -> None:
     assert row.compared == 5 and row.test_accuracy == 0.75 and row.name == "data, 3 ranks"
 
 
-def test_steps_add_up_to_the_iteration_of_the_rank_that_computes() -> None:
+def test_steps_add_up_to_the_iteration_of_the_computing_rank() -> None:
     """Two ranks take turns in being held up, and the other waits: the largest of every step would
     count the time twice.
     """
@@ -99,8 +99,8 @@ def test_steps_add_up_to_the_iteration_of_the_rank_that_computes() -> None:
     np.testing.assert_allclose(times, TRUE + np.array([0.05, 0, 0, 0, 0]), rtol=1e-5)
 
 
-#: Of a pipeline: conv1 on ranks 0 and 1, fc on rank 2, each for two micro-batches, and what moves
-#: between them.
+#: Steps of a pipeline: conv1 on ranks 0 and 1, fc on rank 2, each for two micro-batches, and the
+#: messages between them.
 STAGED = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
           StepInfo(1, "compute", "forward", "conv1", "conv1.forward", "forward"),
           StepInfo(2, "comm", "forward", "fc", "fc.forward.redistribute", "redistribute", "direct"),
@@ -132,7 +132,7 @@ def test_parts_and_stages_add_up() -> None:
         "compute"].predicted_s == pytest.approx(0.038)
 
 
-def test_one_line_tells_that_ranks_share_cores(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_reports_ranks_that_share_cores(capsys: pytest.CaptureFixture[str]) -> None:
     own = compare_one(run(node_ranks=3, node_cores=4))
     shared = compare_one(run(node_ranks=3, node_cores=2))
     show_rows([own])
@@ -148,7 +148,7 @@ def test_accuracy_may_be_negative_and_is_shown_as_zero() -> None:
     assert Times(0.0, 1.0).accuracy is None
 
 
-def test_a_prediction_that_lacks_something_is_refused() -> None:
+def test_an_incomplete_prediction_is_refused() -> None:
     short = prediction()
     del short["steps"][2]["exposed_s"]
     for damaged in ({}, short, prediction() | {"steps": None}):
@@ -156,7 +156,7 @@ def test_a_prediction_that_lacks_something_is_refused() -> None:
             compare_one(run(prediction=damaged))
 
 
-def test_steps_that_the_run_does_not_have_are_predicted_and_measured_zero() -> None:
+def test_steps_that_the_run_lacks_count_as_zero() -> None:
     more = predicted([*STEPS, StepInfo(5, "compute", "forward", "new", "new.forward", "forward")],
                      [*map(float, TRUE), 1.0])
     new = compare_one(run(prediction=more)).layers["new"]["compute"]
@@ -179,12 +179,12 @@ def test_json(tmp_path: Path) -> None:
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     show_rows(compare([run(path="a/one.h5"), run()]))
     text = capsys.readouterr().out
-    assert text.startswith("Predictions of 2 runs are 73.7% right on average; the worst, one.h5")
+    assert text.startswith("Predictions of 2 runs are 73.7% accurate on average; the worst, one.h5")
     for word in ("one.h5", "accuracy", "conv1", "gradient", "40.7 ms", "80.0%", "mean", "5 of 7"):
         assert word in text
 
 
-def test_seconds() -> None:
+def test_times_have_fitting_units() -> None:
     assert [seconds(x) for x in (None, 0.0, 2e-6, 0.0123, 1.5, 12345.6)] == [
         "-", "0", "2 us", "12.3 ms", "1.5 s", "3 h 26 min"]
 
@@ -213,7 +213,8 @@ def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         plot([], str(tmp_path / "c.png"))
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_comparison(tmp_path: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "run.h5")
     record_file.write(path, run())
     assert main(["compare", path, "--json"]) == 0
@@ -224,7 +225,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "run.h5" in out.out and out.err == ""
 
 
-def test_iterations_that_a_killed_run_has_not_recorded_are_a_line(
+def test_unrecorded_iterations_of_a_killed_run_are_one_line(
         capsys: pytest.CaptureFixture[str]) -> None:
     show_rows(compare([run(missing=29)]))
     line, = (x for x in capsys.readouterr().out.splitlines() if "missing" in x)

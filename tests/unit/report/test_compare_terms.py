@@ -1,5 +1,4 @@
-"""Which term of a prediction is off, waiting told from communicating, and the bubble of a pipeline.
-"""
+"""Which term of a prediction is off, waiting apart from communicating, and a pipeline's bubble."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def but(lasts: Lasts, label: str, longer_s: float, rank: int | None = None) -> L
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_waiting_is_found_whatever_the_clocks_say(name: str) -> None:
+def test_waiting_is_found_despite_clock_offsets(name: str) -> None:
     played = jittered(name)
     times = clocked(played.record)
     assert list(times.iterations) == [1, 2, 4]
@@ -95,7 +94,7 @@ def test_a_run_as_predicted_is_accurate(name: str) -> None:
     """Played with the predicted times, every part is predicted: the bubble too."""
     plan = PLANS[name]
     row = compare_one(play(plan, predicted(plan)).record)
-    # what is in flight at the same time shares no link here
+    # messages in flight at the same time share no link here
     assert row.iteration.accuracy is not None and row.iteration.accuracy > 0.85
     if row.stages > 1:
         bubble = row.phases[BUBBLE]["waiting"]
@@ -107,7 +106,7 @@ def test_a_run_as_predicted_is_accurate(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_the_predicted_bubble_is_what_the_timeline_leaves_idle(name: str) -> None:
+def test_the_predicted_bubble_equals_the_timelines_idle_time(name: str) -> None:
     plan = PLANS[name]
     prediction = price(plan.network.build(), plan, MACHINE)
     idle_s = [stage.bubble_s for stage in prediction.timeline.stages]
@@ -143,7 +142,7 @@ def test_the_slow_collective_is_named_with_ranks_bytes_and_algorithm() -> None:
     assert f"{term.ranks} ranks" in term.what and term.algorithm in term.what
 
 
-def test_waiting_names_the_rank_that_was_late() -> None:
+def test_waiting_names_the_late_rank() -> None:
     """Rank 0 is late with what rank 1 needs in the forward pass; rank 1, which computes longest,
     waits for it.
     """
@@ -169,7 +168,7 @@ def test_a_slow_stage_widens_the_bubble() -> None:
     assert {t.layer for t in row.terms[:2] if t.cause == "compute"} == {"fc1"}
 
 
-def test_records_without_kept_iterations_or_a_network_at_hand() -> None:
+def test_records_without_iterations_or_network_are_compared() -> None:
     played = jittered("1f1b").record
     without = compare_one(replace(played, warmup=5))
     assert not without.tells_waiting
@@ -207,7 +206,7 @@ def test_tables_are_at_most_100_columns_wide(everything: bool,
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
-    for word in ("quartiles", "bubble", "not foreseen", "mean of 2 stages", "waiting",
+    for word in ("quartiles", "bubble", "unexpected time", "mean of 2 stages", "waiting",
                  "stages wait for each other"):
         assert word in text
     assert ("by step" in text) == everything

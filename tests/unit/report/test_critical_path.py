@@ -39,7 +39,7 @@ def test_the_path_fills_the_iteration_without_a_gap(strategy: str) -> None:
     assert on_slow > 0.4 * played.mean_s
 
 
-def test_the_last_of_the_others_is_the_latest_partner() -> None:
+def test_a_collectives_latest_partner_continues_the_path() -> None:
     generator = np.random.default_rng(3)
     members = np.array([4, 1, 7, 2, 9])
     entered = generator.integers(0, 4, (5, 6)).astype(float)

@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the trace reads of a prediction."""
+    """The fields of a prediction that the trace reads."""
 
     network: str
     strategy: str
@@ -115,7 +115,7 @@ def test_slices_of_a_thread_never_overlap() -> None:
         assert round(1000 * a["ts"]) + round(1000 * a["dur"]) == round(1000 * b["ts"])
 
 
-def test_arrows_lead_from_an_exposed_communication_to_what_waited() -> None:
+def test_arrows_lead_from_an_exposed_communication_to_the_waiting_step() -> None:
     events = list(perfetto.trace([prediction()]))
     starts, ends = of(events, "s"), of(events, "f")
     # not the hidden one, nor the one that only the end waits for
@@ -134,7 +134,7 @@ def test_pauses_of_computing() -> None:
     assert perfetto.gaps(prediction((), 0.0)) == []
 
 
-def test_file_is_whole_or_absent(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     perfetto.save([prediction()], str(path))
     assert json.loads(path.read_text()) == json.loads(json.dumps(

@@ -39,7 +39,7 @@ def legend(figure: Any) -> list[str]:
     return [text.get_text() for text in texts]
 
 
-def test_the_best_six_are_drawn_where_the_slowest_would_hide_them(drawn: list[Any]) -> None:
+def test_only_the_best_six_are_drawn_if_slower_ones_would_hide_them(drawn: list[Any]) -> None:
     each = predictions("grid:*", 512)
     prediction_bars.bars(each, {}, "bars.png")
     axes = drawn[0].axes[0]
@@ -49,13 +49,13 @@ def test_the_best_six_are_drawn_where_the_slowest_would_hide_them(drawn: list[An
     assert "best 6 of 10" in axes.get_title()
 
 
-def test_all_bars_are_drawn_where_none_hides_another(drawn: list[Any]) -> None:
+def test_all_bars_are_drawn_if_they_are_comparable(drawn: list[Any]) -> None:
     prediction_bars.bars(predictions("grid:*", 4), {}, "bars.png")
     assert drawn[0].axes[0].get_title() == "P = 4"
     assert len(drawn[0].axes[0].get_xticklabels()) == 3
 
 
-def test_the_legend_names_only_what_is_drawn(drawn: list[Any]) -> None:
+def test_the_legend_names_only_drawn_parts(drawn: list[Any]) -> None:
     prediction_bars.bars(predictions("grid:*", 8), {}, "bars.png")
     assert "compute" in legend(drawn[0])
     assert "bubble" not in legend(drawn[0])

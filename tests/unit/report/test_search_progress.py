@@ -36,7 +36,7 @@ def test_only_a_terminal_shows_progress(command: str, terminal: bool,
     assert ("0:00:00" in stderr.getvalue()) == terminal
 
 
-def test_every_part_of_a_search_is_told() -> None:
+def test_every_part_of_a_search_is_reported() -> None:
     told: list[str] = []
     spec = NetworkSpec("lenet5", SHAPE, 10)
     auto.best(lenet5(SHAPE, 10), spec, 4, 16, files.load("local"), tell=told.append)

@@ -47,11 +47,11 @@ def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
     one, eight = point(2, 64, 2.0), point(8, 64, 1.0, 1.25)
     assert conclusion([one, eight]) == (
         "Fastest, as measured: data on 8 ranks, 1 s an iteration of 64 samples, 2.00 times the "
-        "speed of 2 at 50.0% parallel efficiency. Predictions are right to 62.5%.")
+        "speed of 2 at 50.0% parallel efficiency. Predictions are 62.5% accurate on average.")
     assert conclusion([]) == "Nothing can run."
 
 
-def test_a_conclusion_on_predictions_says_what_they_rest_on() -> None:
+def test_a_conclusion_on_predictions_names_their_source() -> None:
     trust = Trust("sheet", "data sheet of the T4, not calibrated", (0.8, 1.5))
     planned = replace(point(2, 64, 1.0, 0.0313), measured=None, trust=trust)
     assert conclusion([planned]) == (

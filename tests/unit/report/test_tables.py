@@ -92,8 +92,8 @@ def test_predictions_on_a_terminal_of_80_columns() -> None:
         assert row.split()[-1] in ("yes", "no") and " GB" in row
 
 
-def test_explanations_are_read_whole_at_80_columns(capsys: pytest.CaptureFixture[str],
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explanations_fit_80_columns(capsys: pytest.CaptureFixture[str],
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers keep their columns; reasons are folded."""
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["predict", "--network", "lenet5", "--machine", "p100x4x4", "--ranks", "4",
@@ -121,11 +121,11 @@ def test_json_csv_and_wide_exclude_each_other(capsys: pytest.CaptureFixture[str]
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-def test_batch_normalisation_is_told_with_what_ddp_would_do(
+def test_batch_normalisation_is_reported_with_ddps_behavior(
         capsys: pytest.CaptureFixture[str]) -> None:
     assert main(PREDICT) == 0
     told = capsys.readouterr().out
-    line = re.match(r"Use 8 .*: about (\S+) ms an .*; batch normalisation over the whole batch "
+    line = re.match(r"Use 8 .*: about (\S+) ms an .*; batch normalization over the whole batch "
                     r"\((\S+) ms over each rank's part, as in PyTorch DDP\)\n", told)
     assert line is not None and float(line[2]) < float(line[1])
     row = re.search(r"^data +\* +8 +(\S+) ms ", told, re.MULTILINE)
@@ -133,14 +133,14 @@ def test_batch_normalisation_is_told_with_what_ddp_would_do(
     assert "*: the fastest that fits\n" in told and "/outer: ranks that share" in told
     assert main([*PREDICT, "--batch-norm", "local"]) == 0
     told = capsys.readouterr().out
-    local = re.match(r"Use 8 .*: about (\S+) ms an .*; batch normalisation over each rank's part, "
+    local = re.match(r"Use 8 .*: about (\S+) ms an .*; batch normalization over each rank's part, "
                      r"as in PyTorch DDP \((\S+) ms over the whole batch\)\n", told)
     assert local is not None  # its buckets are chosen for local statistics
     assert [float(local[1]), float(local[2])] == pytest.approx(
         [float(line[2]), float(row[1])], 0.02)
     assert main(["predict", "--network", "resnet50", "--ranks", "1", "--batch", "8"]) == 0
     told = capsys.readouterr().out
-    assert "batch normalisation over the whole batch" in told and "DDP" not in told
+    assert "batch normalization over the whole batch" in told and "DDP" not in told
     assert main(["predict", "--network", "lenet5", "--ranks", "2", "--batch", "8"]) == 0
     assert "normalisation" not in capsys.readouterr().out
 

@@ -54,7 +54,7 @@ def both(name: str, iterations: int = 2) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_format(name: str) -> None:
+def test_events_follow_the_format(name: str) -> None:
     events = both(name)
     check(json.loads(json.dumps(events, allow_nan=False)))
     threads = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2}
@@ -63,7 +63,7 @@ def test_format(name: str) -> None:
             and e["pid"] == 2} >= {"forward", "backward", "update", "iteration"}
 
 
-def test_the_checks_find_what_is_wrong() -> None:
+def test_the_checks_find_faults() -> None:
     good = both("data")
     spans = [i for i, e in enumerate(good) if e["ph"] == "X" and e["cat"] == "forward"
              and e["pid"] == 2]
@@ -98,7 +98,7 @@ def test_ranks_lie_on_one_clock() -> None:
                          for a, b in pairs)
 
 
-def test_what_a_slice_tells() -> None:
+def test_a_slice_has_its_step_bytes_and_waiting() -> None:
     events = measured(jittered("1f1b"), 2, 1)
     move = next(e for e in events if e["ph"] == "X" and e["args"].get("messages")
                 and "wait" not in e["name"] and "post" not in e["name"])
@@ -112,14 +112,14 @@ def test_what_a_slice_tells() -> None:
     assert labels == "clocks within 1 us"
 
 
-def test_only_the_last_iterations() -> None:
+def test_only_the_last_iterations_are_exported() -> None:
     run = play(PLANS["data"], lasts(), kept=[0, 1, 4, 5]).record
     names = [e["name"] for e in measured(run, 2, 3) if e["ph"] == "X" and e["cat"] == "iteration"
              and e["tid"] == 0]
     assert names == ["iteration 1", "iteration 4", "iteration 5"]
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, path, out = jittered("1f1b"), str(tmp_path / "run.h5"), tmp_path / "t.json"
     record_file.write(path, run)
     assert main(["trace", path, "-o", str(out), "--iterations", "2"]) == 0
@@ -144,7 +144,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record_file.write(damaged, replace(run, prediction={}))
     old = str(tmp_path / "old.h5")
     record_file.write(old, replace(run, start_s=None))
-    for words, message in (([old], "has no times at which steps began; run again"),
+    for words, message in (([old], "has no start times of steps; run again"),
                            ([damaged], "'network' is missing"), ([], "give either"),
                            ([path, "--plan", file], "give either"),
                            ([path, "--machine", "local"], "--machine needs --plan")):

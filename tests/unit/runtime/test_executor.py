@@ -11,7 +11,7 @@ from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.runtime.executor import Executor
-from tests.unit.cost.test_memory import Silent
+from tests.unit.cost.allocation import Silent
 
 
 class Full(NumpyBackend):
@@ -22,11 +22,11 @@ class Full(NumpyBackend):
         raise MemoryError(f"unable to allocate {shape}")
 
 
-def test_a_rank_without_memory_says_so() -> None:
+def test_a_rank_that_runs_out_of_memory_says_so() -> None:
     plan = make_plan(NetworkSpec("lenet5", (1, 16, 16), 12), "data", 2, 4,
                      machine=files.load("local"))
     network = plan.network.build()
     silent = Silent(1, Full())
-    with pytest.raises(RunError, match=r"no memory for rank 1's part .*unable.*; plan for more"):
+    with pytest.raises(RunError, match=r"memory for rank 1's part .*unable.*; plan for more"):
         Executor(network, plan, schedule_for(network, plan), silent,  # type: ignore[arg-type]
                  Full(), 1)

@@ -33,7 +33,7 @@ def squares(name: str, shape: Shape) -> dict[str, float]:
     return {layer.name: initial_deviation(network, layer) ** 2 for layer in network.weighted}
 
 
-def test_layers_that_widen_start_by_their_outputs() -> None:
+def test_widening_layers_scale_weights_by_outputs() -> None:
     """He's deviation, by the outputs of a fully connected layer that widens; a tenth in the end."""
     assert squares("lenet5", (1, 8, 8)) == pytest.approx({
         "conv1": 2 / 25, "conv2": 2 / (25 * 6), "fc1": 2 / 120, "fc2": 2 / 120,
@@ -53,7 +53,7 @@ def test_layers_behind_dropout_start_smaller() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "cosmoflow"])
-def test_the_first_loss_is_that_of_a_guess(name: str) -> None:
+def test_the_first_loss_equals_a_random_guess(name: str) -> None:
     """The loss of equal odds, within 15%: the classes start nearly alike."""
     pytest.importorskip("torch", reason="the reference is PyTorch's")
     from tests.reference import Reference

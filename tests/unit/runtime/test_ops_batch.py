@@ -85,7 +85,7 @@ def test_batchnorm_of_the_whole_batch(sample: tuple[int, ...], cuts: tuple[int, 
 
 
 def exchanged(ops: Sequence[Operator], name: str, step: str) -> None:
-    """Do a step on every block and add up its sums over those of the same channels."""
+    """Do a step on every block and add up its sums over blocks of the same channels."""
     for op in ops:
         getattr(op, step)()
     sums: dict[Any, np.ndarray] = {}

@@ -46,7 +46,7 @@ def moments_box(layer: SampleNorm, own: Box, channels: int) -> Box:
 
 
 def exchanged(ops: Sequence[Operator], name: str, step: str, groups: int) -> None:
-    """Do a step on every block and add up its sums over those of the same samples and groups."""
+    """Do a step on every block and add up its sums over blocks of the same samples and groups."""
     total = np.zeros((5, groups, 2))
     places = [tuple(slice(*i) for i in op.ctx.moments) for op in ops]
     for op, place in zip(ops, places, strict=True):
@@ -94,7 +94,7 @@ def test_normalisation_of_each_sample(layer: SampleNorm, sample: tuple[int, ...]
 
 @pytest.mark.parametrize("layer", [GroupNorm("g", groups=3), LayerNorm("l")],
                          ids=lambda layer: layer.name)
-def test_samples_that_lie_apart_in_memory(layer: SampleNorm) -> None:
+def test_samples_may_lie_apart_in_memory(layer: SampleNorm) -> None:
     """Blocks that are parts of larger ones, by channels too."""
     sample = (6, 4, 5)
     x, dy = random(0, (5, *sample), np.float64), random(9, (5, *sample), np.float64)
@@ -125,7 +125,7 @@ def test_a_recomputed_pass_keeps_the_statistics() -> None:
     op.statistics()
     op.forward()
     first = op.blocks.y.copy()
-    op.moments[...], op.blocks.y[...], op.ctx.again = 0, 0, True
+    op.moments[...], op.blocks.y[...], op.ctx.recomputes = 0, 0, True
     op.forward()
     np.testing.assert_array_equal(op.blocks.y, first)
 

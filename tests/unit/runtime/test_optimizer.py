@@ -23,7 +23,7 @@ def test_the_rate_grows_in_the_first_quarter_of_an_epoch() -> None:
     assert rates(SGD(rate=0.8, warmup=0), 32, 16) == pytest.approx(32 * [0.8])
 
 
-def test_short_trainings_have_the_rate_of_long_ones() -> None:
+def test_the_rate_does_not_depend_on_the_length_of_the_training() -> None:
     """The default does not depend on the length: who goes on with more epochs trains alike."""
     assert rates(SGD(), 40, 20) == rates(SGD(), 400, 20)[:40]
 
@@ -49,7 +49,7 @@ def test_one_weird_trick_decays_after_each_quarter() -> None:
 @pytest.mark.parametrize("wrong", [{"rate": -1}, {"momentum": 1}, {"schedule": "step:0"},
                                    {"warmup": -1}, {"rate": math.nan}, {"decay": math.inf},
                                    {"momentum": math.nan}])
-def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="argument "):
         SGD(**wrong)
 

@@ -1,5 +1,5 @@
-"""What a rank keeps of when its steps began: all of a short run, runs of neighbouring iterations of
-a long one.
+"""Start times of steps that a rank keeps: all of a short run, runs of neighboring iterations of a
+long one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from hpcpar.comm.clock_sync import common
 from hpcpar.runtime import reservoir
 from hpcpar.runtime.program import StepTimes
-from hpcpar.runtime.reservoir import TOGETHER, Reservoir
+from hpcpar.runtime.reservoir import GROUP, Reservoir
 from hpcpar.runtime.stamps import Stamps
 
 
@@ -44,7 +44,7 @@ def stamped(iterations: int, steps: int = 3) -> Stamps:
     return out
 
 
-def test_all_of_a_short_run() -> None:
+def test_a_short_run_keeps_all_stamps() -> None:
     out = stamped(50)
     assert out.kept.numbers == list(range(50))
     got = out.arrays()
@@ -58,33 +58,33 @@ def test_all_of_a_short_run() -> None:
     assert clock[0, 0, 0] < clock[0, 1, 0] and (clock[:, :, 1:] == 0).all()
 
 
-def test_arrays_before_the_first_iteration() -> None:
+def test_arrays_are_empty_before_the_first_iteration() -> None:
     assert {name: a.shape for name, a in stamped(0).arrays().items()} == {
         "begin_s": (0,), "seconds": (0, 3), "start_s": (0, 3), "end_s": (0, 3), "wait_s": (0, 3)}
 
 
 @pytest.mark.parametrize("iterations", [41, 100, 1000, 4567])
-def test_bounded_of_a_long_run(iterations: int) -> None:
-    """However long, at most so many, spread over the whole run, in groups of neighbours; a larger
-    reservoir has all that a smaller one has.
+def test_a_long_run_keeps_a_bounded_number_of_stamps(iterations: int) -> None:
+    """However long the run, at most the given number, spread over all of it, in groups of
+    neighbors; a larger reservoir has everything that a smaller one has.
     """
-    most = max(reservoir.FEWEST, 40)
+    most = max(reservoir.MIN_ITERATIONS, 40)
     kept = stamped(iterations, reservoir.KEPT_TIMES // most).kept
     larger: Reservoir[int] = Reservoir(100)
     for i in range(iterations):
         larger.add(i, -i)
-    assert most // 2 - TOGETHER <= len(kept.numbers) <= most and len(larger.numbers) <= 100
-    assert kept.numbers[0] == 0 and kept.numbers[-1] > 0.8 * iterations - TOGETHER * 4
+    assert most // 2 - GROUP <= len(kept.numbers) <= most and len(larger.numbers) <= 100
+    assert kept.numbers[0] == 0 and kept.numbers[-1] > 0.8 * iterations - GROUP * 4
     assert [begin_s for begin_s, _ in kept.values] == [100.0 + n for n in kept.numbers]
     groups = np.split(kept.numbers, np.flatnonzero(np.diff(kept.numbers) > 1) + 1)
-    assert all(len(g) % TOGETHER == 0 for g in groups[:-1])
+    assert all(len(g) % GROUP == 0 for g in groups[:-1])
     gaps = {int(b[0] - a[0]) for a, b in pairwise(groups)}
     assert len(gaps) <= 1
     assert set(kept.numbers) <= set(larger.numbers)
     assert larger.values == [-n for n in larger.numbers]
 
 
-def test_clocks_that_drift_become_one() -> None:
+def test_drifting_clocks_are_aligned() -> None:
     """Readings at the beginning and the end fix what lies between them."""
     true = np.linspace(10.0, 110.0, 11)
     offsets, drifts = np.array([0.0, -7.0, 1e6]), np.array([0.0, 3e-5, -2e-4])

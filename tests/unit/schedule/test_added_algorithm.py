@@ -99,7 +99,7 @@ def test_a_plan_of_an_unknown_one_is_refused() -> None:
         from_json(data, "the plan")
 
 
-def test_commands_load_its_module_before_their_options(tmp_path: Path) -> None:
+def test_commands_load_the_module_before_parsing_options(tmp_path: Path) -> None:
     module = tmp_path / "my_star.py"
     module.write_text("from hpcpar.extend import collective_algorithm\n"
                       "from tests.added import Star\n\ncollective_algorithm(Star)\n")
@@ -114,17 +114,17 @@ def test_commands_load_its_module_before_their_options(tmp_path: Path) -> None:
 
 def test_a_name_is_taken_once(star: None) -> None:
     class Other(Star):
-        """Of this module."""
+        """The algorithm of this module."""
 
-    with pytest.raises(InputError, match=r"algorithm 'star' is in tests\.added already"):
+    with pytest.raises(InputError, match=r"algorithm 'star' is already defined in tests\.added"):
         collective_algorithm(Other)
-    with pytest.raises(InputError, match=r"algorithm 'tree' is in hpcpar\.plan\.plan already"):
+    with pytest.raises(InputError, match=r"'tree' is already defined in hpcpar\.plan\.plan"):
         collective_algorithm(type("Tree", (Star,), {"name": "tree"}))
     collective_algorithm(Star)  # as in a notebook's cell that runs again
 
 
-def test_rings_elsewhere(star: None) -> None:
-    """Collectives that it does not do are those of the cost model."""
+def test_other_collectives_stay_rings(star: None) -> None:
+    """The cost model chooses the algorithm of all other collectives."""
     plan = make_plan(SPEC, "grid:2x2", 4, 8, machine=P100, collectives="star")
     found = {c.kind.value: c.algorithm for c in schedule_for(SPEC.build(), plan).comms if c.group}
     assert found["allreduce"] == "star" and len(set(found.values())) > 1

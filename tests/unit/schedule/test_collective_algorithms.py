@@ -2,8 +2,8 @@
 allows.
 
 A message moves only when both sides have posted it (no buffering), in an arbitrary order of
-members; what is being sent must not change, what is being received must be read or written by
-nobody else. So no schedule here deadlocks or relies on luck.
+members; the sent buffer must not change meanwhile, and nobody else may read or write the receive
+buffer. So no schedule here deadlocks or relies on luck.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Posted:
 
 @dataclass
 class Member:
-    """What the engine keeps of one collective on one rank."""
+    """The engine's state of one collective on one rank."""
 
     wire: np.ndarray
     rounds: list[Round]
@@ -170,13 +170,14 @@ def run(kind: Kind, algorithm: str, segments: int, sizes: tuple[int, ...],
 
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
-def test_results(kind: Kind, algorithm: str, segments: int, p: int) -> None:
+def test_collectives_compute_their_results(kind: Kind, algorithm: str, segments: int,
+                                           p: int) -> None:
     check(kind, algorithm, segments, p)
 
 
 @pytest.mark.parametrize(("p", "inner"), NODES)
 @pytest.mark.parametrize("kind", SYMMETRIC)
-def test_results_by_nodes(kind: Kind, p: int, inner: int) -> None:
+def test_collectives_over_nodes_compute_their_results(kind: Kind, p: int, inner: int) -> None:
     check(kind, "halving", 1, p, inner)
 
 
@@ -221,8 +222,7 @@ def test_reductions_and_broadcasts(kind: Kind, algorithm: str, segments: int, p:
     ("algorithm", "segments", "p", "inner"),
     [(*v[1:], p, 1) for v in VARIANTS if v[0] is Kind.ALLREDUCE for p in MEMBERS]
     + [("halving", 1, p, inner) for p, inner in NODES])
-def test_all_members_get_the_same_bits(algorithm: str, segments: int, p: int, inner: int
-                                       ) -> None:
+def test_all_members_get_identical_bits(algorithm: str, segments: int, p: int, inner: int) -> None:
     simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True,
                              inner=inner)
     first = simulation.members[0].wire
@@ -262,17 +262,17 @@ def sent(kind: Kind, algorithm: str, sizes: tuple[int, ...],
 @pytest.mark.parametrize("p", MEMBERS)
 @pytest.mark.parametrize(("kind", "algorithm", "segments"), VARIANTS)
 def test_counts_of_equal_blocks(kind: Kind, algorithm: str, segments: int, p: int) -> None:
-    """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 turns, trees of ceil(log2 p), and the
+    """Thakur, Rabenseifner and Gropp (2005): rings of p - 1 rounds, trees of ceil(log2 p), and the
     least number of items.
     """
     block = 12
     if kind is Kind.ALLREDUCE and algorithm == "doubling":
         n, power = 12, 1 << (p.bit_length() - 1)
-        turns = power.bit_length() - 1
+        rounds = power.bit_length() - 1
         extra = p - power
-        pairs = [(1, n), (turns + 1, (turns + 1) * n)]
+        pairs = [(1, n), (rounds + 1, (rounds + 1) * n)]
         assert sent(kind, algorithm, (n,) * p,
-                    1) == pairs * extra + [(turns, turns * n)] * (p - 2 * extra)
+                    1) == pairs * extra + [(rounds, rounds * n)] * (p - 2 * extra)
     elif kind is Kind.ALLREDUCE and algorithm == "halving":
         every = sent(kind, algorithm, (block * p,) * p, 1)
         assert {items for _, items in every} == {2 * (p - 1) * block}
@@ -301,9 +301,9 @@ def test_items_of_any_blocks(kind: Kind, algorithm: str, segments: int, p: int) 
 
 
 @pytest.mark.parametrize(("p", "inner"), NODES)
-def test_what_leaves_a_node(p: int, inner: int) -> None:
-    """Of a buffer of n items every member sends 2 n / inner (1 - 1 / nodes) to other nodes, in as
-    many rounds as halving between the nodes alone.
+def test_halving_between_nodes_sends_its_stated_bytes(p: int, inner: int) -> None:
+    """Every member sends 2 n / inner (1 - 1 / nodes) of a buffer of n items to other nodes, in the
+    number of rounds that halving takes between the nodes alone.
     """
     n, nodes = 12 * p, p // inner
     for me in range(p):

@@ -56,7 +56,7 @@ def test_one_rank_communicates_nothing(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("gather", ["lazy", "eager"])
-def test_data_sums_gradients_and_the_loss_only(gather: str) -> None:
+def test_data_parallelism_sums_only_gradients_and_the_loss(gather: str) -> None:
     s = schedule("data", 4, gather)
     assert {c.kind for c in s.comms} == {Kind.ALLREDUCE}
     assert set(kinds(s, Phase.GRADIENT)) == WEIGHTED
@@ -69,8 +69,8 @@ def test_data_sums_gradients_and_the_loss_only(gather: str) -> None:
     ("lazy", {"conv2", "fc1", "fc2", "fc3", "loss"}, Kind.REDUCE_SCATTER),
     ("eager", {"relu1", "relu2", "relu3", "relu4", "loss"}, Kind.ALLREDUCE),
 ])
-def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str],
-                                                  backward: Kind) -> None:
+def test_filter_parallelism_gathers_forward_and_sums_backward(gather: str, forward: set[str],
+                                                              backward: Kind) -> None:
     s = schedule("filter", 4, gather)
     assert kinds(s, Phase.FORWARD) == dict.fromkeys(forward, Kind.ALLGATHER)
     assert kinds(s, Phase.BACKWARD) == dict.fromkeys(WEIGHTED - {"conv1"}, backward)
@@ -78,7 +78,7 @@ def test_filter_gathers_forward_and_sums_backward(gather: str, forward: set[str]
 
 
 def test_lazy_gathering_moves_less() -> None:
-    """What is gathered after pooling is a quarter of what is gathered before it."""
+    """Gathering after pooling moves a quarter of the bytes of gathering before it."""
     lazy, eager = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
                    for g in ("lazy", "eager"))
     assert 4 * items(lazy["conv2"].destination_box(0)) == items(eager["relu1"].destination_box(0))
@@ -119,7 +119,7 @@ def test_one_weird_trick_changes_over_at_the_flatten() -> None:
 
 @pytest.mark.parametrize("overlap", ["none", "gradient", "full"])
 @pytest.mark.parametrize("strategy", whole_sums(4))
-def test_when_results_are_needed(strategy: str, overlap: str) -> None:
+def test_communication_ends_before_its_result_is_needed(strategy: str, overlap: str) -> None:
     s = schedule(strategy, 4, overlap=overlap)
     assert [step.index for step in s.steps] == list(range(len(s.steps)))
     updates = {step.layer: step.index for step in s.steps if isinstance(step, Compute)
@@ -148,7 +148,7 @@ def test_when_results_are_needed(strategy: str, overlap: str) -> None:
     assert split == (halos if overlap == "full" else [])
 
 
-def test_inference_neither_goes_back_nor_updates() -> None:
+def test_inference_has_no_backward_pass_and_no_update() -> None:
     s = lower(NETWORK, make_plan(LENET, "domain:2x2", 4, 8), ring, training=False)
     assert {step.phase for step in s.steps} == {Phase.FORWARD, Phase.LOSS}
     assert kinds(s, Phase.FORWARD) == kinds(schedule("domain:2x2", 4), Phase.FORWARD)
@@ -204,7 +204,7 @@ def boxes_of(pieces: tuple[Piece | Kept, ...],
 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
-def test_both_sides_mean_the_same_box(seed: int, ranks: int) -> None:
+def test_sender_and_receiver_agree_on_the_box(seed: int, ranks: int) -> None:
     for step in lowered(seed, ranks, ring).comms:
         if step.group is not None:
             continue
@@ -223,7 +223,7 @@ def test_both_sides_mean_the_same_box(seed: int, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
-def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
+def test_forward_bytes_are_the_data_that_ranks_lack(seed: int, ranks: int) -> None:
     """Every rank receives exactly the elements that it needs and does not own, once; so none where
     no step is made.
     """
@@ -244,7 +244,7 @@ def test_forward_bytes_are_what_ranks_lack(seed: int, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(("seed", "ranks"), RANDOM)
-def test_gradients_are_summed_over_all_ranks_that_hold_the_weights(seed: int, ranks: int) -> None:
+def test_gradients_are_summed_over_all_ranks_with_the_weights(seed: int, ranks: int) -> None:
     """Those with the same channels of output and input: replicas compute alike, all others hold
     another part of the sum.
     """

@@ -113,7 +113,7 @@ def test_families_have_the_layouts_and_groups_of_their_cases() -> None:
         assert moments_layout(net, alone, norm, 12).largest_items == held
 
 
-def test_features_that_stay_together_are_normalised_together() -> None:
+def test_features_of_one_channel_are_normalised_together() -> None:
     """Groups smaller than a channel's pixels cannot lie on different ranks alone."""
     net = Chain("flat", (3, 2, 2)).add(Conv2d, "conv", out_channels=4, kernel=1)
     net.add(Flatten, "flatten").add(GroupNorm, "norm", groups=8)
@@ -138,5 +138,5 @@ def test_no_normalisation_stands_first_after_the_switch() -> None:
     configs = {layer.name: sample if layer.name in ("input", "conv", "flatten") else channel
                for layer in net.layers} | {"loss": Config(replicas=2)}
     given = Plan(NetworkSpec(net.name, net.image_shape, 4), 2, 8, "owt-b", configs, fc_passes=2)
-    with pytest.raises(InputError, match=r"layer 'norm' .* first after the switch"):
+    with pytest.raises(InputError, match=r"layer 'norm' .* first layer after the switch"):
         require(net, given)

@@ -19,7 +19,7 @@ def at_once(sizes: list[int], alive: list[int]) -> int:
 
 @settings(max_examples=200, deadline=None)
 @given(ARRAYS)
-def test_nothing_overlaps_that_is_alive_together(arrays: list[tuple[int, int]]) -> None:
+def test_arrays_alive_together_never_overlap(arrays: list[tuple[int, int]]) -> None:
     sizes, alive = [a[0] for a in arrays], [a[1] for a in arrays]
     places, total = pack(sizes, alive)
     assert peak(sizes, alive)[0] == at_once(sizes, alive) <= total <= sum(sizes)
@@ -30,7 +30,7 @@ def test_nothing_overlaps_that_is_alive_together(arrays: list[tuple[int, int]]) 
                 assert places[i] + sizes[i] <= places[j] or places[j] + sizes[j] <= places[i]
 
 
-def test_a_stack_of_lives_has_no_gaps() -> None:
+def test_nested_lifetimes_leave_no_gaps() -> None:
     """Outputs of a chain live until their backward step; each gradient lives for two steps: the
     layout is as small as can be.
     """
@@ -41,5 +41,5 @@ def test_a_stack_of_lives_has_no_gaps() -> None:
     assert pack(sizes, alive)[1] <= 1.02 * peak(sizes, alive)[0]
 
 
-def test_nothing() -> None:
+def test_nothing_takes_no_memory() -> None:
     assert pack([], []) == ([], 0) and pack([5], [0]) == ([0], 0)

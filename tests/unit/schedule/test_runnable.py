@@ -1,4 +1,4 @@
-"""What a training cannot do though a plan can say it: one line each; everything else passes."""
+"""Plans that cannot be trained are refused in one line each; every other plan passes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fails(message: str, given: Plan, net: Any = LENET) -> None:
 
 @pytest.mark.parametrize("strategy", [*named(4), "channel", "pipeline:2x2", "pipeline", "owt-b",
                                       "owt-c"])
-def test_every_strategy_is_run(strategy: str) -> None:
+def test_every_strategy_can_be_trained(strategy: str) -> None:
     for options in ({}, {"optimizer": "adam"}, {"batch_norm": "local"}, {"order": "1f1b"}):
         require(LENET, plan(strategy, **options))
     if strategy != "channel":
@@ -50,19 +50,19 @@ def test_reductions_are_allreduced() -> None:
     fails("layer 'conv2' is cut by k", plan("channel", synchronisation="sharded"))
 
 
-def test_fc_passes() -> None:
+def test_fc_passes_can_be_trained() -> None:
     fails("use a multiple of 16", plan("owt-c", batch=24))
     fails("use a multiple of 4", plan("owt-b", batch=30))
     require(LENET, plan("owt-b", batch=28))
     fails("4 FC passes and 2 micro-batches", plan("owt-c", microbatches=2))
     fails("plan 4 FC passes, or use owt-c", plan("owt-b", fc_passes=2))
-    fails("layer 'conv1' lives on 2 of 4 ranks", _with(plan("owt-c"), conv1=Config(n=2)))
+    fails("layer 'conv1' is on 2 of 4 ranks", _with(plan("owt-c"), conv1=Config(n=2)))
     fails(r"layer 'fc2' .* after the switch", _with(plan("owt-c"), fc2=Config(n=4)))
     fails("use the strategy owt", _with(plan("owt-c"), flatten=Config(c=4)))
     fails("use the strategy owt", _with(plan("owt-c"), fc1=Config(replicas=4)))
 
 
-def test_fc_passes_of_other_networks() -> None:
+def test_fc_passes_of_branched_networks_are_checked() -> None:
     resnet = make_plan(NetworkSpec("resnet50", (3, 64, 64), 10), "owt-c", 4, 32)
     require(network("resnet50", (3, 64, 64), 10), resnet)
     inception = NetworkSpec("inception_v3", (3, 80, 80), 10)

@@ -1,4 +1,4 @@
-"""Messages and bytes of all ranks at once, against those of each rank's own messages."""
+"""Messages and bytes of all ranks at once, against each rank's own messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def library(step: Move) -> tuple[str, int]:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 6, 7, 8, 12])
 @pytest.mark.parametrize("choose", [ring, tree, halving, library])
-def test_random_plans_send_what_their_messages_say(choose: Chooser, ranks: int) -> None:
+def test_random_plans_send_the_bytes_of_their_messages(choose: Chooser, ranks: int) -> None:
     rng = np.random.default_rng(ranks)
     for seed in range(8):
         network, batch = (random_unet if seed > 5 else random_network)(seed)
@@ -62,7 +62,7 @@ def test_random_plans_send_what_their_messages_say(choose: Chooser, ranks: int) 
 
 @pytest.mark.parametrize("p", range(2, 18))
 @pytest.mark.parametrize("kind", list(BY_KIND))
-def test_members_of_a_group_send_what_their_rounds_say(kind: Kind, p: int) -> None:
+def test_members_of_a_group_send_the_bytes_of_their_rounds(kind: Kind, p: int) -> None:
     """Uneven and empty blocks, and rings of pieces that some blocks are too small for."""
     rng = np.random.default_rng(p)
     for algorithm, entry in ((name, ALGORITHMS[name]) for name in BY_KIND[kind]):

@@ -89,7 +89,7 @@ def test_stages_are_contiguous_and_hold_every_layer(name: str, count: int) -> No
 
 @pytest.mark.parametrize("name", ["residual", "lenet5", "mlp", "alexnet"])
 @pytest.mark.parametrize("count", range(1, 6))
-def test_the_largest_stage_is_as_small_as_can_be(name: str, count: int) -> None:
+def test_the_largest_stage_is_minimal(name: str, count: int) -> None:
     network = built(name)
     at, per_layer = cuts(network), work(network)
     count = min(count, len(at) - 1)
@@ -110,7 +110,7 @@ def test_random_networks(seed: int) -> None:
         assert max(sums) == pytest.approx(least_largest(per_layer, at, count), rel=1e-12)
 
 
-def test_more_stages_than_places_to_cut() -> None:
+def test_more_stages_than_cuts_are_refused() -> None:
     network = built("residual")
     assert max(stages(network, 4).values()) == 3
     with pytest.raises(InputError, match=r"at most 4 stages, not 5; .*pipeline:4xN"):
@@ -174,10 +174,9 @@ def test_equal_stages_take_paradls_time(p: int, micro: int) -> None:
 
 @pytest.mark.parametrize("hidden", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("micro", [1, 2, 7])
-def test_what_computing_cannot_hide_of_a_message_keeps_both_stages_busy(
-    micro: int, hidden: float) -> None:
-    """The first message each way is waited for as a whole; of every further one each stage has half
-    of what is not hidden to do.
+def test_the_exposed_part_of_a_message_occupies_both_stages(micro: int, hidden: float) -> None:
+    """Stages wait for the whole first message each way; each stage has to do half of the exposed
+    part of every further message.
     """
     line = laid_out(2, micro, [2.0] * 2, [3.0] * 2, 0.25, hidden=hidden)
     assert line.total_s == pytest.approx((1 + micro) * 5.0 + 2 * 0.25 + (micro - 1) * (1 - hidden)
@@ -220,7 +219,7 @@ def test_every_stage_computes_communicates_or_waits(order: str, hidden: float) -
     assert max(line.waits_s) <= 1.25 * (1 + 1e-12)
 
 
-def test_one_forward_one_backward() -> None:
+def test_one_forward_one_backward_order() -> None:
     """In its order the last stage goes backward at once, and takes as long with equal stages."""
     line = laid_out(2, 3, [2.0] * 2, [3.0] * 2, 0.0, order="1f1b")
     assert line.total_s == laid_out(2, 3, [2.0] * 2, [3.0] * 2, 0.0).total_s == 20.0
@@ -230,7 +229,7 @@ def test_one_forward_one_backward() -> None:
                      (17.0, 20.0)]
 
 
-def test_messages_of_a_stage_go_one_after_the_other() -> None:
+def test_a_stages_messages_are_serialized() -> None:
     """Where a message takes longer than the stages compute, the links set the pace."""
     line = laid_out(2, 4, [1.0] * 2, [1.0] * 2, 3.0)
     assert line.total_s == pytest.approx(1.0 + 4 * 3.0 + 1.0 + 1.0 + 4 * 3.0 + 1.0)
@@ -238,8 +237,8 @@ def test_messages_of_a_stage_go_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("strategy", ["pipeline:3x1", "data"])
-def test_micro_batches_are_priced_with_their_own_sizes(strategy: str, order: str) -> None:
-    """Steps are those of the schedule, one by one; a smaller micro-batch computes less."""
+def test_micro_batches_are_priced_by_their_sizes(strategy: str, order: str) -> None:
+    """The steps of the schedule, one by one; a smaller micro-batch computes less."""
     spec = NetworkSpec("alexnet", (3, 67, 67), 20)
     network = spec.build()
     no_launch = replace(MACHINE, device=replace(MACHINE.device, launch_s=0.0))

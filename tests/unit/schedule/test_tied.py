@@ -28,7 +28,7 @@ from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Compute, Op, Phase
 from hpcpar.search.auto import best
 from hpcpar.simulation.price_plan import price
-from tests.unit.cost.test_memory import allocated
+from tests.unit.cost.allocation import allocated
 
 LOCAL = files.load("local")
 
@@ -50,7 +50,7 @@ def planned(net: Network, strategy: str = "data", **options: object) -> Plan:
     return make_plan(NetworkSpec.of(net), strategy, 2, 8, network=net, machine=LOCAL, **options)
 
 
-def test_weights_count_once() -> None:
+def test_tied_weights_count_once() -> None:
     net, whole = network(), network(tied=False)
     assert whole.parameters - net.parameters == 2 * (4 * 4 * 9 + 4)
     assert [layer.name for layer in net.weighted] == ["first", "fc"] == [
@@ -64,7 +64,7 @@ def test_weights_count_once() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["data", "filter", "channel", "spatial"])
-def test_computing_costs_what_it_does_with_weights_of_its_own(strategy: str) -> None:
+def test_tied_weights_do_not_change_compute_time(strategy: str) -> None:
     net, whole = network(), network(tied=False)
     config = planned(net, strategy).configs["third"]
     assert parameters(net, net.by_name["third"], config).largest == parameters(
@@ -86,7 +86,7 @@ def test_memory_is_what_a_run_allocates(strategy: str, options: dict[str, object
     assert price(net, plan, LOCAL).memory_bytes == pytest.approx(largest, rel=rel)
 
 
-def test_plans_that_cut_them_otherwise_are_refused_and_not_chosen() -> None:
+def test_plans_that_cut_tied_layers_differently_are_refused() -> None:
     net = network()
     plan = planned(net)
     require(net, plan)
@@ -98,7 +98,7 @@ def test_plans_that_cut_them_otherwise_are_refused_and_not_chosen() -> None:
 
 
 @pytest.mark.parametrize("kind", [Linear, BatchNorm])
-def test_layers_of_another_kind_or_with_statistics_are_refused(kind: type[Layer]) -> None:
+def test_only_layers_of_one_kind_without_statistics_can_be_tied(kind: type[Layer]) -> None:
     with pytest.raises(InputError, match="only layers of one kind, with weights of one shape"):
         network(kernel=1, padding=0)
     with pytest.raises(InputError, match="uses the weights of 'third', which is not defined"):

@@ -1,4 +1,4 @@
-"""The messages of all ranks in waves, against those of each rank's own exchange."""
+"""The messages of all ranks in waves, against each rank's own exchange."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_waves_hold_the_messages_of_every_exchange(choose: Chooser, ranks: int) 
     ([(0, 1, 0, 0, 5, 0)], [(1, 0, 0, 0, 7, 0)], "rank 0 sends rank 1 5 items"),
     ([(0, 1, 0, 0, 5, 0)] * 2, [(1, 0, 0, 0, 5, 0)], "differ in number"),
 ])
-def test_a_message_without_counterpart_is_named(sends: list[tuple[int, ...]],
-                                                receives: list[tuple[int, ...]],
-                                                told: str) -> None:
+def test_a_message_without_a_counterpart_is_named(sends: list[tuple[int, ...]],
+                                                  receives: list[tuple[int, ...]],
+                                                  told: str) -> None:
     messages = _Messages(*(np.array(rows, np.int64).reshape(-1, 6) for rows in (sends, receives)))
     with pytest.raises(RunError, match=told):
         list(_matched("step 0", messages))

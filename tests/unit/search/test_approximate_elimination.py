@@ -64,7 +64,7 @@ def test_choices_are_as_good_as_the_optimum_on_most_complete_graphs(tiny: None) 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_nodes_that_are_not_fixed_can_be_eliminated(seed: int) -> None:
+def test_nodes_that_are_not_fixed_can_be_eliminated(seed: int) -> None:
     """In graphs with half of all edges, tables stay below the limit in every round."""
     rng = np.random.default_rng(seed)
     sizes = [int(n) for n in rng.integers(10, 30, 24)]

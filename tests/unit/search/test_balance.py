@@ -43,9 +43,8 @@ def stage_sums(network: Network, plan: Plan, seconds: dict[str, Any]) -> list[fl
      (RESNET, "pipeline:3x1", 3, "abci-v100"), (RESNET, "pipeline:2x4", 8, "cori-knl")],
 )
 @pytest.mark.parametrize("microbatches", [2, 8])
-def test_the_slowest_stage_is_as_fast_as_any_cut_lets_it_be(
-    spec: NetworkSpec, strategy: str, ranks: int, preset: str, microbatches: int
-) -> None:
+def test_no_cut_has_a_faster_slowest_stage(spec: NetworkSpec, strategy: str, ranks: int,
+                                           preset: str, microbatches: int) -> None:
     """Against every choice of cuts, by the seconds of the new plan itself; layers are on as many
     ranks as before, cut alike.
     """
@@ -63,7 +62,7 @@ def test_the_slowest_stage_is_as_fast_as_any_cut_lets_it_be(
     assert balanced(network, found, price_family(network, found, machine)) is found
 
 
-def test_seconds_of_layers_are_the_sums_of_their_steps() -> None:
+def test_a_layers_seconds_are_the_sum_of_its_steps() -> None:
     machine = files.load("h100x8")
     network, plan, costs = planned(RESNET, "pipeline:2x2", 4, 32, machine, microbatches=4,
                                    order="1f1b")
@@ -77,7 +76,7 @@ def test_seconds_of_layers_are_the_sums_of_their_steps() -> None:
     assert {row.name: row.compute_s for row in told.layers} == pytest.approx(sums, rel=1e-12)
 
 
-def test_a_plan_without_stages_stays_as_it_is() -> None:
+def test_a_plan_without_stages_is_unchanged() -> None:
     network, plan, costs = planned(RESNET, "data", 4, 32, files.load("h100x8"))
     assert balanced(network, plan, costs) is plan
 

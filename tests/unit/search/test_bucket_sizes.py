@@ -61,13 +61,13 @@ def priced_s(net: Network, plan: Plan, machine: Machine, bucket_bytes: int) -> f
 
 
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_the_time_is_that_of_the_plan_with_this_size(case: int) -> None:
+def test_the_time_equals_the_plans_with_this_bucket_size(case: int) -> None:
     net, plan, machine, size, seconds = problem(case)
     assert priced_s(net, plan, machine, size) == pytest.approx(seconds, rel=1e-12)
 
 
 @given(st.data())
-def test_no_size_that_a_user_may_give_is_faster(data: st.DataObject) -> None:
+def test_no_other_bucket_size_is_faster(data: st.DataObject) -> None:
     net, plan, machine, _, seconds = problem(data.draw(st.sampled_from(range(len(CASES)))))
     near = st.sampled_from(sorted(sizes_of_rows(net))).flatmap(
         lambda size: st.sampled_from([max(0, size - 1), size, size + 1]))
@@ -101,7 +101,7 @@ def test_resnet50_on_1024_ranks_takes_few_large_rings() -> None:
     assert chosen.iteration_s < 0.5 * priced_s(net, chosen.plan, machine, 25 << 20)
 
 
-def test_the_best_plan_is_not_beaten_by_a_size_that_a_user_gives() -> None:
+def test_no_given_bucket_size_beats_the_best_plan() -> None:
     net, machine = network("lenet5"), files.load("p100x4x4")
     spec = NetworkSpec("lenet5", net.image_shape, net.classes)
     best = auto.best(net, spec, 8, 64, machine, bucket_bytes=None)[0]
@@ -112,7 +112,7 @@ def test_the_best_plan_is_not_beaten_by_a_size_that_a_user_gives() -> None:
         assert best.iteration_s <= least_s * (1 + 1e-12)
 
 
-def test_a_bucket_leaves_behind_what_the_next_layer_waits_for() -> None:
+def test_a_bucket_does_not_delay_gradients_that_the_next_layer_needs() -> None:
     """Behind the gradients of the next layer's inputs, and what they move; the last at the end."""
     net, plan, machine, *_ = problem(0)
     costs = price_family(net, replace(plan, bucket_bytes=250_000), machine)

@@ -24,8 +24,8 @@ from tests.unit.search.test_bucket_sizes import sizes_of_rows
      ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
      ("lenet5", 4, "local", {"bucket_bytes": 1 << 16, "gather": "eager"})],
 )
-def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine: str,
-                                                  options: dict[str, Any]) -> None:
+def test_every_candidate_has_the_price_of_its_plan(name: str, ranks: int, machine: str,
+                                                   options: dict[str, Any]) -> None:
     """In both placements, with the gradients of several layers in one bucket as each strategy's
     configurations allow.
     """
@@ -38,7 +38,7 @@ def test_every_candidate_is_the_price_of_its_plan(name: str, ranks: int, machine
         len(loaded.levels) > 1
     )
     for c in found:
-        price = exact if c.priced_alone else closed
+        price = exact if c.exact_costs else closed
         tried = [price(net, plan, loaded) for plan in plans(c, options)]
         least_s = min(p.iteration_s for p in tried if p.fits or not any(p.fits for p in tried))
         assert c.iteration_s == pytest.approx(least_s, rel=1e-12)
@@ -58,7 +58,7 @@ def plans(c: Candidate, options: dict[str, Any]) -> list[Plan]:
             for size in {c.plan.bucket_bytes, *sizes_of_rows(c.task.network)}]
 
 
-def test_a_network_without_features_is_tried_without_strategies_for_them() -> None:
+def test_strategies_for_features_are_skipped_without_features() -> None:
     unet = network("unet", (1, 16, 16))
     names = {parse(name)[0] for name in auto.strategies_to_try(unet, 4, files.load("local"))}
     assert names == {"data", "filter", "spatial", "channel", "grid", "ds", "pipeline"}

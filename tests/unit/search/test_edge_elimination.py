@@ -78,7 +78,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 @settings(max_examples=120, deadline=None)
 @given(problems())
-def test_the_least_sum(problem: Problem) -> None:
+def test_elimination_finds_the_least_sum(problem: Problem) -> None:
     before = [t.copy() for t in (*problem[0], *problem[1].values())]
     total, chosen = solve(*problem)
     assert total == pytest.approx(brute(*problem), rel=1e-12, abs=1e-12)
@@ -87,7 +87,7 @@ def test_the_least_sum(problem: Problem) -> None:
                for a, b in zip(before, (*problem[0], *problem[1].values()), strict=True))
 
 
-def test_an_integer_program_finds_the_same() -> None:
+def test_an_integer_program_agrees() -> None:
     """HiGHS on every kind of graph."""
     pytest.importorskip("scipy")
     from bench.integer_program import integer_program, solve_program
@@ -112,7 +112,7 @@ def test_minimising_in_blocks_changes_nothing(problem: Problem, block: int) -> N
         assert solve(*problem) == whole
 
 
-def test_nothing_to_choose() -> None:
+def test_a_graph_without_choices_is_solved() -> None:
     assert solve([], {}) == (0.0, [])
     assert solve([np.array([3.0])], {}) == (3.0, [0])
 
@@ -181,7 +181,7 @@ def test_series_and_parallel_graphs_fall_to_two_nodes(steps: list[tuple[bool, in
     assert count_eliminations(size, pairs) == Eliminations(size - 2, doubled, 2)
 
 
-def test_what_the_rules_leave() -> None:
+def test_nodes_that_the_rules_leave_are_counted() -> None:
     assert count_eliminations(4, []) == Eliminations(0, 0, 4)
     assert count_eliminations(6, [*SHAPES["complete"][1][1:], (0, 5), (5, 1)]) == Eliminations(
         1, 0, 5

@@ -102,7 +102,7 @@ def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(("what", "options"), CASES[2:4])
-def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, Any]) -> None:
+def test_proposed_changes_can_be_priced(what: tuple[Any, ...], options: dict[str, Any]) -> None:
     chosen, found = explained(*what, **options)
     t, plan = chosen.task, chosen.plan
     assert found.what_ifs == tuple(
@@ -114,7 +114,7 @@ def test_changes_can_be_priced_again(what: tuple[Any, ...], options: dict[str, A
         machine, again = t.machine, plan
         if change.what.startswith("strategy "):
             if "layerwise" not in change.what:
-                named = auto.alone(t, change.what.split()[1])
+                named = auto.price_strategy(t, change.what.split()[1])
                 assert (change.iteration_s == pytest.approx(named.iteration_s, rel=1e-9)
                         and change.fits == named.fits)
             continue
@@ -166,7 +166,7 @@ def test_redundancy() -> None:
     parts hold more.
     """
     whole = terms("lenet5", "data", 1, 64, "local")[1]
-    assert "hold 1 times what one copy" in term(whole, "memory redundancy").remark
+    assert "hold 1 times the size of one copy" in term(whole, "memory redundancy").remark
     assert term(whole, "computation redundancy").seconds == 0.0
     chosen, found = terms("lenet5", "filter", 4, 64, "local")
     expected = sum(
@@ -241,7 +241,7 @@ def test_a_pipelines_communication_adds_up() -> None:
     assert sum(parts) == pytest.approx(chosen.prediction.communication_s)
 
 
-def test_reading_can_be_the_bottleneck() -> None:
+def test_reading_images_can_be_the_bottleneck() -> None:
     chosen, found = terms("lenet5", "data", 4, 64, "local", io_bytes_per_s=1e5)
     assert chosen.iteration_s == chosen.prediction.io_s > 10 * chosen.prediction.compute_s
     assert found.bottleneck != "computing"
@@ -254,7 +254,8 @@ def test_memory_stalling() -> None:
     machine = files.load("local")
     for share, state in ((0.95, "little room"), (1.05, "does not fit")):
         device = replace(machine.device, memory_bytes=int(chosen.prediction.memory_bytes / share))
-        tight = auto.alone(replace(chosen.task, machine=replace(machine, device=device)), "data")
+        task = replace(chosen.task, machine=replace(machine, device=device))
+        tight = auto.price_strategy(task, "data")
         remark = term(terms_of(tight), "memory stalling").remark
         assert remark.startswith(f"{share:.0%}") and state in remark
 

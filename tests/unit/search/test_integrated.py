@@ -21,7 +21,7 @@ ALEXNET = NetworkSpec("alexnet", (3, 224, 224), 1000)
 NETWORK = ALEXNET.build()
 
 
-def test_another_grid_for_fully_connected_layers() -> None:
+def test_fully_connected_layers_may_have_another_grid() -> None:
     assert parse("domain:2x4+8x1") == ("domain", (2, 4, 8, 1))
     assert parse("domain:2x4+8x1/outer") == ("domain", (2, 4, 8, 1))
     configs = configurations(NETWORK, "domain:2x4+8x1", 8)
@@ -46,7 +46,7 @@ def test_impossible_grids_are_refused_in_one_line(strategy: str, told: str) -> N
     assert "\n" not in str(refused.value)
 
 
-def test_every_second_grid() -> None:
+def test_a_star_expands_to_every_second_grid() -> None:
     assert auto.expand("domain:2x2+*/outer", 4) == [
         "domain:2x2+1x4/outer", "domain:2x2+2x2/outer", "domain:2x2+4x1/outer"]
     assert auto.expand("domain:2x4+*", 4) == ["domain:2x4"]
@@ -96,5 +96,5 @@ def test_a_mixed_choice_cuts_every_layer_as_the_one_before() -> None:
             assert configs[layer.name] == before or not before.h > 1
 
 
-def test_most_ranks() -> None:
+def test_the_strategy_has_the_limit_of_layer_wise_plans() -> None:
     assert limit(NETWORK, "integrated", 64) == limit(NETWORK, "layerwise", 64)

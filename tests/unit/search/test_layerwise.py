@@ -35,6 +35,7 @@ from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, table_search
 from hpcpar.search.candidates import priced
+from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.table_search import Search
 from hpcpar.simulation.price_plan import price
 from tests.strategies import named
@@ -159,14 +160,14 @@ def test_the_optimum_within_a_memory_limit(name: str, ranks: int, batch: int, ma
     assert found.best(high).exact and found.best(high).objective_s == fastest.objective_s
 
 
-def test_where_nothing_fits_the_smallest_is_given() -> None:
+def test_the_smallest_plan_is_returned_if_nothing_fits() -> None:
     found = search("chain", 4, 64, "p100x4x4")
     held = everything(found)[1]
     best = found.best(float(held.min()) - 1)
     assert best.bytes == held.min() and not best.exact and best.bound_s == 0.0
 
 
-def test_the_limit_is_the_devices_memory() -> None:
+def test_the_memory_limit_defaults_to_the_device() -> None:
     found = search("chain", 2, 8, "local")
     assert found.best().plan.configs == found.best(found.machine.device.memory_bytes).plan.configs
 
@@ -183,8 +184,8 @@ def test_pruning_keeps_the_optimum(name: str, ranks: int, batch: int, machine: s
     assert pruned.kept < whole.kept == whole.configurations == pruned.configurations
 
 
-def test_pruning_keeps_what_fits() -> None:
-    """A limit between the least memory of the whole space and that of the fastest plan."""
+def test_pruning_keeps_plans_that_fit() -> None:
+    """A limit between the least memory of the whole space and the fastest plan's memory."""
     whole, pruned = search("lenet5", 8, 16, "p100x4x4"), search("lenet5", 8, 16, "p100x4x4", few=32)
     for part in (0.0, 0.1, 0.3):
         low = whole.smallest().bytes
@@ -229,7 +230,7 @@ def test_options_reach_the_plan() -> None:
 
 
 def test_hidden_sums_of_gradients_are_not_counted() -> None:
-    """With all of them hidden the optimum is that of the tables without them."""
+    """With all sums hidden, the optimum is the one of the tables without sums."""
     found = search("chain", 4, 64, "p100x4x4")
     seconds, _ = everything(found)
     free = sum(
@@ -280,7 +281,8 @@ def test_the_best_of_all_includes_the_layer_wise_plan() -> None:
 
 
 # -- the command -----------------------------------------------------------------------------------
-def test_the_commands_document_and_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_prints_json_and_writes_the_plan(capsys: pytest.CaptureFixture[str],
+                                                     tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     args = ["plan", "--network", "lenet5", "--ranks", "4", "--batch", "64", "--strategy",
             "layerwise", "-o", str(path)]
@@ -318,7 +320,7 @@ def test_a_residual_network_is_searched(capsys: pytest.CaptureFixture[str]) -> N
     assert found["search"]["objective_s"] == pytest.approx(found["search"]["bound_s"], rel=1e-12)
 
 
-def test_a_calibrated_machine_offers_what_was_measured() -> None:
+def test_a_calibrated_machine_offers_measured_configurations() -> None:
     """Measured times ten times a roofline's: configurations that were not measured look fast, and
     are left alone.
     """
@@ -332,8 +334,8 @@ def test_a_calibrated_machine_offers_what_was_measured() -> None:
                 work = load.of(step)
                 table[work.key] = 10 * float(roofline_s(machine, replace(work, fraction=1.0)))
     calibrated = replace(machine, compute=table)
-    best, _ = auto.layerwise(net, spec(net), 4, 16, calibrated, overlap="none")
+    problem = auto.task(net, spec(net), 4, 16, calibrated, overlap="none")
+    best = plan_layerwise(problem).candidate
     assert best.prediction.measured_compute == pytest.approx(1.0)
-    others = priced(auto.task(net, spec(net), 4, 16, calibrated, overlap="none"),
-                    names(4, calibrated))
+    others = priced(problem, names(4, calibrated))
     assert best.iteration_s <= min(c.iteration_s for c in others) * (1 + 1e-12)

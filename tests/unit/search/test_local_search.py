@@ -16,6 +16,7 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, of_plan
+from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search
 from hpcpar.simulation.price_plan import price
@@ -37,7 +38,7 @@ def searched(name: str, ranks: int, batch: int, machine: Machine,
      ("alexnet", 4, 128, "p100x4x4", 1.005), ("lenet5", 6, 96, "h100x8", 1.0),
      ("alexnet", 2, 16, "cori-knl", 1.0)],
 )
-def test_changes_make_plans_faster_in_time(name: str, ranks: int, batch: int, preset: str,
+def test_changes_make_the_timeline_shorter(name: str, ranks: int, batch: int, preset: str,
                                            gain: float) -> None:
     """Never slower than any optimum of a sum, and as fast as it says when priced alone."""
     machine = files.load(preset)
@@ -48,24 +49,24 @@ def test_changes_make_plans_faster_in_time(name: str, ranks: int, batch: int, pr
     assert found.iteration_s == pytest.approx(
         price(search.network, found.plan, machine).iteration_s, rel=1e-12
     )
-    best, _ = auto.layerwise(search.network, search.plan.network, ranks, batch, machine)
+    best = plan_layerwise(start.task).candidate
     assert best.iteration_s <= min(optima[i].iteration_s for i in (0, 4, 8))
 
 
-def test_parts_of_hidden_sums_around_the_best_are_tried() -> None:
+def test_plans_near_the_best_are_tried_with_partly_hidden_sums() -> None:
     """On four nodes, of AlexNet's sums of gradients more than half but not all are hidden: 9%
     between the optima.
     """
     machine = files.load("p100x4x4")
     search, optima = searched("alexnet", 16, 256, machine)
     seconds = [c.iteration_s for c in optima]
-    chosen, found = auto.layerwise(search.network, search.plan.network, 16, 256, machine)
+    chosen, found, _ = plan_layerwise(optima[0].task)
     assert chosen.iteration_s <= min(seconds) < 0.95 * min(seconds[0], seconds[4], seconds[8])
-    # what is told of the search is the plain sum's
+    # the search reports the plain sum
     assert found.objective_s == search.best().objective_s
 
 
-def test_what_fits_stays_so() -> None:
+def test_plans_that_fit_still_fit() -> None:
     """Moves that need more than the device's memory are not made."""
     machine = files.load("k80x16")
     search, optima = searched("alexnet", 8, 256, machine)
@@ -79,7 +80,7 @@ def test_what_fits_stays_so() -> None:
     assert free.memory_bytes > limit and found.iteration_s > free.iteration_s
 
 
-def test_a_plan_outside_of_the_space_stays_as_it_is() -> None:
+def test_a_plan_outside_the_space_is_unchanged() -> None:
     """Three parts do not divide four ranks."""
     machine = files.load("local")
     search, optima = searched("lenet5", 4, 64, machine)
@@ -91,7 +92,7 @@ def test_a_plan_outside_of_the_space_stays_as_it_is() -> None:
     assert improve(search, other) is other
 
 
-def test_a_plan_that_was_not_measured_stays_as_it_is() -> None:
+def test_an_unmeasured_plan_is_unchanged() -> None:
     """On a calibrated machine the tables have measured configurations alone."""
     machine = files.load("local")
     search, optima = searched("lenet5", 4, 64, machine)

@@ -11,7 +11,7 @@ from hpcpar.simulation.noise import Noise
 from hpcpar.simulation.simulate import Simulator
 
 
-def test_the_choice_has_the_least_95th_percentile_of_those_that_are_as_fast() -> None:
+def test_the_choice_has_the_least_95th_percentile_among_the_fastest() -> None:
     found = hpcpar.plan("alexnet", 32, 2048, "h100x8", robust=0.2)
     fastest_s = min(c.iteration_s for c in found.candidates if c.fits)
     near = {c.strategy for c in found.candidates if c.fits
@@ -39,6 +39,6 @@ def test_without_jitter_the_fastest_is_taken() -> None:
 @pytest.mark.parametrize(("ranks", "jitter", "told"), [
     (4, "measured", "local has no measured jitter"), (4, 2, "a number from 0 to 1"),
     (1 << 18, 0.1, "plan without --robust")])
-def test_what_is_not_possible_is_refused(ranks: int, jitter: float | str, told: str) -> None:
+def test_impossible_options_are_refused(ranks: int, jitter: float | str, told: str) -> None:
     with pytest.raises(hpcpar.InputError, match=told):
         hpcpar.plan("lenet5", ranks, ranks, "local", robust=jitter)

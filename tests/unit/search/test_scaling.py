@@ -50,18 +50,19 @@ SCALES = [scale(1, 1000, 1.0, 1.0, TOO_LARGE), scale(2, 520, 0.96, 1.04), scale(
      ({"efficiency": 0.5, "node_hours": 1.2}, 4),
      ({"efficiency": 0.9, "node_hours": 2.0, "deadline_s": 600}, 2)],
 )
-def test_the_choice(condition: dict[str, float], ranks: int | None) -> None:
+def test_the_choice_meets_deadline_or_budget(condition: dict[str, float],
+                                             ranks: int | None) -> None:
     for scales in (SCALES, SCALES[::-1]):
         found = best_ranks(scales, **condition)
         assert (found.ranks if found else None) == ranks
 
 
-def test_of_equal_costs_the_fastest_meets_a_deadline() -> None:
+def test_the_fastest_of_equal_costs_meets_the_deadline() -> None:
     found = best_ranks([scale(2, 500, 1.0, 1.0), scale(4, 250, 1.0, 1.0)], deadline_s=600)
     assert found is not None and found.ranks == 4
 
 
-def test_nothing_fits() -> None:
+def test_there_is_no_choice_if_nothing_fits() -> None:
     assert best_ranks([]) is None and best_ranks(SCALES[:1]) is None
 
 
@@ -88,7 +89,7 @@ def test_efficiency_time_and_node_hours() -> None:
 
 def test_a_single_rank_is_fully_efficient() -> None:
     wanted = task(1, 32)
-    alone = auto.alone(wanted, "data")
+    alone = auto.price_strategy(wanted, "data")
     (found,) = scaling([alone], 32, 1.0, alone.iteration_s / 32)
     assert found.efficiency == pytest.approx(1.0) and found.run_s == pytest.approx(
         alone.iteration_s)

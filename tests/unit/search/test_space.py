@@ -107,7 +107,7 @@ def test_contents(name: str, ranks: int, batch: int, reductions: bool) -> None:
         assert {row for row in degrees if row[4] == row[6] == 1} == every
 
 
-def test_one_config_and_find_agree() -> None:
+def test_one_and_find_agree() -> None:
     net = network("lenet5")
     spaces = Spaces(net, 8, 16, files.load("p100x4x4"))
     space = spaces.of(net.by_name["conv2"])
@@ -136,7 +136,7 @@ def test_one_config_and_find_agree() -> None:
     ({"placement": "sideways"}, "placement 'sideways': use one of inner, outer"),
     ({"placement": 1}, "placement '1': use one of inner, outer"),
 ])
-def test_what_is_no_configuration(options: dict[str, Any], said: str) -> None:
+def test_impossible_configurations_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         Config(**options)
 
@@ -210,7 +210,7 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
             assert at is not None, (strategy, unit.name, str(config))
             found += 1
             for layer in unit.layers[1:]:
-                # what is gathered before an elementwise layer is gathered behind it in the space
+                # a gather before an elementwise layer stands behind it in the space
                 mine, behind = configs[layer.name], unit.space.one(at, behind=True)
                 gathered = config.replicas == 1 < mine.replicas
                 assert gathered or mine == replace(behind, placement=placement), (
@@ -223,7 +223,7 @@ def test_named_strategies_are_in_the_space(name: str, ranks: int) -> None:
     assert found > len(made)
 
 
-def test_numbers_of_ranks_with_many_divisors_are_thinned_out() -> None:
+def test_many_divisors_are_thinned_out() -> None:
     """Named strategies stay in the space: cuts of two kinds are not thinned out."""
     machine, net = files.load("abci-v100"), builtin.network("resnet50")
     sizes = {ranks: len(Spaces(net, ranks, 32 * ranks, machine).of(net.layers[1]))

@@ -159,13 +159,13 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 
 
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
-    """What all arrays of a plan take, each in a place of its own."""
+    """Bytes of all arrays of a plan, each in a place of its own."""
     out = outline(net, plan, chooser(found.machine, plan.collectives))
     network_model = NetworkModel(found.machine, priced.get("contention"))
     moved = {}
     for step in out.steps:
         if isinstance(step, Move):
-            t = traffic(step, found.machine, network_model, plan.ranks)
+            t = traffic(step, network_model, plan.ranks)
             moved[step.key] = t.through_bytes
     parts = [layer_memory(net, plan, layer) for layer in net.layers]
     parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs
@@ -196,7 +196,7 @@ def test_tables_follow_the_options(options: dict[str, Any]) -> None:
     check(search("residual", 8, 16, "p100x4x4", **options))
 
 
-def test_tables_follow_what_movements_were_measured_to_take() -> None:
+def test_tables_follow_measured_movements() -> None:
     found = search("lenet5", 4, 16, "p100x4x4")
     known = tuple(Factors(level.name, kind, "direct", (100.0, 1e5), (3.0, 0.5))
                   for level in found.machine.levels
@@ -214,7 +214,7 @@ def test_tables_follow_a_given_contention() -> None:
 
 
 def test_hideable_is_the_sum_of_gradients() -> None:
-    """What backpropagation may hide is what the schedule calls the gradients' exchange."""
+    """Backpropagation may hide the steps that the schedule calls the gradients' exchange."""
     found = search("residual", 4, 8, "p100x4x4")
     places = [min(1, len(u.space) - 1) for u in found.units]
     single = {layer.name: u.space.one(places[n], i > 0) for n, u in enumerate(found.units)
@@ -225,7 +225,7 @@ def test_hideable_is_the_sum_of_gradients() -> None:
                                      rel=1e-12) and hideable > 0
 
 
-def test_units_join_elementwise_layers_to_the_one_before() -> None:
+def test_units_join_elementwise_layers_to_the_layer_before() -> None:
     found = search("residual", 2, 4, "local")
     names = [[layer.name for layer in unit.layers] for unit in found.units]
     assert names[:3] == [["input"], ["stem", "stem.norm", "stem.relu"],

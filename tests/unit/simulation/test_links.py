@@ -39,7 +39,7 @@ def test_rates_are_max_min_fair(data: st.DataObject) -> None:
 
 
 def rates(senders: list[int], receivers: list[int], links: float) -> np.ndarray:
-    """GB/s of messages on p100x4x4 whose nodes have so many links of 12.5 GB/s."""
+    """GB/s of messages on p100x4x4 whose nodes have this number of links of 12.5 GB/s."""
     machine = files.load("p100x4x4")
     node, network = machine.levels
     machine = replace(machine, levels=(node, replace(network, links=links)))
@@ -58,7 +58,7 @@ def test_messages_that_enter_a_node_together_share_its_links() -> None:
     assert rates([0, 4], [8, 9], 1.0) == pytest.approx([6.25, 6.25])
 
 
-def test_what_a_full_link_leaves_goes_to_others() -> None:
+def test_bandwidth_left_by_a_full_link_goes_to_others() -> None:
     """Ranks 0 to 2 send to node 1, and rank 8 to node 1, too: four flows share what enters it; a
     fifth, from node 0 to node 3, gets what the three leave of node 0's links.
     """
@@ -68,6 +68,6 @@ def test_what_a_full_link_leaves_goes_to_others() -> None:
         [12.5 / 3, 12.5 / 3, 12.5 / 3, 12.5 * 2 / 3])
 
 
-def test_messages_inside_a_node_do_not_share() -> None:
+def test_messages_inside_a_node_do_not_share_links() -> None:
     inside = rates([0, 1], [1, 2], 1.0)
     assert inside == pytest.approx([20.0, 20.0])

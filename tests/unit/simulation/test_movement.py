@@ -144,7 +144,7 @@ def copies(step: Comm, ranks: int, machine: Machine, factor: float) -> np.ndarra
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 7, 8, 12])
 @pytest.mark.parametrize("choose", [ring, tree, halving])
-def test_ranks_wait_for_whom_they_wait_for(choose: Chooser, ranks: int) -> None:
+def test_ranks_wait_only_for_their_partners(choose: Chooser, ranks: int) -> None:
     rng, links = np.random.default_rng(ranks), LinkRates(MACHINE)
     for seed in range(4):
         network, batch = random_network(seed)
@@ -160,7 +160,7 @@ def test_ranks_wait_for_whom_they_wait_for(choose: Chooser, ranks: int) -> None:
                                            err_msg=f"{step.label} {step.algorithm}")
 
 
-def test_the_library_s_collective_ends_for_all_of_its_group_at_once() -> None:
+def test_a_library_collective_ends_at_once_for_its_group() -> None:
     network, batch = random_network(0)
     rng = np.random.default_rng(0)
     steps = lower(network, random_plan(network, batch, 4, rng),

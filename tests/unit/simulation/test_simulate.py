@@ -44,7 +44,7 @@ def play(plan: Plan, machine: Machine, noise: Noise = QUIET, repeats: int = 1) -
 
 
 def off(plan: Plan, machine: Machine) -> float:
-    """Simulated time over that of the closed forms, less one."""
+    """Simulated time over the time of the closed forms, less one."""
     predicted = price(plan.network.build(), plan, machine).timeline.total_s
     return play(plan, machine).mean_s / predicted - 1
 
@@ -58,8 +58,8 @@ def alike(strategy: str) -> bool:
 
 @pytest.mark.parametrize(("spec", "ranks", "machine"), [
     (EVEN, 4, LOCAL), (EVEN, 4, DRIVEN), (EVEN, 4, MEASURED), (RESNET, 8, LOCAL)])
-def test_without_noise_it_is_the_prediction(spec: NetworkSpec, ranks: int,
-                                            machine: Machine) -> None:
+def test_the_simulation_without_noise_equals_the_prediction(spec: NetworkSpec, ranks: int,
+                                                            machine: Machine) -> None:
     """To rounding where all ranks do the same; else to half a percent."""
     for strategy in named(ranks):
         plan = plan_of(spec, strategy, ranks, 64, machine)
@@ -97,8 +97,8 @@ def test_groups_that_span_nodes_take_their_predicted_time(name: str, ranks: int)
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8, 12, 24, 48])
 @pytest.mark.parametrize("name", ["p100x4x4", "h100x8"])
-def test_a_prediction_on_few_ranks_is_the_simulation(name: str, ranks: int) -> None:
-    """Of every strategy, algorithm and synchronisation, in nodes that are full or not."""
+def test_predictions_on_few_ranks_equal_the_simulation(name: str, ranks: int) -> None:
+    """Every strategy, algorithm and synchronisation, in nodes that are full or not."""
     machine = files.load(name)
     every: list[dict[str, object]] = [
         {"collectives": "ring"}, {"collectives": "tree"}, {"collectives": "halving"},
@@ -160,7 +160,7 @@ def test_a_slow_rank_holds_all_others_up() -> None:
     assert slow.exposed_s[2] < slow.exposed_s[0]
 
 
-def test_jitter_costs_more_the_more_often_ranks_wait_for_each_other() -> None:
+def test_jitter_costs_more_where_ranks_wait_more_often() -> None:
     """`data` waits once an iteration, `filter` in every layer."""
     lost = {}
     for strategy in ("data", "filter"):
@@ -173,7 +173,7 @@ def test_jitter_costs_more_the_more_often_ranks_wait_for_each_other() -> None:
     assert 0 < lost["data"] < lost["filter"]
 
 
-def test_jitter_keeps_a_step_s_mean_and_follows_from_the_seed() -> None:
+def test_jitter_keeps_a_steps_mean_and_follows_the_seed() -> None:
     plan = plan_of(EVEN, "data", 4, 64)
     quiet = play(plan, LOCAL)
     noisy, again, other = (play(plan, LOCAL, Noise(0.1, seed=seed), 60) for seed in (1, 1, 2))
@@ -184,20 +184,20 @@ def test_jitter_keeps_a_step_s_mean_and_follows_from_the_seed() -> None:
 
 @pytest.mark.parametrize(("unit", "told"), [
     ("rank8", "rank7"), ("node2", "node1"), ("node", "node1"), ("rack0", "node1")])
-def test_a_unit_that_is_not_there_is_refused(unit: str, told: str) -> None:
+def test_an_unknown_unit_is_refused(unit: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         slow_ranks(files.load("p100x4x4"), 8, {unit: 1.5})
 
 
-def test_a_slow_node_is_all_of_its_ranks() -> None:
+def test_a_slow_node_slows_all_of_its_ranks() -> None:
     factors = slow_ranks(files.load("p100x4x4"), 8, {"node1": 1.5, "rank7": 2.0})
     assert factors is not None
     assert factors.tolist() == [1, 1, 1, 1, 1.5, 1.5, 1.5, 3]
 
 
-def test_all_messages_of_1024_ranks_are_those_of_the_schedule() -> None:
-    """Every send meets its receive (else playing them fails), and every rank sends what is
-    predicted.
+def test_all_messages_of_1024_ranks_match_the_schedule() -> None:
+    """Every send meets its receive (else playing them fails), and every rank sends the predicted
+    bytes.
     """
     machine = files.load("abci-v100")
     plan = plan_of(NetworkSpec("alexnet", (3, 227, 227), 1000), "grid-fc:4x256", 1024, 1024,

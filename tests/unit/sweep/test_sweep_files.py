@@ -48,7 +48,7 @@ def out(first: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(first, tmp_path / "out"))
 
 
-def test_a_sweep_of_a_network_of_the_program(out: Path) -> None:
+def test_a_network_object_can_be_swept(out: Path) -> None:
     assert study.load(str(out)).spec.build() == own()
     assert {case.name for case in sweep_report(str(out)).states} == {"data-p1-b8", CASE}
     status = folder.read_status(str(out / "cases" / CASE))
@@ -87,8 +87,8 @@ def test_a_sweep_of_a_network_of_the_program(out: Path) -> None:
     ("cases/CASE/plan.json", ["ranks"], None, "'ranks': expected a whole number, found null"),
     ("cases/CASE/plan.json", ["configs"], [], "'configs': expected a table"),
 ])
-def test_what_is_wrong_is_named_on_one_line(out: Path, file: str, path: list[Any], value: object,
-                                            message: str) -> None:
+def test_faults_are_named_on_one_line(out: Path, file: str, path: list[Any], value: object,
+                                      message: str) -> None:
     at = out / file.replace("CASE", CASE)
     data = json.loads(at.read_text())
     if path == ["same_as"]:
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_named_on_one_line(out: Path, file: str, path: list[Any
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"[" * 10**6, b"NaN", b"{}"])
-def test_files_that_are_no_state(out: Path, text: bytes) -> None:
+def test_other_files_are_refused_as_state(out: Path, text: bytes) -> None:
     for file in ("study.json", f"cases/{CASE}/status.json", f"cases/{CASE}/prediction.json"):
         kept = (out / file).read_bytes()
         (out / file).write_bytes(text)

@@ -69,8 +69,8 @@ def options(tmp_path: Path, text: str, **given: Any) -> BatchOptions:
     ("pbs-openmpi", "pbs", "cpu", 'mpi = "openmpi"\nranks_per_node = 4\n', False),
     ("flux-openmpi", "flux", "cpu", 'mpi = "pmix"\nnodes = 2\n', False),
 ])
-def test_scripts_are_as_they_were(tmp_path: Path, name: str, system: str, device: str, toml: str,
-                                  one: bool) -> None:
+def test_scripts_equal_the_recorded_ones(tmp_path: Path, name: str, system: str, device: str,
+                                         toml: str, one: bool) -> None:
     asked, study = options(tmp_path, toml), replace(
         STUDY, device=device, transport="direct" if device == "gpu" else "staged")
     job = scripts.jobs(SMALL + LARGE, one)[-1]
@@ -134,7 +134,7 @@ def test_jobs_by_size_or_one_for_all() -> None:
     assert scripts.jobs([], True) == []
 
 
-def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> None:
+def test_every_case_leaves_its_status_and_runs_once(tmp_path: Path) -> None:
     """The script's function, with a launcher that fails once: the next case runs, both leave their
     status, none runs twice.
     """
@@ -160,7 +160,7 @@ def test_a_case_ends_in_its_folder_whatever_happens_to_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["a b", "it's", '"', "$(touch bad)", "`touch bad`", "x; touch bad",
                                   "a\\b", "# x", "&", "*"])
-def test_names_in_a_script_are_words_and_nothing_else(tmp_path: Path, name: str) -> None:
+def test_names_in_a_script_are_quoted(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     study = replace(STUDY, out=str(folder), data=f"{name}.h5")
     (folder / "cases" / SMALL[0].name).mkdir(parents=True)
@@ -223,7 +223,7 @@ def test_wrong_options_are_named(tmp_path: Path, toml: str, said: str) -> None:
         options(tmp_path, toml)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read batch options .*none\.toml"):
         batch_options.read(str(tmp_path / "none.toml"), {})
 
@@ -232,11 +232,11 @@ def test_a_missing_file(tmp_path: Path) -> None:
     ("text", "seconds"),
     [("0:05:00", 300), ("0:01:30", 90), ("02:00:00", 7200), ("48:00:07", 172807)],
 )
-def test_times_in_seconds(text: str, seconds: float) -> None:
+def test_times_are_read(text: str, seconds: float) -> None:
     assert batch_options.seconds(text) == seconds
 
 
-def test_ready_scripts_are_shell() -> None:
+def test_scripts_are_valid_shell() -> None:
     ready = sorted(JOBS.iterdir())
     assert {"mpirun.sh", "train.sh", *READY.values()} <= {p.name for p in ready}
     for path in ready:
@@ -270,14 +270,14 @@ def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
     assert "#SBATCH --time=00:30:00\n" in given and "02:10" not in given
 
 
-def test_options_win_over_the_machine_s_nodes() -> None:
+def test_options_override_the_machines_nodes() -> None:
     machine = files.load("p100x4x4")
     assert BatchOptions(nodes=3).on(machine) == BatchOptions(nodes=3)
     assert BatchOptions(ranks_per_node=2).on(machine) == BatchOptions(ranks_per_node=2)
     assert BatchOptions().on(files.load("local")) == BatchOptions()
 
 
-def test_the_site_s_options_come_first(tmp_path: Path) -> None:
+def test_the_sites_options_come_first(tmp_path: Path) -> None:
     site = ("site.toml", {"account": "m1", "partition": "cpu", "ranks_per_node": 4,
                           "modules": ["python"]})
     (tmp_path / "s.toml").write_text('partition = "gpu"\nmodules = ["cuda"]\n')

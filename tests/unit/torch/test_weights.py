@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_weights_come_back_as_they_went(folder: Path) -> None:
+def test_weights_survive_a_round_trip(folder: Path) -> None:
     network = ["--network", "weights_model.py:net"]
     assert main(["weights", "from-torch", "before.pt", "weights.h5", *network]) == 0
     assert main(["weights", "to-torch", "weights.h5", "after.pt", *network]) == 0
@@ -47,8 +47,8 @@ def test_weights_come_back_as_they_went(folder: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_state_is_written_whole_and_over_states_alone(
-        folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_state_replaces_only_states(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
     network = ["--network", "weights_model.py:net"]
     assert main(["weights", "from-torch", "before.pt", "weights.h5", *network]) == 0
     np.savez("mine.npz", a=np.zeros(2))  # a ZIP archive, too
@@ -67,7 +67,7 @@ def test_a_state_is_written_whole_and_over_states_alone(
     assert Path("after.pt").read_bytes() == before
 
 
-def test_a_checkpoint_has_our_shapes(folder: Path) -> None:
+def test_a_checkpoint_has_hpcpars_shapes(folder: Path) -> None:
     """A transposed convolution's weight is [out, in / groups, ...] in checkpoints."""
     assert main(["weights", "from-torch", "before.pt", "weights.h5", "--network",
                  "weights_model.py:net"]) == 0
@@ -77,7 +77,8 @@ def test_a_checkpoint_has_our_shapes(folder: Path) -> None:
     assert (rows["params/weight"][4, 1] == theirs[3, 1]).all()
 
 
-def test_what_does_not_fit_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_states_that_do_not_fit_are_refused(folder: Path,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"other": torch.zeros(1)}, "other.pt")
     assert main(["weights", "from-torch", "other.pt", "weights.h5", "--network",
                  "weights_model.py:net"]) == 2

@@ -65,7 +65,7 @@ def fails(message: str, call: Any, *args: Any) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 3, 7])
-def test_rows_of_any_split_make_the_tensors(path: str, parts: int) -> None:
+def test_rows_of_any_split_make_whole_tensors(path: str, parts: int) -> None:
     params, states = tensors(NET, 0), moments(NET)
     for layer in NET.weighted:
         rows = len(params[f"{layer.name}/bias"])
@@ -80,14 +80,14 @@ def test_rows_of_any_split_make_the_tensors(path: str, parts: int) -> None:
                 assert np.array_equal(parts_of, states[f"{layer.name}/{name}{suffix}"])
 
 
-def test_state(path: str) -> None:
+def test_a_checkpoint_keeps_the_state(path: str) -> None:
     got = checkpoint.check(path, NET, ADAM)
     assert got.state == state() and not got.faults
     with h5py.File(path) as f:
         assert f["state"].attrs["hpcpar_version"] == hpcpar.__version__
 
 
-def test_without_bias_and_state(tmp_path: Path) -> None:
+def test_a_checkpoint_may_lack_bias_and_state(tmp_path: Path) -> None:
     out = save(tmp_path / "c.h5", [("fc/weight", np.ones((4, 2)))])
     rows = checkpoint.resume_rows(out, "fc", 1, 3, np.float32, NAMES)
     assert list(rows) == ["params/weight"] and rows["params/weight"].shape == (2, 2)
@@ -103,7 +103,7 @@ def test_running_statistics(tmp_path: Path) -> None:
     assert np.array_equal(rows["params/running_variance"], variance[1:3])
 
 
-def test_the_newest_stay(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_stay(tmp_path: Path) -> None:
     other = tmp_path / "c.stepping.h5"
     other.touch()
     for step in (5, 10, 15, 15, 20):
@@ -141,7 +141,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(path: str) -> None:
     assert found > 100
 
 
-def test_what_is_missing_is_named_and_may_be_left_out(path: str) -> None:
+def test_missing_tensors_are_named_and_may_be_skipped(path: str) -> None:
     with h5py.File(path, "a") as f:
         del f["optimizer/conv2"]
         f["params/fc1"].move("bias", "other")
@@ -158,7 +158,7 @@ def test_what_is_missing_is_named_and_may_be_left_out(path: str) -> None:
         assert "step" in checkpoint.check(path, NET, ()).faults["state"]
 
 
-def test_bad_files(path: str, tmp_path: Path) -> None:
+def test_bad_files_are_refused(path: str, tmp_path: Path) -> None:
     fails("does not exist", checkpoint.check, str(tmp_path / "none.h5"), NET, ("",))
     cut = tmp_path / "cut.h5"
     cut.write_bytes(Path(path).read_bytes()[:-300])
@@ -172,7 +172,7 @@ def test_bad_files(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.full(6, b"x"), None])
-def test_a_tensor_of_no_numbers_is_refused(path: str, value: Any) -> None:
+def test_a_tensor_without_numbers_is_refused(path: str, value: Any) -> None:
     with h5py.File(path, "a") as f:
         del f["optimizer/conv1/bias"]
         if value is None:  # nothing was ever written into it
@@ -182,14 +182,14 @@ def test_a_tensor_of_no_numbers_is_refused(path: str, value: Any) -> None:
     fails("optimizer/conv1/bias", checkpoint.resume_rows, path, "conv1", 0, 6, "f4", NAMES)
 
 
-def test_another_network(path: str) -> None:
-    fails("has network lenet5, the plan network mlp", checkpoint.check, path,
+def test_a_checkpoint_of_another_network_is_refused(path: str) -> None:
+    fails("has network lenet5, but the plan has network mlp", checkpoint.check, path,
           network("mlp", (1, 8, 8), 10), 1)
-    fails(r"shape \(1, 8, 8\), the plan shape \(1, 28, 28\)", checkpoint.check, path,
+    fails(r"shape \(1, 8, 8\), but the plan has shape \(1, 28, 28\)", checkpoint.check, path,
           network("lenet5"), 1)
-    fails("classes 10, the plan classes 4", checkpoint.check, path,
+    fails("classes 10, but the plan has classes 4", checkpoint.check, path,
           network("lenet5", (1, 8, 8), 4), 1)
-    fails(r"has shape \(6, 1, 5, 5\), rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9,
+    fails(r"has shape \(6, 1, 5, 5\), but rows 4 to 9", checkpoint.resume_rows, path, "conv1", 4, 9,
           "f4", NAMES)
     with h5py.File(path, "a") as f:
         del f["params/fc2/bias"]
@@ -197,10 +197,10 @@ def test_another_network(path: str) -> None:
     with h5py.File(path, "a") as f:
         f["params/fc2/bias"] = np.zeros(3)
     fault = checkpoint.check(path, NET, ("",)).faults["params/fc2"]
-    assert "of shape (3,), the network's is (84,)" in fault
+    assert "with shape (3,), but the network needs (84,)" in fault
 
 
-def test_chunks_that_are_larger_than_their_tensor_are_a_fault(path: str) -> None:
+def test_oversized_chunks_are_refused(path: str) -> None:
     """Reading a row of them would take a gigabyte."""
     with h5py.File(path, "a") as f:
         del f["params/conv1/bias"]
@@ -208,7 +208,7 @@ def test_chunks_that_are_larger_than_their_tensor_are_a_fault(path: str) -> None
                          compression="gzip")
         f["params/conv1/bias"].id.write_direct_chunk((0,), b"small")
     fault = checkpoint.check(path, NET, ()).faults["params/conv1"]
-    assert "params/conv1/bias in chunks (134217728,), which are larger than the tensor" in fault
+    assert "params/conv1/bias in chunks of (134217728,), larger than the tensor" in fault
 
 
 def test_rows_of_names(path: str) -> None:

@@ -13,8 +13,8 @@ from hpcpar.train.class_counts import ClassCounts
 from tests.unit.train.test_record import part, sample
 
 
-def test_dice_tells_what_an_accuracy_hides() -> None:
-    """Of 100 pixels 95 are background, all but one of the others are missed; nothing is class 3."""
+def test_dice_reveals_classes_that_accuracy_hides() -> None:
+    """95 of 100 pixels are background, all but one of the others are missed; class 3 has none."""
     found = ClassCounts(np.array([[95, 3, 2, 0], [99, 1, 0, 0], [95, 1, 0, 0]]))
     assert (found.most_frequent, found.share) == (0, 0.95)
     assert found.dice == [pytest.approx(190 / 194), 0.5, 0.0, None]

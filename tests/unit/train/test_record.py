@@ -1,4 +1,4 @@
-"""The record of a run: what is written is read."""
+"""The record of a run: reading returns the written values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sample(ranks: int = 2, iterations: int = 5) -> RunRecord:
     )
 
 
-def test_round_trip(tmp_path: Path) -> None:
+def test_a_record_survives_a_round_trip(tmp_path: Path) -> None:
     want, path = sample(), str(tmp_path / "run.h5")
     record_file.write(path, want)
     got = record_file.read(path)
@@ -58,7 +58,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_without_starts_and_after_too_long_a_warmup(tmp_path: Path) -> None:
+def test_a_record_without_starts_and_with_a_long_warmup_is_read(tmp_path: Path) -> None:
     path = str(tmp_path / "run.h5")
     record_file.write(path, replace(sample(), start_s=None, test_loss=None, warmup=9))
     got = record_file.read(path)
@@ -86,20 +86,20 @@ def part(first: int, stop: int, epochs: tuple[int, ...]) -> RunRecord:
                    test_loss=by_epoch, start_s=None, started=f"at {first}")
 
 
-def test_a_record_that_goes_on_counts_iterations_done_twice_once() -> None:
+def test_a_resumed_record_counts_repeated_iterations_once() -> None:
     got = run_record.join(part(0, 25, (0, 1, 2)), part(20, 30, (2,)), 20, 2, 100)
     assert got.iterations_done is not None and got.iterations_done.tolist() == [*range(30)]
     assert got.loss.tolist() == [n * 10.0 for n in range(30)]
     assert got.iteration_s[1].tolist() == [n + 0.5 for n in range(30)]
     assert got.epochs_done is not None and got.epochs_done.tolist() == [0, 1, 2]
     assert got.test_accuracy.tolist() == [0, 1, 2] and got.started == "at 0"
-    # steps' times are those of the newest part
+    # steps' times come from the newest part
     assert got.timed.tolist() == got.compared.tolist() == [*range(20, 30)]
     assert got.compared_seconds.shape == (2, 10, 3)
 
 
-def test_a_record_that_goes_on_marks_what_it_lacks() -> None:
-    """A run is killed after its checkpoint of step 39, its record is of step 10."""
+def test_a_resumed_record_marks_missing_iterations() -> None:
+    """A run is killed after its checkpoint of step 39, when its record ends at step 10."""
     before = replace(part(0, 10, ()), done=10)
     got = run_record.join(before, replace(part(39, 45, ()), done=45), 39, 0, 100)
     assert (got.missing, got.done, got.iterations) == (29, 45, 16)
@@ -108,7 +108,7 @@ def test_a_record_that_goes_on_marks_what_it_lacks() -> None:
     assert run_record.join(got, replace(part(40, 52, ()), done=52), 40, 0, 100).missing == 29
 
 
-def test_a_record_without_held_out_losses_goes_on() -> None:
+def test_a_record_without_held_out_losses_is_resumed() -> None:
     got = run_record.join(replace(part(0, 20, (0, 1)), test_loss=None), part(20, 30, (2,)), 20, 2,
                           100)
     assert got.test_loss is not None
@@ -116,14 +116,14 @@ def test_a_record_without_held_out_losses_goes_on() -> None:
     assert not run_record.faults(got)
 
 
-def test_a_record_that_goes_on_stays_bounded() -> None:
+def test_a_resumed_record_stays_bounded() -> None:
     long = run_record.join(part(0, 1000, ()), part(1000, 1010, ()), 1000, 0, 64)
     assert long.iterations_done is not None and 32 <= long.iterations - 10 <= 64
     longer = run_record.join(long, part(1010, 1013, ()), 1010, 0, 64)
     assert longer.iterations <= 64 + 3 and longer.timed.tolist() == [*range(longer.iterations)][-3:]
 
 
-def test_a_resumed_training_continues_its_record_and_moves_any_other_aside(tmp_path: Path) -> None:
+def test_a_resumed_training_continues_its_record_and_moves_others_aside(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     plan = sample().plan
     assert record_file.continued(str(path), plan, STEPS) is None
@@ -168,7 +168,7 @@ def test_steps_of_a_schedule() -> None:
     ) == 5
 
 
-def test_bad_files(tmp_path: Path) -> None:
+def test_bad_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     record_file.write(str(path), sample())
 
@@ -222,7 +222,7 @@ def test_bad_files(tmp_path: Path) -> None:
         record_file.write(str(tmp_path / "no" / "run.h5"), sample())
 
 
-def test_arrays_that_are_larger_than_their_file_allows_are_not_read(tmp_path: Path) -> None:
+def test_arrays_larger_than_their_file_are_not_read(tmp_path: Path) -> None:
     """A record bounds its step times; all else takes as much in the file as in memory."""
     path = tmp_path / "run.h5"
     record_file.write(str(path), replace(sample(), start_s=None))

@@ -11,7 +11,7 @@ from hpcpar.train.rounding import QUANTITIES, difference
 from hpcpar.train.verify import Result
 
 
-def test_a_difference_is_relative_to_the_norm_of_the_whole() -> None:
+def test_differences_are_relative_to_the_whole_tensors_norm() -> None:
     whole = [np.array([3.0, 0.0, 0.0]), np.array([4.0])]
     found = [np.array([3.0, 0.3]), np.array([4.4])]
     pieces = [(found[0], whole[0][:2]), (found[1], whole[1])]
@@ -24,7 +24,7 @@ def test_a_difference_is_relative_to_the_norm_of_the_whole() -> None:
     assert difference([(2 * small, small)], [small]) == pytest.approx(1)
 
 
-def test_the_step_in_which_a_difference_is_the_largest_part_of_its_tolerance_counts() -> None:
+def test_the_step_with_the_largest_relative_difference_counts() -> None:
     result = Result(["a", "loss"], np.full((2, len(QUANTITIES)), -1.0),
                     np.zeros((2, len(QUANTITIES))))
     steps = [(1e-7, 1e-6), (9e-5, 1e-4), (1e-3, 1e-1)]

@@ -14,7 +14,7 @@ from hpcpar import signals
 from hpcpar.errors import InputError, RunError
 from hpcpar.signals import StopRequest
 from hpcpar.train import saving
-from hpcpar.train.job_options import Interval
+from hpcpar.train.job_options import SaveInterval
 from hpcpar.train.saving import BackgroundWriter, Saver
 
 
@@ -36,7 +36,8 @@ class OneRank:
 class Case:
     """A saver, and what it has saved."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, every: Interval, limit_s: float = 0.0) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, every: SaveInterval,
+                 limit_s: float = 0.0) -> None:
         self.now, self.saved, self.records, self.fails = 1000.0, [], [], False
         self.step = 0
         for module in (saving, signals):
@@ -64,43 +65,43 @@ class Case:
             asked = self.saver.ask()
             self.step += 1
             self.now += seconds
-            stops = self.saver.hear(asked)
+            stops = self.saver.receive(asked)
             if stops:
                 break
-            self.saver.after(self.step, self.step % per_epoch == 0)
+            self.saver.save_if_due(self.step, self.step % per_epoch == 0)
         self.saver.finish(self.step)
         return self.saver.reason
 
 
-def test_after_every_epoch_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, Interval())
+def test_checkpoints_follow_every_epoch_and_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, SaveInterval())
     assert case.run(25) == "" and case.saved == [10, 20, 25]
 
 
-def test_after_some_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, Interval(steps=8))
+def test_checkpoints_follow_a_number_of_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, SaveInterval(steps=8))
     assert case.run(24) == "" and case.saved == [8, 16, 24]
 
 
-def test_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_an_interval_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the iteration in which rank 0 asks for it."""
-    case = Case(monkeypatch, Interval(seconds=5.5))
+    case = Case(monkeypatch, SaveInterval(seconds=5.5))
     case.run(20)
     assert case.saved == [7, 13, 19, 20]
 
 
-def test_records_are_saved_but_not_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, Interval())
+def test_records_are_saved_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, SaveInterval())
     case.run(60)
     assert 4 <= len(case.records) <= 6 and case.records[-1] == 60
-    short = Case(monkeypatch, Interval())
+    short = Case(monkeypatch, SaveInterval())
     short.run(1000, seconds=1e-3)
     assert short.records == [1000]
 
 
 def test_a_signal_stops_after_the_next_iteration_with_a_checkpoint(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, Interval())
+    case = Case(monkeypatch, SaveInterval())
     with case.stop:
         signal.raise_signal(signal.SIGUSR1)
         assert case.run(9) == "SIGUSR1 on rank 0"
@@ -120,30 +121,30 @@ def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_limit_of_time_leaves_time_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, Interval(), limit_s=30.0)
-    assert case.run(100, per_epoch=1000) == "its limit of time"
+def test_a_time_limit_leaves_time_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, SaveInterval(), limit_s=30.0)
+    assert case.run(100, per_epoch=1000) == "its time limit"
     assert case.saved == [case.step] and case.step < 30 - signals.MARGIN_S + 3
 
 
 def test_the_end_of_a_slurm_job_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, Interval())
+    case = Case(monkeypatch, SaveInterval())
     monkeypatch.setenv("SLURM_JOB_END_TIME", "1012")
     request = StopRequest(500.0)
     assert not request.due(1.0)
     case.now += 2.5
-    assert request.due(1.0) and request.reason == "its limit of time"
+    assert request.due(1.0) and request.reason == "its time limit"
 
 
 def test_a_full_disk_ends_the_run_at_the_next_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, Interval(steps=5))
+    case = Case(monkeypatch, SaveInterval(steps=5))
     case.fails = True
     with pytest.raises(RunError, match="No space left"):
         case.run(100)
     assert case.step <= 10
 
 
-def test_files_are_written_one_after_the_other_beside_the_run() -> None:
+def test_files_are_written_in_the_background_one_by_one() -> None:
     writer, may_go, order = BackgroundWriter(), threading.Event(), []
     writer.submit(lambda: (may_go.wait(10), order.append(1)))  # type: ignore[func-returns-value]
     writer.submit(lambda: order.append(2))

@@ -1,0 +1,1 @@
+"""Readers of networks: ONNX files and PyTorch modules."""

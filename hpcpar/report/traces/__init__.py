@@ -1,0 +1,1 @@
+"""Timelines in files of other tools: Perfetto and Chakra."""
