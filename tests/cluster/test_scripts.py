@@ -15,6 +15,7 @@ import pytest
 from hpcpar.train import record_file
 from tests.cluster.conftest import OPENMPI
 
+CONF = "PBS_CONF_FILE"
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
@@ -70,8 +71,9 @@ def submit(folder: Path, system: str, data: Path, env: dict[str, str],
         "network=(--network alexnet --batch 512)":
             "network=(--network lenet5 --strategy data --batch 16)",
         "data=images.h5": f"data={data}", "epochs=90": f"epochs={epochs}",
-        "source .venv/bin/activate": f"export PATH={Path(python).parent}:$PATH "
-                                     f"PYTHONPATH={env['PYTHONPATH']} #",
+        # PBS does not pass the environment on; another system may have a qsub, too
+        "source .venv/bin/activate": f"export PATH={Path(python).parent}:{env['PATH']} PYTHONPATH="
+                                     f"{env['PYTHONPATH']} PBS_CONF_FILE={env.get(CONF, '')} #",
         "set -euo pipefail": "set -euo pipefail; trap 'echo $? >ended' EXIT",
     }.items():
         assert old in text, f"{name} has no {old}"

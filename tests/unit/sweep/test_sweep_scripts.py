@@ -116,7 +116,7 @@ def test_a_batch_system_of_one_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     text = scripts.script(STUDY, Mine(), BatchOptions(), job, "/home")
     assert "#MINE -n 2\n" in text and "-t" not in text.partition("set -euo")[0]
     assert "cases/data-p2-b64' start 2\n" in text
-    with pytest.raises(InputError, match="scheduler 'local' is in builtins already"):
+    with pytest.raises(InputError, match="scheduler 'local' is already defined in builtins"):
         scheduler(type("Here", (Scheduler,), {"name": "local"}))
 
 
