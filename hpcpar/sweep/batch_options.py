@@ -85,7 +85,7 @@ class BatchOptions(OptionGroup, section="batch jobs"):
 
 def read(path: str, given: Mapping[str, Any],
          site: tuple[str, Mapping[str, Any]] = ("", {})) -> BatchOptions:
-    """Merges the site's options with those of a TOML file and of the command line, which win.
+    """Merges the site's options, a TOML file's and the command line's; the last one wins.
 
     An empty path stands for no file; `site` is the path of the site defaults and their job
     options.

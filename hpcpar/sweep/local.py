@@ -30,8 +30,8 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
 def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[str]) -> Machine:
     """Measures this machine on every number of ranks, for the plans of the cases that can run.
 
-    Links are those of the largest size, computing that of all. The machine is saved in the sweep's
-    folder.
+    The largest size gives the links, all sizes give compute times. The machine is saved in the
+    sweep's folder.
 
     Raises
     ------

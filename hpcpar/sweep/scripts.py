@@ -15,7 +15,7 @@ from hpcpar.sweep.batch_options import BatchOptions, seconds
 from hpcpar.sweep.schedulers import Scheduler
 from hpcpar.sweep.study import Case, Study
 
-#: Time limit of a job: so many times the predicted time, and minutes of every case beside it.
+#: Time limit of a job: this multiple of the predicted time, and minutes for every case.
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
 #: Runs one case and writes its exit status; a job that starts again does not run it again.

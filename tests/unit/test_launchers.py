@@ -1,4 +1,4 @@
-"""What a process knows from its launcher: variables as each launcher sets them."""
+"""Facts from the launcher of a process: variables as each launcher sets them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A batch system is one entry, a class of facts: its commands, directives and launch lines.
 
-Directives and launch lines are forms (`hpcpar.forms`). Their values are those of
-`hpcpar.sweep.batch_options.BatchOptions.values`, and ``name``, ``log``, ``time`` (H:MM:SS),
-``minutes`` and ``seconds`` of the job; docs/how-to/extend.md explains them.
+Directives and launch lines are forms (`hpcpar.forms`).
+`hpcpar.sweep.batch_options.BatchOptions.values` has their values; the job adds ``name``, ``log``,
+``time`` (H:MM:SS), ``minutes`` and ``seconds``. docs/how-to/extend.md explains them.
 """
 
 from __future__ import annotations

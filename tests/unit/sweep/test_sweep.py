@@ -65,7 +65,7 @@ def pretend(words: list[str], seconds: float) -> None:
 
 
 class Launcher:
-    """Stands for mpiexec: notes what it is asked to run, and fails where it is told to."""
+    """Stands for mpiexec: notes its commands, and fails for the cases in `failing`."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -328,7 +328,7 @@ def test_gpu_buffers_without_a_gpu(sweep: Sweep) -> None:
 
 def test_the_report_of_a_folder_is_drawn_again(sweep: Sweep, launcher: Launcher, tmp_path: Path,
                                                capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a partial sweep too; nothing is planned or run."""
+    """A partial sweep has one, too; nothing is planned or run."""
     _, before = sweep()
     ran = list(launcher.ran)
     (tmp_path / "out" / "report.html").unlink()

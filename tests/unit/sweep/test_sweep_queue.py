@@ -1,4 +1,4 @@
-"""What became of jobs, from what the commands of batch systems print; cases collected by it."""
+"""The state of jobs as read from the commands of batch systems, and the cases collected by it."""
 
 from __future__ import annotations
 
