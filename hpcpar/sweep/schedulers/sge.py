@@ -4,11 +4,11 @@ from hpcpar.sweep.schedulers.base import Question, Scheduler
 
 
 class GridEngine(Scheduler):
-    """The parallel environment, which the site names, places slots on nodes."""
+    """The parallel environment, which the site names, places slots; sites count GPUs in many ways."""
 
     name, title, directive = "sge", "Grid Engine", "#$"
     options = ("-N {name}", "-S /bin/bash", "-j y", "-o {log}", "-P {account}", "-q {queue}",
-               "-l h_rt={time}", "-l {constraint}", "-l gpu={gpus}", "-pe {pe} {cores}")
+               "-l h_rt={time}", "-l {constraint}", "-pe {pe} {cores}")
     submit = "qsub -terse {script}"
     questions = (
         Question("qstat", r"^ *{job} +\S+ +\S+ +\S+ +(\w+)", "$."),

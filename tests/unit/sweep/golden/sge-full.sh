@@ -8,7 +8,6 @@
 #$ -q gpu
 #$ -l h_rt=00:30:00
 #$ -l a100
-#$ -l gpu=1
 #$ -pe mpi 128
 #$ -x
 #$ --comment='a b'
