@@ -4,7 +4,7 @@ from hpcpar.sweep.schedulers.base import Question, Scheduler
 
 
 class GridEngine(Scheduler):
-    """The parallel environment, which the site names, places slots; sites count GPUs in many ways."""
+    """The site names the parallel environment, which places slots, and counts GPUs in its way."""
 
     name, title, directive = "sge", "Grid Engine", "#$"
     options = ("-N {name}", "-S /bin/bash", "-j y", "-o {log}", "-P {account}", "-q {queue}",
