@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hpcpar.api.compare import compare
     from hpcpar.api.plan import plan
     from hpcpar.api.predict import predict
+    from hpcpar.api.proposal import proposal
     from hpcpar.api.simulate import simulate
     from hpcpar.api.sources import load_network
     from hpcpar.api.sweep import sweep
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", "load_plan",
-           "load_record", "machines", "networks", "plan", "predict", "simulate", "sweep"]
+           "load_record", "machines", "networks", "plan", "predict", "proposal", "simulate",
+           "sweep"]
 #: Where a name is defined, unless ``hpcpar.api`` has a module of that name.
 _DEFINED = {"InputError": "errors.InputError", "RunError": "errors.RunError",
             "load_machine": "machine.files.load", "load_network": "api.sources.load_network",

@@ -74,6 +74,8 @@ CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
     "state" in f and "hpcpar_checkpoint" in f["state"].attrs))
 METRICS = OutputKind("table of metrics", rb"\Aepoch,step,loss,")
 STATE = OutputKind("state_dict of PyTorch", rb"(?s)\APK\x03\x04.{26}[^/]+/data\.pkl")
+#: A page with the words of its reader is never replaced.
+PAGE = OutputKind("new file", rb"(?!)")
 DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 

@@ -126,27 +126,34 @@ class PredictResult(TableResult):
 
 
 @dataclass(frozen=True)
-class PredictArguments(PlanningOptions, LossOptions):
-    """The options of ``hpcpar predict`` that determine plans and their prices."""
+class StrategyArguments(PlanningOptions, LossOptions):
+    """Strategies on numbers of ranks, for a network on a machine."""
 
     network: NetworkLike | None = field(default=None, metadata=about_network())
     ranks: int | str | Iterable[int] | None = option(
         None, several_ranks, "numbers of ranks (default with --efficiency, --deadline or "
         "--node-hours: 1,2,4,...,1024)", "P,P,...")
     batch: int | None = option(
-        None, positive, "samples per mini-batch, over all ranks", "B")
+        None, positive, "samples per mini-batch, over all ranks (strong scaling)", "B")
     machine: MachineLike | None = field(
-        default=None, metadata=about_machine("the plan file's, else the site's, else local"))
+        default=None, metadata=about_machine(
+            "the plan's or the sweep's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
         "data", path, "strategies; 'grid:*' means every grid, 'auto' the fastest strategy that "
         "fits", "S,S,...")
     _: KW_ONLY
-    plan: str | Plan | PlanResult | None = option(
-        None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
-        "plan.json")
     batch_per_rank: float | Fraction | str | None = option(
         None, share, "samples per mini-batch on each rank (weak scaling); 1/4 if four ranks share "
         "a sample", "B")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictArguments(StrategyArguments):
+    """The options of ``hpcpar predict`` that determine plans and their prices."""
+
+    plan: str | Plan | PlanResult | None = option(
+        None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
+        "plan.json")
     forward_only: bool = flag("price inference: the forward pass only", section="prediction")
     explain: bool = flag(
         "explain what limits each plan, and which changes would help most", section="prediction")
@@ -166,10 +173,10 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     conditions = {"efficiency": asked.efficiency, "node_hours": asked.node_hours,
                   "deadline_s": None if asked.deadline is None else 3600 * asked.deadline}
     if asked.plan is not None:
-        _refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
+        refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
             "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
             "batch_per_rank", "gather", "overlap"))
-        _refuse("{} compares strategies and ranks: replace --plan with --network, --ranks and "
+        refuse("{} compares strategies and ranks: replace --plan with --network, --ranks and "
                 "--batch", asked, ("efficiency", "deadline", "node_hours", "explain"))
         given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
         plan, machine = plan_and_machine(given, asked.machine)
@@ -210,7 +217,7 @@ def price_plans(asked: PredictArguments) -> PredictResult:
 predict = by_keyword(PredictArguments, price_plans)
 
 
-def _refuse(message: str, asked: PredictArguments, names: Iterable[str]) -> None:
+def refuse(message: str, asked: StrategyArguments, names: Iterable[str]) -> None:
     """Refuses the first of these options that is given."""
     for name in names:
         if getattr(asked, name):

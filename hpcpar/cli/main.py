@@ -26,6 +26,7 @@ COMMANDS = {
     "machines": "list the built-in machines, or show a machine",
     "plan": "find the best plan for a network on a machine, or the plan of one strategy",
     "predict": "predict the time and memory of plans without running them",
+    "proposal": "write the page that applies for compute time: scaling, memory, node-hours",
     "simulate": "simulate a plan on all of its ranks, message by message",
     "export": "write a plan's programs, one per rank, for other simulators",
     "run": "train under a plan on MPI ranks, and record the run",

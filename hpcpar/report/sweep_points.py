@@ -40,7 +40,7 @@ class Point:
     batch: int
     nodes: int
     #: Iterations of an epoch.
-    batches: int
+    batches: float
     #: One of `hpcpar.sweep.folder.STATES`, and the reason for a skip or failure.
     state: str
     reason: str = ""
@@ -55,10 +55,17 @@ class Point:
     simulated: bool = False
     #: The interval of the predicted iteration; None in a sweep of an earlier version.
     trust: Trust | None = None
+    #: Arrays of the largest rank; 0 where unknown.
+    memory_bytes: int = 0
 
     def side(self, name: str) -> IterationParts | None:
         """`predicted` or `measured`."""
         return self.predicted if name == "predicted" else self.measured
+
+    @property
+    def known(self) -> str:
+        """``measured`` where the point was measured, else ``predicted``."""
+        return "measured" if self.measured else "predicted"
 
     @property
     def accuracy(self) -> float | None:
@@ -107,7 +114,7 @@ def mean_accuracy(points: Sequence[Point]) -> float | None:
 
 def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
     names = ("case", "strategy", "chosen", "ranks", "batch", "nodes", "batches", "state", "reason",
-             "same_as", "accuracy", "simulated")
+             "same_as", "accuracy", "simulated", "memory_bytes")
     out: dict[str, Any] = {name: getattr(p, name) for name in names}
     for side in SIDES:
         parts = p.side(side)

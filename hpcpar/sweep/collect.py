@@ -63,7 +63,8 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
                       study.nodes[str(case.ranks)], max(1, study.samples // case.batch),
                       ran.state, ran.reason, status.same_as,
                       _predicted(expected), simulated=study.simulates(case),
-                      trust=_trust(expected))
+                      trust=_trust(expected),
+                      memory_bytes=expected.memory_bytes if expected else 0)
         if ran.state == DONE:
             point = _measured(point, os.path.join(study.folder(owner), folder.RECORD))
         out.append(point)

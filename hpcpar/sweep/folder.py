@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_no_links, write_text
-from hpcpar.schema import Line, Seconds, one_of, read_json
+from hpcpar.schema import Bytes, Line, Seconds, one_of, read_json
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
 #: same plan and runs it. ``submitted``: waits or runs in a batch system. ``running``: runs here.
@@ -77,6 +77,7 @@ class CasePrediction(Struct):
     interval_basis: str
     interval_source: str
     bubble_s: Seconds = 0.0
+    memory_bytes: Bytes = 0
 
 
 @contextmanager

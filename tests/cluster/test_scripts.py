@@ -84,10 +84,12 @@ def submit(folder: Path, system: str, data: Path, env: dict[str, str],
                          cwd=folder, env=env, check=True)
     meanwhile(job.stdout.split()[-1])
     ended = folder / "ended"
-    # 75, 99: to be started again
-    wait_for(lambda: ended.exists() and ended.read_text() not in ("", "75\n", "99\n"), LIMIT_S)
+    # 0 without a picture: a script that was stopped; 75, 99: it starts again
+    waits = ("", "0\n", "75\n", "99\n")
+    wait_for(lambda: (folder / "compare.png").exists()
+             or (ended.exists() and ended.read_text() not in waits), LIMIT_S)
     wait_for(lambda: "lenet5 on " in logs(folder))  # PBS brings it after the end
-    assert ended.read_text() == "0\n", logs(folder)
+    assert (folder / "compare.png").exists(), logs(folder)
     return logs(folder)
 
 

@@ -74,3 +74,34 @@ def test_readme_commands_exist() -> None:
     for path in ("jobs/quickstart.sh", "tests/run.sh", "jobs/slurm.sbatch",
                  "docs/reference/files.md"):
         assert path in text and (ROOT / path).exists()
+
+
+def needed() -> set[tuple[str, str]]:
+    """Names and least versions of what setup.cfg installs."""
+    text = (ROOT / "setup.cfg").read_text()
+    block = re.findall(r"install_requires =\n((?: +.*\n)+)", text)[0]
+    block += "\n".join(re.findall(r"^ +(mpi4py>=.*|matplotlib>=.*)$", text, re.M))
+    return set(re.findall(r"^ *([\w-]+)>=([\d.]+)", block, re.M))
+
+
+def test_recipes_for_package_managers_ask_for_what_the_package_needs() -> None:
+    conda = (ROOT / "packaging/environment.yml").read_text()
+    found = set(re.findall(r"^ +- ([\w-]+?)(?:-base)? >=([\d.]+)", conda, re.M))
+    assert found - {("python", "3.10")} == needed()
+    spack = ROOT / "packaging/spack_repo/hpcpar/packages"
+    text = (spack / "py_hpcpar/package.py").read_text()
+    found = {(name, least) for name, least in re.findall(r'on\("py-([\w-]+)@([\d.]+):', text)
+             if name != "setuptools"}
+    assert {(name, float(least)) for name, least in found} == {
+        (name, float(least)) for name, least in needed()}
+    for path in spack.glob("*/package.py"):
+        compile(path.read_text(), str(path), "exec")
+
+
+def test_both_containers_are_made_alike() -> None:
+    docker, apptainer = ((ROOT / "packaging" / name).read_text().replace("\\\n", "")
+                         for name in ("Dockerfile", "hpcpar.def"))
+    commands = [c.strip() for line in re.findall(r"^RUN (.*)$", docker, re.M)
+                for c in line.split("&&")]
+    assert len(commands) == 5 and all(f"    {c}\n" in apptainer for c in commands)
+    assert re.search("^FROM (.*)$", docker, re.M)[1] in apptainer  # type: ignore[index]

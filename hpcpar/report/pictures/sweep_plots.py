@@ -65,7 +65,7 @@ def _range(points: Sequence[Point]) -> tuple[float, float]:
     return min(ranks) / 1.25, max(ranks) * 1.25
 
 
-def _ranks_axis(axes: Any, points: Sequence[Point]) -> None:
+def draw_ranks_axis(axes: Any, points: Sequence[Point]) -> None:
     ranks = sorted({p.ranks for p in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ranks, [str(r) for r in ranks])
@@ -94,7 +94,7 @@ def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
                 bbox_to_anchor=(1.0, 1.0))
 
 
-def _time(axes: Any, points: Sequence[Point], weak: bool) -> None:
+def draw_time(axes: Any, points: Sequence[Point], weak: bool) -> None:
     def ms(p: Point, side: str) -> float | None:
         parts = p.side(side)
         return None if parts is None else 1e3 * parts.iteration_s
@@ -117,7 +117,7 @@ def _time(axes: Any, points: Sequence[Point], weak: bool) -> None:
     axes.set_ylabel("one iteration (ms)")
 
 
-def _efficiency(axes: Any, points: Sequence[Point]) -> None:
+def draw_efficiency(axes: Any, points: Sequence[Point]) -> None:
     over = {side: base(points, side) for side in ("predicted", "measured")}
 
     def percent(p: Point, side: str) -> float | None:
@@ -203,8 +203,8 @@ def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
     plt = pyplot()
     known = [p for p in points if p.predicted is not None]
     draws: dict[str, Callable[[Any], None]] = {
-        "time": lambda axes: _time(axes, known, weak),
-        "efficiency": lambda axes: _efficiency(axes, known),
+        "time": lambda axes: draw_time(axes, known, weak),
+        "efficiency": lambda axes: draw_efficiency(axes, known),
         "node-hours": lambda axes: _node_hours(axes, known),
     }
     out = {"parts": _bars_figure(plt, known)}
@@ -212,7 +212,7 @@ def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
     for name, draw in draws.items():
         out[name], axes = plt.subplots(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         draw(axes)
-        _ranks_axis(axes, known)
+        draw_ranks_axis(axes, known)
         _legend(plt, axes, known)
         axes.set_title(f"{PICTURES[name]}: {title}", fontsize=10)
     return out

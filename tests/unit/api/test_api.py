@@ -116,7 +116,7 @@ def test_the_signature_shows_every_option_of_the_command() -> None:
     """But those that name output files and the form of results, which results offer as methods, and
     modules, which a program imports itself.
     """
-    for name in ("plan", "predict", "simulate", "sweep", "compare"):
+    for name in ("plan", "predict", "proposal", "simulate", "sweep", "compare"):
         group = next(iter(parsers(name)[1].kinds().values())).get_default("group")
         shown = {f.name for f in options_of(group) if section_of(group, f) != "output"
                  or (f.name == "out" and name == "sweep")}

@@ -91,7 +91,8 @@ WRITE = ["plan --network mlp --strategy data --ranks 1 --batch 8 -o",
          "predict --plan p.json --timeline-plot",
          "simulate --plan p.json --plot", "simulate --plan p.json -o", "trace --plan p.json -o",
          "export --plan p.json --format goal --force -o", "calibrate -o", "data digits",
-         "compare run.h5 --plot", "run --plan p.json --data d.h5 --out",
+         "proposal --network mlp --ranks 1 --batch 8 -o", "compare run.h5 --plot",
+         "run --plan p.json --data d.h5 --out",
          "run --plan p.json --data d.h5 --checkpoint"]
 WRITES = [words.split() for words in WRITE]
 

@@ -153,7 +153,7 @@ def test_the_command_shows_presets(capsys: pytest.CaptureFixture[str], tmp_path:
     assert all(name in listed for name in NAMES) and "rack (68, 12.5 GB/s)" in listed
     assert main(["machines", "abci-v100"]) == 0
     shown = capsys.readouterr().out
-    for part in ("34 for 68 ranks", "11.3", "40.31 us", "data sheet 15.7 Tflop/s", "sources:",
+    for part in ("34 per 68 ranks", "11.3", "40.31 us", "data sheet 15.7 Tflop/s", "sources:",
                  "ParaDL's public tool"):
         assert part in shown
     assert main(["machines", "abci-v100", "--json"]) == 0

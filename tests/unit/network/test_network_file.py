@@ -65,7 +65,7 @@ def test_another_shape_and_weights_need_the_source(tmp_path: Path) -> None:
     file = str(tmp_path / "net.json")
     network_file.save(network("lenet5"), file)
     for other in ({"shape": (1, 32, 32)}, {"classes": 3}):
-        with pytest.raises(InputError, match="--classes out, or write the file again with them"):
+        with pytest.raises(InputError, match="--classes, or write the file again with them"):
             hpcpar.load_network(file, **other)
     with pytest.raises(InputError, match=r"names of the module's tensors; give .* file.py:func"):
         load_module(file)

@@ -132,7 +132,7 @@ def twice() -> nn.Module:
 
 def test_untrained_parameters_are_noted() -> None:
     (note,) = from_torch(frozen(), SHAPE).notes
-    assert "(Gemm): a tensor used as weights has requires_grad=False: the can be planned" in note
+    assert "requires_grad=False: the layer can be planned, but not run" in note
     norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1))
     (note,) = from_torch(nn.Sequential(norm, nn.Flatten(), nn.Linear(360, 2)), SHAPE).notes
     assert "is computed from 0.parametrizations.weight.original0, 0.param" in note
