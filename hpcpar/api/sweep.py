@@ -133,7 +133,7 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
         str, "folder of the sweep; the same command continues a stopped sweep", "FOLDER",
         section="output"))
     machine: MachineLike | None = field(default=None, metadata=about_machine(
-        "the folder's, else the site's, else measured, or local with Slurm"))
+        "the folder's, else the site's, else measured, or local with batch jobs"))
     strategies: str | Iterable[str] = option(
         "auto,data", path, "strategies to run at every size; 'grid:*' means every grid", "S,S,...",
         section="plan")
