@@ -17,15 +17,15 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.network_file import NetworkFile
 from hpcpar.network.spec import layer_types
 from hpcpar.plan.plan import VERSION, Plan
+from hpcpar.sweep.batch_options import BatchOptions
 from hpcpar.sweep.folder import CasePrediction, Status
-from hpcpar.sweep.slurm import Slurm
 from hpcpar.sweep.study import Study
 from hpcpar.train.checkpoint import CheckpointState
 
 FOLDER = Path(__file__).parent / "reference" / "schemas"
 #: Name of a schema -> the type that reads the file. Attributes of HDF5 count as a table.
 FILES: dict[str, type] = {
-    "plan": Plan, "network": NetworkFile, "machine": Machine, "slurm": Slurm,
+    "plan": Plan, "network": NetworkFile, "machine": Machine, "job": BatchOptions,
     "site": SiteDefaults, "study": Study, "status": Status, "prediction": CasePrediction,
     "checkpoint-state": CheckpointState,
 }

@@ -1,4 +1,4 @@
-"""Imports for modules with your own layers, strategies, algorithms or optimizers.
+"""Imports for modules with your own layers, strategies, optimizers or batch systems.
 
 docs/how-to/extend.md shows how.
 """
@@ -21,9 +21,12 @@ from hpcpar.runtime.ops.windows import reaches
 from hpcpar.schedule.algorithms.base import Algorithm, Collective, Round, message
 from hpcpar.schedule.algorithms.registry import collective_algorithm
 from hpcpar.schedule.steps import Kind
+from hpcpar.sweep.schedulers import Scheduler, scheduler
+from hpcpar.sweep.schedulers.base import Question
 
 __all__ = ["Activation", "Algorithm", "Array", "Call", "Collective", "Configs", "Context", "Full",
            "Importer", "Kind", "Layer", "Loss", "Node", "Operator", "Optimizer", "PassWork",
-           "Relation", "Round", "Same", "Shape", "Strategy", "StrategyRequest", "Update", "Window",
-           "Windowed", "assign", "collective_algorithm", "grids", "message", "mixed", "operator",
-           "reaches", "reads_onnx", "reads_torch", "several"]
+           "Question", "Relation", "Round", "Same", "Scheduler", "Shape", "Strategy",
+           "StrategyRequest", "Update", "Window", "Windowed", "assign", "collective_algorithm",
+           "grids", "message", "mixed", "operator", "reaches", "reads_onnx", "reads_torch",
+           "scheduler", "several"]

@@ -38,6 +38,27 @@ def require_own(*paths: str) -> None:
                              "own file names; remove it, or choose another folder")
 
 
+def require_no_links(folder: str) -> None:
+    """Checks everything in a folder of the program's own, as `require_own` does."""
+    for place, folders, names in os.walk(folder):
+        require_own(*(os.path.join(place, name) for name in (*folders, *names)))
+
+
+def make_folder(path: str) -> None:
+    """Makes a folder, unless it is there.
+
+    Raises
+    ------
+    InputError
+        It cannot be made.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as err:
+        raise InputError(
+            f"cannot make folder {path}: {err.strerror}; choose another place with --out") from err
+
+
 def is_special(path: str) -> bool:
     """True for devices, pipes and terminals."""
     try:

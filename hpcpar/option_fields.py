@@ -17,8 +17,8 @@ from hpcpar.checks import OneOf, argument
 from hpcpar.errors import InputError
 
 #: Sections of the help, in their order; options without one come first.
-SECTIONS = ("", "network and data", "machine", "plan", "training", "prediction", "job", "Slurm",
-            "output")
+SECTIONS = ("", "network and data", "machine", "plan", "training", "prediction", "job",
+            "batch jobs", "output")
 
 
 @dataclass(frozen=True)

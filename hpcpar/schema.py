@@ -7,6 +7,7 @@ Struct without ``forbid_unknown_fields``.
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,19 @@ def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as err:
         raise InputError(f"{where}: not JSON ({_cause(err)}); {remedy}") from err
     return convert(data, type, where, remedy)
+
+
+def read_json(path: str, type: type[T], remedy: str) -> T | None:
+    """The content of a JSON file; None where the file does not exist.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is not of this type.
+    """
+    if not os.path.exists(path):
+        return None
+    return decode_json(read_bytes(path, "file", remedy), type, path, remedy)
 
 
 def parse_toml(text: bytes | str, where: str, remedy: str) -> dict[str, object]:

@@ -2,7 +2,6 @@
 # Quickstart: plans, predicts, runs and compares the training of LeNet-5 on handwritten digits.
 # Results are in runs/quickstart. HPCPAR_RANKS sets the number of MPI ranks; the default is one per
 # core, between 2 and 4.
-#
 # Predictions need a fresh calibration: on a shared machine, speed changes within minutes. So
 # calibration and training alternate, at most three times, until the prediction is 90% accurate.
 set -euo pipefail

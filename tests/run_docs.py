@@ -1,7 +1,7 @@
 """Runs the commands on documentation pages: every ``sh`` block, in order, as a reader would.
 
 Run: ``python tests/run_docs.py README.md docs`` in a checkout with a ``.venv``. Blocks of other
-kinds (``text``, ``sh slurm``) need hours, other machines or the reader's files.
+kinds (``text``, ``sh batch``) need hours, other machines or the reader's files.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ from hpcpar.data import dataset
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
+from hpcpar.files import make_folder, require_no_links
+from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
@@ -42,13 +44,13 @@ from hpcpar.schedule.runnable import require_executed
 from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep import study as studies
+from hpcpar.sweep.batch_options import BatchOptions, read, seconds
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.progress import SweepProgress
+from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler
 from hpcpar.sweep.scripts import BatchJob
-from hpcpar.sweep.slurm import Slurm, read, seconds
 from hpcpar.sweep.study import KINDS, Case, Study, StudyOptions
 
-LAUNCHERS = ("local", "slurm")
 #: Iterations of a run without --steps and --epochs.
 STEPS = 30
 #: Mini-batches in synthetic data.
@@ -108,7 +110,7 @@ class SweepResult(TableResult):
 
 
 @dataclass(frozen=True)
-class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
+class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
                      section="job"):
     """The options of ``hpcpar sweep``.
 
@@ -117,7 +119,7 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, M
     kind : str
         ``strong`` (the batch is over all ranks) or ``weak`` (of each rank).
     site : (path, mapping)
-        The file of the site's Slurm options, and these options, which all others override.
+        The file of the site's batch options, and these options, which all others override.
     """
 
     kind: str
@@ -131,7 +133,7 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, M
         str, "folder of the sweep; the same command continues a stopped sweep", "FOLDER",
         section="output"))
     machine: MachineLike | None = field(default=None, metadata=about_machine(
-        "the folder's, else the site's, else measured, or local with Slurm"))
+        "the folder's, else the site's, else measured, or local with batch jobs"))
     strategies: str | Iterable[str] = option(
         "auto,data", path, "strategies to run at every size; 'grid:*' means every grid", "S,S,...",
         section="plan")
@@ -152,16 +154,16 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, M
     dry_run: bool = flag(
         "plan, and print the commands or batch scripts without running them")
     launcher: str = option(
-        "local", OneOf(LAUNCHERS), "start ranks here with mpiexec, or submit batch jobs")
+        "local", OneOf(SCHEDULERS), "start ranks here with mpiexec, or submit batch jobs")
     mpiexec: str = option(
         "", str, "local: launcher command before -n P (default: mpiexec next to this Python, or on "
         "PATH)", "COMMAND")
-    no_wait: bool = flag("Slurm: submit, collect finished runs, and return", section="Slurm")
+    no_wait: bool = flag("submit, collect finished runs, and return", section="batch jobs")
     one_allocation: bool = flag(
-        "Slurm: one job for all sizes (default: one job per size)", section="Slurm")
-    slurm: str = option(
-        "", path, "file of Slurm options (docs/reference/sweep.md); the command line overrides it",
-        "FILE.toml", section="Slurm")
+        "one job for all sizes (default: one job per size)", section="batch jobs")
+    job_file: str = option(
+        "", path, "file of these options (docs/reference/sweep.md); the command line overrides it",
+        "FILE.toml", section="batch jobs")
     site: tuple[str, Mapping[str, Any]] = ("", {})
 
     def __post_init__(self) -> None:
@@ -170,11 +172,11 @@ class SweepArguments(Slurm, GpuOptions, LoadOptions, StepOptions, LossOptions, M
         if self.kind == "strong":
             argument("batch", positive, self.batch)
 
-    def job(self) -> Slurm:
+    def job(self) -> BatchOptions:
         """The options of batch jobs: the site's, then the file's, then these."""
-        given = {f.name: getattr(self, f.name) for f in fields(Slurm)
+        given = {f.name: getattr(self, f.name) for f in fields(BatchOptions)
                  if getattr(self, f.name) != f.default}
-        return read(self.slurm, given, self.site)
+        return read(self.job_file, given, self.site)
 
 
 def run_sweep(asked: SweepArguments) -> SweepResult:
@@ -186,7 +188,8 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
     machine, device, dry_run = asked.machine, asked.device, asked.dry_run
-    job, here = asked.job(), asked.launcher == "local"
+    job, system = asked.job(), SCHEDULERS[asked.launcher]
+    here = system is None
     sizes = tuple(sorted(set(several_ranks(asked.ranks))))
     simulated = tuple(sorted({*several_ranks(asked.simulate)} - {*sizes})) if asked.simulate else ()
     each = share(asked.batch)
@@ -197,7 +200,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
                            asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
     out = os.path.abspath(asked.out)
-    folder.make(os.path.join(out, "cases"))
+    make_folder(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
         beside = os.path.join(out, folder.MACHINE)
         if machine is None and os.path.exists(beside):
@@ -231,12 +234,12 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
             _run_here(study, states, played, [], job, tell)
             todo = [case for case in todo if case not in played]
         launch = _launcher(asked.mpiexec) if here and todo else []
-        scripts = {} if here else remote.write(study, job, todo, asked.one_allocation,
-                                                 os.getcwd())
-        if here and not dry_run:
-            _run_here(study, states, todo, launch, job, tell)
+        scripts = {} if system is None else remote.write(
+            study, system, job, todo, asked.one_allocation, os.getcwd())
+        if system is not None and not dry_run:
+            _run_by_jobs(study, system, states, scripts, asked.no_wait, tell)
         elif not dry_run:
-            _run_by_slurm(study, states, scripts, asked.no_wait, tell)
+            _run_here(study, states, todo, launch, job, tell)
     dry: dict[str, list[str]] = {}
     if dry_run:
         commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
@@ -253,7 +256,7 @@ def _module(name: str) -> str:
 
 
 def _launcher(given: str) -> list[str]:
-    return shlex.split(given) or [local.mpiexec()]
+    return shlex.split(given) or [mpiexec()]
 
 
 def sweep_report(out: str) -> SweepResult:
@@ -264,7 +267,7 @@ def sweep_report(out: str) -> SweepResult:
     InputError
         The folder `out` does not hold a study.
     """
-    folder.check_links(os.path.abspath(out))
+    require_no_links(os.path.abspath(out))
     study = studies.load(os.path.abspath(out))
     found = {case: folder.read_status(study.folder(case)) for case in study.cases()}
     return _result(study, {case: status for case, status in found.items() if status}, {})
@@ -296,7 +299,7 @@ def _cautions(study: Study, measured_here: bool) -> list[str]:
 
 
 def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
-              launcher: Sequence[str], asked: Slurm, tell: SweepProgress) -> None:
+              launcher: Sequence[str], asked: BatchOptions, tell: SweepProgress) -> None:
     limit_s = seconds(asked.time) if asked.time else None
     tell.begin(len(todo))
     for case in todo:
@@ -305,11 +308,11 @@ def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
         tell.ended(case, states[case])
 
 
-def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJob, str],
-                  no_wait: bool, tell: SweepProgress) -> None:
-    watch = remote.SlurmWatcher(study, states)
+def _run_by_jobs(study: Study, system: Scheduler, states: dict[Case, Status],
+                 scripts: dict[BatchJob, str], no_wait: bool, tell: SweepProgress) -> None:
+    watch = remote.JobWatcher(study, system, states)
     try:
-        begun = remote.submit(study, scripts, states)
+        begun = remote.submit(study, system, scripts, states)
         if begun:
             tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
         if no_wait:
@@ -320,7 +323,7 @@ def _run_by_slurm(study: Study, states: dict[Case, Status], scripts: dict[BatchJ
     except KeyboardInterrupt:
         if watch.jobs:
             tell.say(f"jobs {', '.join(watch.jobs)} keep running: the same command collects them; "
-                     f"scancel {' '.join(watch.jobs)} ends them")
+                     f"{system.cancel} {' '.join(watch.jobs)} ends them")
         raise
 
 

@@ -28,6 +28,7 @@ from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.files import lock, require_own, temporary_of
+from hpcpar.launchers import mpiexec, pmi_of, usual_library
 from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
@@ -35,8 +36,6 @@ from hpcpar.report.tables import say
 from hpcpar.report.tables.answer import plural
 from hpcpar.schedule.runnable import require
 from hpcpar.signals import STATUS, handle
-from hpcpar.sweep.local import mpiexec
-from hpcpar.sweep.slurm import usual_mpi
 
 #: Consecutive jobs that are lost without a new checkpoint, before giving up.
 MOST_FAILURES = 3
@@ -209,5 +208,5 @@ class _Supervisor:
 def launcher() -> list[str]:
     """The launcher's command line before ``-n``: srun in a Slurm job, else mpiexec."""
     if "SLURM_JOB_ID" in os.environ:
-        return ["srun", f"--mpi={usual_mpi()}", "--kill-on-bad-exit=1"]
+        return ["srun", f"--mpi={pmi_of(usual_library())}", "--kill-on-bad-exit=1"]
     return [mpiexec()]

@@ -15,20 +15,14 @@ from typing import NoReturn
 from hpcpar import child, signals
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
+from hpcpar.launchers import launcher
 from hpcpar.variables import whole_number
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: Variables that the user set, before `limit_threads` sets the others.
 GIVEN = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-#: Variables in which launchers give the number of ranks on this node.
-_LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
-                "SLURM_STEP_TASKS_PER_NODE")
-#: Variables that launchers set for the processes of a job.
-_JOB = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_ID")
 #: Linux's option for the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
-#: Variables in which launchers give a process's rank.
-_RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def limit_threads() -> int:
@@ -41,7 +35,8 @@ def limit_threads() -> int:
     InputError
         The user's setting is not a number.
     """
-    share = max(1, len(os.sched_getaffinity(0)) // max(1, whole_number(*_LOCAL_RANKS) or 1))
+    by = launcher()
+    share = max(1, len(os.sched_getaffinity(0)) // max(1, by.local_ranks if by else 1))
     for name in VARIABLES:
         os.environ.setdefault(name, str(share))
     threads = whole_number(VARIABLES[0])
@@ -75,8 +70,8 @@ def start(ranks: int, argv: Sequence[str], mpiexec: str) -> NoReturn:
     InputError
         This process is already a rank of a job.
     """
-    if any(name in os.environ for name in _JOB):
-        raise InputError("-n starts a job, but this process already runs under mpiexec or srun; "
+    if launcher():
+        raise InputError("-n starts a job, but this process already runs under a launcher; "
                          "drop -n, or drop the launcher")
     program = [mpiexec, "-n", str(ranks), *child.command(), *without(list(argv), {"-n": 1})]
     for number in signals.held():
@@ -111,7 +106,7 @@ def watch() -> bool:
     bool
         True in the child; False outside a job, without a child.
     """
-    if not any(name in os.environ for name in _JOB):
+    if not launcher():
         return False
     # both processes note requests before the fork; requests during it wait
     signal.pthread_sigmask(signal.SIG_BLOCK, signals.SIGNALS)
@@ -151,4 +146,5 @@ def started_rank() -> int:
 
     Rank 0 prints the errors that all ranks share.
     """
-    return whole_number(*_RANK) or 0
+    by = launcher()
+    return by.rank_here if by else 0

@@ -134,7 +134,7 @@ def _dispatch(argv: Sequence[str]) -> int:
 
         return supervise(options, argv)
     if getattr(options, "start", None):
-        from hpcpar.sweep.local import mpiexec
+        from hpcpar.launchers import mpiexec
 
         start(options.start, argv, mpiexec())
     check_outputs(options)

@@ -1,4 +1,4 @@
-"""Site defaults: the machine and Slurm options in ``~/.config/hpcpar.toml``."""
+"""Site defaults: the machine and options of batch jobs in ``~/.config/hpcpar.toml``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VARIABLE = "HPCPAR_CONFIG"
 
 @dataclass(frozen=True)
 class SiteDefaults:
-    """Contents of the file: a preset or machine file, and Slurm options."""
+    """Contents of the file: a preset or machine file, and options of batch jobs."""
 
     machine: Line = ""
-    slurm: dict[str, object] = field(default_factory=dict)
+    job: dict[str, object] = field(default_factory=dict)
 
 
 def config_path() -> str:

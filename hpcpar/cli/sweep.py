@@ -28,7 +28,7 @@ class StrongCommand(ResultOptions, SweepArguments):
 
     def run(self) -> SweepResult:
         """Runs the study with the site's options."""
-        return run_sweep(replace(self, site=(config_path(), read().slurm)))
+        return run_sweep(replace(self, site=(config_path(), read().job)))
 
 
 @dataclass(frozen=True)

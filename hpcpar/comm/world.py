@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import socket
 import sys
 import time
@@ -18,13 +17,11 @@ import numpy as np
 
 from hpcpar.comm import lost
 from hpcpar.errors import InputError, RunError, on_all_ranks, one_line, visible
+from hpcpar.launchers import launcher, pmi_of
 from hpcpar.signals import release
-from hpcpar.variables import whole_number
 
 T = TypeVar("T")
 
-#: Variables in which launchers state the size of the job; the first one that is set counts.
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
 #: Seconds that a rank waits before it ends the job after losing contact with another rank, so that
 #: the lost rank's watcher (`hpcpar.cli.launch.watch`) can report first.
 LOST_S = 1.0
@@ -169,15 +166,14 @@ class World:
 
 
 def separate_worlds(size: int, library: str) -> str | None:
-    """The error if MPI sees the launcher's processes as separate worlds; else None."""
-    name = next((v for v in _SIZE_VARIABLES if whole_number(v) is not None), "SLURM_NTASKS")
-    # a batch script's own processes see the size of its allocation
-    if size != 1 or name == "SLURM_NTASKS" or (whole_number(name) or 0) <= 1:
+    """The error if the launcher started more processes than the world has; else None."""
+    by = launcher()
+    started = (by.ranks or by.local_ranks) if by else 1
+    if by is None or started <= size:
         return None
-    interface = "pmix" if library.startswith("Open MPI") else "pmi2"
-    return (f"the launcher started {os.environ[name]} processes ({name}) but MPI sees separate "
-            "worlds of 1: launcher and MPI library do not match; use the mpiexec of the library "
-            f"that mpi4py uses, or under Slurm srun --mpi={interface} "
+    worlds = "separate worlds of 1" if size == 1 else f"worlds of {size}"
+    return (f"{by.title} started {started} processes but MPI sees {worlds}: launcher and MPI "
+            f"library do not match; {by.remedy.format(pmi=pmi_of(library))} "
             f"(mpi4py uses {' '.join(library.replace(',', ' ').split()[:4])})")
 
 

@@ -55,7 +55,7 @@ def examine(threads: int, given: dict[str, str]) -> JobEnvironment | None:
     ranks = [local] if world is None else world.gather(local)
     if ranks is None:
         return None
-    return JobEnvironment(ranks, library, mpi4py, no_mpi, separate or "", environment.launcher(),
+    return JobEnvironment(ranks, library, mpi4py, no_mpi, separate or "", environment.started_by(),
                           given, environment.blas(), h5py.version.hdf5_version,
                           h5py.get_config().mpi)
 

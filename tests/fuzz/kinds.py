@@ -92,12 +92,12 @@ def site(rng: Random, base: Base) -> Case:
                             [*sweep, "--launcher", "slurm"])), config=path)
 
 
-def slurm(rng: Random, base: Base) -> Case:
-    """A file of Slurm options."""
-    path = base.write("slurm.toml", _toml(rng, base.trees["slurm"]))
+def job(rng: Random, base: Base) -> Case:
+    """A file of options of batch jobs."""
+    path = base.write("job.toml", _toml(rng, base.trees["job"]))
     return Case(["sweep", "strong", *LENET, "--batch", "16", "--ranks", "2", "--strategies",
                  "data", "--data", base["data.h5"], "--dry-run", "--launcher", "slurm", "--out",
-                 "s", "--slurm", path, *["--json"] * rng.randrange(2)])
+                 "s", "--job-file", path, *["--json"] * rng.randrange(2)])
 
 
 def onnx(rng: Random, base: Base) -> Case:
@@ -228,6 +228,6 @@ def options(rng: Random, base: Base) -> Case:
 
 #: Every kind; options, which reach all commands, come up most.
 KINDS: dict[str, Callable[[Random, Base], Case]] = {
-    f.__name__: f for f in (plan, network, machine, site, slurm, onnx, data, checkpoint, record,
+    f.__name__: f for f in (plan, network, machine, site, job, onnx, data, checkpoint, record,
                             sweep, arrays, pictures, options)}
 ROTATION = (*KINDS, "options", "options", "plan", "machine", "onnx", "record")

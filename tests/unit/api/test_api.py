@@ -94,7 +94,7 @@ def test_a_saved_plan_has_the_price_of_its_result(capsys: pytest.CaptureFixture[
     assert plain(hpcpar.predict(plan=result.plan).to_json()) == told
 
 
-@pytest.mark.parametrize("launcher", ["local", "slurm"])
+@pytest.mark.parametrize("launcher", ["local", "slurm", "flux"])
 def test_a_dry_sweep_answers_as_the_command(launcher: str, capsys: pytest.CaptureFixture[str],
                                             tmp_path: Path) -> None:
     data = str(tmp_path / "data.h5")

@@ -14,7 +14,7 @@ import pytest
 from hpcpar import child
 from hpcpar.cli import launch
 from hpcpar.errors import InputError
-from hpcpar.sweep import local
+from hpcpar.launchers import LAUNCHERS, mpiexec
 from tests.limits import LIMIT_S
 
 MPIEXEC = """#!/bin/sh
@@ -32,7 +32,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "mpiexec").write_text(MPIEXEC)
     (tmp_path / "mpiexec").chmod(0o755)
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    drop = {*launch.VARIABLES, *launch._JOB}
+    drop = {*launch.VARIABLES, *(known.mark for known in LAUNCHERS)}
     return {k: v for k, v in os.environ.items() if k not in drop} | {
         "PYTHONPATH": str(Path(launch.__file__).parents[2])}
 
@@ -68,7 +68,7 @@ def test_signals_reach_mpiexec(env: dict[str, str], tmp_path: Path) -> None:
     assert (out, job.returncode) == ("ended\n", 9)
 
 
-@pytest.mark.parametrize("variable", launch._JOB)
+@pytest.mark.parametrize("variable", [known.mark for known in LAUNCHERS])
 def test_a_rank_starts_no_job(env: dict[str, str], tmp_path: Path, variable: str) -> None:
     job = begin(env | {variable: "0"}, tmp_path, "verify", "-n", "2", "--plan", "p.json")
     out, err = job.communicate(timeout=LIMIT_S)
@@ -80,7 +80,7 @@ def test_without_mpiexec_one_line_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"no mpiexec .* pip install 'hpcpar\[mpi\]'"):
-        local.mpiexec()
+        mpiexec()
 
 
 def test_threads_are_limited_before_numpy_is_loaded() -> None:

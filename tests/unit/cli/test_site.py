@@ -51,8 +51,8 @@ def test_the_sites_machine_is_the_default(command: str, config: Path,
     assert name == "cori-knl" and f"note: machine cori-knl, from {config}" in said
     assert machine("--machine", "local") == ("local", "")
     files.save(files.load("k20x8"), str(config.parent / "m.toml"))
-    config.write_text('machine = "m.toml"\n[slurm]\naccount = "m1"\n')  # beside the file
-    assert machine()[0] == "k20x8" and site.read().slurm == {"account": "m1"}
+    config.write_text('machine = "m.toml"\n[job]\naccount = "m1"\n')  # beside the file
+    assert machine()[0] == "k20x8" and site.read().job == {"account": "m1"}
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -60,7 +60,7 @@ def test_the_sites_machine_is_the_default(command: str, config: Path,
     ("machine = 3", "'machine': expected a text of one line, found 3"),
     ('machine = "a\\u0000b.toml"', "'machine': expected a text of one line"),
     ("machine = ", "not TOML"),
-    ('slurm = "x"', "'slurm': expected a table"),
+    ('job = "x"', "'job': expected a table"),
 ])
 def test_mistakes_in_the_site_file_are_one_line(text: str, message: str, config: Path,
                                                 capsys: pytest.CaptureFixture[str]) -> None:

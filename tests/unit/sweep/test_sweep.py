@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar import launchers
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.cli import main as cli
 from hpcpar.cost.network.algorithm_choice import schedule_for
@@ -28,7 +29,7 @@ from hpcpar.report.sweep_points import (
 )
 from hpcpar.report.tables.sweep_table import notes
 from hpcpar.simulation.price_plan import price
-from hpcpar.sweep import folder, local, report, study
+from hpcpar.sweep import folder, report, study
 from hpcpar.train import record_file, run_record
 
 #: Iterations that the pretended ranks record; their median is the largest of three ranks' times.
@@ -64,7 +65,7 @@ def pretend(words: list[str], seconds: float) -> None:
 
 
 class Launcher:
-    """Stands for mpiexec: notes what it is asked to run, and fails where it is told to."""
+    """Stands for mpiexec: notes its commands, and fails for the cases in `failing`."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -90,7 +91,7 @@ class Launcher:
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     found = Launcher()
-    monkeypatch.setattr(local, "_wait", found)
+    monkeypatch.setattr(launchers, "run", found)
     return found
 
 
@@ -237,7 +238,7 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
         r"pretended -n 2 \S+ \S+child.py hpcpar run --plan ", document["commands"][0])
     assert set(states(document).values()) == {"planned"}
     status, document = sweep("--dry-run", "--launcher", "slurm", "--partition", "q", ranks="2,4")
-    assert status == 0 and [Path(p).name for p in document["scripts"]] == ["p2.sbatch", "p4.sbatch"]
+    assert status == 0 and [Path(p).name for p in document["scripts"]] == ["p2.sh", "p4.sh"]
     assert "#SBATCH --partition=q" in Path(document["scripts"][0]).read_text()
 
 
@@ -278,7 +279,7 @@ def test_the_page_needs_nothing_outside_itself(sweep: Sweep, monkeypatch: pytest
                                                tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures come with the extra 'plot'")
     monkeypatch.undo()
-    monkeypatch.setattr(local, "_wait", Launcher())
+    monkeypatch.setattr(launchers, "run", Launcher())
     assert sweep(ranks="1")[0] == 0
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 4
@@ -327,7 +328,7 @@ def test_gpu_buffers_without_a_gpu(sweep: Sweep) -> None:
 
 def test_the_report_of_a_folder_is_drawn_again(sweep: Sweep, launcher: Launcher, tmp_path: Path,
                                                capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a partial sweep too; nothing is planned or run."""
+    """A partial sweep has one, too; nothing is planned or run."""
     _, before = sweep()
     ran = list(launcher.ran)
     (tmp_path / "out" / "report.html").unlink()
@@ -379,7 +380,7 @@ def test_a_local_sweep_calibrates_unless_it_is_told_not_to(
         files.save(made, words[words.index("-o") + 1])
         return 0
 
-    monkeypatch.setattr(local, "_wait", calibrated)
+    monkeypatch.setattr(launchers, "run", calibrated)
     for _ in range(2):
         status, document = sweep(machine="")
         assert status == 0 and set(states(document).values()) == {"done"}
@@ -397,7 +398,7 @@ def test_a_calibration_that_fails_says_why(sweep: Sweep, launcher: Launcher,
         Path(log).write_text("hpcpar: no memory\n")
         return 1
 
-    monkeypatch.setattr(local, "_wait", failing)
+    monkeypatch.setattr(launchers, "run", failing)
     assert sweep(machine="")[0] == 2
     said = sweep.said  # type: ignore[attr-defined]
     assert "calibration on 1 ranks: no memory; --machine names" in said

@@ -117,7 +117,7 @@ def test_other_files_are_refused_as_state(out: Path, text: bytes) -> None:
 
 @pytest.mark.parametrize("name", [
     "study.json", ".study.json.hpcpar-lock", "report.json", "report.html", "time.svg", "data.h5",
-    f"cases/{CASE}", f"cases/{CASE}/status.json", f"cases/{CASE}/log", "slurm"])
+    f"cases/{CASE}", f"cases/{CASE}/status.json", f"cases/{CASE}/log", "jobs"])
 def test_links_in_the_folder_are_refused(out: Path, tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")

@@ -1,5 +1,5 @@
-"""Slurm options, and the batch scripts that they give: compared with those in golden/
-(HPCPAR_GOLDEN=write writes them).
+"""Options of batch jobs, and the scripts that they give under each batch system: compared with
+those in golden/ (HPCPAR_GOLDEN=write writes them).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from hpcpar import child
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec
-from hpcpar.sweep import scripts, slurm
-from hpcpar.sweep.slurm import Slurm
+from hpcpar.sweep import batch_options, schedulers, scripts
+from hpcpar.sweep.batch_options import BatchOptions
+from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler, scheduler
 from hpcpar.sweep.study import Case, Study
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -33,45 +34,96 @@ account = "m1234"
 partition = "gpu"
 time = "00:30:00"
 constraint = "a100"
-mpi = "cray_shasta"
 ranks_per_node = 4
 cpus_per_rank = 16
 modules = ["cray-python", "cudatoolkit/12"]
-sbatch = ["--qos=debug", "--exclusive"]
+directives = ["-x", "--comment='a b'"]
 setup = ["source /home/me/hpcpar/.venv/bin/activate"]
-srun = ["--distribution=block"]
+launch = ["--distribution=block"]
 """
+SYSTEMS: dict[str, Scheduler] = {name: entry for name, entry in SCHEDULERS.items() if entry}
+SLURM = SYSTEMS["slurm"]
+#: Ready scripts in jobs/.
+READY = {"slurm": "slurm.sbatch", "pbs": "pbs.pbs", "lsf": "lsf.lsf", "flux": "flux.sh",
+         "sge": "sge.sh"}
 
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts must not depend on where the tests run."""
-    monkeypatch.setattr(child, "command", lambda: ["python", "child.py"])
-    monkeypatch.setattr(scripts, "usual_mpi", lambda: "pmi2")
+    monkeypatch.setattr(child, "command", lambda: ["/venv/bin/python", "child.py"])
+    monkeypatch.setattr(scripts, "usual_library", lambda: "MPICH")
 
 
-def options(tmp_path: Path, text: str, **given: Any) -> Slurm:
-    path = tmp_path / "slurm.toml"
+def options(tmp_path: Path, text: str, **given: Any) -> BatchOptions:
+    path = tmp_path / "job.toml"
     path.write_text(text)
-    return slurm.read(str(path), given)
+    return batch_options.read(str(path), given)
 
 
-@pytest.mark.parametrize(("name", "device", "toml", "one"), [
-    ("plain-p8", "cpu", "", False),
-    ("pmix-all", "cpu", 'mpi = "pmix_v4"\nnodes = 1\n', True),
-    ("gpu-p8", "gpu", FULL, False),
+@pytest.mark.parametrize(("name", "system", "device", "toml", "one"), [
+    *((f"{name}-full", name, "gpu", FULL, False) for name in SYSTEMS),
+    *((f"{name}-plain", name, "cpu", "", False) for name in SYSTEMS),
+    ("slurm-pmix", "slurm", "cpu", 'mpi = "pmix_v4"\nnodes = 1\n', True),
+    ("pbs-pals", "pbs", "cpu", 'mpi = "pals"\nnodes = 2\ncpus_per_rank = 8\n', False),
+    ("pbs-openmpi", "pbs", "cpu", 'mpi = "openmpi"\nranks_per_node = 4\n', False),
+    ("flux-openmpi", "flux", "cpu", 'mpi = "pmix"\nnodes = 2\n', False),
 ])
-def test_scripts_equal_the_recorded_ones(tmp_path: Path, name: str, device: str, toml: str,
-                                         one: bool) -> None:
+def test_scripts_equal_the_recorded_ones(tmp_path: Path, name: str, system: str, device: str,
+                                         toml: str, one: bool) -> None:
     asked, study = options(tmp_path, toml), replace(
         STUDY, device=device, transport="direct" if device == "gpu" else "staged")
     job = scripts.jobs(SMALL + LARGE, one)[-1]
-    text = scripts.script(study, asked, job, "/home/me/project")
-    path = GOLDEN / f"{name}.sbatch"
+    text = scripts.script(study, SYSTEMS[system], asked, job, "/home/me/project")
+    path = GOLDEN / f"{name}.sh"
     if os.environ.get("HPCPAR_GOLDEN") == "write":
         path.write_text(text)
     assert text == path.read_text()
     assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_ready_scripts_say_what_the_sweep_s_say(system: str, tmp_path: Path) -> None:
+    """Directives, set-up and launch line of jobs/ are what the table of the batch system gives for
+    their 8 ranks on 2 nodes.
+    """
+    known = SYSTEMS[system]
+    asked = BatchOptions(ranks_per_node=4, cpus_per_rank=1 if system == "sge" else 4,
+                         mpi=known.mpi[0])
+    values = asked.values(8) | {"name": "hpcpar", "log": "", "time": "01:00:00", "minutes": 60,
+                                "seconds": 3600}
+    ready = (JOBS / READY[system]).read_text()
+    lines = ready.splitlines()
+    assert {*known.directives(values), *known.setup} <= {*lines}
+    if system == "slurm":  # its srun knows ranks and nodes from the job
+        assert "launch=(srun --mpi=pmi2)" in lines
+    else:
+        words = known.launched(values)
+        assert f"launch=({words})" in lines or system == "sge"
+
+
+def test_a_batch_system_of_one_s_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(schedulers, "SCHEDULERS", {**SCHEDULERS})
+
+    class Mine(Scheduler):
+        name, title, directive = "mine", "Mine", "#MINE"
+        options = ("-t {time}", "-n {ranks}")
+        launch = (("*", "start {ranks}"),)
+        mpi = ("any", "any")
+
+    scheduler(Mine)
+    (job,) = scripts.jobs(SMALL[1:], True)
+    text = scripts.script(STUDY, Mine(), BatchOptions(), job, "/home")
+    assert "#MINE -n 2\n" in text and "-t" not in text.partition("set -euo")[0]
+    assert "cases/data-p2-b64' start 2\n" in text
+    with pytest.raises(InputError, match="scheduler 'local' is already defined in builtins"):
+        scheduler(type("Here", (Scheduler,), {"name": "local"}))
+
+
+def test_an_unknown_kind_of_mpi() -> None:
+    with pytest.raises(InputError, match=r"unknown mpi of PBS 'pmi2'.*known: mpich, openmpi, pals"):
+        scripts.script(STUDY, SYSTEMS["pbs"], BatchOptions(mpi="pmi2"),
+                       scripts.jobs(SMALL, True)[0], "/home")
 
 
 def test_jobs_by_size_or_one_for_all() -> None:
@@ -89,7 +141,7 @@ def test_every_case_leaves_its_status_and_runs_once(tmp_path: Path) -> None:
     study = replace(STUDY, out=str(tmp_path))
     for case in SMALL:
         (tmp_path / "cases" / case.name).mkdir(parents=True)
-    text = scripts.script(study, Slurm(), scripts.jobs(SMALL, True)[0], str(tmp_path))
+    text = scripts.script(study, SLURM, BatchOptions(), scripts.jobs(SMALL, True)[0], str(tmp_path))
     (tmp_path
      / "srun").write_text('#!/bin/bash\necho "$@"\ncase "$*" in *--ntasks=1*) exit 3 ;; esac\n')
     (tmp_path / "srun").chmod(0o755)
@@ -99,10 +151,10 @@ def test_every_case_leaves_its_status_and_runs_once(tmp_path: Path) -> None:
         assert subprocess.run(["bash", tmp_path / "job"], env=env, check=False).returncode == 0
         first, second = (tmp_path / "cases" / case.name for case in SMALL)
         assert ((first / "exit").read_text(), (second / "exit").read_text()) == ("3\n", "0\n")
-        assert (second
-                / "log").read_text().startswith("--mpi=pmi2 --ntasks=2 python child.py run --plan")
+        assert (second / "log").read_text().startswith(
+            "--mpi=pmi2 --ntasks=2 /venv/bin/python child.py run --plan")
         (second / "log").write_text(
-            "--mpi=pmi2 --ntasks=2 python child.py run --plan: not written again")
+            "--mpi=pmi2 --ntasks=2 /venv/bin/python child.py run --plan: not written again")
     assert "again" in (second / "log").read_text()
 
 
@@ -112,8 +164,8 @@ def test_names_in_a_script_are_quoted(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     study = replace(STUDY, out=str(folder), data=f"{name}.h5")
     (folder / "cases" / SMALL[0].name).mkdir(parents=True)
-    told = Slurm(srun=(name,), modules=(name,))
-    text = scripts.script(study, told, scripts.jobs(SMALL[:1], True)[0], str(folder))
+    told = BatchOptions(launch=(name,), modules=(name,))
+    text = scripts.script(study, SLURM, told, scripts.jobs(SMALL[:1], True)[0], str(folder))
     (tmp_path / "srun").write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "job").write_text("module() { :; }\n" + text)
@@ -130,29 +182,31 @@ def test_names_in_a_script_are_quoted(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("change", [{"out": "/a\nb"}, {"data": "x\ny.h5"}, {"data": "x\0y"}])
 def test_line_breaks_in_a_script_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot stand in a batch script: it has a line break"):
-        scripts.script(replace(STUDY, **change), Slurm(), scripts.jobs(SMALL, True)[0], "/here")
+        scripts.script(replace(STUDY, **change), SLURM, BatchOptions(),
+                       scripts.jobs(SMALL, True)[0], "/here")
 
 
 @pytest.mark.parametrize(("asked", "ranks", "words"), [
-    (Slurm(), 6, ["--ntasks=6"]),
-    (Slurm(ranks_per_node=4), 2, ["--nodes=1", "--ntasks=2", "--ntasks-per-node=2"]),
-    (Slurm(ranks_per_node=4), 6, ["--nodes=2", "--ntasks=6", "--ntasks-per-node=4"]),
-    (Slurm(nodes=4), 6, ["--nodes=4", "--ntasks=6", "--ntasks-per-node=2"]),
+    (BatchOptions(), 6, "--ntasks=6"),
+    (BatchOptions(ranks_per_node=4), 2, "--nodes=1 --ntasks=2 --ntasks-per-node=2"),
+    (BatchOptions(ranks_per_node=4), 6, "--nodes=2 --ntasks=6 --ntasks-per-node=4"),
+    (BatchOptions(nodes=4), 6, "--nodes=4 --ntasks=6 --ntasks-per-node=2"),
 ])
-def test_ranks_are_laid_on_nodes(asked: Slurm, ranks: int, words: list[str]) -> None:
-    assert asked.placement(ranks) == words
+def test_ranks_are_laid_on_nodes(asked: BatchOptions, ranks: int, words: str) -> None:
+    assert SLURM.launched(replace(asked, mpi="x").values(ranks)) == f"srun --mpi=x {words}"
 
 
 def test_more_nodes_than_ranks() -> None:
     with pytest.raises(InputError, match=r"4 nodes for 2 ranks.*--ranks-per-node"):
-        Slurm(nodes=4).placement(2)
+        BatchOptions(nodes=4).values(2)
 
 
 def test_the_command_line_wins_and_lists_add_up(tmp_path: Path) -> None:
     found = options(tmp_path, FULL, partition="cpu", modules=["mpich"])
     assert (found.partition, found.time, found.account) == ("cpu", "00:30:00", "m1234")
     assert found.modules == ("cray-python", "cudatoolkit/12",
-                             "mpich") and found.sbatch == ("--qos=debug", "--exclusive")
+                             "mpich") and found.directives == (
+        "-x", "--comment='a b'")
 
 
 @pytest.mark.parametrize(
@@ -170,24 +224,21 @@ def test_wrong_options_are_named(tmp_path: Path, toml: str, said: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot read Slurm options .*none\.toml"):
-        slurm.read(str(tmp_path / "none.toml"), {})
+    with pytest.raises(InputError, match=r"cannot read batch options .*none\.toml"):
+        batch_options.read(str(tmp_path / "none.toml"), {})
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5", 300), ("1:30", 90), ("02:00:00", 7200), ("1-0", 86400), ("1-2:30", 86400 + 9000),
-     ("1-00:00:07", 86407)],
+    [("0:05:00", 300), ("0:01:30", 90), ("02:00:00", 7200), ("48:00:07", 172807)],
 )
-def test_slurms_times_are_read(text: str, seconds: float) -> None:
-    assert slurm.seconds(text) == seconds
+def test_times_are_read(text: str, seconds: float) -> None:
+    assert batch_options.seconds(text) == seconds
 
 
 def test_scripts_are_valid_shell() -> None:
     ready = sorted(JOBS.iterdir())
-    assert {"mpirun.sh", "slurm.sbatch", "slurm-pmix.sbatch", "slurm-gpu.sbatch"} <= {
-        p.name for p in ready
-    }
+    assert {"mpirun.sh", "train.sh", *READY.values()} <= {p.name for p in ready}
     for path in ready:
         assert subprocess.run(["bash", "-n", path], capture_output=True,
                               check=False).returncode == 0, path
@@ -205,30 +256,33 @@ def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
         (tmp_path / "cases" / case.name).mkdir(parents=True)
         (tmp_path / "cases" / case.name / "prediction.json").write_text(
             '{"iteration_s": 2.0, "compute_s": 1.0, "exposed_communication_s": 1.0,'
+            ' "iteration_low_s": 1.0, "iteration_high_s": 3.0, "interval_basis": "calibration",'
+            ' "interval_source": "calibrated",'
             ' "phases": {"gradient": {"exposed_communication_s": 1.0}}}')
     (job,) = scripts.jobs(LARGE, True)
-    text = scripts.script(study, Slurm().on(machine), job, "/home/me")
-    assert "#SBATCH --nodes=2\n" in text and "--ntasks-per-node=4\n" in text
+    text = scripts.script(study, SLURM, BatchOptions().on(machine), job, "/home/me")
+    assert "#SBATCH --nodes=2 --ntasks=8 --ntasks-per-node=4\n" in text
     assert "#SBATCH --time=02:10:00\n" in text  # 2 x (3 x 20 + 5) minutes
-    guess = scripts.script(replace(study, machine=files.load("p100x4x4")), Slurm(), job, "/home")
+    guess = scripts.script(replace(study, machine=files.load("p100x4x4")), SLURM, BatchOptions(),
+                           job, "/home")
     assert "#SBATCH --time=06:50:00\n" in guess  # not calibrated: ten times
-    given = scripts.script(study, Slurm(time="00:30:00"), job, "/home")
+    given = scripts.script(study, SLURM, BatchOptions(time="00:30:00"), job, "/home")
     assert "#SBATCH --time=00:30:00\n" in given and "02:10" not in given
 
 
 def test_options_override_the_machines_nodes() -> None:
     machine = files.load("p100x4x4")
-    assert Slurm(nodes=3).on(machine) == Slurm(nodes=3)
-    assert Slurm(ranks_per_node=2).on(machine) == Slurm(ranks_per_node=2)
-    assert Slurm().on(files.load("local")) == Slurm()
+    assert BatchOptions(nodes=3).on(machine) == BatchOptions(nodes=3)
+    assert BatchOptions(ranks_per_node=2).on(machine) == BatchOptions(ranks_per_node=2)
+    assert BatchOptions().on(files.load("local")) == BatchOptions()
 
 
 def test_the_sites_options_come_first(tmp_path: Path) -> None:
     site = ("site.toml", {"account": "m1", "partition": "cpu", "ranks_per_node": 4,
                           "modules": ["python"]})
     (tmp_path / "s.toml").write_text('partition = "gpu"\nmodules = ["cuda"]\n')
-    found = slurm.read(str(tmp_path / "s.toml"), {"account": "m2", "nodes": 2}, site)
-    assert found == Slurm(account="m2", partition="gpu", nodes=2, modules=("python", "cuda"))
-    assert slurm.read("", {}, site).ranks_per_node == 4
+    found = batch_options.read(str(tmp_path / "s.toml"), {"account": "m2", "nodes": 2}, site)
+    assert found == BatchOptions(account="m2", partition="gpu", nodes=2, modules=("python", "cuda"))
+    assert batch_options.read("", {}, site).ranks_per_node == 4
     with pytest.raises(InputError, match=r"site\.toml: unknown field 'acount'; did you mean"):
-        slurm.read("", {}, ("site.toml", {"acount": "m1"}))
+        batch_options.read("", {}, ("site.toml", {"acount": "m1"}))

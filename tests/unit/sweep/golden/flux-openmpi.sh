@@ -1,0 +1,22 @@
+#!/bin/bash
+# Written by hpcpar sweep.
+#flux: --job-name=hpcpar-p8
+#flux: '--output=/scratch/my sweep/jobs/p8.log'
+#flux: --nodes=2 --nslots=8
+set -euo pipefail
+
+cd /home/me/project
+export PATH=/venv/bin:$PATH
+
+run() { # run CASE LAUNCHER...: a failed case does not stop the next one
+  local case=$1 status=0
+  shift
+  [ ! -e "$case/exit" ] || return 0
+  "$@" /venv/bin/python child.py run --plan "$case/plan.json" --out "$case/run.h5" --data /data/digits.h5 --steps 30 --device cpu --kernels numpy \
+    >"$case/log" 2>&1 || status=$?
+  printf '%s\n' "$status" >"$case/exit.tmp"
+  mv "$case/exit.tmp" "$case/exit"
+}
+
+run '/scratch/my sweep/cases/data-p8-b64' flux run -o pmi=pmix --nodes=2 --ntasks=8
+run '/scratch/my sweep/cases/grid_2x4-p8-b64' flux run -o pmi=pmix --nodes=2 --ntasks=8

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Written by hpcpar sweep.
+#BSUB -J hpcpar-p8
+#BSUB -o '/scratch/my sweep/jobs/p8.log'
+#BSUB -P m1234
+#BSUB -q gpu
+#BSUB -W 30
+#BSUB -n 8
+#BSUB -R 'span[ptile=4]'
+#BSUB -R 'affinity[core(16)]'
+#BSUB -R 'select[a100]'
+#BSUB -gpu num=4
+#BSUB -x
+#BSUB --comment='a b'
+set -euo pipefail
+
+cd /home/me/project
+export PATH=/venv/bin:$PATH
+module load cray-python
+module load cudatoolkit/12
+source /home/me/hpcpar/.venv/bin/activate
+
+run() { # run CASE LAUNCHER...: a failed case does not stop the next one
+  local case=$1 status=0
+  shift
+  [ ! -e "$case/exit" ] || return 0
+  "$@" /venv/bin/python child.py run --plan "$case/plan.json" --out "$case/run.h5" --data /data/digits.h5 --steps 30 --device gpu --transport direct --math fp32 \
+    >"$case/log" 2>&1 || status=$?
+  printf '%s\n' "$status" >"$case/exit.tmp"
+  mv "$case/exit.tmp" "$case/exit"
+}
+
+run '/scratch/my sweep/cases/data-p8-b64' mpiexec -n 8 -ppn 4 --distribution=block
+run '/scratch/my sweep/cases/grid_2x4-p8-b64' mpiexec -n 8 -ppn 4 --distribution=block

@@ -1,0 +1,33 @@
+#!/bin/bash
+# Written by hpcpar sweep.
+#$ -N hpcpar-p8
+#$ -S /bin/bash
+#$ -j y
+#$ -o '/scratch/my sweep/jobs/p8.log'
+#$ -P m1234
+#$ -q gpu
+#$ -l h_rt=00:30:00
+#$ -l a100
+#$ -pe mpi 128
+#$ -x
+#$ --comment='a b'
+set -euo pipefail
+
+cd /home/me/project
+export PATH=/venv/bin:$PATH
+module load cray-python
+module load cudatoolkit/12
+source /home/me/hpcpar/.venv/bin/activate
+
+run() { # run CASE LAUNCHER...: a failed case does not stop the next one
+  local case=$1 status=0
+  shift
+  [ ! -e "$case/exit" ] || return 0
+  "$@" /venv/bin/python child.py run --plan "$case/plan.json" --out "$case/run.h5" --data /data/digits.h5 --steps 30 --device gpu --transport direct --math fp32 \
+    >"$case/log" 2>&1 || status=$?
+  printf '%s\n' "$status" >"$case/exit.tmp"
+  mv "$case/exit.tmp" "$case/exit"
+}
+
+run '/scratch/my sweep/cases/data-p8-b64' mpiexec -n 8 -ppn 4 --distribution=block
+run '/scratch/my sweep/cases/grid_2x4-p8-b64' mpiexec -n 8 -ppn 4 --distribution=block
