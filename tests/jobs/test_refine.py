@@ -36,7 +36,7 @@ def test_a_record_refines_the_machine(hpcpar: Run, plan: Make, digits: Path,
     assert files.load(str(machine)) == first and len(first.quality["sources"]) == 1
     refused = hpcpar(0, "calibrate", "--refine", out, "-o", machine, "--for", made)
     assert (refused.returncode == 2
-            and "--refine takes times from records, --for measures" in refused.stderr)
+            and "--refine takes times from records, but --for measures" in refused.stderr)
 
 
 @pytest.mark.parametrize(("words", "message"), [

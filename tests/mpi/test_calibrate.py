@@ -226,7 +226,7 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
                          else redistribution)(step, network_model, ranks.size)
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)
                 assert network_model.machine.levels[int(found.level)].name == name
-                # what it is said to send is what is sent
+                # the stated bytes are the bytes on the wire
                 action = steps.blocking(steps.direct(kind, source, destination))
                 steps.communicator.trace.clear()
                 action()

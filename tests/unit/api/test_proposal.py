@@ -1,4 +1,4 @@
-"""``hpcpar proposal``: its numbers are those of ``predict`` and ``sweep``, in three formats."""
+"""``hpcpar proposal``: the numbers of ``predict`` and ``sweep`` in three formats."""
 
 from __future__ import annotations
 

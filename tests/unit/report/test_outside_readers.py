@@ -1,4 +1,4 @@
-"""What other programs read of a run: lines of ``compare --json`` for ReFrame, and the table of
+"""Outputs that other programs read: lines of ``compare --json`` for ReFrame, and the table of
 ``--metrics`` for MLflow, as the documentation shows them.
 """
 
