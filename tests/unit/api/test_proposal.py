@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import hpcpar
+from hpcpar import launchers
 from hpcpar.cli.main import main
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.report.tables.document import page_format
-from hpcpar.sweep import local
 from tests.unit.sweep.test_sweep import Launcher
 
 NETWORK = ["--network", "lenet5", "--input", "1x8x8", "--machine", "cori-knl"]
@@ -59,7 +59,7 @@ def test_numbers_are_those_of_predict(capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.fixture
 def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A finished sweep of pretended runs."""
-    monkeypatch.setattr(local, "_wait", Launcher())
+    monkeypatch.setattr(launchers, "run", Launcher())
     synthetic(str(tmp_path / "data.h5"), (1, 8, 8), 10, 640)
     hpcpar.sweep("strong", "lenet5", [1, 2, 4], 64, str(tmp_path / "out"), machine="cori-knl",
                  strategies="data", simulate="8", input="1x8x8", data=str(tmp_path / "data.h5"),
