@@ -102,7 +102,9 @@ recorded=tests/unit/test_recorded_predictions.py
 beside "style" python -m ruff check hpcpar kernels tests bench docs
 beside "types" python -m mypy
 if [ "$quick" ]; then
-  part "unit tests" python -m pytest -o timeout=$limit_s tests/unit/{network,plan,schedule,runtime,cost,data,train} $workers
+  part "unit tests" python -m pytest -o timeout=$limit_s \
+    tests/unit/{network,plan,schedule,runtime,cost,data,train} \
+    tests/unit/test_{sentences,published_schemas,rooms,names}.py $workers
   together
   part "recorded" python -m pytest -o timeout=$limit_s $recorded $workers
   mpi 2 tests/mpi

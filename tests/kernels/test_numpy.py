@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,8 +19,9 @@ from hpcpar.kernels import (
     numpy_lrn,
     numpy_pool_windows,
 )
+from hpcpar.kernels.cupy_sources import source
 from hpcpar.kernels.geometry import ConvSpec, Segment
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import ACTIVATIONS, Backend
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from tests.kernel_cases import *  # noqa: F403
 
@@ -51,6 +53,14 @@ def forget() -> None:
     for remembered in (numpy_conv._groups, numpy_pool_windows.pool_blocks,
                        numpy_pool_windows.scatter_index):
         remembered.cache_clear()
+
+
+def test_cuda_code_has_every_activation() -> None:
+    """Values and gradients; the last one is the default of both."""
+    code = source("activation")
+    names = re.findall(r"\w+", re.findall(r"enum Activation \{(.*?)\}", code)[0])
+    assert names == [name.upper() for name in ACTIVATIONS]
+    assert re.findall(r"case (\w+):", code) == 2 * names[:-1]
 
 
 @pytest.mark.parametrize(

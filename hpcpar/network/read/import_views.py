@@ -32,7 +32,8 @@ Conversion: TypeAlias = Callable[[Importer, Node], "str | TensorView"]
 #: Elementwise operators: applying them to a view or to its layer gives the same values.
 ELEMENTWISE = frozenset((
     "Add", "Clip", "Div", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
-    "Mul", "Neg", "Relu", "Sigmoid", "Silu", "Sub", "Sum", "Tanh"))
+    "Mul", "Neg", "Relu", "Sigmoid", "Selu", "Silu", "Sub", "Sum",
+    "Tanh"))
 
 
 def _moved(move: Callable[[Importer, Node, Index], Index]) -> ViewConversion:

@@ -45,7 +45,9 @@ def test_random_graphs_use_every_piece() -> None:
         found.update({layer.kind for layer in by_name(name)[0].layers})
     kinds = {cls.kind for cls in vars(layers).values() if isinstance(cls, type)
              and getattr(cls, "kind", "") and not getattr(cls, "outside", False)}
-    assert kinds <= set(found) and found["several readers"] > 50 and seen == set(range(1, 10))
+    missing = kinds - set(found)
+    assert not missing, f"add {missing} to a network of tests/mpi/zoo.py or to tests/mpi/graphs.py"
+    assert found["several readers"] > 50 and seen == set(range(1, 10))
     assert graph_seeds(200, 3) == [200, 202, 203] and not NOISY & set(graph_seeds(0, 900))
 
 

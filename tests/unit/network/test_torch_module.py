@@ -130,6 +130,14 @@ def twice() -> nn.Module:
     return nn.Sequential(norm, nn.ReLU(), norm, nn.Flatten(), nn.Linear(360, 2))
 
 
+@pytest.mark.parametrize("activation", [nn.ELU(), nn.SELU(), nn.Mish(), nn.GELU()])
+def test_activations_of_channels_last_images(activation: nn.Module) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), Written(lambda x: activation(
+        x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)), nn.Flatten(), nn.Linear(4 * 36, 5))
+    kinds = [layer.kind for layer in from_torch(module, (3, 8, 8)).layers]
+    assert kinds[1] == "conv2d" and kinds[3:] == ["flatten", "linear", "softmax_cross_entropy"]
+
+
 def test_untrained_parameters_are_noted() -> None:
     (note,) = from_torch(frozen(), SHAPE).notes
     assert "requires_grad=False: the layer can be planned, but not run" in note
