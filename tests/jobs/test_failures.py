@@ -71,22 +71,22 @@ def test_an_error_of_the_user_on_one_rank_is_raised_on_all(mpiexec: str, tmp_pat
                   if line) == [f"rank {r}: no such file on this node" for r in range(3)]
 
 
-@pytest.mark.parametrize(("name", "told"), [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "2")])
-def test_a_launcher_of_another_library_is_refused(mpiexec: str, name: str, told: str) -> None:
+@pytest.mark.parametrize(("variables", "title", "ranks"), [
+    ({"PMI_SIZE": "4", "PMI_RANK": "0"}, "a launcher with PMI", 4),
+    ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpiexec of Open MPI", 2)])
+def test_a_launcher_of_another_library_is_refused(mpiexec: str, variables: dict[str, str],
+                                                  title: str, ranks: int) -> None:
     """Each process would train alone, P times the same."""
     # set only once MPI runs: a real launcher of another library leaves this library none of what it
     # needs
     code = (
-        f"from mpi4py import MPI; import os; os.environ['{name}'] = '{told}'\n"
+        f"from mpi4py import MPI; import os; os.environ.update({variables})\n"
         "from hpcpar.comm.world import world\nfrom hpcpar.errors import InputError\n"
         "try:\n    world()\nexcept InputError as err:\n    print('refused:', err)"
     )
     status, text, _ = run([sys.executable, "-c", code])
     assert status == 0, text
-    assert (
-        f"refused: the launcher started {told} processes ({name}) but MPI sees separate worlds of 1"
-        in text
-    )
+    assert f"refused: {title} started {ranks} processes but MPI sees separate worlds of 1" in text
     assert "use the mpiexec of the library that mpi4py uses" in text
 
 

@@ -68,7 +68,7 @@ def test_calibration_for_auto_measures_the_chosen_plan(hpcpar: Run, tmp_path: Pa
 
 @pytest.mark.parametrize(("words", "message"), [
     (("--for", "auto"), "--for auto needs --network and --batch"),
-    (("--for", "auto", "--network", "lenet5", "--batch", 8, "--strategy", "data"), "leave out"),
+    (("--for", "auto", "--network", "lenet5", "--batch", 8, "--strategy", "data"), "drop plan"),
     (("--network", "lenet5", "--batch", 8, "--budget", "5min"), "--budget needs --for auto"),
 ])
 def test_options_that_contradict_auto_are_refused(words: tuple[str, ...], message: str, hpcpar: Run,
