@@ -1,4 +1,4 @@
-"""Imports for modules with your own layers, strategies, optimizers or batch systems.
+"""Imports for modules with your own layers, strategies, algorithms, optimizers or batch systems.
 
 docs/how-to/extend.md shows how.
 """

@@ -39,18 +39,18 @@ def require_own(*paths: str) -> None:
 
 
 def require_no_links(folder: str) -> None:
-    """Checks everything in a folder of the program's own, as `require_own` does."""
+    """Refuses symbolic links anywhere in a folder whose files hpcpar names."""
     for place, folders, names in os.walk(folder):
         require_own(*(os.path.join(place, name) for name in (*folders, *names)))
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder, unless it is there.
+    """Makes a folder unless it exists.
 
     Raises
     ------
     InputError
-        It cannot be made.
+        The folder cannot be made.
     """
     try:
         os.makedirs(path, exist_ok=True)

@@ -56,7 +56,7 @@ def option(default: object, check: Callable[[Any], Any], help: str, metavar: str
 
 
 def required(check: Callable[[Any], Any], help: str, metavar: str = "", **more: Any) -> Any:
-    """The field of a required option; type checkers understand ``field(metadata=about(...))``."""
+    """The field of a required option; for type checkers, use ``field(metadata=about(...))``."""
     return field(metadata=about(check, help, metavar, **more))
 
 

@@ -74,7 +74,7 @@ CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
     "state" in f and "hpcpar_checkpoint" in f["state"].attrs))
 METRICS = OutputKind("table of metrics", rb"\Aepoch,step,loss,")
 STATE = OutputKind("state_dict of PyTorch", rb"(?s)\APK\x03\x04.{26}[^/]+/data\.pkl")
-#: A page with the words of its reader is never replaced.
+#: Users edit pages, so that an existing page is never replaced.
 PAGE = OutputKind("new file", rb"(?!)")
 DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
@@ -98,8 +98,7 @@ def holds_something(path: str) -> bool:
 
 
 def _files(options: OptionGroup) -> Iterator[tuple[str, str, OutputKind | None]]:
-    """Option name, path and kind of each output; also other texts, which may be paths, with None.
-    """
+    """Option name, path and kind of each output; a text that may be another path has kind None."""
     for f in options_of(type(options)):
         value, check = getattr(options, f.name), f.metadata["option"].check
         for text in value if isinstance(value, list | tuple) else (value,):

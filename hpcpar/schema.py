@@ -86,12 +86,12 @@ def decode_json(text: bytes | str, type: type[T], where: str, remedy: str) -> T:
 
 
 def read_json(path: str, type: type[T], remedy: str) -> T | None:
-    """The content of a JSON file; None where the file does not exist.
+    """The content of a JSON file; None if the file does not exist.
 
     Raises
     ------
     InputError
-        The file cannot be read, or is not of this type.
+        The file cannot be read, or its content does not fit `type`.
     """
     if not os.path.exists(path):
         return None

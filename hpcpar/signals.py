@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcpar.variables import whole_number
 
-#: Signals that end a run in good order: Slurm sends the first before it kills and the second on a
+#: Signals that end a run cleanly: Slurm sends the first before it kills and the second on a
 #: script's request (``--signal``); Ctrl-C sends the third.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 #: Exit status of a run that stopped on request and can be resumed (EX_TEMPFAIL).

@@ -182,7 +182,7 @@ class Calibration:
         device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = (f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, "
-                 f"{threads} BLAS thread(s) a rank")
+                 f"{threads} BLAS thread(s) per rank")
         notes += "".join(f", {name} {value}" for name, value in self.backend.versions.items())
         if world.size == 1:
             notes += "; links are not measured but come from the preset 'local'"

@@ -60,7 +60,10 @@ class Contest:
         self._shapes: set[str] = set()
 
     def contenders(self, machine: Machine) -> list[Contender]:
-        """Plans with unmeasured work that are, or with times `TOO_LONG` would be, the fastest."""
+        """Plans with unmeasured work that may be the fastest.
+
+        They are the fastest now, or would be if estimates were too long by `TOO_LONG`.
+        """
         self._searches += 1
         candidates = self._search(replace(machine, trusts_estimates=True))
         candidates = [c for c in candidates if c.fits == candidates[0].fits]

@@ -59,7 +59,7 @@ class Timer:
             self._count = self._repetitions_in(sample_s)
 
     def _repetitions_in(self, sample_s: float) -> int:
-        """Number of repetitions in a sample; a single one may be interrupted, so several count."""
+        """Number of repetitions in a sample, from several: a single one may be interrupted."""
         count = 1
         while self._repetition_s * count < sample_s / 2:
             count *= 4

@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 #: Bytes of images in memory while a file is written.
 BLOCK_BYTES = 16 << 20
-#: Types of stored images; readers normalize them.
+#: Types of stored images; readers normalize whole numbers.
 IMAGE_TYPES = tuple(map(np.dtype, ("u1", "i2", "u2", "f4")))
 #: Label of ignored samples or pixels, and of the padding of a batch.
 NO_LABEL = -1
@@ -177,6 +177,8 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
 
 def held_out(labels: NDArray[np.int64], fraction: float | None) -> NDArray[np.bool_]:
     """Mask [N] of a stratified test split: a random fraction of each class, with a fixed seed.
+
+    The fraction is `TEST_FRACTION` by default.
 
     Raises
     ------

@@ -246,7 +246,8 @@ class Folded(Sliding):
 class Columns:
     """Entries of a weight row that belong to input channels.
 
-    Input channel i has the entries [i * size, (i + 1) * size); the row ends with `bias` entries.
+    Input channel i has the entries [i * size, (i + 1) * size). The `bias` entries of the row are
+    appended to every interval.
     """
 
     size: int

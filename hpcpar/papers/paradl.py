@@ -189,7 +189,8 @@ def table3_filter(layers: Sequence[Table3Layer], run: TrainingRun, p: int, link:
                   reduce_scatter: bool = False) -> Table3Row:
     """Table 3, filter parallelism (Eq 15, Eq 16, Eq 18), p <= min F.
 
-    Collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p beta); p divides updates and weights.
+    Collectives 3 D / B (p - 1) sum_{l<G} (alpha + B y_l / p beta); updates and weights are
+    divided by p.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def stages(network: Network, count: int,
 
 
 def longest(at: Sequence[int], count: int, per_layer: Sequence[float]) -> float:
-    """Work of the largest of `count` balanced stages between the `cuts` at `at`."""
+    """Work of the largest of `count` balanced stages; `at` are the `cuts`."""
     work_until = _work_until(at, per_layer)
     return max(work_until[last] - work_until[first] for first, last in _balanced(work_until, count))
 

@@ -5,7 +5,7 @@ output channel i, so a rank reads only the rows of the channels that it owns (`r
 
 ====================================  =============================================================
 ``params/<layer>/weight``             [out, in, kh, kw] (convolution), [out, in] (linear), [out]
-                                      (normalisation) or a sample's shape (layer normalization)
+                                      (normalization) or a sample's shape (layer normalization)
 ``params/<layer>/bias``               [out], or a sample's shape (layer normalization); absent
                                       without bias
 ``params/<layer>/running_mean``,      [out], of batch normalization

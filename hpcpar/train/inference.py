@@ -37,7 +37,7 @@ class InferenceProgress:
 
 
 class Inference(Job):
-    """One rank of an inference over the held-out part of a data file, or over all samples."""
+    """One rank of an inference over a data file's held-out part; without one, over all samples."""
 
     def __init__(self, world: World, network: Network, plan: Plan, backend: Backend,
                  options: JobOptions) -> None:

@@ -240,7 +240,9 @@ class Job(MeasuredRun):
         return errors
 
     def _load(self, missing: Collection[str]) -> None:
-        """Restores this rank's rows. A layer without weights in the file stays as it is."""
+        """Restores this rank's rows. A layer whose weights are missing keeps its initial weights
+        and optimizer state.
+        """
         for layer, p in self.executor.parameters.items():
             groups = [g for g in checkpoint.GROUPS if f"{g}/{layer}" not in missing]
             if "params" in groups:

@@ -197,7 +197,7 @@ class ForkedCheck:
         def told() -> str:
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                hdf5.tell(CHECK_S, command[4:])
+                hdf5._print_fault(CHECK_S, command[4:])
             return out.getvalue()
 
         text, status = forked(told, LIMIT_S)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import h5py
 import pytest
 
+from hpcpar.child import command
 from tests.fuzz import judge
 from tests.fuzz.runner import base_in, run_cases
 from tests.limits import DRAWN, THIRDS
@@ -55,6 +58,14 @@ def test_the_judge_finds_numbers_in_tables(monkeypatch: pytest.MonkeyPatch) -> N
                         ("module load nan", False), ("#SBATCH --mem=-inf", False)):
         monkeypatch.setattr(judge, "main", lambda argv, line=line: print(line) or 0)
         assert bool(judge.command([])) == found
+
+
+def test_the_check_in_a_fork_accepts_a_sound_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as f:
+        f["numbers"] = [1.0, 2.0]
+    done = judge.ForkedCheck.run([*command("hpcpar.hdf5"), "5", path])
+    assert done.returncode == 0 and json.loads(done.stdout) is None
 
 
 def test_a_crash_and_a_hang_of_a_library_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

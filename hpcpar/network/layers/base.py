@@ -139,8 +139,7 @@ class Layer:
         return False
 
     def inset(self, x: Shape) -> Shape:
-        """Offset of the input inside the output of a sample; () if the output does not contain it.
-        """
+        """Offset of the unchanged input inside a sample's output; () if it is not there."""
         return ()
 
     def lends_to(self, reader: Layer) -> bool:

@@ -136,8 +136,8 @@ class Linear(Layer):
         return (self.out_features,) if self.bias else ()
 
     def fan(self, x: Shape) -> int:
-        """The larger number of inputs and outputs: with fan-in alone, gradients of a widening layer
-        grow until usual learning rates diverge.
+        """The number of inputs or of outputs, whichever is larger: with fan-in alone, gradients of
+        a widening layer are so large that usual learning rates diverge.
         """
         return max(x[0], self.out_features)
 

@@ -116,7 +116,7 @@ def _plain(value: Attribute) -> Attribute:
 def _remark(name: str, producer: str) -> str:
     """Why, by its name, a stored tensor is not one that the exported module trained; or ''."""
     if name.startswith(FOLDED):
-        return "was computed at export, from batch normalisation or weight_norm"
+        return "was computed at export, from batch normalization or weight_norm"
     if producer == "pytorch" and not name.startswith("onnx::") and "." not in name:
         return "is not a weight or bias of a module: it may be fixed, or computed (weight_norm)"
     return ""

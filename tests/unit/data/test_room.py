@@ -30,7 +30,7 @@ def test_data_larger_than_memory_or_disk_are_refused(tmp_path: Path,
         require_room(path, 1, (1, 8, 8), 1, 1 << 60)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=639))
     require_room(path, 9, (1, 8, 8), 1)
-    with pytest.raises(InputError, match=r"10 images 1x8x8 need 640 bytes of space in .*639 are"):
+    with pytest.raises(InputError, match=r"10 images 1x8x8 need 640 bytes of space in .*, but 639"):
         require_room(path, 10, (1, 8, 8), 1)
 
 

@@ -86,7 +86,8 @@ def test_a_users_loss_is_chosen_by_its_kind() -> None:
 
     try:
         assert isinstance(with_loss(network("lenet5"), "own").loss, Own)
-        with pytest.raises(InputError, match="loss 'softmax_cross_entropy' is already defined"):
+        with pytest.raises(InputError, match=r"loss 'softmax_cross_entropy' is already defined in "
+                                             r"hpcpar\.network\.layers\.loss; rename the one in"):
             type("Other", (Loss,), {"kind": "softmax_cross_entropy"})
     finally:
         del LOSSES["own"]

@@ -86,7 +86,7 @@ def test_pytorchs_weight_norm_and_folded_normalisation_are_noted(tmp_path: Path)
     folded = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(192, 4))
     folded[1].running_mean.fill_(0.5)
     net = network(export(tmp_path / "f.onnx", folded.eval(), (3, 8, 8), train=False))
-    assert "was computed at export, from batch normalisation or weight_norm" in net.notes[0]
+    assert "was computed at export, from batch normalization or weight_norm" in net.notes[0]
 
 
 def test_the_command_line_shows_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,8 @@ def test_activations_of_channels_last_images(activation: nn.Module) -> None:
 
 def test_untrained_parameters_are_noted() -> None:
     (note,) = from_torch(frozen(), SHAPE).notes
-    assert "requires_grad=False: the layer can be planned, but not run" in note
+    assert ("(Gemm): a tensor used as weights has requires_grad=False: the layer can be planned, "
+            "but not run") in note
     norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1))
     (note,) = from_torch(nn.Sequential(norm, nn.Flatten(), nn.Linear(360, 2)), SHAPE).notes
     assert "is computed from 0.parametrizations.weight.original0, 0.param" in note
@@ -161,7 +162,8 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: nn.InstanceNorm2d(3, track_running_stats=True), "node 'instance_norm' (instance_norm."
      "default): operator instance_norm.default is not supported; leave track_running_stats=True "
      "out: each image has its own statistics"),
-    (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training, but a network"),
+    (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training, but a "
+     "network has one output"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
     (lambda: Written(lambda x: functional.pixel_shuffle(x.sin().sin(), 1).mean((2, 3))),
      "nodes 'sin', 'sin_1' (sin): operator sin is not supported; leave it out, or use one from "

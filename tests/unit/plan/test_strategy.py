@@ -75,7 +75,8 @@ def test_every_grid_has_all_ranks() -> None:
 
 
 def test_names_are_taken_once() -> None:
-    with pytest.raises(InputError, match=r"'data' is already defined in hpcpar"):
+    with pytest.raises(InputError, match=r"'data' is already defined in "
+                       r"hpcpar\.plan\.builtin_strategies"):
         Strategy("data", "mine", "mine")(lambda request: {})
     assert STRATEGIES["data"].words == "data parallel"
 
