@@ -73,6 +73,8 @@ LAUNCHERS = (
     RankLauncher("a launcher with PMI", "PMI_RANK", ("PMI_SIZE",), ("PMI_RANK",)),
     RankLauncher("a launcher with PMIx", "PMIX_RANK", (), ("PMIX_RANK",)),
 )
+#: How the names of all their variables begin; a process without them is outside of the job.
+PREFIXES = ("PMI", "OMPI_", "PRTE_", "PRRTE_", "HYD", "MPI_", "SLURM_", "PALS_", "FLUX_", "JSM_")
 #: Batch systems: variables of the number of a job, and of the ranks or slots that it has.
 _BATCH = {"Slurm job": ("SLURM_JOB_ID", "SLURM_NTASKS"), "PBS job": ("PBS_JOBID", "PBS_NP"),
           "LSF job": ("LSB_JOBID", "LSB_DJOB_NUMPROC"), "Flux job": ("FLUX_ENCLOSING_ID", ""),

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from hpcpar.child import command
+from hpcpar.launchers import PREFIXES
 
-#: Prefixes of launchers' environment variables, which the child must not inherit.
-_LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "PRRTE_", "HYD", "MPI_", "SLURM_", "PALS_")
 _ITEMS = 1 << 16
 
 
@@ -30,7 +29,7 @@ def probe(timeout_s: float = 60.0) -> dict[str, Any]:
         ``cupy``, ``devices``, ``nccl``, ``direct`` (whether MPI accepts device buffers), and
         ``fault`` (why the answer is incomplete, or empty).
     """
-    env = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(PREFIXES)}
     result: dict[str, Any] = {"cupy": "", "devices": [], "nccl": "", "direct": False, "fault": ""}
     try:
         done = subprocess.run(command(__name__), capture_output=True, text=True,

@@ -34,6 +34,19 @@ def fc_passes(scheme: Scheme, workers: int) -> int:
     return 1 if scheme == "a" else workers
 
 
+def fc_updates(scheme: Scheme, workers: int, variable_batch: bool) -> int:
+    """Updates of the FC weights per step (section 4.2): one, or one per pass (variable batch)."""
+    return fc_passes(scheme, workers) if variable_batch else 1
+
+
+def fc_batch(scheme: Scheme, workers: int, batch: int, variable_batch: bool) -> int:
+    """Samples per update of the FC weights, with `batch` images per worker (section 4.2).
+
+    The convolutions have K x batch samples per update.
+    """
+    return workers * batch // fc_updates(scheme, workers, variable_batch)
+
+
 def received_bytes(scheme: Scheme, workers: int, batch_bytes: float) -> float:
     """Bytes that all workers together receive in the forward pass of a step.
 
@@ -42,6 +55,14 @@ def received_bytes(scheme: Scheme, workers: int, batch_bytes: float) -> float:
     senders = 1 if scheme == "b" else workers
     part_bytes = batch_bytes / workers if scheme == "c" else batch_bytes
     return fc_passes(scheme, workers) * senders * (workers - 1) * part_bytes
+
+
+def batch_memory_bytes(scheme: Scheme, workers: int, batch_bytes: float) -> float:
+    """Bytes of activations that a worker holds for the FC layers.
+
+    (a) holds all K batches; (b) and (c) hold the current and the next batch.
+    """
+    return batch_bytes * (workers if scheme == "a" else min(workers, 2))
 
 
 def pass_s(scheme: Scheme, workers: int, batch_bytes: float, bandwidth_bytes_per_s: float,
@@ -65,6 +86,15 @@ def switch_s(scheme: Scheme, workers: int, batch_bytes: float, bandwidth_bytes_p
     """Communication time of all FC passes of a step in seconds: activations and gradients."""
     one_s = pass_s(scheme, workers, batch_bytes, bandwidth_bytes_per_s, receivers)
     return 2 * fc_passes(scheme, workers) * one_s
+
+
+def hideable_fraction(scheme: Scheme, workers: int) -> float:
+    """Fraction of the communication that FC computation can hide (section 4).
+
+    (K - 1) / K in (b) and (c), 0 in (a).
+    """
+    passes = fc_passes(scheme, workers)
+    return (passes - 1) / passes
 
 
 def exposed_s(scheme: Scheme, workers: int, batch_bytes: float, bandwidth_bytes_per_s: float,
@@ -128,3 +158,8 @@ def footnote4_fc_sample_s(inputs: int, outputs: int, workers: int, flops_per_s: 
     The worker computes its share of the layer and receives the whole input.
     """
     return 2 * inputs * outputs / workers / flops_per_s, inputs * item_bytes / bandwidth_bytes_per_s
+
+
+def section5_weight_decay(rate: float, decay: float, k: float, new_rate: float) -> float:
+    """Section 5: weight decay for a k times larger batch, (1 - (1 - rate decay)^k) / new_rate."""
+    return (1 - (1 - rate * decay) ** k) / new_rate

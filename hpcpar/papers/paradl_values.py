@@ -109,6 +109,11 @@ class Table3Row:
     p2p_s: float = 0.0
 
     @property
+    def pes(self) -> int:
+        """p, the number of PEs."""
+        return math.prod(self.parts)
+
+    @property
     def limit(self) -> int:
         """Largest number of PEs (Table 3, last column)."""
         return math.prod(self.limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -16,8 +17,9 @@ from hpcpar.option_fields import OptionGroup, option
 from hpcpar.schema import Extent, Line, Word, convert, read_toml
 from hpcpar.search.scaling import node_ranks
 
-JobTime = Annotated[str, Meta(pattern=r"^\d+:[0-5]\d:[0-5]\d$(?!\n)",
-                              description='a time as in "00:30:00"')]
+_TIME = r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?"
+JobTime = Annotated[str, Meta(pattern=rf"^{_TIME}$(?!\n)", description=(
+    'a time as Slurm writes it, as in "00:30:00"'))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,7 @@ class BatchOptions(OptionGroup, section="batch jobs"):
     account: Word = option("", str, "account or project to charge", "A")
     partition: Word = option("", str, "partition or queue", "Q", names=("--partition", "--queue"))
     time: JobTime = option(
-        "", str, "time limit of a job, or of each case if run locally", "H:MM:SS")
+        "", str, "time limit of a job, or of each case if run locally", "H:M:S")
     constraint: Word = option("", str, "required node features", "C")
     mpi: Word = option(
         "", str, "how ranks start (default: fits the installed MPI wheel): of srun pmi2, "
@@ -115,6 +117,8 @@ def read(path: str, given: Mapping[str, Any],
 
 
 def seconds(time: str) -> int:
-    """A time H:MM:SS in seconds."""
-    hours, minutes, rest = (int(part) for part in time.split(":"))
-    return (60 * hours + minutes) * 60 + rest
+    """A time as Slurm writes it (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S) in seconds."""
+    days, hours, minutes, rest = re.findall(_TIME, time)[0]
+    if not days and not rest:  # minutes come first
+        hours, minutes, rest = "", hours, minutes
+    return ((int(days or 0) * 24 + int(hours or 0)) * 60 + int(minutes or 0)) * 60 + int(rest or 0)

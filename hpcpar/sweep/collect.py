@@ -91,8 +91,9 @@ def _measured(point: Point, path: str) -> Point:
 
 
 def _trust(case: CasePrediction | None) -> Trust | None:
-    """The interval of a prediction."""
-    if case is None or not case.iteration_s:
+    """The interval of a prediction; None in a file of an earlier version."""
+    if (case is None or not case.iteration_s or case.iteration_low_s is None
+            or case.iteration_high_s is None):
         return None
     low, high = case.iteration_low_s / case.iteration_s, case.iteration_high_s / case.iteration_s
     return Trust(case.interval_basis, case.interval_source, (low, high))

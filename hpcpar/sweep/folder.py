@@ -72,11 +72,12 @@ class CasePrediction(Struct):
     compute_s: Seconds
     exposed_communication_s: Seconds
     phases: GradientPhase
-    iteration_low_s: Seconds
-    iteration_high_s: Seconds
-    interval_basis: str
-    interval_source: str
     bubble_s: Seconds = 0.0
+    #: Files of earlier versions lack what follows.
+    iteration_low_s: Seconds | None = None
+    iteration_high_s: Seconds | None = None
+    interval_basis: str = ""
+    interval_source: str = ""
     memory_bytes: Bytes = 0
 
 

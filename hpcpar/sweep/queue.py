@@ -16,13 +16,9 @@ TIMEOUT_S = 60.0
 
 
 def run(words: list[str], script: str = "/dev/null") -> tuple[int, str, str]:
-    """Runs a command of a batch system: its exit status, stdout and stderr; one that hangs counts
-    as failed.
+    """Runs a command of a batch system with a file as stdin: its exit status, stdout and stderr.
 
-    Parameters
-    ----------
-    script : str
-        Path of its stdin.
+    A command that hangs counts as failed.
 
     Raises
     ------

@@ -26,7 +26,8 @@ def test_one_worker_is_serial(scheme: Scheme) -> None:
         == owt.switch_s(scheme, 1, BATCH_BYTES, BANDWIDTH)
         == 0.0
     )
-    assert owt.fc_passes(scheme, 1) == 1
+    assert owt.batch_memory_bytes(scheme, 1, BATCH_BYTES) == BATCH_BYTES
+    assert owt.fc_passes(scheme, 1) == owt.fc_updates(scheme, 1, True) == 1
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8, 16])
@@ -42,11 +43,14 @@ def test_schemes_b_and_c_hide_all_but_the_ends(workers: int) -> None:
     """(a) hides nothing, (b) and (c) all but the first activations and the last gradients."""
     whole = owt.switch_s("a", workers, BATCH_BYTES, BANDWIDTH)
     assert owt.exposed_s("a", workers, BATCH_BYTES, BANDWIDTH, LONG) == whole
+    assert owt.hideable_fraction("a", workers) == 0
     for scheme in SEVERAL_PASSES:
         whole = owt.switch_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
         one_pass_s = owt.pass_s(scheme, workers, BATCH_BYTES, BANDWIDTH)
+        assert owt.hideable_fraction(scheme, workers) == (workers - 1) / workers
         assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, LONG) == 2 * one_pass_s
-        assert whole / workers == pytest.approx(2 * one_pass_s, rel=1e-12)
+        assert whole * (1 - owt.hideable_fraction(scheme, workers)) == pytest.approx(
+            2 * one_pass_s, rel=1e-12)
         assert owt.exposed_s(scheme, workers, BATCH_BYTES, BANDWIDTH, 0.0) == pytest.approx(
             whole, rel=1e-12)
 
@@ -76,6 +80,25 @@ def test_counting_receivers() -> None:
         assert c == pytest.approx((k - 1) * owt.switch_s("c", k, BATCH_BYTES, BANDWIDTH))
 
 
+def test_variable_batch_size() -> None:
+    """Table 1: (1024, 1024) and (1024, 128) on 8 workers."""
+    for scheme in SEVERAL_PASSES:
+        assert owt.fc_passes(scheme, 8) == owt.fc_updates(scheme, 8, True) == 8
+        assert owt.fc_updates(scheme, 8, False) == 1
+        assert (
+            owt.fc_batch(scheme, 8, 128, True) == 128
+            and owt.fc_batch(scheme, 8, 128, False) == 1024
+        )
+    assert (
+        owt.fc_passes("a", 8) == owt.fc_updates("a", 8, True) == 1
+        and owt.fc_batch("a", 8, 128, True) == 1024
+    )
+
+
+def test_memory_of_the_assembled_batch() -> None:
+    assert [owt.batch_memory_bytes(scheme, 8, 1.0) for scheme in SCHEMES] == [8.0, 2.0, 2.0]
+
+
 def test_iteration() -> None:
     """Convolution weights are sent twice, except for the part that a worker owns."""
     assert owt.weight_sync_s(4, 8e6, 1e6) == 2 * 0.75 * 8
@@ -92,6 +115,13 @@ def test_footnote_4() -> None:
     compute_s, receive_s = owt.footnote4_fc_sample_s(4096, 4096, 8, 2e12, 6e9)
     assert math.floor(compute_s * 1e8) / 100 == 2.09
     assert round(receive_s * 1e6, 2) == 2.73
+
+
+def test_weight_decay_of_section_5() -> None:
+    """Section 5: batch 128 to 1024 at rate 0.01 and decay 0.0005."""
+    scaled = owt.section5_weight_decay(0.01, 0.0005, 8, math.sqrt(8) * 0.01)
+    assert round(scaled, 10) == 0.0014141888
+    assert round(math.sqrt(8) * 0.0005, 10) == 0.0014142136
 
 
 @given(

@@ -44,7 +44,7 @@ def rows(job: TrainingRun = JOB, link: HockneyLink = LINK, inner: HockneyLink = 
 def same_terms(a: Table3Row, b: Table3Row) -> None:
     """Compare all terms, but not the parts and limits."""
     for name in ("compute_s", "update_s", "gradient_s", "halo_s", "layerwise_s", "p2p_s",
-                 "memory_bytes"):
+                 "memory_bytes", "pes"):
         assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-12), name
 
 

@@ -230,7 +230,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0:05:00", 300), ("0:01:30", 90), ("02:00:00", 7200), ("48:00:07", 172807)],
+    [("5", 300), ("1:30", 90), ("02:00:00", 7200), ("1-0", 86400), ("1-2:30", 95400),
+     ("1-00:00:07", 86407), ("0:05:00", 300), ("48:00:07", 172807)],
 )
 def test_times_are_read(text: str, seconds: float) -> None:
     assert batch_options.seconds(text) == seconds
@@ -256,8 +257,6 @@ def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
         (tmp_path / "cases" / case.name).mkdir(parents=True)
         (tmp_path / "cases" / case.name / "prediction.json").write_text(
             '{"iteration_s": 2.0, "compute_s": 1.0, "exposed_communication_s": 1.0,'
-            ' "iteration_low_s": 1.0, "iteration_high_s": 3.0, "interval_basis": "calibration",'
-            ' "interval_source": "calibrated",'
             ' "phases": {"gradient": {"exposed_communication_s": 1.0}}}')
     (job,) = scripts.jobs(LARGE, True)
     text = scripts.script(study, SLURM, BatchOptions().on(machine), job, "/home/me")
