@@ -7,7 +7,8 @@ from contextlib import suppress
 
 #: Environment variable with the path of the file for notes, one line each.
 VARIABLE = "HPCPAR_LOST"
-#: Marks a line that names a rank killed by a signal; other lines name the rank that missed one.
+#: Marks a line that names a rank killed by a signal; other lines name a rank that lost contact with
+#: another one.
 KILLED = " was killed by "
 
 

@@ -221,7 +221,7 @@ class Executor:
         return (whole, shard) if is_gradient else (shard, whole)
 
     def _load(self, part: int) -> None:
-        """Normalise a micro-batch's images into the network's input."""
+        """Normalize a micro-batch's images into the network's input."""
         target = self.passes[part].blocks[self.network.layers[0].name].out
         images = self._images[self._image_rows_of[part]]
         self.backend.normalise(images, self._mean, self._scale, target)
@@ -313,7 +313,7 @@ class Executor:
 
     def run_outside(self, program: Program, images: Array, step: int, training: bool,
                     first: int = 0, end: int = sys.maxsize) -> None:
-        """Run steps `first` to `end` of a program whose loss the caller computes.
+        """Run steps `first` to `end` (exclusive) of a program whose loss the caller computes.
 
         Images are as in `iterate`; None if `first` is not 0.
         """

@@ -1,4 +1,6 @@
-"""Finds the layer whose values stop being finite, in the iteration in which it happens."""
+"""Finds the layer whose values stop being finite, in the iteration in which it happens, because the
+next iteration overwrites weights and memory.
+"""
 
 from __future__ import annotations
 

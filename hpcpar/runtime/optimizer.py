@@ -102,7 +102,7 @@ class Rule:
         self.of_a_pass = 1.0, 1.0
 
     def set(self, rate: float, momentum: float, decay: float) -> None:
-        """Set the iteration's numbers."""
+        """Set the iteration's rate, momentum and weight decay."""
         self.rate, self.momentum, self.decay = rate, momentum, decay
 
     def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None,

@@ -23,13 +23,13 @@ CLASSIFIER_SHARE = 0.1
 
 
 class Parameters:
-    """Weights, gradients and optimiser state of a layer's rows [start, stop) and input channels
+    """Weights, gradients and optimizer state of a layer's rows [start, stop) and input channels
     `columns`.
 
     Parameters
     ----------
     reduced : bool
-        Several ranks sum the gradient; with sharded synchronisation, each updates only its shard.
+        Several ranks sum the gradient; with sharded synchronization, each updates only its shard.
     updates : bool
         False where another rank, the parameter server, updates.
     grad : array, optional
@@ -40,7 +40,7 @@ class Parameters:
     flat, grad : array
         All items: the rows' weights, then their biases.
     state : list of array
-        The optimiser's state (a velocity, or two moments) for the items that this rank updates.
+        The optimizer's state (a velocity, or two moments) for the items that this rank updates.
     shard : Box or None
         The part that this rank updates, as a box of `matrix`; None for all.
     weight, bias, dweight, dbias : array
@@ -48,7 +48,7 @@ class Parameters:
         Where k cuts a reduction, every part holds the bias but only the first adds it: on the
         others `bias` is None.
     buffers : array or None
-        [2, rows] running mean and variance of batch normalisation.
+        [2, rows] running mean and variance of batch normalization.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ def columns(layout: Layout, whole: tuple[int, ...], rank: int) -> Interval:
 
 
 def initial_scale(network: Network, layer: Layer) -> float:
-    """Factor of a layer's initial weights: 0 for a normalisation that ends a residual branch, so
+    """Factor of a layer's initial weights: 0 for a normalization that ends a residual branch, so
     each block starts as its shortcut (Goyal et al. 2017, section 5.1); else 1.
     """
     readers = [network.by_name[name] for name in network.consumers[layer.name]]

@@ -82,7 +82,7 @@ class Program:
         self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*steps.mine, *waits, n})]
 
     def run(self, first: int = 0, end: int = sys.maxsize) -> None:
-        """Run steps `first` to `end` once, in order, and wait for all of their work.
+        """Run steps `first` to `end` (exclusive) once, in order, and wait for all of their work.
 
         `first` is 0 or the previous call's `end`.
         """

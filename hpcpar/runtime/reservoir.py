@@ -10,7 +10,8 @@ T = TypeVar("T")
 GROUP = 4
 #: The most step times, over all ranks, in each array of a record (16 MB for its four arrays).
 KEPT_TIMES = 1 << 20
-#: Step times of `MIN_ITERATIONS` are always kept; nothing is kept of more than `MAX_ITERATIONS`.
+#: A record always has room for the step times of `MIN_ITERATIONS` iterations, and never keeps more
+#: than `MAX_ITERATIONS`.
 MIN_ITERATIONS, MAX_ITERATIONS = 16, 1 << 16
 
 
@@ -20,7 +21,7 @@ def max_kept(steps: int, ranks: int) -> int:
 
 
 def stride(numbers: Sequence[int], limit: int) -> int:
-    """The smallest power of two s so that every s-th group leaves at most `limit` numbers."""
+    """The smallest power of two s for which every s-th group makes at most `limit` numbers."""
     out = 1
     while sum(n // GROUP % out == 0 for n in numbers) > limit:
         out *= 2

@@ -25,7 +25,7 @@ class Pending:
 
 
 def sums_known(plan: Plan, layer: Layer) -> bool:
-    """True where summed moments already give the gradient: synchronised batch norm."""
+    """True where summed moments already give the gradient: synchronized batch norm."""
     return layer.statistics == "batch" and plan.batch_norm == "sync"
 
 

@@ -80,7 +80,7 @@ class Builder(Emitter):
     def recompute_segment(self, segment: int, batch: int) -> None:
         """Recompute the outputs of a segment that the backward pass reads.
 
-        Batch normalisation keeps its statistics from the forward pass.
+        Batch normalization keeps its statistics from the forward pass.
         """
         for layer in self.network.layers[1:]:
             if self.recompute.segment_of(layer.name) != segment or not self.recompute.needs(layer):

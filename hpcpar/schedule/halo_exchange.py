@@ -5,10 +5,10 @@ Where replicas hold the same values, a rank receives only from ranks with its ow
 every element arrives once. A piece that the rank itself holds needs no message.
 
 In a forward halo exchange, ranks own the source boxes of a layer's input and need the target boxes:
-a rank receives from its neighbours the border rows that its windows reach. In the backward pass,
+a rank receives from its neighbors the border rows that its windows reach. In the backward pass,
 source and target swap: a rank sends the gradients of those rows back to their owners, which add
 them (`Comm.reduce`). On a `Periodic` axis, a needed box may continue at the other end, so the ranks
-at the two ends are neighbours.
+at the two ends are neighbors.
 """
 
 from __future__ import annotations

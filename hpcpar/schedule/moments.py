@@ -1,4 +1,4 @@
-"""Moments: the two sums behind each mean and variance of a normalisation, or behind each Dice
+"""Moments: the two sums behind each mean and variance of a normalization, or behind each Dice
 coefficient of a loss, and how ranks add them.
 """
 
@@ -31,7 +31,7 @@ def moments_layout(network: Network, plan: Plan, layer: Layer, batch: int) -> La
     Returns
     -------
     Layout
-        [channels, 2] for batch normalisation; [samples, groups, 2] for statistics of each sample.
+        [channels, 2] for batch normalization; [samples, groups, 2] for statistics of each sample.
     """
     config, channels = plan.configs[layer.name], network.shapes[layer.name][0]
     granule = network.granules[layer.name]

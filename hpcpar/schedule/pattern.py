@@ -131,7 +131,7 @@ def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
 
 
 def _is_union(fine: Cut, coarse: Cut) -> bool:
-    """True where each part of `coarse` is a union of neighbouring parts of `fine`."""
+    """True where each part of `coarse` is a union of neighboring parts of `fine`."""
     if coarse.parts == 1:
         return True
     ratio, rest = divmod(fine.parts, coarse.parts)
@@ -158,9 +158,9 @@ class Fit(IntFlag):
     HALO
         Windows widen the needed interval into the owned intervals of other ranks.
     GATHER
-        The needed interval is the union of neighbours' owned intervals.
+        The needed interval is the union of neighbors' owned intervals.
     NARROW
-        Neighbours own the same interval, and each needs a different piece of it.
+        Neighbors own the same interval, and each needs a different piece of it.
     IRREGULAR
         None of these.
     """
@@ -181,7 +181,7 @@ class AxisRelation(NamedTuple):
     depends : MeshAxis
         The coordinate that determines which interval a rank needs.
     among : MeshAxis
-        The neighbours of `Fit.GATHER` and `Fit.NARROW`; else one rank.
+        The neighbors of `Fit.GATHER` and `Fit.NARROW`; else one rank.
     """
 
     fit: Fit

@@ -163,7 +163,7 @@ class _Relations:
         return any(r.fit is fit for r in self.distinct)
 
     def among(self, fit: Fit) -> MeshAxis:
-        """The neighbours in cases with this fit; one rank in other cases."""
+        """The neighbors in cases with this fit; one rank in other cases."""
         return _spread([r.among if r.fit is fit else ONE for r in self.distinct], self.index)
 
 

@@ -84,7 +84,7 @@ def require(network: Network, plan: Plan, training: bool = True) -> None:
 
 
 def _require_values(network: Network, plan: Plan) -> None:
-    """Check that batch normalisation has at least two values per channel, on every rank."""
+    """Check that batch normalization has at least two values per channel, on every rank."""
     sizes = {plan.batch // plan.microbatches, -(-plan.batch // plan.microbatches)}
     for layer in network.layers:
         if layer.statistics != "batch":
@@ -98,7 +98,7 @@ def _require_values(network: Network, plan: Plan) -> None:
             if all(1 in (extent // cut, -(-extent // cut))
                    for extent, cut in zip((size, *image), parts, strict=True)):
                 raise InputError(
-                    f"layer '{layer.name}' (batch normalisation): Expected more than 1 value per "
+                    f"layer '{layer.name}' (batch normalization): Expected more than 1 value per "
                     f"channel when training, got {shape_text((size, *network.input_shape(layer)))} "
                     f"in {math.prod(parts)} parts; use a larger batch, or fewer micro-batches")
 
@@ -140,7 +140,7 @@ def _require_layer(plan: Plan, layer: Layer, after_switch: bool) -> None:
             "passes, where only channels can be cut; use the strategy owt-b or owt-c")
     if after_switch and layer.statistics == "batch":
         raise InputError(
-            f"layer '{layer.name}' (batch normalisation) comes after the switch to "
+            f"layer '{layer.name}' (batch normalization) comes after the switch to "
             f"{plan.fc_passes} FC passes, so its statistics would cover one pass instead of the "
             "batch; use the strategy owt")
 

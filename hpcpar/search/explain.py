@@ -101,7 +101,7 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
 
 def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],
                    direct: bool | None = None) -> Limitation:
-    """Communication in some phases: point to point (`direct`), collectives (False), or both."""
+    """Communication in some phases: point to point (`direct`), the rest (False), or both (None)."""
     names = [phase.value for phase in phases]
     stage = p.longest_stage
     steps = [s for s in p.of_stage(stage) if s.is_comm and s.phase in names]

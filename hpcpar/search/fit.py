@@ -12,7 +12,7 @@ from hpcpar.search.candidates import Candidate, best_of, in_order, of_plan
 SEGMENTS = (2, 4, 8, 16, 32)
 #: Largest number of micro-batches to try; each adds steps to plan and to run.
 MOST_MICROBATCHES = 1024
-#: Number of fastest candidates to vary if they do not fit.
+#: Number of candidates to vary: the fastest that do not fit.
 FASTEST = 3
 
 

@@ -1,4 +1,4 @@
-"""Finds the plan that suffers least from jitter, among the plans that are fastest without it."""
+"""Finds the plan that suffers least from jitter, among plans about as fast without it."""
 
 from __future__ import annotations
 

@@ -105,5 +105,5 @@ def node_ranks(machine: Machine) -> int:
 
 
 def nodes(machine: Machine, ranks: int) -> int:
-    """Number of nodes that a number of ranks occupies."""
+    """Number of nodes that `ranks` ranks occupy."""
     return math.ceil(ranks / (node_ranks(machine) or ranks))

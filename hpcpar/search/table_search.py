@@ -298,7 +298,7 @@ class Search:
             objective_s=objective,
             bytes=tables.memory(places),
             exact=exact,
-            bound_s=min(bound, objective),  # rounding in a different order of summation
+            bound_s=min(bound, objective),  # the order of summation may round the bound up
             overlap_bound_s=self._overlap_bound_s,
             eliminations=self.eliminations,
             configurations=self.configurations,

@@ -81,9 +81,9 @@ def slow_ranks(machine: Machine, ranks: int, units: Mapping[str, float]) -> Floa
     sizes = {"rank": 1} | {level.name: level.ranks or ranks for level in machine.levels}
     out = np.ones(ranks)
     for unit, factor in units.items():
-        name = re.fullmatch(r"(.*?)(\d+)", unit)
-        size = sizes.get(name[1]) if name else None
-        first = size * int(name[2]) if name and size else ranks
+        parts = re.fullmatch(r"(.*?)(\d+)", unit)
+        size = sizes.get(parts[1]) if parts else None
+        first = size * int(parts[2]) if parts and size else ranks
         if size is None or first >= ranks:
             last = ", ".join(f"{level}{(ranks - 1) // n}" for level, n in sizes.items())
             raise InputError(f"this job has no unit '{unit}': units are numbered from 0, and the "

@@ -178,7 +178,7 @@ class Engine:
         self.iterations += 1
 
     def _run(self, images: NDArray[Any] | None, first: int = 0, end: int = sys.maxsize) -> None:
-        """Run steps `first` to `end` of an iteration."""
+        """Run steps `first` to `end` (exclusive) of an iteration."""
         begin = perf_counter()
         self.executor.run_outside(self.training, images, self.iterations - 1, True, first, end)
         if self.recording is not None:

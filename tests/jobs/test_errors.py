@@ -103,7 +103,7 @@ def test_batch_normalisation_of_one_value_is_refused(command: str, hpcpar: Run, 
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(content))
     done = hpcpar(2, command, "--plan", path, "--data", tmp_path / "d.h5")
-    said(done, 2, "(batch normalisation): Expected more than 1 value per channel when training")
+    said(done, 2, "(batch normalization): Expected more than 1 value per channel when training")
 
 
 @pytest.mark.parametrize("command", ["run", "verify"])

@@ -241,11 +241,10 @@ def test_pipelines_evaluate_as_one_rank(name: str, communicator: Communicator) -
           int(rng.integers(0, given.batch + 1)), "pipeline")
 
 
-@pytest.mark.skipif(P == 1, reason="one rank has no fc_passes to take")
+@pytest.mark.skipif(P == 1, reason="one rank has a single FC pass")
 @pytest.mark.parametrize("strategy", ["owt-b", "owt-c"])
 def test_several_passes_evaluate_as_one_rank(strategy: str, communicator: Communicator) -> None:
-    """The layers after the switch see the batch in fc_passes, and with all fc_passes' samples once.
-    """
+    """The FC passes take parts of the batch, together each sample once."""
     name, batch = f"{FIXED[0]}@{P * P}", P * P
     network = facts(name).network
     spec = NetworkSpec(network.name, network.image_shape, network.classes)

@@ -117,7 +117,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
     copies = 1 + training
     tied = network.tied.get(layer.name, ())
     if training and layer.learns and (tied or plan.microbatches > 1):
-        copies += 1 + len(tied)  # gradients of further micro-batches and layers have own buffers
+        copies += 1 + len(tied)  # other micro-batches and layers have their own gradients
     values = copies * count
     if layer.buffers(network.input_shape(layer)):
         values = values + 2 * boxes.extents(layout)[0]

@@ -151,7 +151,7 @@ def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes
 
 def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
                ranks: int) -> tuple[NeighbourSums, NeighbourSums, Ints]:
-    """Traffic of the busiest receiver and of the busiest sender, and the level that it crosses.
+    """Traffic of the busiest receiver and of the busiest sender, and the level that they cross.
 
     Each combination of sides (below, above or neither along every axis) is one neighbor.
     """
@@ -187,8 +187,7 @@ def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
 def _level(side: int, mesh_axis: MeshAxis, network_model: NetworkModel, ranks: int) -> Ints:
     """The level that a message to one side crosses.
 
-    A message to the part below crosses a unit's boundary if any part lies across it; a message to
-    the part above, only if all do.
+    Below, it is the outermost level that the message of any part crosses; above, the innermost.
     """
     parts = mesh_axis.size if side == BELOW else np.minimum(mesh_axis.size, 2)
     return network_model.index(mesh_axis.stride * parts, ranks)

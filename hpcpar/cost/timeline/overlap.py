@@ -6,8 +6,8 @@ communication starts when its sender's program reaches it and the level's links 
 overlaps with later steps, until a step needs it or the iteration ends.
 
 If the program itself has to drive the messages, only a fraction of a communication overlaps. If it
-polls for messages now and then, this fraction progresses more slowly during computation. Two stages
-share the work of driving a message between them.
+polls for messages now and then, this fraction progresses more slowly during computation. For a
+message between two stages, each of the two programs drives half of the rest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Span(Generic[Seconds]):
 
 @dataclass(frozen=True)
 class StageTime(Generic[Seconds]):
-    """Time that a stage's program does not compute in an iteration.
+    """Times of an iteration in which a stage's program does not compute.
 
     `exposed_s` maps the index of a communication to its exposed time. `bubble_s` is the time in
     which the stage waits for the programs of other stages.

@@ -40,7 +40,7 @@ class Context:
     moments : Box
         The rank's box of the moments (`hpcpar.schedule.moments`); empty for layers without any.
     local_statistics : bool
-        Batch normalisation uses the statistics of this rank's block alone.
+        Batch normalization uses the statistics of this rank's block alone.
     tick : callable
         Lets communication progress during long kernels.
     """
@@ -95,7 +95,7 @@ class Operator:
         True where this rank computes no output (more parts than indices, or the layer is on other
         ranks).
     moments, moments_gradient : array or None
-        [own channels, 2] or [own samples, groups, 2] float64 sums of a normalisation. Ranks add
+        [own channels, 2] or [own samples, groups, 2] float64 sums of a normalization. Ranks add
         them between the steps that compute and use them.
     """
 
@@ -141,7 +141,7 @@ class Operator:
 
     # -- steps -------------------------------------------------------------------------------------
     def statistics(self) -> None:
-        """Compute `moments` of this rank's block (normalisations)."""
+        """Compute `moments` of this rank's block (normalizations)."""
         raise NotImplementedError
 
     def forward(self) -> None:
@@ -154,7 +154,7 @@ class Operator:
         raise NotImplementedError
 
     def backward(self) -> None:
-        """Compute input gradients from dy: overwrite every array of `blocks.dxs` but None."""
+        """Compute input gradients from dy: overwrite each `blocks.dxs` array that is not None."""
         if not self.empty:
             self._backward()
             return
@@ -163,10 +163,10 @@ class Operator:
                 dx[...] = 0
 
     def backward_weight(self) -> None:
-        """Overwrite the weight gradient, computed from inputs and dy; normalisations also compute
+        """Overwrite the weight gradient, computed from inputs and dy; normalizations also compute
         `moments_gradient`.
 
-        Synchronised batch normalisation computes only `moments_gradient`; see `finish_weight`.
+        Synchronized batch normalization computes only `moments_gradient`; see `finish_weight`.
         """
         if self.empty:
             self.parameters.grad[...] = 0
@@ -177,7 +177,7 @@ class Operator:
         """Write the parts of the weight gradient that need sums over ranks. It may be called more
         than once before the update.
 
-        Only synchronised batch normalisation needs it: once ranks have added `moments_gradient`, it
+        Only synchronized batch normalization needs it: once ranks have added `moments_gradient`, it
         is the gradient of weight and bias on every rank, so they must not add it again. `backward`
         cannot do this, because a layer without trained layers before it has no backward step.
         """

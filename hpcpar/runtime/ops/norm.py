@@ -1,4 +1,4 @@
-"""Normalisation on a block: across channels, and by batch statistics."""
+"""Normalization on a block: across channels, and by batch statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcpar.runtime.ops.registry import operator
 
 @operator(LRN)
 class LRNOp(Operator):
-    """Local response normalisation; `offset` is the first owned channel among the needed."""
+    """Local response normalization; `offset` is the first owned channel among the needed."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -36,7 +36,7 @@ class LRNOp(Operator):
 
 
 class NormalisationOp(Operator):
-    """Base class of normalisations by mean and variance."""
+    """Base class of normalizations by mean and variance."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -57,10 +57,10 @@ class NormalisationOp(Operator):
 
 @operator(BatchNorm)
 class BatchNormOp(NormalisationOp):
-    """Batch normalisation with synchronised statistics of the whole batch, or with the local
+    """Batch normalization with synchronized statistics of the whole batch, or with the local
     statistics of this rank's block (`ctx.local_statistics`).
 
-    For synchronised statistics, `statistics` and `backward_weight` compute this block's sums. The
+    For synchronized statistics, `statistics` and `backward_weight` compute this block's sums. The
     ranks that share a channel add them before `forward`, and before `backward` or `finish_weight`.
     Every forward pass of training updates the running statistics, except on a rank whose local
     block is empty.
@@ -113,7 +113,7 @@ class BatchNormOp(NormalisationOp):
                                         self.moments_gradient * w[:, None], self.count, self.dx)
 
     def finish_weight(self) -> None:
-        """With synchronised statistics, take the gradient from the summed moments."""
+        """With synchronized statistics, take the gradient from the summed moments."""
         if not self.ctx.local_statistics:
             self._write()
 
@@ -125,7 +125,7 @@ class BatchNormOp(NormalisationOp):
 
 @operator(ChannelNorm)
 class ChannelNormOp(NormalisationOp):
-    """Normalisation across the channels of each pixel. Where channels are cut, a rank reads all of
+    """Normalization across the channels of each pixel. Where channels are cut, a rank reads all of
     them, and its input gradients are partial sums.
     """
 
@@ -135,7 +135,7 @@ class ChannelNormOp(NormalisationOp):
         self._own = slice(first, last)
 
     def _normal(self, x: Array) -> tuple[Array, Array]:
-        """A normalised sample [all channels, ...], and 1 / deviation at each pixel."""
+        """A normalized sample [all channels, ...], and 1 / deviation at each pixel."""
         centred = x - x.mean(axis=0)
         inv_std = 1 / self.backend.xp.sqrt((centred * centred).mean(axis=0) + self.eps)
         return centred * inv_std, inv_std

@@ -1,4 +1,4 @@
-"""Normalisation of each sample by statistics of its channel groups, on a block."""
+"""Normalization of each sample by statistics of its channel groups, on a block."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hpcpar.runtime.ops.base import Context
 from hpcpar.runtime.ops.norm import NormalisationOp
 from hpcpar.runtime.ops.registry import operator
 
-#: Items per chunk of samples in layer normalisation's weight gradient.
+#: Items per chunk of samples in layer normalization's weight gradient.
 _CHUNK_ITEMS = 1 << 16
 
 
 @operator(GroupNorm)
 class GroupNormOp(NormalisationOp):
-    """Group normalisation: the kernels of batch normalisation on every sample's channels, each with
+    """Group normalization: the kernels of batch normalization on every sample's channels, each with
     the mean and variance of its group.
 
     `statistics` and `backward_weight` compute this block's sums. The ranks that share a group add
@@ -117,7 +117,7 @@ class GroupNormOp(NormalisationOp):
 
 @operator(LayerNorm)
 class LayerNormOp(GroupNormOp):
-    """Layer normalisation: one unweighted group, then weights in the shape of a sample."""
+    """Layer normalization: one unweighted group, then weights in the shape of a sample."""
 
     def _weights(self) -> tuple[Array, Array]:
         return self._plain()

@@ -104,13 +104,13 @@ class Routed(Protocol):
     """The links that a group's messages use.
 
     * `p`: members of the group.
-    * `far`: the slowest link between neighbours of a ring.
+    * `far`: the slowest link between neighbors of a ring.
     * `crosses`: true where the group's members are joined by links of different kinds.
     * `hop`: links between partners at distance 2^doubling; with `around`, between every member and
       the one 2^doubling further around the group.
     * `split`: the routes inside nodes and between nodes; None where no node has several consecutive
       members.
-    * `factor`: measured time divided by modelled time; None without a measurement.
+    * `factor`: measured time divided by modeled time; None without a measurement.
     * `table_s`: seconds of an algorithm's messages priced one by one, and of its slowest message,
       in the cases `where`; NaN elsewhere.
     """

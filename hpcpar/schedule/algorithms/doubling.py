@@ -70,7 +70,9 @@ class Doubling(Algorithm):
 
 
 def _exchanges(p: int, me: int, n: int) -> list[Round]:
-    """floor(log2 p) exchanges; members beyond a power of two fold into a neighbour."""
+    """floor(log2 p) exchanges; before, members beyond a power of two send to a neighbor, which
+    returns the sum at the end.
+    """
     power = 1 << (p.bit_length() - 1)
     extra = p - power
     if me < 2 * extra and me % 2 == 0:

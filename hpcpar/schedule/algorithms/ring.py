@@ -1,7 +1,7 @@
-"""Rings: blocks travel from neighbour to neighbour; a reduction or a broadcast follows a chain.
+"""Rings: blocks travel from neighbor to neighbor; a reduction or a broadcast follows a chain.
 
 With p members, n bytes, s pieces, and latency alpha (s) and inverse bandwidth beta (s/byte) of the
-slowest link between neighbours:
+slowest link between neighbors:
 
 allreduce
     2 (p - 1) (s alpha + n / p beta), plus the additions of its first half
@@ -146,7 +146,7 @@ def _shifts(kind: Kind, sizes: IntArray, segments: int) -> Iterator[tuple[IntArr
 
 
 def _chain(collective: Collective, me: int) -> list[Round]:
-    """Rounds of a chain: each piece arrives from one neighbour and moves on to the other."""
+    """Rounds of a chain: each piece arrives from one neighbor and moves on to the other."""
     p, n, segments = collective.p, collective.sizes[0], collective.segments
     at = (me - collective.root) % p
     before, after = ((collective.root + at + way) % p for way in (-1, 1))

@@ -1,6 +1,6 @@
-"""Where every layer's blocks lie: neighbouring layers share a buffer wherever a view will do.
+"""Where every layer's blocks lie: neighboring layers share a buffer wherever a view will do.
 
-A producer writes straight into the middle of its consumer's input (halos, gathered neighbours and
+A producer writes straight into the middle of its consumer's input (halos, gathered neighbors and
 padding lie around it). Elementwise layers work in place, and flattening is a reshape. A tensor that
 several layers read has its own buffer.
 """
@@ -227,7 +227,7 @@ class BlockPlanner:
             return self._summand(e, before, need, own)
         reuse = self._overwritten_gradient(e, need)
         if kind in (None, Kind.ALLGATHER) and need != own and contains(own, need):
-            # the rest of the block stays zero, or gets its neighbours' gradients
+            # the rest of the block stays zero, or gets its neighbors' gradients
             before.dout = self._edge_gradient(e, "out", own, True)
             return before.dout.crop(need, own)
         separate = kind is None or (kind is Kind.HALO and reuse is None)

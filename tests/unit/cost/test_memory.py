@@ -321,7 +321,7 @@ def test_every_plan_lies_between_the_bounds(seed: int) -> None:
             assert least.total_bytes <= found.total_bytes <= most.total_bytes
 
 
-def test_the_lower_bound_is_tight() -> None:
+def test_the_lower_bound_exceeds_two_fifths_of_the_memory() -> None:
     network = NETWORKS["alexnet"]
     plan = make_plan(ALEXNET, "data", 4, 1024)
     assert memory_lower_bound(network, plan).total_bytes > 0.4 * price(

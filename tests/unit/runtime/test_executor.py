@@ -27,6 +27,7 @@ def test_a_rank_that_runs_out_of_memory_says_so() -> None:
                      machine=files.load("local"))
     network = plan.network.build()
     silent = Silent(1, Full())
-    with pytest.raises(RunError, match=r"memory for rank 1's part .*unable.*; plan for more"):
+    with pytest.raises(RunError, match=r"^not enough memory for rank 1's part .*unable.*; "
+                                       r"plan for more"):
         Executor(network, plan, schedule_for(network, plan), silent,  # type: ignore[arg-type]
                  Full(), 1)

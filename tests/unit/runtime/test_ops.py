@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from hpcpar.kernels.numpy_backend import NumpyBackend
-from hpcpar.network.layers import Activation, Add, Concat, Dropout, Layer, Loss, Multiply, Shape
+from hpcpar.network.layers import (
+    Activation,
+    Add,
+    Concat,
+    Dropout,
+    Layer,
+    Loss,
+    Multiply,
+    Shape,
+    Upsample,
+)
 from hpcpar.plan.boxes import block, whole_box
 from tests.layer_cases import TESTED, cases
 from tests.ops_support import (
@@ -51,6 +61,17 @@ CHANNELWISE = [name for name in CASES
                if computed(name) and case(name)[0].has_weights and name not in PRODUCTS]
 PLAIN = [name for name in CASES if computed(name) and not case(name)[0].has_weights]
 
+#: Layers on inputs that `CASES` does not have.
+OTHER_SHAPES: dict[str, tuple[Layer, tuple[Shape, ...]]] = {
+    "bilinear with corners, of one column": (
+        Upsample("u", scale=(4, 2), mode="linear", align_corners=True), ((3, 5, 1),)),
+    "trilinear": (Upsample("u", scale=(2, 1, 3), mode="linear"), ((2, 3, 4, 2),)),
+    "add features": (Add("a", ("i", "j")), ((7,), (7,))),
+    "multiply features": (Multiply("m", ("i", "j")), ((7,), (7,))),
+    "concat unequal channels": (Concat("c", ("i", "j", "k"), (3, 1, 6)),
+                                ((3, 4, 3), (1, 4, 3), (6, 4, 3))),
+}
+
 
 def data(layer: Layer, shapes: tuple[Shape, ...], dtype: Any) -> tuple[list[Any], Any]:
     """Three samples of each input, and the gradient of the output."""
@@ -64,7 +85,19 @@ def data(layer: Layer, shapes: tuple[Shape, ...], dtype: Any) -> tuple[list[Any]
 @pytest.mark.parametrize("name", PLAIN)
 def test_blocks_of_layers_without_weights_equal_pytorch(name: str, cuts: tuple[int, ...],
                                                         dtype: Any) -> None:
-    layer, shapes = case(name)
+    compare_blocks(*case(name), cuts, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("name", OTHER_SHAPES)
+def test_blocks_of_other_shapes_equal_pytorch(name: str, cuts: tuple[int, ...], dtype: Any) -> None:
+    compare_blocks(*OTHER_SHAPES[name], cuts, dtype)
+
+
+def compare_blocks(layer: Layer, shapes: tuple[Shape, ...], cuts: tuple[int, ...],
+                   dtype: Any) -> None:
+    """Both passes of a layer without weights, on every block of these cuts."""
     inputs, dy = data(layer, shapes, dtype)
     want, gradients = reference(lambda *xs: forward(layer, list(xs), []), inputs, dy)
     ops = [make(layer, 3, inputs, own, dy)

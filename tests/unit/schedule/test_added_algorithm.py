@@ -118,7 +118,8 @@ def test_a_name_is_taken_once(star: None) -> None:
 
     with pytest.raises(InputError, match=r"algorithm 'star' is already defined in tests\.added"):
         collective_algorithm(Other)
-    with pytest.raises(InputError, match=r"'tree' is already defined in hpcpar\.plan\.plan"):
+    with pytest.raises(InputError,
+                       match=r"algorithm 'tree' is already defined in hpcpar\.plan\.plan"):
         collective_algorithm(type("Tree", (Star,), {"name": "tree"}))
     collective_algorithm(Star)  # as in a notebook's cell that runs again
 

@@ -96,6 +96,6 @@ def test_batch_normalisation_of_one_value_is_refused(batch: int, image: tuple[in
     if fine:
         require(net, given)
     else:
-        fails(r"'norm' \(batch normalisation\): Expected more than 1 value per channel when train",
+        fails(r"'norm' \(batch normalization\): Expected more than 1 value per channel when train",
               given, net)
         require(net, given, training=False)

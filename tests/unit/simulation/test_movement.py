@@ -160,7 +160,7 @@ def test_ranks_wait_only_for_their_partners(choose: Chooser, ranks: int) -> None
                                            err_msg=f"{step.label} {step.algorithm}")
 
 
-def test_a_library_collective_ends_at_once_for_its_group() -> None:
+def test_no_member_leaves_a_library_collective_before_the_last_arrives() -> None:
     network, batch = random_network(0)
     rng = np.random.default_rng(0)
     steps = lower(network, random_plan(network, batch, 4, rng),
