@@ -23,7 +23,7 @@ from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.comm.device_options import GpuOptions
-from hpcpar.data import dataset
+from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
@@ -32,7 +32,6 @@ from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
-from hpcpar.network.layers.base import shape_text
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import about, flag, option
 from hpcpar.plan.plan import Plan
@@ -341,15 +340,14 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
         tell.say(f"making {needed} synthetic images in {path}")
         targets = network.classes if network.loss.takes_targets else 0
         synthetic(path, network.image_shape, network.classes, needed, targets=targets,
-                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
+                  pixels=bool(network.output_extents), extents=network.output_extents)
     return path, needed
 
 
 def _samples(network: Network, path: str) -> int:
     """The number of samples of a data file; checks that it suits the network."""
-    count, *shape = dataset.info(path)["images"]["shape"]
-    if tuple(shape) != network.image_shape:
-        has, takes = shape_text(shape), shape_text(network.image_shape)
-        raise InputError(f"data file {path} holds images {has}, but the network takes {takes}; "
-                         f"make other data, or give --input {has}")
-    return int(count)
+    box = tuple((0, 0) for _ in (0, *network.image_shape))
+    truth = tuple((0, 0) for _ in (0, *network.truth_shape))
+    with Loader(path, box, truth, 1, shape=network.image_shape, classes=network.classes,
+                extents=network.output_extents) as loader:
+        return loader.samples

@@ -69,7 +69,7 @@ class SyntheticCommand(DataCommand):
         "squared error", "K", excludes="truth")
     pixels: bool = flag(
         "label each pixel, for networks with a loss over pixels")
-    labels_size: tuple[int, ...] | str = option(
+    labels_size: tuple[int, ...] = option(
         (), extents, "extents of the labels or targets per pixel: those of the network's output "
         "(default: the image's)", "HxW", needs="pixels")
     samples: int = option(1024, positive, "training images", "N")
@@ -80,7 +80,7 @@ class SyntheticCommand(DataCommand):
         with _progress(self.file) as progress:
             synthetic(self.file, self.input, self.classes, self.samples, self.seed,
                       targets=self.targets, test_samples=self.test_samples, pixels=self.pixels,
-                      extents=tuple(self.labels_size), progress=progress)
+                      extents=self.labels_size, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,7 +133,7 @@ class Truth:
         self.one_hot = by_channel and not self.targets and sample[0] > 1
         #: Shape of a sample before the options select its pixels.
         self._whole = ((sample[0] if by_channel else 1,) if self.targets else ()) + extents
-        self._kept = (..., *options.kept(extents, name))
+        self._kept: tuple[Any, ...] = (..., *options.kept(extents, name))
         self.shape = np.broadcast_to(np.float32(), self._whole)[self._kept].shape
 
     def _extents(self, sample: tuple[int, ...], image: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -14,10 +14,10 @@ from hpcpar.option_fields import OptionGroup, option
 class LabelExtentOptions(OptionGroup):
     """The labels or targets per pixel to keep, for networks whose output is a smaller image."""
 
-    labels_stride: tuple[int, ...] | str = option(
+    labels_stride: tuple[int, ...] = option(
         (), extents, "keep every Nth label or target per pixel, from the first (for strides; SxS: "
         "along each axis)", "N")
-    labels_crop: tuple[int, ...] | str = option(
+    labels_crop: tuple[int, ...] = option(
         (), extents, "then keep the central HxW (for convolutions without padding)", "HxW")
 
     def kept(self, given: tuple[int, ...], name: str) -> tuple[slice[int, int, int], ...]:
@@ -28,10 +28,10 @@ class LabelExtentOptions(OptionGroup):
         InputError
             The options do not fit; `name` is the source of the labels.
         """
-        stride = tuple(self.labels_stride) or (1,)
+        stride = self.labels_stride or (1,)
         stride = stride * len(given) if len(stride) == 1 else stride
         kept = [-(-e // s) for e, s in zip(given, stride, strict=False)]
-        crop = tuple(self.labels_crop) or tuple(kept)
+        crop = self.labels_crop or tuple(kept)
         if not given and (self.labels_stride or self.labels_crop):
             option = "--labels-stride" if self.labels_stride else "--labels-crop"
             raise InputError(f"{name} holds no labels or targets per pixel; drop {option}")
