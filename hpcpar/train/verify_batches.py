@@ -105,7 +105,7 @@ class SerialData(Data):
         for image, i in zip(images, chosen, strict=True):
             drawn = self._crops.draw(epoch)[i]
             stored = self._images[i].reshape(-1, *self._stored)
-            NumpyBackend().normalise(self._cut(stored, drawn), loader.mean, loader.scale, image)
+            NumpyBackend().normalize(self._cut(stored, drawn), loader.mean, loader.scale, image)
             known = self._truth[i]
             if network.output_extents:
                 signal = known.ndim < len(network.truth_shape)

@@ -225,7 +225,7 @@ def test_labels_of_other_extents_are_refused_on_all_ranks(name: str, ranks: Worl
             with pytest.raises(InputError) as caught:
                 open_data(executor, str(path), 0, split, ())
             has, takes = ("x".join(map(str, e)) for e in (other, extents))
-            assert f"holds labels {has}, but the network's output is {takes}; make the file " in str(
-                caught.value)
+            message = f"holds labels {has}, but the network's output is {takes}; make the file "
+            assert message in str(caught.value)
 
 
