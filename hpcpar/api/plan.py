@@ -174,7 +174,7 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     ranking: list[Robust] = []
     with SearchProgress() as progress:
         candidates, search = _candidates(net, spec, asked.strategy, asked.ranks, asked.batch, where,
-                                         tell=progress.tell, **asked.planning(spec))
+                                         tell=progress.tell, **asked.planning(net))
         if jitter is not None:
             ranking = by_robustness(candidates, jitter)
     near = [each.candidate for each in ranking]

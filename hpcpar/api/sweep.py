@@ -197,7 +197,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         raise InputError("--strategies is empty; drop it, or name strategies, as in auto,data")
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
-    chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
+    chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(net)
     out = os.path.abspath(asked.out)
     make_folder(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
@@ -213,6 +213,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
                          precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
             data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
             out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
+            epoch_samples=samples if asked.data else chosen["samples"],
             layers=tuple(_module(name) for name in asked.layers))
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
