@@ -28,8 +28,9 @@ def hours(value: float) -> str:
 def request(c: Mapping[str, Any], chosen: Candidate) -> str:
     """The campaign `c` in one sentence; `chosen` is the plan of its runs."""
     p = chosen.prediction
+    data_set = f" of {p.data_set}" if p.data_set else ""
     return (f"{hours(c['node_hours'])} node-hours of {p.machine}: {plural(c['runs'], 'run')} of "
-            f"{c['epochs']:g} epoch{'s' * (c['epochs'] != 1)} on {plural(p.ranks, p.processor)} "
+            f"{c['epochs']:g} epoch{'s' * (c['epochs'] != 1)}{data_set} on {plural(p.ranks, p.processor)} "
             f"({plural(c['nodes'], 'node')}), {seconds(c['run_s'])} and "
             f"{hours(c['run_node_hours'])} node-hours each as {c['times']}, and a reserve of "
             f"{c['reserve']:.0%}")
