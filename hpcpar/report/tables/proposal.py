@@ -30,8 +30,8 @@ def request(c: Mapping[str, Any], chosen: Candidate) -> str:
     p = chosen.prediction
     data_set = f" of {p.data_set}" if p.data_set else ""
     return (f"{hours(c['node_hours'])} node-hours of {p.machine}: {plural(c['runs'], 'run')} of "
-            f"{c['epochs']:g} epoch{'s' * (c['epochs'] != 1)}{data_set} on {plural(p.ranks, p.processor)} "
-            f"({plural(c['nodes'], 'node')}), {seconds(c['run_s'])} and "
+            f"{c['epochs']:g} epoch{'s' * (c['epochs'] != 1)}{data_set} on "
+            f"{plural(p.ranks, p.processor)} ({plural(c['nodes'], 'node')}), {seconds(c['run_s'])} and "
             f"{hours(c['run_node_hours'])} node-hours each as {c['times']}, and a reserve of "
             f"{c['reserve']:.0%}")
 
