@@ -31,9 +31,9 @@ def request(c: Mapping[str, Any], chosen: Candidate) -> str:
     data_set = f" of {p.data_set}" if p.data_set else ""
     return (f"{hours(c['node_hours'])} node-hours of {p.machine}: {plural(c['runs'], 'run')} of "
             f"{c['epochs']:g} epoch{'s' * (c['epochs'] != 1)}{data_set} on "
-            f"{plural(p.ranks, p.processor)} ({plural(c['nodes'], 'node')}), {seconds(c['run_s'])} and "
-            f"{hours(c['run_node_hours'])} node-hours each as {c['times']}, and a reserve of "
-            f"{c['reserve']:.0%}")
+            f"{plural(p.ranks, p.processor)} ({plural(c['nodes'], 'node')}), "
+            f"{seconds(c['run_s'])} and {hours(c['run_node_hours'])} node-hours each as "
+            f"{c['times']}, and a reserve of {c['reserve']:.0%}")
 
 
 def _method(chosen: Candidate) -> Iterator[str]:
