@@ -1,4 +1,6 @@
-"""Setup of all tests: no site defaults, a draw of cases, and rare garbage collections."""
+"""Setup of all tests: no site defaults, no verdicts by the clock, a draw of cases, and rare garbage
+collections.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,31 @@ pytest.register_assert_rewrite(*(
     ".".join(("tests", *path.relative_to(TESTS).with_suffix("").parts))
     for path in TESTS.rglob("*.py") if not path.name.startswith(("test_", "conftest", "__"))))
 
-from tests.limits import DRAWN, THIRDS  # noqa: E402
+from tests.limits import DRAWN, LIMIT_S, THIRDS  # noqa: E402
 
 # Tests do not read the site defaults of the user who runs them.
 os.environ["HPCPAR_CONFIG"] = ""
+# pytest-timeout ends tests that are stuck.
+os.environ.setdefault("PYTEST_TIMEOUT", str(LIMIT_S))
 # pytest-xdist sets a width for its workers.
 os.environ.pop("COLUMNS", None)
 
 #: Thresholds of `gc.set_threshold`, high for speed.
 THRESHOLDS = (20_000, 20, 20)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives all tests with examples of Hypothesis one profile, unless this run has no plugin for it.
+
+    The examples are the same in each run, and no example or its generation is too slow.
+    """
+    if not config.pluginmanager.hasplugin("hypothesispytest"):
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("hpcpar", deadline=None, derandomize=True, database=None,
+                              suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("hpcpar")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

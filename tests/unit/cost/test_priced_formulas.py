@@ -257,7 +257,7 @@ def test_pipeline(p: int, segments: int) -> None:
 MACHINES = {name: files.load(name) for name in ("local", "cori-knl", "abci-v100", "p100x4x4")}
 SPECS = [NetworkSpec("lenet5", (1, 20, 20), 10), NetworkSpec("alexnet", (3, 67, 67), 20)]
 BUILT = {spec.name: spec.build() for spec in SPECS}
-FIXED = settings(derandomize=True, deadline=None, max_examples=25, database=None,
+FIXED = settings(max_examples=25,
                  phases=[Phase.explicit, Phase.generate])
 FEW = settings(FIXED, max_examples=6)
 
