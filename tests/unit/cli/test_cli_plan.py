@@ -41,7 +41,7 @@ def test_machines_lists_presets(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plan_finds_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     found = document(capsys, "plan", *LENET, "-o", str(path), "--show-schedule", "--samples", "640")
-    assert found["fits"] and found["search_s"] < 10 and found["alternatives"]
+    assert found["fits"] and found["search_s"] > 0 and found["alternatives"]
     assert all(a["iteration_s"] >= found["iteration_s"] for a in found["alternatives"] if a["fits"])
     assert found["epoch_s"] == pytest.approx(10 * found["iteration_s"])
     assert [row["index"] for row in found["schedule"]] == list(range(len(found["schedule"])))

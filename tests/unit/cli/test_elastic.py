@@ -18,10 +18,10 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan, make_plan
 
 #: Ends as its line of the file `story` says: status, lost ranks, whether it writes a checkpoint and
-#: trains until it is asked to stop.
+#: trains until it is asked to stop, but loses the first request.
 LAUNCHER = """#!/bin/bash
 trap '' TERM
-trap 'asked=yes' USR1
+trap 'asked+=x' USR1
 cd "$(dirname "$0")"
 printf '%s\\n' "$*" >> calls
 read -r status lost save last < <(sed -n "$(wc -l < calls)p" story)
@@ -31,7 +31,7 @@ done
 [ "$save" != yes ] || printf x >> c.h5
 if [ "$last" = trains ]; then
   touch training
-  until [ "$asked" ]; do sleep 0.01; done
+  until [ ${#asked} -ge 2 ]; do sleep 0.01; done
 fi
 exit "$status"
 """
@@ -93,7 +93,9 @@ def test_the_run_gives_up_without_progress(run: Any, capsys: pytest.CaptureFixtu
 
 def test_lost_ranks_come_back(run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path,
                               monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job that runs without them is asked to stop. Two hours pass once it trains."""
+    """The job that runs without them is asked to stop until it does. Two hours pass once it trains.
+    """
+    monkeypatch.setattr(elastic, "_POLLS_PER_REQUEST", 2)
     monkeypatch.setattr(elastic, "time", SimpleNamespace(
         monotonic=lambda: 7200.0 * (tmp_path / "training").exists(), sleep=time.sleep))
     status, calls = run("1 1 yes", "75 0 yes trains", "0 0 yes", words=("--elastic-return", "1h"))
