@@ -1,4 +1,4 @@
-"""The limit that ends what is stuck, and the share that a run draws; ``tests/run.sh`` sets both.
+"""Limits of time, and the share of the tests that a run draws; ``tests/run.sh`` sets both.
 
 No verdict comes from the clock: a slow or busy machine makes tests slow, not red. A test waits for
 files, pipes or states (`wait_until`), never for a number of seconds.
