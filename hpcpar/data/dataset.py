@@ -73,7 +73,7 @@ class DatasetSplit:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Extents of the ground truth per pixel, as those of an image; () without pixels."""
+        """Image extents of the ground truth; () if it is not per pixel."""
         kept = tuple(self.truth.shape[1 if self.truth.dtype.kind in "iu" else 2:])
         return (1, *kept) if len(kept) == 1 else kept
 

@@ -21,7 +21,7 @@ from hpcpar.errors import InputError
 from hpcpar.report.tables.document import page_format
 from tests.unit.sweep.test_sweep import Launcher
 
-NETWORK = ["--network", "lenet5", "--input", "1x8x8", "--machine", "cori-knl"]
+NETWORK = ["--network", "lenet5", "--input", "1x8x8", "--machine", "cori-knl", "--samples", "640"]
 WORDS = ["proposal", *NETWORK, "--ranks", "1,2,4", "--batch", "64", "--batch-per-rank", "16"]
 
 
