@@ -36,7 +36,6 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
     forward_only: bool = flag(
         "do not train: run forward once over the held-out data, or over all samples if none are "
         "held out, with the weights of --resume (or initial weights)", section="training")
-    overwrite: bool = flag("replace a checkpoint or record of another training")
     elastic: bool = flag(
         "start the job, and if ranks are lost, continue with the others (needs --checkpoint)",
         needs="checkpoint")
