@@ -80,7 +80,8 @@ def part(first: int, stop: int, epochs: tuple[int, ...]) -> RunRecord:
     numbers = np.arange(first, stop)
     whole = sample(2, len(numbers))
     by_epoch = np.array(epochs, float)
-    return replace(whole, iterations_done=numbers, done=stop, training="this one", kept=np.arange(len(numbers)),
+    return replace(whole, iterations_done=numbers, done=stop, training="this one",
+                   kept=np.arange(len(numbers)),
                    iteration_s=numbers + np.array([[0.0], [0.5]]), loss=numbers * 10.0,
                    epochs_done=np.array(epochs), train_accuracy=by_epoch, test_accuracy=by_epoch,
                    test_loss=by_epoch, start_s=None, started=f"at {first}")
