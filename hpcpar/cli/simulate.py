@@ -9,7 +9,7 @@ from hpcpar.api.simulate import SimulateArguments, simulate_plan
 from hpcpar.cli.options import ResultOptions
 from hpcpar.cli.run_options import recorded_by
 from hpcpar.errors import InputError
-from hpcpar.option_fields import option
+from hpcpar.option_fields import OUT, option
 from hpcpar.output_files import PICTURE, RECORD
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
@@ -23,7 +23,7 @@ class SimulateCommand(ResultOptions, ModuleOptions, SimulateArguments, section="
     example = "hpcpar simulate --plan plan.json --jitter 0.05"
     plot: str = option("", PICTURE, "draw the iterations, and the time of every rank", "FILE.png")
     out: str = option("", RECORD, "write a record for hpcpar compare and hpcpar trace", "sim.h5",
-                      names=("-o", "--out"))
+                      **OUT)
 
 
 def main(args: SimulateCommand) -> int:
