@@ -122,11 +122,10 @@ def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False)
 
 def recorded(record: RunRecord) -> list[str]:
     """Lines on how many iterations of its training a record has, and which are missing."""
-    if not record.done:
-        return []
-    held = record.done - record.first - record.missing
-    lines = [f"recorded: {held} of the training's {record.done} iterations"
-             + f", as a sample of {record.iterations}" * (record.iterations < held)]
+    lines, held = [], record.done - record.first - record.missing
+    if record.done:
+        lines.append(f"recorded: {held} of the training's {record.done} iterations"
+                     + f", as a sample of {record.iterations}" * (record.iterations < held))
     if record.first:
         lines.append(f"iterations 1 to {record.first} are missing: the training was resumed after "
                      "them, without their record or under another plan")
