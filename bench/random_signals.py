@@ -1,9 +1,9 @@
-"""Signals at random moments of a job, from its start to its end, and what is lost.
+"""Signals at random moments of a job, from its start to its end, and the work that is lost.
 
 Run: ``python bench/random_signals.py`` (300 signals; ``--count``, ``--workers``, ``--launcher
 srun`` within or outside a Slurm allocation). A tiny training with a checkpoint every 4 iterations
 gets one signal, then is resumed until it is done. It exits with 1 unless every iteration is in the
-records exactly once, the weights are those of an undisturbed run bit for bit, files of others are
+records exactly once, the weights equal an undisturbed run's bit for bit, files of others are
 untouched, and a job that was done ended with status 0 (but for SIGKILL).
 """
 
@@ -45,7 +45,7 @@ COLUMNS = ("signal", "times", "done before", "asked to stop (75)", "killed", "ho
 
 @dataclass
 class Fate:
-    """What became of a training."""
+    """The end of a job, and the faults of its training."""
 
     signal: str
     status: int

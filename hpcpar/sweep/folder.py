@@ -32,7 +32,7 @@ PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "
 MACHINE = "machine.toml"
 #: The folders of cases and of batch scripts in a sweep's folder.
 CASES, JOBS = "cases", "jobs"
-#: What the calibration of a sweep prints, in the sweep's own folder.
+#: Output of a sweep's calibration, in the sweep's own folder.
 CALIBRATION_LOG = "calibration.log"
 #: Files in a sweep's folder: the study, and its report.
 STUDY, PAGE, DATA = "study.json", "report.html", "report.json"

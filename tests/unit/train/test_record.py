@@ -147,7 +147,8 @@ def test_a_resumed_training_continues_its_record_and_moves_others_aside(tmp_path
 
 
 def test_under_another_plan_each_iteration_is_in_one_record(tmp_path: Path) -> None:
-    """What the resumed run does again leaves the record of the same training, and no other."""
+    """Iterations that the resumed run repeats leave the record of the same training, and no other.
+    """
     path, plan = tmp_path / "run.h5", sample().plan | {"ranks": 3}
     before = part(0, 30, (0, 1, 2))
     for training, left in (("this one", 20), ("", 30), ("another", 30)):
