@@ -23,6 +23,7 @@ from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.comm.device_options import GpuOptions
+from hpcpar.data import dataset
 from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
