@@ -127,7 +127,8 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
     try:
         target = os.path.realpath(path)
         present = os.listdir(target) if os.path.exists(target) else []
-        foreign = [name for name in present if not re.fullmatch(names, name)]
+        foreign = [name for name in present if not re.fullmatch(names, name)
+                   or not stat.S_ISREG(os.lstat(os.path.join(target, name)).st_mode)]
         if foreign:
             raise InputError(f"folder {path} has other files, too ({foreign[0]}); choose another")
         temporary = temporary_of(target)

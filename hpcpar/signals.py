@@ -12,8 +12,10 @@ from typing import Any
 from hpcpar.variables import whole_number
 
 #: Signals that end a run cleanly: Slurm sends the first before it kills and the second on a
-#: script's request (``--signal``); Ctrl-C sends the third.
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+#: script's request (``--signal``); Ctrl-C sends the third, a terminal that closes the last, unless
+#: nohup ignores it.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT,
+           *[signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) != signal.SIG_IGN))
 #: Exit status of a run that stopped on request and can be resumed (EX_TEMPFAIL).
 STATUS = 75
 #: Reserve before a time limit (s), on top of the time for writing the last files.
@@ -45,14 +47,13 @@ def held() -> list[int]:
     return handler.numbers if isinstance(handler, _Hold) else []
 
 
-def handle(action: Callable[[int, FrameType | None], object],
-           more: tuple[signal.Signals, ...] = ()) -> dict[signal.Signals, Any]:
-    """Lets `action` handle requests and `more` signals; returns the previous handlers.
+def handle(action: Callable[[int, FrameType | None], object]) -> dict[signal.Signals, Any]:
+    """Lets `action` handle requests; returns the previous handlers.
 
     `action` is called at once for requests that `hold` noted.
     """
     noted = held()
-    before = {number: signal.signal(number, action) for number in (*SIGNALS, *more)}
+    before = {number: signal.signal(number, action) for number in SIGNALS}
     while noted:
         action(noted.pop(0), None)
     return before
@@ -68,6 +69,12 @@ def release() -> None:
         signal.signal(number, signal.default_int_handler if interrupts else signal.SIG_DFL)
     for request in noted:
         os.kill(os.getpid(), request)
+
+
+def ignore() -> None:
+    """Ignores requests: this process has done its work, and ends with the status of that work."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class StopRequest:

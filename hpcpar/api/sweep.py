@@ -23,6 +23,7 @@ from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.comm.device_options import GpuOptions
+from hpcpar.data import dataset
 from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
@@ -199,7 +200,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
                            asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(net)
     out = os.path.abspath(asked.out)
-    make_folder(os.path.join(out, "cases"))
+    make_folder(os.path.join(out, folder.CASES))
     with folder.alone(out), SweepProgress() as tell:
         beside = os.path.join(out, folder.MACHINE)
         if machine is None and os.path.exists(beside):
@@ -218,11 +219,12 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
             str(p): job.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
+        studies.save(study)
         if here and machine is None and not dry_run:
             tell.say("calibrating this machine for the plans of the study")
             first = planning.prepare(replace(study, simulated=()), tell.planning)
             study = replace(study, machine=local.calibrate(study, first, _launcher(asked.mpiexec)))
-        studies.save(study)
+            studies.save(study)
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")
         states = planning.prepare(study, tell.planning)
@@ -337,6 +339,10 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
     count = _samples(network, path) if given or os.path.exists(path) else 0
     if given or count >= needed:
         return path, count
+    if count and not str(dataset.info(path).get("source", "")).startswith("synthetic"):
+        raise InputError(f"{path} has {count} samples, but the sweep needs {needed}, and it does "
+                         "not replace data that it did not make: name the file with --data, or "
+                         "choose another --out")
     if not dry:
         tell.say(f"making {needed} synthetic images in {path}")
         targets = network.classes if network.loss.takes_targets else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import NoReturn
@@ -57,7 +56,7 @@ KINDS = {"strong": StrongCommand, "weak": WeakCommand, "report": ReportCommand}
 def main(args: StrongCommand | ReportCommand) -> int:
     """Runs the command; returns its exit status."""
     # as with Ctrl-C, the ranks end, and the folder stays consistent
-    handle(_interrupt, (signal.SIGHUP,))
+    handle(_interrupt)
     result = args.run()
     args.show(result.to_json, result.rows, lambda: _show(result, args.wide))
     if result.note:

@@ -21,6 +21,10 @@ class SaveInterval:
     steps: int = 0
     seconds: float = 0.0
 
+    def may_end(self, step: int, epoch_done: bool) -> bool:
+        """Whether an interval ends after iteration `step`; if it is a time, it may."""
+        return bool(self.seconds) or (step % self.steps == 0 if self.steps else epoch_done)
+
 
 def save_interval(value: str | SaveInterval) -> SaveInterval:
     """Parses ``500steps``, ``10min``, ..."""
@@ -70,3 +74,4 @@ class JobOptions(SavingOptions, SGD, LengthOptions, GpuOptions, AugmentOptions, 
         "", path, "resume from this checkpoint of any plan, and continue the record of --out",
         "CHECKPOINT")
     partial: bool = flag("resume from the intact part of a damaged checkpoint", needs="resume")
+    overwrite: bool = flag("replace a checkpoint or record of another training")

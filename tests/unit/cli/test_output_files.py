@@ -163,6 +163,17 @@ def test_another_trainings_files_are_replaced_only_on_request(
             check_training(others)
 
 
+def test_a_simulation_replaces_no_record_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--network", "lenet5", "--ranks", "1", "--batch", "4", "--machine",
+                 "local", "-o", "plan.json"]) == 0
+    for command, status in (("hpcpar run --plan p.json", 2), ("", 0)):
+        record_file.write("run.h5", replace(sample(), command=command))
+        before = Path("run.h5").read_bytes()
+        assert main(["simulate", "--plan", "plan.json", "--out", "run.h5"]) == status
+        assert ("run.h5 is the record of a run" in capsys.readouterr().err) == bool(status)
+        assert (Path("run.h5").read_bytes() == before) == bool(status)
+
+
 @pytest.mark.parametrize("options", [("out", RECORD("c.h5")), ("checkpoint", CHECKPOINT("run.h5")),
                                      ("out", RECORD("other.h5"))])
 def test_hdf5_files_of_another_kind_are_never_replaced(options: tuple[str, str]) -> None:
