@@ -45,7 +45,8 @@ def job(mpiexec: str, before: str, after: str, *words: object) -> subprocess.Pop
                       "iteration 4, where it waits for all ranks"),
     ("raise ValueError('row 17')", "pass", "rank 1 is at the end of the program, after the "
                                            "backward pass of iteration 4, where it waits"),
-    ("model(torch.ones(6, 2, 8, 8))", "pass", "rank 1 is at the forward pass of iteration 6, layer"),
+    ("model(torch.ones(6, 2, 8, 8))", "pass",
+     "rank 1 is at the forward pass of iteration 6, layer"),
 ])
 def test_ranks_that_diverge_end_with_their_places(mpiexec: str, before: str, after: str,
                                                   place: str) -> None:
