@@ -170,7 +170,7 @@ class Job(MeasuredRun):
         """Loads this rank's part of a split and sets the executor's normalization to match."""
         loader = open_data(self.executor, self.options.data, self.options.seed, split,
                            self.options.augment)
-        self.executor.normalise_by(loader.mean, loader.scale)
+        self.executor.normalize_by(loader.mean, loader.scale)
         return loader
 
     def restore(self) -> int:
@@ -298,5 +298,5 @@ def open_data(executor: Executor, path: str, seed: int, split: str,
     return Loader(
         path, box, ((0, plan.batch), *executor.truth_box), plan.batch, plan.dtype, seed,
         split == "train", split, shape=network.image_shape, classes=network.classes,
-        rows=executor.image_rows, augment=augment,
+        extents=network.output_extents, rows=executor.image_rows, augment=augment,
     )

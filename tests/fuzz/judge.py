@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 
 from hpcpar import hdf5
 from hpcpar.cli.main import main
-from tests.limits import SOON_S
+from tests import limits
 
-#: No command may take longer.
-LIMIT_S = round(3 * SOON_S)
+#: A command that takes longer (s) is stuck.
+LIMIT_S = round(limits.LIMIT_S / 3)
 #: Within that, a damaged HDF5 file has to be found.
 CHECK_S = 5
 #: Memory that a case may allocate beyond what the process has.
@@ -145,7 +145,7 @@ def _table(text: str) -> str:
 
 
 def in_child(judged: Callable[[], str]) -> str:
-    """The judgement of a child process, which a crash or a hang of a library ends alone."""
+    """The judgment of a child process, which a crash or a hang of a library ends alone."""
     try:
         text, status = forked(judged, LIMIT_S + 2)
     except TimeoutError:

@@ -10,7 +10,7 @@ from hpcpar.report.pictures.prediction_bars import PARTS, fill_bar
 from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 
 #: Colors (Okabe and Ito) and markers of strategies, in order.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: Picture -> heading.
 PICTURES = {"time": "Time of an iteration", "efficiency": "Parallel efficiency",
@@ -25,7 +25,7 @@ _ASIDE = 0.024
 
 def _styles(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
     """Color and marker of every strategy."""
-    return {strategy: {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+    return {strategy: {"color": _COLORS[i % len(_COLORS)], "marker": _MARKERS[i % len(_MARKERS)]}
             for i, strategy in enumerate(dict.fromkeys(p.strategy for p in points))}
 
 
@@ -77,16 +77,16 @@ def draw_ranks_axis(axes: Any, points: Sequence[Point]) -> None:
 
 def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
     """Explains colors, markers, lines and points."""
-    grey = "#777777"
+    gray = "#777777"
     keys = {strategy: plt.Line2D([], [], **style, linewidth=1.6, markersize=6)
             for strategy, style in _styles(points).items()}
-    keys["line: predicted"] = plt.Line2D([], [], color=grey, linewidth=1.6)
+    keys["line: predicted"] = plt.Line2D([], [], color=gray, linewidth=1.6)
     if any(p.simulated for p in points):
-        keys["hollow point: simulated"] = plt.Line2D([], [], color=grey, marker="o", markersize=6,
+        keys["hollow point: simulated"] = plt.Line2D([], [], color=gray, marker="o", markersize=6,
                                                      markerfacecolor="white", linestyle="")
     if any(p.measured for p in points):
         keys["point: measured; bar: 10th\nto 90th percentile of iterations"] = axes.errorbar(
-            [], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5, elinewidth=1)
+            [], [], yerr=[], fmt="o", color=gray, markersize=6, capsize=2.5, elinewidth=1)
     ideal = [line for line in axes.lines if line.get_linestyle() == "--"]
     if ideal:
         keys["ideal"] = ideal[0]
@@ -205,8 +205,9 @@ def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
     draws: dict[str, Callable[[Any], None]] = {
         "time": lambda axes: draw_time(axes, known, weak),
         "efficiency": lambda axes: draw_efficiency(axes, known),
-        "node-hours": lambda axes: _node_hours(axes, known),
     }
+    if any(p.batches is not None for p in known):
+        draws["node-hours"] = lambda axes: _node_hours(axes, known)
     out = {"parts": _bars_figure(plt, known)}
     out["parts"].suptitle(f"{PICTURES['parts']}: {title}", fontsize=10)
     for name, draw in draws.items():
@@ -231,9 +232,10 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
     InputError
         No matplotlib, or a file cannot be written.
     """
-    for name, figure in figures(points, title, weak).items():
+    drawn = figures(points, title, weak)
+    for name, figure in drawn.items():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once for all formats
         for suffix in SUFFIXES:
             save(pyplot(), figure, f"{stem}{name}{suffix}", DPI)
-    return list(PICTURES.items())
+    return [(name, heading) for name, heading in PICTURES.items() if name in drawn]
