@@ -287,6 +287,7 @@ class Executor:
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.step, self._actions.training = step, True
+        self.communicator.world.lookout.place = f"iteration {step + 1}"
         return self.run(self.training, images, labels, counted)
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
@@ -294,6 +295,7 @@ class Executor:
         """Loss and correct samples of a batch, without training; labels -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
+        self.communicator.world.lookout.place = "an evaluation"
         return self.run(self.evaluation, images, labels, counted)
 
     def class_counts(self) -> NDArray[np.int64] | None:

@@ -54,8 +54,9 @@ class SearchResult:
     bytes : float
         Size of all arrays of the largest rank: an upper bound of its memory.
     exact : bool
-        True if the plan is the optimum of the space. A memory limit or approximate elimination may
-        leave a gap to the bound.
+        True if no plan of the space has a smaller objective. Plans on numbers of ranks outside the
+        space (2 of 3 ranks) may be faster. A memory limit or approximate elimination may leave a
+        gap to the bound.
     bound_s : float
         Lower bound of the objective, over all plans of the space that fit.
     overlap_bound_s : float

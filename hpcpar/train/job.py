@@ -207,7 +207,7 @@ class Job(MeasuredRun):
         """Checks seed and optimizer, and without --partial that the checkpoint is complete."""
         path, state = self.options.resume, checked.state
         if state is not None and self.executor.training is not None:
-            if state.seed != self.options.seed:
+            if state.step and state.seed != self.options.seed:  # weights alone have no seed
                 raise InputError(f"{path} was trained with seed {state.seed}; "
                                  f"resume it with --seed {state.seed}")
             if state.optimizer not in ("", self.plan.optimizer):

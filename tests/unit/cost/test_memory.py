@@ -225,6 +225,9 @@ def test_random_plans_take_their_predicted_memory() -> None:
         # but for the divisors of average poolings
         assert price(network, plan, MACHINE).memory_bytes == pytest.approx(largest, rel=5e-3), seed
         assert largest <= 1.005 * bound, seed
+        # packing adds gaps and alignment: much only where tensors are tiny
+        packed = max(sum(r.values()) for r in real)
+        assert largest <= packed <= 1.03 * largest + 64 * len(network.layers) * 8, seed
 
 
 def test_recomputation_takes_less() -> None:

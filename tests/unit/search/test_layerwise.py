@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +19,7 @@ from hpcpar.cli.main import main
 from hpcpar.cost.compute.step_time import roofline_s
 from hpcpar.cost.compute.work import Workload
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network import builtin
@@ -30,6 +34,7 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
+from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, load
 from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.schedule.steps import Compute
@@ -136,6 +141,30 @@ def test_the_optimum_of_every_combination(name: str, ranks: int, batch: int, mac
     assert best.configurations == best.kept == sum(len(u.space) for u in found.units)
     least = found.smallest()
     assert least.bytes == held.min()
+
+
+def test_an_exact_plan_is_the_fastest_of_its_space_only() -> None:
+    """Layers use all ranks, or a number that divides them; two of three ranks may be faster."""
+    net = Chain("wide", (1, 256, 256)).add(Flatten, "flatten").add(Linear, "fc", out_features=2)
+    wide, machine = net.add(SoftmaxCrossEntropy, "loss").build(), load_machine("local")
+    found = Search(wide, NetworkSpec("wide", (1, 256, 256), 2), 3, 2, machine)
+    best = found.best()
+    two = Config(n=2)
+    assert all(unit.space.find(two) is None for unit in found.units)
+
+    def sum_s(configs: Iterable[Config]) -> float:
+        names = [layer.name for layer in wide.layers]
+        plan = replace(best.plan, configs=dict(zip(names, configs, strict=True)))
+        p = price(wide, plan, machine)
+        return p.compute_s + p.communication_s
+
+    allowed = [Config(**{axis: 3}) for axis in ("h", "w", "k")] + [Config()]
+    sums = []
+    for configs in itertools.product(allowed, repeat=len(wide.layers)):
+        with suppress(InputError):
+            sums.append(sum_s(configs))
+    assert best.exact and best.objective_s == pytest.approx(min(sums), rel=1e-9)
+    assert sum_s((two, two, Config(c=2), two)) < 0.95 * best.objective_s
 
 
 @pytest.mark.parametrize(("name", "ranks", "batch", "machine"), SMALL)
