@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from hpcpar import other_names
 from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, part, path, positive
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.machine.model import Machine
@@ -61,7 +62,7 @@ class LossOptions(NetworkOptions, section="network and data"):
     """The variant of a network, and what training minimizes."""
 
     loss: str | None = option(
-        None, OneOf(LOSSES), "the loss that training minimizes (default: the network's own)")
+        None, OneOf(LOSSES, other_names.LOSSES), "the loss that training minimizes (default: the network's own)")
     label_smoothing: float | None = option(
         None, part, "fraction of each label to spread over all classes (default: the network's)",
         "SHARE")
@@ -94,7 +95,7 @@ class PrecisionOptions(OptionGroup, section="plan"):
     """The number format of a plan."""
 
     precision: str | None = option(
-        None, OneOf(PRECISIONS),
+        None, OneOf(PRECISIONS, other_names.FORMATS),
         "number format; tf32: float32, with matrix products on tensor cores; amp: activations and "
         "products in float16 or bfloat16, sums, weights and updates in float32 (prediction only) "
         "(default: the plan's, else fp32)")

@@ -35,6 +35,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import shape_text
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import OUT, about, flag, option
+from hpcpar.other_names import LAUNCHERS
 from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
@@ -154,7 +155,7 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
     dry_run: bool = flag(
         "plan, and print the commands or batch scripts without running them")
     launcher: str = option(
-        "local", OneOf(SCHEDULERS), "start ranks here with mpiexec, or submit batch jobs")
+        "local", OneOf(SCHEDULERS, LAUNCHERS), "start ranks here with mpiexec, or submit batch jobs")
     mpiexec: str = option(
         "", str, "local: launcher command before -n P (default: mpiexec next to this Python, or on "
         "PATH)", "COMMAND")
