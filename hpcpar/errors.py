@@ -44,11 +44,11 @@ def unknown(what: str, name: str, known: Iterable[str],
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = (answers or {}).get(name.lower().replace("_", "-"))
-    if hint is None and near:
-        hint = f"did you mean '{near[0]}'?"
-    return InputError(f"unknown {what} '{name}'" + (f"; {hint}" if hint else "")
-                      + (f" (known: {', '.join(names)})" if names else ""))
+    if answer := (answers or {}).get(name.lower().replace("_", "-")):
+        return InputError(f"unknown {what} '{name}': {answer}")
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    listed = f" (known: {', '.join(names)})" if names else ""
+    return InputError(f"unknown {what} '{name}'{hint}{listed}")
 
 
 def require_free(what: str, name: str, owner: str | None, module: str) -> None:

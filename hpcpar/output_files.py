@@ -99,8 +99,8 @@ PLAN = OutputKind("plan file", rb'"hpcpar_plan"')
 NETWORK = OutputKind("network file", rb'"hpcpar_network"', suffixes=(".json",))
 MACHINE = OutputKind("machine file", rb"(?m)^\s*(\[\[\s*levels\s*\]\]|levels\s*=)")
 PICTURE = OutputKind("picture", rb"(?s)\A(\x89PNG|%PDF|%!PS|\xff\xd8\xff|II\*|RIFF|<\?xml.*<svg)",
-                     suffixes=(".pdf", ".svg", ".eps", ".ps", ".jpg", ".jpeg", ".tif", ".tiff",
-                               ".webp", ".png"), needs=("matplotlib", "plot"))
+                     suffixes=(".png", ".pdf", ".svg", ".eps", ".ps", ".jpg", ".jpeg", ".tif",
+                               ".tiff", ".webp"), needs=("matplotlib", "plot"))
 TIMELINE = OutputKind("timeline", rb'\A\s*\{\s*"traceEvents"')
 PROGRAMS = OutputKind("GOAL file", rb"\Anum_ranks \d", folder=True)
 RECORD = OutputKind("run record", _HDF5, lambda f: "hpcpar_record" in f.attrs)

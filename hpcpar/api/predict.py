@@ -137,19 +137,19 @@ class StrategyArguments(PlanningOptions, LossOptions):
     network: NetworkLike | None = field(default=None, metadata=about_network())
     ranks: int | str | Iterable[int] | None = option(
         None, several_ranks, "numbers of ranks (default with --efficiency, --deadline or "
-        "--node-hours: 1,2,4,...,1024)", "P,P,...")
+        "--node-hours: 1,2,4,...,1024)", "P,P,...", first=True)
     batch: int | None = option(
-        None, positive, "samples per mini-batch, over all ranks (strong scaling)", "B")
+        None, positive, "samples per mini-batch, over all ranks (strong scaling)", "B", first=True)
     machine: MachineLike | None = field(
         default=None, metadata=about_machine(
             "the plan's or the sweep's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
         "data", path, "strategies; 'grid:*' means every grid, 'auto' the fastest strategy that "
-        "fits", "S,S,...")
+        "fits", "S,S,...", first=True)
     _: KW_ONLY
     batch_per_rank: float | Fraction | str | None = option(
         None, share, "samples per mini-batch on each rank (weak scaling); 1/4 if four ranks share "
-        "a sample", "B")
+        "a sample", "B", first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +158,11 @@ class PredictArguments(StrategyArguments):
 
     plan: str | Plan | PlanResult | None = option(
         None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
-        "plan.json")
+        "plan.json", first=True)
     forward_only: bool = flag("price inference: the forward pass only", section="prediction")
     explain: bool = flag(
-        "explain what limits each plan, and which changes would help most", section="prediction")
+        "explain what limits each plan, and which changes would help most", section="prediction",
+        first=True)
     efficiency: float | None = option(
         None, fraction, "choose the fastest plan with at least this parallel efficiency (0 to 1)",
         "E", section="prediction")

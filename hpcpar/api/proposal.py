@@ -53,15 +53,16 @@ class ProposalArguments(StrategyArguments):
 
     ranks: int | str | Iterable[int] | None = option(
         None, several_ranks, "numbers of ranks in the tables (with --sweep: the sweep's)",
-        "P,P,...")
+        "P,P,...", first=True)
     _: KW_ONLY
     sweep: tuple[str, ...] = option(
         (), path, "take network, machine, plans and measured times of this sweep (may be repeated: "
-        "strong and weak scaling)", "FOLDER", section="job", nargs="*")
+        "strong and weak scaling)", "FOLDER", section="job", nargs="*", first=True)
     production: int | None = option(
         None, size, "ranks of the production runs (default: the fastest size with at least "
-        f"{LEAST_EFFICIENCY:.0%} parallel efficiency)", "P", section="job")
-    runs: int = option(1, positive, "production runs, of --epochs each", "N", section="job")
+        f"{LEAST_EFFICIENCY:.0%} parallel efficiency)", "P", section="job", first=True)
+    runs: int = option(1, positive, "production runs, of --epochs each", "N", section="job",
+                      first=True)
     reserve: float = option(0.2, magnitude, "reserve, as a share of the runs' node-hours", "SHARE",
                             section="job")
 

@@ -51,16 +51,17 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
         section="output")
     refine: tuple[str, ...] = option(
         (), path, "update the existing machine file with the times of these records; needs no MPI "
-        "job", "run.h5", nargs="+")
+        "job", "run.h5", nargs="+", first=True)
     plans: tuple[str, ...] = option(
         (), path, "measure the compute steps of these plans; auto (with --network): search, "
         "measure the best plans' compute steps, and repeat until the choice stays the same",
-        "plan.json", names=("--for",), nargs="+")
+        "plan.json", names=("--for",), nargs="+", first=True)
     budget: float | None = option(
         None, duration_s, "with --for auto: longest time to measure, most informative steps first "
         "(90s, 5min; default: until the choice stays the same)", "N min")
     network: str = field(default="", metadata=about_network())
-    batch: int | None = option(None, positive, "with --network: samples of a mini-batch", "B")
+    batch: int | None = option(None, positive, "with --network: samples of a mini-batch", "B",
+                             first=True)
     strategy: str = option(
         "", str, "with --network: strategies to measure (default: all named strategies)", "A,B")
     precision: str = option("fp32", OneOf(EXECUTED, FORMATS), "with --network: number format")

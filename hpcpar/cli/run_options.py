@@ -34,11 +34,11 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
     device: str = option(
         "cpu", OneOf((*DEVICES, EMULATE), other_names.DEVICES), "where ranks compute; emulate: "
         "ranks sleep for the machine file's compute times, and send real messages",
-        section="machine")
+        section="machine", first=True)
     forward_only: bool = flag(
         "do not train: run forward once over the held-out data, or over all samples if none are "
         "held out, with the weights of --resume (or initial weights)", section="training")
-    overwrite: bool = flag("replace a checkpoint or record of another training")
+    overwrite: bool = flag("replace a checkpoint or record of another training", first=True)
     elastic: bool = flag(
         "start the job, and if ranks are lost, continue with the others (needs --checkpoint)",
         needs="checkpoint")

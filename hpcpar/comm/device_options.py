@@ -26,7 +26,8 @@ class DeviceOptions(OptionGroup, section="machine"):
         CPU kernels are chosen for GPUs.
     """
 
-    device: str = option("cpu", OneOf(DEVICES, other_names.DEVICES), "where ranks compute")
+    device: str = option("cpu", OneOf(DEVICES, other_names.DEVICES), "where ranks compute",
+                         first=True)
     kernels: str = option(
         "numpy", OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, or PyTorch's "
         "(oneDNN; needs the extra torch)")
