@@ -1,4 +1,4 @@
-"""Help in sections, hints for misspelt options, completion by a shell."""
+"""Help in sections, hints for misspelled options, completion by a shell."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_error_of_a_command_with_many_options_points_to_all_of_them(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_hints_know_every_option(command: str) -> None:
-    """The hints read the help: no option is taken as misspelt."""
+    """The hints read the help: no option is taken as misspelled."""
     _, parser = parsers(command)
     parser.check_options(["--help"], lambda option: "")
     usage = re.findall(r"(?<=[\[ |])--[\w-]+", parser.format_usage())
