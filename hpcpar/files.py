@@ -60,7 +60,7 @@ def make_folder(path: str) -> None:
 
 
 def looks_like_file(text: str) -> bool:
-    """True for text with a separator or a suffix, which is no name of a preset."""
+    """True for text with a separator or a suffix, unlike a preset's name."""
     return os.sep in text or re.search(r"\.[A-Za-z]\w*$", text) is not None
 
 

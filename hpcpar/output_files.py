@@ -68,7 +68,7 @@ class OutputKind:
             fault = "its folder is not writable"
         else:
             return
-        raise InputError(f"cannot write {self.what} {path}: {fault}; choose a name in an existing, "
+        raise InputError(f"cannot write {self.what} {path}: {fault}; choose an existing, "
                          "writable folder")
 
     def check(self, path: str) -> None:

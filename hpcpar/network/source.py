@@ -66,7 +66,7 @@ def no_network(path: str) -> InputError:
                           "module:function, a .onnx or .json file, or a name that hpcpar networks "
                           "lists")
     if not path.endswith(".py"):
-        return InputError(f"network '{path}': this is no network file; give a .onnx file, a .json "
+        return InputError(f"network '{path}': it is not a network file; give a .onnx file, a .json "
                           "file from hpcpar networks -o, or file.py:function")
     names = defined_in(path)
     return InputError(f"network '{path}': name the function or class that makes the network, as "

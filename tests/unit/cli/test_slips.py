@@ -122,7 +122,7 @@ def test_a_network_that_looks_like_a_file_is_looked_for_as_one(
 def test_a_file_that_holds_no_network_is_named(
         tmp_path: Path, refused: Refused) -> None:
     (tmp_path / "weights.pt").write_text("")
-    assert "this is no network file; give a .onnx file" in refused("networks weights.pt")
+    assert "it is not a network file; give a .onnx file" in refused("networks weights.pt")
 
 
 @pytest.mark.parametrize("name", ["mine.tml", "mine.toml", "mine.json", "no/mine"])
