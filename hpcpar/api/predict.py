@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import (
+    NO_EPOCH,
     LossOptions,
     PlanFields,
     PlanningOptions,
@@ -202,12 +203,15 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
+    for name in ("deadline", "node_hours"):
+        if getattr(asked, name) is not None and asked.epoch_samples(net) is None:
+            raise InputError(f"--{name.replace('_', '-')} {NO_EPOCH}")
     machine = asked.loaded(machine_of(asked.machine or "local"))
     require_priced(machine, asked.precision or Plan.precision)
     with SearchProgress() as progress:
         candidates, skipped = _price(
             net, spec, sizes, strategies, machine, tell=progress.tell,
-            training=not asked.forward_only, **asked.planning(spec))
+            training=not asked.forward_only, **asked.planning(net))
     scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
@@ -239,7 +243,7 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
                          "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
     serial_s = price_strategy(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
-    return scaling(candidates, task.samples or 0, epochs, serial_s)
+    return scaling(candidates, task.samples, epochs, serial_s)
 
 
 def _given_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> PredictResult:
@@ -247,7 +251,7 @@ def _given_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> Predic
     network = plan.network.build()
     options = {name: getattr(plan, name) for name in KEPT} | {"bucket_bytes": None}
     task = auto.task(network, plan.network, plan.ranks, plan.batch, machine,
-                     samples=asked.epoch_samples(plan.network), accounting=asked.accounting,
+                     samples=asked.epoch_samples(network), accounting=asked.accounting,
                      training=not asked.forward_only, **asked.pricing, **options)
     priced = price_plan(task, plan)
     return PredictResult((priced.prediction,), (priced,), epochs=asked.epochs,
