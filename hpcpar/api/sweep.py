@@ -35,6 +35,7 @@ from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import OUT, about, flag, option
+from hpcpar.other_names import LAUNCHERS
 from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
@@ -136,25 +137,26 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
         "the folder's, else the site's, else measured, or local with batch jobs"))
     strategy: str | Iterable[str] = option(
         "auto,data", path, "strategies to run at every size; 'grid:*' means every grid", "S,S,...",
-        section="plan", former=("--strategies",))
+        section="plan", former=("--strategies",), first=True)
     _: KW_ONLY
     simulate: int | str | Iterable[int] | None = option(
         None, several_ranks, "further numbers of ranks, to simulate instead of run", "P,P,...",
         section="prediction")
     data: str = option(
         "", path, f"data file (default: synthetic data, {BATCHES} of the largest mini-batches)",
-        "FILE.h5", section="network and data")
+        "FILE.h5", section="network and data", first=True)
     steps: int | None = option(
         None, positive, f"length of every run in iterations (default {STEPS})", "N",
-        section="training", excludes="length")
+        section="training", excludes="length", first=True)
     epochs: int | None = option(
         None, positive, "length of every run in epochs, instead of --steps", "N",
         section="training", excludes="length")
     retry: bool = flag("run failed cases again")
     dry_run: bool = flag(
-        "plan, and print the commands or batch scripts without running them")
+        "plan, and print the commands or batch scripts without running them", first=True)
     launcher: str = option(
-        "local", OneOf(SCHEDULERS), "start ranks here with mpiexec, or submit batch jobs")
+        "local", OneOf(SCHEDULERS, LAUNCHERS), "start ranks here with mpiexec, or submit batch "
+        "jobs", first=True)
     mpiexec: str = option(
         "", str, "local: launcher command before -n P (default: mpiexec next to this Python, or on "
         "PATH)", "COMMAND")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from hpcpar import other_names
 from hpcpar.api.options import ModuleOptions
 from hpcpar.checks import OneOf, duration_s, path
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
@@ -31,8 +32,9 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
         "", path, "machine for the prediction in the record (default: the plan's)",
         "NAME|FILE", section="machine")
     device: str = option(
-        "cpu", OneOf((*DEVICES, EMULATE)), "where ranks compute; emulate: ranks sleep for the "
-        "machine file's compute times, and send real messages", section="machine")
+        "cpu", OneOf((*DEVICES, EMULATE), other_names.DEVICES), "where ranks compute; emulate: "
+        "ranks sleep for the machine file's compute times, and send real messages",
+        section="machine", first=True)
     forward_only: bool = flag(
         "do not train: run forward once over the held-out data, or over all samples if none are "
         "held out, with the weights of --resume (or initial weights)", section="training")

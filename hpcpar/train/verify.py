@@ -55,8 +55,8 @@ class VerifyOptions(AugmentOptions, section="training"):
     """Options of a verification."""
 
     data: str = option("", path, "data file from hpcpar data (default: random samples)",
-                       "FILE.h5", section="network and data")
-    steps: int = option(3, positive, "number of iterations", "N")
+                       "FILE.h5", section="network and data", first=True)
+    steps: int = option(3, positive, "number of iterations", "N", first=True)
     tolerance: float | None = option(
         None, magnitude, "largest relative difference that passes (default: for each tensor, from "
         "a serial run perturbed in its last digits)", "SHARE")

@@ -164,7 +164,7 @@ def test_arguments_are_checked_in_the_words_of_the_command(given: dict[str, Any]
     ({"network": "lenet5", "ranks": [], "batch": 4}, "argument ranks: no number is given"),
     ({"network": "lenet5", "ranks": 4, "batch": 4, "strategy": ","}, "--strategy is empty"),
     ({"plan": "x.json", "ranks": 4}, "--ranks has no effect with --plan"),
-    ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares strategies and ranks"),
+    ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares numbers of ranks"),
     ({"network": "lenet5", "ranks": 4, "batch": 4, "efficiency": 2},
      "argument efficiency: '2' is not a parallel efficiency"),
 ])

@@ -255,6 +255,21 @@ def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixtu
     assert found["strategy"] == "layerwise" and found["explain"]["terms"]
 
 
+@pytest.mark.parametrize("strategy", ["grid:2x2", "pipeline", "layerwise"])
+def test_a_plan_file_is_explained_as_its_strategy_is(
+        strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "plan.json")
+    words = [*P100, "--strategy", strategy, "--microbatches", "2", "--bucket", "0"]
+    assert main(["plan", *words, "-o", path]) == 0
+    capsys.readouterr()
+    given = document(capsys, "--plan", path, "--explain")["explain"]
+    named = document(capsys, *words, "--explain")["explain"]
+    assert given["terms"] == named["terms"] and given["bottleneck"] == named["bottleneck"]
+    assert {c["what"] for c in given["changes"]} >= {
+        c["what"] for c in named["changes"] if not c["what"].startswith(("strategy", "micro"))}
+    assert text(capsys, "--plan", path, "--explain").count("is bound by") == 1
+
+
 # -- errors ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("argv", "message"),
@@ -302,9 +317,9 @@ def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixtu
         (["--network", "tests.unit.search.test_tables:residul", "--ranks", "2", "--batch", "4"],
          "did you mean 'residual'?"),
         ([*LENET, "--explian"], "unknown option --explian; did you mean '--explain'?"),
-        (["--plan", "x.json", "--explain"], "--explain compares strategies and ranks"),
-        (["--plan", "x.json", "--efficiency", "0.5"],
-         "--efficiency compares strategies and ranks"),
+        (["--plan", "x.json", "--efficiency", "0.5"], "--efficiency compares numbers of ranks"),
+        (["--plan", "x.json", "--strategy", "filter"], "--strategy has no effect with --plan"),
+        (["--plan", "x.json", "--recompute", "2"], "--recompute has no effect with --plan"),
         (["--plan", "x.json", "--batch-per-rank", "5"],
          "--batch-per-rank has no effect with --plan"),
     ],
@@ -337,7 +352,7 @@ def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) 
 
 @pytest.mark.parametrize(("option", "message"),
                          [("--timeline", "cannot write timeline"),
-                          ("--timeline-plot", "cannot write plot")])
+                          ("--timeline-plot", "cannot write picture")])
 def test_unwritable_files_are_refused(option: str, message: str,
                                       capsys: pytest.CaptureFixture[str]) -> None:
     if option == "--timeline-plot":
