@@ -3,7 +3,7 @@
 Run: ``python bench/ddp.py`` (half an hour; ``--networks alexnet`` for one of them; needs PyTorch).
 The machine is calibrated for each network, which gets two plans: ``data`` and ``auto``. Jobs of
 both and of DistributedDataParallel over gloo take turns, so that noise affects them alike: same
-network, batch and optimiser, float32, one thread a rank. The median iteration of a job counts, and
+network, batch and optimizer, float32, one thread a rank. The median iteration of a job counts, and
 the median over the rounds of the ratio. It exits with 1 where ``auto`` is below `GOAL`.
 ``--kernels numpy,torch --strategies owt`` compares convolutions under one plan, not calibrated.
 """

@@ -39,7 +39,7 @@ from hpcpar.cost.compute.kernel_model import (
     tensor_product_s,
 )
 from hpcpar.cost.compute.work import Work, Workload
-from hpcpar.machine import catalogue
+from hpcpar.machine import catalog
 from hpcpar.machine.model import Device
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d
@@ -63,7 +63,7 @@ ROBUST = 0.2
 #: Where the fit begins, and to where it is drawn weakly: what a textbook would say.
 START = KernelModel(
     share=dict(zip(PASSES, (0.8, 0.8, 0.5), strict=True)), winograd=dict.fromkeys(PASSES, 2.25),
-    bandwidth={"matmul": 0.9, "activation": 0.75, "normalisation": 0.75, "pooling": 0.6,
+    bandwidth={"matmul": 0.9, "activation": 0.75, "normalization": 0.75, "pooling": 0.6,
                "lrn": 0.4, "update": 0.9, "other": 0.5},
     winograd_traffic=2.0, large_window=1.5, strided=2.0, volumes=1.5, tile_words=32.0, fill=16.0,
     direct=0.12, yearly=1.1, host_s=3e-5, tensor=TensorCores(
@@ -107,7 +107,7 @@ def works_of(network: Network, batch: int, updates: bool, precision: str) -> Cou
 def counted(row: Row) -> bool:
     """True for rows of one device that the model can predict."""
     return (row.devices == "1" and row.precision in PRECISIONS and row.batch >= 1 and not row.doubt
-            and row.device in catalogue.names() and row.graph_name in NETWORKS)
+            and row.device in catalog.names() and row.graph_name in NETWORKS)
 
 
 def run_samples() -> Iterator[Sample]:
@@ -153,7 +153,7 @@ def gemm_samples() -> Iterator[Sample]:
 def _rate(sample: Sample) -> float:
     """The rate of products in the sample's number format; 0 in float32."""
     formats = PRECISIONS[sample.precision].rates
-    figures = catalogue.figures(ALIASES.get(sample.device, sample.device), "fit")
+    figures = catalog.figures(ALIASES.get(sample.device, sample.device), "fit")
     return Device(**figures).rate_of(formats)  # type: ignore[arg-type]
 
 
@@ -189,7 +189,7 @@ class Table:
 
     def _device(self, rows: NDArray[np.int64]) -> Device:
         """The data sheet of each entry, as arrays."""
-        sheets: dict[str, Any] = {name: catalogue.figures(ALIASES.get(name, name), "fit")
+        sheets: dict[str, Any] = {name: catalog.figures(ALIASES.get(name, name), "fit")
                   for name in {sample.device for sample in self.samples}}
 
         def column(field: str) -> Any:

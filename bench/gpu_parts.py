@@ -288,7 +288,7 @@ def ranks(session: Session) -> None:
 
 
 def costs(session: Session) -> None:
-    """Launches, synchronisation and copies."""
+    """Launches, synchronization and copies."""
     from hpcpar.kernels import backend
 
     gpu = backend("gpu")

@@ -12,7 +12,7 @@ from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
 @dataclass(frozen=True)
 class Program:
-    """A search problem as an integer program: minimise costs @ x subject to rows @ x = sums.
+    """A search problem as an integer program: minimize costs @ x subject to rows @ x = sums.
 
     Attributes
     ----------

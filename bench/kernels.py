@@ -2,7 +2,7 @@
 
     python bench/kernels.py [--batch 16] [--threads 1] [--rounds 7] [--json FILE]
 
-A second table has the times of ResNet-50's batch normalisations beside PyTorch's.
+A second table has the times of ResNet-50's batch normalizations beside PyTorch's.
 
 The implementations of a layer run interleaved (A B C A B C ...), so that noise affects them alike;
 all figures are medians. ``GEMM`` is np.matmul on 2048 x 2048 matrices. ``own`` is np.matmul on the
@@ -87,7 +87,7 @@ LAYERS = (
     Layer("cosmo5", 128, 8, 256, 3, 1, 1, axes=3, share=1 / 2),
 )
 
-#: Batch normalisations of ResNet-50: samples per image of `--batch`, channels, image.
+#: Batch normalizations of ResNet-50: samples per image of `--batch`, channels, image.
 NORMS = ((0.5, 64, (112, 112)), (0.5, 256, (56, 56)), (1, 512, (28, 28)), (1, 1024, (14, 14)),
          (1, 2048, (7, 7)))
 
@@ -215,7 +215,7 @@ def measure(layer: Layer, batch: int, rounds: int, with_torch: bool) -> list[dic
 
 
 def norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
-    """Batch normalisation of the NumPy backend on one rank, forward and backward, with its sums."""
+    """Batch normalization of the NumPy backend on one rank, forward and backward, with its sums."""
     import numpy as np
 
     from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -253,7 +253,7 @@ def torch_norm_calls(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
 
 
 def measure_norm(shape: tuple[int, ...], rounds: int, with_torch: bool) -> list[dict[str, Any]]:
-    """One row per pass of a batch normalisation."""
+    """One row per pass of a batch normalization."""
     own, rivals, rows = norm_calls(shape), torch_norm_calls(shape) if with_torch else {}, []
     for step in own:
         seconds = rounds_of({"numpy": own[step], **({"torch": rivals[step]} if with_torch else {})},
@@ -305,7 +305,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{ratio}",
                 flush=True,
             )
-    print(f"{'batch normalisation':20} {'pass':8} {'ms':>8}  time / PyTorch's")
+    print(f"{'batch normalization':20} {'pass':8} {'ms':>8}  time / PyTorch's")
     for share, channels, image in NORMS:
         for row in measure_norm((max(1, round(options.batch * share)), channels, *image),
                                 options.rounds, reason is None):

@@ -4,7 +4,7 @@ Run: ``python bench/learning.py`` (two hours; ``--networks`` for some of them; n
 Both train on the same 512 synthetic images of 10 classes, batch 16, in as many iterations: ours by
 ``hpcpar run`` without an option, PyTorch's with the weights that its layers start with and SGD of
 the same rate, momentum and decay. Ours goes on to 200 iterations. It exits with 1 where ours starts
-with another loss than a guess has, has learnt less, or ends above its first loss.
+with another loss than a guess has, has learned less, or ends above its first loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hpcpar.plan.plan import NetworkSpec  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
 from tests.reference import Reference  # noqa: E402
 
-#: Network -> size of its images, 32 to 99 pixels, and iterations. Without batch normalisation
+#: Network -> size of its images, 32 to 99 pixels, and iterations. Without batch normalization
 #: VGG-16 learns nothing in 96 iterations, in PyTorch either.
 CASES = {"lenet5": (32, 96), "mlp": (32, 96), "alexnet": (67, 96), "alexnet-owt": (67, 96),
          "vgg16": (32, 192), "vgg16_bn": (32, 96), "resnet50": (32, 96), "resnet152": (32, 96),

@@ -3,7 +3,7 @@
 Run: ``python bench/never_worse.py`` (minutes; ``--cases`` and ``--draws`` for more or less). Cases
 (network, machine, ranks, batch) are drawn from a seed, and for each of them plans: any strategy and
 placement, with any overlap, buckets, micro-batches, order, recomputation and synchronisation.
-Options that change the training stay: batch, element type, statistics of batch normalisation,
+Options that change the training stay: batch, element type, statistics of batch normalization,
 optimizer. A plan that fits and is predicted faster than the choice of ``plan`` by more than 0.1% is
 a counter-example: its command line is printed, without the options that it does not need, and the
 bench ends with status 1.

@@ -1,6 +1,6 @@
 """Random PyTorch modules as people write them: residual networks, MobileNets and U-Nets, small.
 
-Each draws its depth, widths, kernels, strides, dilations, groups, padding, normalisation,
+Each draws its depth, widths, kernels, strides, dilations, groups, padding, normalization,
 activations, squeeze-and-excitation, pooling, and the way up.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 Shape = tuple[int, ...]
-#: Values that a normalisation takes its statistics over, at least: of two it keeps only the sign.
+#: Values that a normalization takes its statistics over, at least: of two it keeps only the sign.
 LEAST_VALUES = 8
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -59,7 +59,7 @@ class Draw:
         return kinds[self.activation]
 
     def norm(self, shape: Shape) -> nn.Module:
-        """The network's normalisation for samples of this shape."""
+        """The network's normalization for samples of this shape."""
         channels, values = shape[0], math.prod(shape[1:])
         affine = self.chance(0.8)
         if self.norms == "batch" and values * self.batch >= LEAST_VALUES:
@@ -83,7 +83,7 @@ def after(module: nn.Module, shape: Shape) -> Shape:
 
 def unit(draw: Draw, shape: Shape, channels: int, stride: int = 1, *, kernel: int = 0,
          groups: int = 0, keeps: bool = False, act: bool = True) -> nn.Sequential:
-    """Padding, convolution, normalisation, activation.
+    """Padding, convolution, normalization, activation.
 
     Parameters
     ----------

@@ -142,8 +142,8 @@ def ours(network: Network, layer: Layer, which: int, value: Floats) -> Floats:
 def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
     """A random plan; statistics of the whole batch, as the module's."""
     plan = random_plan(network, batch, ranks, np.random.default_rng([seed, ranks, 25]))
-    normalises = any(isinstance(layer, BatchNorm) for layer in network.layers)
-    return replace(plan, batch_norm="sync", microbatches=1 if normalises else plan.microbatches)
+    normalizes = any(isinstance(layer, BatchNorm) for layer in network.layers)
+    return replace(plan, batch_norm="sync", microbatches=1 if normalizes else plan.microbatches)
 
 
 def algorithm(step: Move) -> tuple[str, int]:
@@ -203,7 +203,7 @@ class Step:
     def _gradients(self) -> Iterator[str]:
         """Gradients, which the first update of rate 1 subtracted from the weights.
 
-        Shifts that a normalisation undoes have no gradient: only its layer's others have a scale.
+        Shifts that a normalization undoes have no gradient: only its layer's others have a scale.
         """
         largest = max(np.abs(g).max() for gs in self.given.gradients.values() for g in gs)
         for name, gradients in self.given.gradients.items():

@@ -37,7 +37,7 @@ from hpcpar.network.layers import BatchNorm, Outputs  # noqa: E402
 from hpcpar.network.read.torch_module import traced  # noqa: E402
 from hpcpar.plan.boxes import block  # noqa: E402
 from hpcpar.plan.config import Config  # noqa: E402
-from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation  # noqa: E402
+from hpcpar.plan.plan import NetworkSpec, Plan, Synchronization  # noqa: E402
 from hpcpar.torch import tensors  # noqa: E402
 from tests.mpi.plans import random_plan, staged_plan  # noqa: E402
 
@@ -80,11 +80,11 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
     plan = (staged_plan if seed % 5 == 0 and ranks > 1 else random_plan)(network, batch, ranks, rng)
     configs = {layer.name: whole(plan.configs[layer.name], network.input_shape(layer))
                for layer in network.layers}
-    normalises = any(isinstance(layer, BatchNorm) for layer in network.layers)
+    normalizes = any(isinstance(layer, BatchNorm) for layer in network.layers)
     return replace(plan, configs=configs, batch_norm="sync",
-                   synchronisation=Synchronisation.ALLREDUCE, network=NetworkSpec.of(network),
+                   synchronisation=Synchronization.ALLREDUCE, network=NetworkSpec.of(network),
                    machine=files.load("local"),
-                   microbatches=1 if normalises else plan.microbatches)
+                   microbatches=1 if normalizes else plan.microbatches)
 
 
 def whole(config: Config, x: tuple[int, ...]) -> Config:

@@ -1,5 +1,5 @@
 """Small PyTorch modules, each with what some published network does: slices, shuffles, gates,
-normalised channels, stacked branches, resizing, padding.
+normalized channels, stacked branches, resizing, padding.
 """
 
 from __future__ import annotations

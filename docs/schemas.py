@@ -78,7 +78,7 @@ def schemas() -> dict[str, str]:
         if kind is Machine:
             parts["Machine"]["properties"]["device"] = {"anyOf": [
                 {"$ref": "#/$defs/Device"},
-                {"type": "string", "description": "a device of the catalogue"}]}
+                {"type": "string", "description": "a device of the catalog"}]}
         if kind is Plan:
             parts["Plan"]["properties"] |= {"hpcpar_plan": {"const": VERSION}}
             parts["Plan"]["required"] += ["hpcpar_plan"]

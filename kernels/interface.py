@@ -325,7 +325,7 @@ class Backend(Streams, ABC):
     def scale(self, x: Array, factor: float) -> None:
         """x *= factor."""
 
-    def normalise(self, x: Array, mean: Array | float, scale: Array | float, out: Array) -> None:
+    def normalize(self, x: Array, mean: Array | float, scale: Array | float, out: Array) -> None:
         """out = (x - mean) * scale, in out's type; x [N, C, ...] has any type.
 
         mean and scale are numbers, or arrays of out's type that broadcast to x.

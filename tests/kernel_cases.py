@@ -361,7 +361,7 @@ def test_boxes_empty(backend: Backend) -> None:
 
 @pytest.mark.parametrize("style", range(4))
 @pytest.mark.parametrize("stored", [np.uint8, np.int16, np.uint16, np.float32, np.float64])
-def test_images_are_normalised(backend: Backend, stored: type, style: int) -> None:
+def test_images_are_normalized(backend: Backend, stored: type, style: int) -> None:
     """Images of any type are normalized in the type of the result."""
     for dtype in DTYPES:
         for shape in ((2, 3, 4, 5), (2, 3, 2, 4, 5), (2, 0, 4, 5)):
@@ -369,9 +369,9 @@ def test_images_are_normalised(backend: Backend, stored: type, style: int) -> No
             channels = (shape[1], *(1,) * (len(shape) - 2))
             mean, scale = (random(seed, channels, dtype) for seed in (1, 2))
             out = blank(backend, shape, dtype, style)
-            backend.normalise(*map(backend.upload, (images, mean, scale)), out)
+            backend.normalize(*map(backend.upload, (images, mean, scale)), out)
             np.testing.assert_array_equal(fetch(out), (images.astype(dtype) - mean) * scale)
-        backend.normalise(backend.upload(images), 0.0, 1.0, out)
+        backend.normalize(backend.upload(images), 0.0, 1.0, out)
         np.testing.assert_array_equal(fetch(out), images.astype(dtype))
 
 

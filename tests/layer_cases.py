@@ -114,7 +114,7 @@ class LayerCase:
         width = channels(self.parts)
         net = Graph("small", (2, *self.image))
         if self.dimensions:
-            # biases that a normalisation takes away again have no gradient
+            # biases that a normalization takes away again have no gradient
             plain = self.layer is not BatchNorm and self.options.get("groups") != width
             read = [net.add(CONVS[self.dimensions], f"before{i}", after=("input",),
                             out_channels=width, kernel=1 + i % 2 * 2, padding=i % 2, bias=plain)

@@ -14,7 +14,7 @@ from hpcpar.network.layers import (
     Input,
     Layer,
     MeanSquaredError,
-    Normalisation,
+    Normalization,
 )
 from hpcpar.plan.boxes import block
 from hpcpar.plan.optimizers import OPTIMIZERS
@@ -90,7 +90,7 @@ class Reference:
     def _initial(self, layer: Layer) -> list[Any]:
         """Initial weight and bias; independent of the plan."""
         torch, shape = self.torch, layer.weight_shape(self.network.input_shape(layer))
-        if isinstance(layer, Normalisation):
+        if isinstance(layer, Normalization):
             scale = parameters.initial_scale(self.network, layer)
             return [torch.full(shape, scale, dtype=torch.float64),
                     torch.zeros(shape, dtype=torch.float64)]
@@ -126,7 +126,7 @@ class Reference:
                     if self.blocks
                     else [(slice(None),) * (xs[0].ndim - 1)]
                 )
-                y, statistics = self.compute.normalise(xs[0], *(weights or (1, 0)), layer.eps,
+                y, statistics = self.compute.normalize(xs[0], *(weights or (1, 0)), layer.eps,
                                                        blocks)
                 for running, new in zip(self._running(layer, len(blocks)), statistics, strict=True):
                     if new is not None:

@@ -202,7 +202,7 @@ def dice_sum(scores: Any, labels: Any) -> Any:
     return (1 - (2 * both + 1e-5) / (total + 1e-5)).mean(1).sum()
 
 
-def normalise(x: Any, gamma: Any, beta: Any, eps: float,
+def normalize(x: Any, gamma: Any, beta: Any, eps: float,
               blocks: list[Block]) -> tuple[Any, list[Any]]:
     """Batch normalization of each block by its own statistics.
 

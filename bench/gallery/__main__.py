@@ -1,4 +1,4 @@
-"""Predict the published training runs from the catalogue of devices and the presets alone.
+"""Predict the published training runs from the catalog of devices and the presets alone.
 
 Usage: python -m bench.gallery [-o docs/results/gallery.md] [--picture docs/pictures/gallery.png]
 
@@ -49,7 +49,7 @@ def page(training: Gallery, forward: Gallery, image: str) -> str:
            f"![Predicted against measured time of an iteration, by device]({image})", "",
            "Published training runs in float32, TF32 and mixed precision (data and sources:",
            "`bench/gallery/README.md`), predicted from data sheets alone: devices of the",
-           "catalogue, levels of the presets, no calibration. Written by",
+           "catalog, levels of the presets, no calibration. Written by",
            "`python -m bench.gallery`. Accuracy is the mean of",
            "1 - |predicted / measured - 1|, at least 0.", "",
            *left_out.lines(),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from bench.gallery.rows import Row
 from hpcpar.machine.model import Machine
-from hpcpar.plan.plan import Overlap, PlanOptions, Synchronisation
+from hpcpar.plan.plan import Overlap, PlanOptions, Synchronization
 from hpcpar.schedule.steps import Phase
 from hpcpar.simulation.price_plan import Prediction
 
@@ -64,9 +64,9 @@ class Exchange:
 
 def exchange_of(row: Row) -> Exchange:
     """The exchange of a row, by its framework and the words of its column `sync`."""
-    options = PlanOptions(batch_norm="sync" if synchronised_norm(row) else "local")
+    options = PlanOptions(batch_norm="sync" if synchronized_norm(row) else "local")
     if "parameter server" in row.sync:
-        return Exchange(PlanOptions(**options, synchronisation=Synchronisation.SERVER))
+        return Exchange(PlanOptions(**options, synchronisation=Synchronization.SERVER))
     for words, bucket_bytes in BUCKETS.items():
         if words in row.sync:
             cycle_s = HOROVOD_CYCLES_S[float(row.year) >= HOROVOD_021]
@@ -79,9 +79,9 @@ def exchange_of(row: Row) -> Exchange:
     return Exchange(options)
 
 
-def synchronised_norm(row: Row) -> bool:
-    """True where batch normalisation is synchronised: by the row's note, and in NVIDIA's
+def synchronized_norm(row: Row) -> bool:
+    """True where batch normalization is synchronized: by the row's note, and in NVIDIA's
     EfficientNet for TensorFlow 2, whose configurations say "syncbn".
     """
-    return ("synchronised batch norm" in row.note
+    return ("synchronized batch norm" in row.note
             or ("TensorFlow NGC tf2" in row.framework and "efficientnet" in row.network))

@@ -27,7 +27,7 @@ from bench.gallery.residuals import WITHOUT_RUNS, family, read, rows
 from bench.gallery.rows import runs
 from hpcpar.cost import trust
 from hpcpar.cost.trust import ResidualClass, Residuals, kind_of, traits
-from hpcpar.machine import catalogue
+from hpcpar.machine import catalog
 
 FILE = Path(trust.__file__).with_suffix(".toml")
 #: Column of the residuals behind each basis, and what its coverage leaves out.
@@ -63,7 +63,7 @@ def maker(device: str) -> str:
 
 def others() -> list[str]:
     """Devices of other makers than the model of kernels is fitted to."""
-    return [name for name in catalogue.names() if maker(name) != "NVIDIA"]
+    return [name for name in catalog.names() if maker(name) != "NVIDIA"]
 
 
 def residuals() -> Iterator[Residual]:
@@ -194,7 +194,7 @@ def write(every: Sequence[Residual]) -> None:
     every_row = rows()
     data = {"most_ranks": max(int(row.devices) for row in every_row),
             "kinds": Counter(kind_of(graph(row.graph_name, row.input)) for row in every_row),
-            "devices": [name for name in catalogue.names() if family(name) in families],
+            "devices": [name for name in catalog.names() if family(name) in families],
             "others": others(), "classes": [asdict(each) for each in classes(every)]}
     head = ("# Measured over predicted times of published runs, by class; trust.py explains them.\n"
             "# Written by: python -m bench.gallery.intervals --write\n")

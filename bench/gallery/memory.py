@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bench.gallery.networks import NETWORKS
 from bench.gallery.prediction import Result
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import make_plan
 from hpcpar.simulation.price_plan import price
@@ -42,7 +42,7 @@ class Case(NamedTuple):
     @property
     def limit_bytes(self) -> int:
         """The device's memory."""
-        figure = catalogue.figures(self.device, "gallery")["memory_bytes"]
+        figure = catalog.figures(self.device, "gallery")["memory_bytes"]
         assert isinstance(figure, int)
         return figure
 

@@ -127,7 +127,7 @@ def squeezenet(shape: Shape) -> Network:
 
 
 def googlenet(shape: Shape) -> Network:
-    """Inception v1 without auxiliary classifiers, as BVLC's: no batch normalisation."""
+    """Inception v1 without auxiliary classifiers, as BVLC's: no batch normalization."""
     net = Graph("googlenet", shape)
     _conv(net, "conv1", 64, 7, 2)
     net.add(MaxPool2d, "pool1", kernel=3, stride=2, padding=1)
@@ -156,7 +156,7 @@ def googlenet(shape: Shape) -> Network:
 
 
 def inception_bn(shape: Shape) -> Network:
-    """Inception with batch normalisation, as MXNet's: 11.3 million parameters."""
+    """Inception with batch normalization, as MXNet's: 11.3 million parameters."""
     net = Graph("inception_bn", shape)
     conv_relu(net, "conv1", 64, 7, 2)
     net.add(MaxPool2d, "pool1", kernel=3, stride=2, padding=1)

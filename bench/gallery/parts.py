@@ -21,7 +21,7 @@ CLASSES = 1000
 
 def conv_relu(net: Graph, name: str, filters: int, kernel: int, stride: int = 1,
               after: str | None = None) -> str:
-    """Convolution without bias, batch normalisation, ReLU."""
+    """Convolution without bias, batch normalization, ReLU."""
     conv_norm(net, name, filters, kernel, stride, after)
     return net.add(ReLU, f"{name}.relu")
 

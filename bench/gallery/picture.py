@@ -1,4 +1,4 @@
-"""The picture: predicted against measured time of an iteration, a colour for each device."""
+"""The picture: predicted against measured time of an iteration, a color for each device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from bench.gallery.prediction import Result
 from hpcpar.report.pictures import pyplot, save
 
-#: Colours that differ in hue or clearly in lightness, in turn with the shapes.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7B3294",
+#: Colors that differ in hue or clearly in lightness, in turn with the shapes.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7B3294",
            "#8C510A", "#B2182B", "#4D9221", "#878787", "#1B1B9E", "#C51B7D", "#35978F", "#A6761D")
 SHAPES = "os^Dv"
 #: Bounds of the lines beside the diagonal, and their dashes.
@@ -49,10 +49,10 @@ def _points(axes: Any, results: list[Result]) -> None:
     """Devices of many rows first, so that others lie on top."""
     for i, (device, count) in enumerate(Counter(r.row.device for r in results).most_common()):
         own = [r for r in results if r.row.device == device]
-        colour, shape = COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)]
+        color, shape = COLORS[i % len(COLORS)], SHAPES[i % len(SHAPES)]
         for several in False, True:
             some = [r for r in own if (r.row.devices != "1") is several]
             axes.scatter([1e3 * r.row.iteration_s for r in some],
                          [1e3 * r.predicted_s for r in some], s=20, marker=shape, linewidth=0.8,
-                         facecolor="none" if several else colour, edgecolor=colour)
-        axes.scatter([], [], s=28, marker=shape, color=colour, label=f"{device} ({count})")
+                         facecolor="none" if several else color, edgecolor=color)
+        axes.scatter([], [], s=28, marker=shape, color=color, label=f"{device} ({count})")

@@ -1,4 +1,4 @@
-"""The prediction of a published run from the catalogue of devices and the presets alone."""
+"""The prediction of a published run from the catalog of devices and the presets alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from bench.gallery.exchange import exchange_of
 from bench.gallery.networks import NETWORKS
 from bench.gallery.rows import FUSED, FUSED_FAMILIES, Row
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
@@ -48,8 +48,8 @@ def unpredictable(row: Row) -> str:
         return f"number format {row.precision}"
     if row.graph_name not in NETWORKS:
         return f"network {row.network} is not written down"
-    if row.device not in catalogue.names():
-        return f"device {row.device} is not in the catalogue"
+    if row.device not in catalog.names():
+        return f"device {row.device} is not in the catalog"
     if row.devices != "1" and PRESETS.get(row.machine, row.machine) not in files.presets():
         return f"machine {row.machine} has no preset"
     return ""
@@ -65,7 +65,7 @@ def machine_of(row: Row) -> Machine:
         machine = replace(machine, levels=(*inner, replace(network, links=ADAPTERS[row.machine])))
     if preset in OWN_RATE:
         return machine
-    device = Device(**catalogue.figures(row.device, row.id))  # type: ignore[arg-type]
+    device = Device(**catalog.figures(row.device, row.id))  # type: ignore[arg-type]
     return replace(machine, device=replace(device, software_year=row.library_year))
 
 

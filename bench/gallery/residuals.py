@@ -34,7 +34,7 @@ from bench.gallery import prediction
 from bench.gallery.prediction import OWN_RATE, machine_of, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from hpcpar.cost.compute import kernel_model
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device
 
 FILE = Path(__file__).with_name("residuals.csv")
@@ -93,7 +93,7 @@ def of_preset(row: Row) -> Device:
 
 def at_peak(row: Row) -> Device:
     """The device of the data sheet without the model of kernels."""
-    sheet = Device(**catalogue.figures(row.device, row.id))  # type: ignore[arg-type]
+    sheet = Device(**catalog.figures(row.device, row.id))  # type: ignore[arg-type]
     return replace(sheet, multiprocessors=0, lanes=0)
 
 

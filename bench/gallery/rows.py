@@ -13,7 +13,7 @@ from bench.gallery.networks import NETWORKS
 from hpcpar.network.graph import Network
 
 HERE = Path(__file__).parent
-#: Devices of the kernel tables under their names in the catalogue.
+#: Devices of the kernel tables under their names in the catalog.
 ALIASES = {"P100": "P100-PCIE-16GB", "1080Ti": "GTX1080Ti"}
 #: Year of the library behind the kernel tables, from the versions that they name.
 KERNEL_YEARS = {"M40": 2016.3, "TitanX-Maxwell": 2016.3, "TitanX-Pascal": 2016.6, "P100": 2017.3,
@@ -26,7 +26,7 @@ WITHOUT_CUDNN = 2012.0
 #: Frameworks that fuse element-wise layers into fewer kernels; XLA is in the note.
 FUSING = ("MXNet NGC", "MXNet 1.6.0 (NGC", "PaddlePaddle NGC")
 #: Families of these layers, and the part of their time that is left (`bench.fit_kernels`).
-FUSED_FAMILIES, FUSED = ("activation", "normalisation", "other"), 0.75
+FUSED_FAMILIES, FUSED = ("activation", "normalization", "other"), 0.75
 
 #: Input limits a run whose twin with synthetic data is this many times as fast.
 INPUT_COSTS = 1.1

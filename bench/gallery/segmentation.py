@@ -37,7 +37,7 @@ def unet2d(shape: Shape) -> Network:
 
 def unet(name: str, shape: Shape, widths: tuple[int, ...], *, classes: int, norm: bool = True,
          strided: bool = False, leaky: bool = False) -> Network:
-    """U-Net of two convolutions a level, normalised by instances; pooled or strided."""
+    """U-Net of two convolutions a level, normalized by instances; pooled or strided."""
     volumes = len(shape) == 4
     conv: type[Layer] = Conv3d if volumes else Conv2d
     up: type[Layer] = ConvTranspose3d if volumes else ConvTranspose2d
@@ -69,7 +69,7 @@ def unet(name: str, shape: Shape, widths: tuple[int, ...], *, classes: int, norm
 
 
 def unet_industrial_tiny(shape: Shape) -> Network:
-    """NVIDIA's tiny U-Net for DAGM: 1.98 million parameters (published: 1.82), no normalisation."""
+    """NVIDIA's tiny U-Net for DAGM: 1.98 million parameters (published: 1.82), no normalization."""
     net, skips = Graph("unet_industrial_tiny", shape), []
 
     def block(label: str, width: int) -> str:

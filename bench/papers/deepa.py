@@ -83,7 +83,7 @@ def claims_of_gains(names: Sequence[str]) -> list[Claim]:
 
 
 def claims_of_overlap(names: Sequence[str]) -> list[Claim]:
-    """Figure 7, grey bars: throughput gain of DeePa by overlap."""
+    """Figure 7, gray bars: throughput gain of DeePa by overlap."""
     out = []
     for name in names:
         also: dict[str, Value] = {}

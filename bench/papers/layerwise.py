@@ -8,7 +8,7 @@ layers.
 
 There are two models of a step. `predict` prices the schedule, of the published configurations or of
 the plan that this project's layer-wise search finds under the same options. `eq1` is Eq 1 of both
-papers: each tensor is transferred once, its flows are serialised, and r replicas send r times the
+papers: each tensor is transferred once, its flows are serialized, and r replicas send r times the
 weights.
 """
 
@@ -26,7 +26,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
 from hpcpar.papers import optcnn
 from hpcpar.plan.config import Config
-from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, Synchronisation
+from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, Synchronization
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs, sections
 from hpcpar.search import auto
@@ -141,7 +141,7 @@ def machine(preset: str, name: str) -> Machine:
 def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
             overlap: Overlap = Overlap.FULL, classes: int = 1000,
             batch: int | None = None) -> Prediction:
-    """The priced schedule with local batch normalisation, by default with 32 images per GPU."""
+    """The priced schedule with local batch normalization, by default with 32 images per GPU."""
     return _predict(preset, name, strategy, ranks, synchronisation, overlap, classes,
                     batch or IMAGES * ranks)
 
@@ -151,7 +151,7 @@ def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation:
              overlap: Overlap, classes: int, batch: int) -> Prediction:
     on, net, named = machine(preset, name), network(name, classes), spec(name, classes)
     options: dict[str, Any] = {"overlap": overlap, "batch_norm": "local",
-                            "synchronisation": Synchronisation(synchronisation)}
+                            "synchronisation": Synchronization(synchronisation)}
     if synchronisation == "server":
         options["collectives"] = "mpi"  # the server talks to every GPU, without a tree
     if strategy == SEARCHED:

@@ -6,7 +6,7 @@ ResNet-50, ResNet-152, VGG-16 (224 x 224) and CosmoFlow (4 x 256^3) on up to 102
 `abci-v100`). FW, BW and WU of Table 3 come from one GPU's priced schedule, where the paper has
 measurements. Its figures are drawings: the numbers are the text's. Assumed: images a GPU (64 for
 ResNet-50, 32 else; a node as many for df), 32 samples for filter, channel and pipeline, d_f and d_s
-in a node of 4, no overlap, local batch normalisation.
+in a node of 4, no overlap, local batch normalization.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def remarks(df: Sequence[Claim]) -> list[str]:
         "**Gradients differ** because the formula sends all weights around one ring at once, the "
         "schedule with the paper's options every layer's by itself: latencies add up over "
         "ResNet-50's 107 layers with weights. Default options join small gradients in buckets, and "
-        "hide what computing covers; their halos include the sums of batch normalisation over all "
+        "hide what computing covers; their halos include the sums of batch normalization over all "
         "ranks. ParaDL's ds sends through leaders.",
         f"**\"df can outperform data parallelism at large scale\"**, {scale} GPUs, the same batch "
         f"for both: df is ahead {told}. Its collectives of activations shrink with the images a "

@@ -1,7 +1,7 @@
 """Models and settings of ParaDL (Kahira et al., HPDC 2021, section 5.1), by Table 3 and priced.
 
 df and ds keep filters and image parts in a node of 4 (section 4.5.1); no overlap, local batch
-normalisation, activations gathered after every layer. Images a GPU come from the paper's public
+normalization, activations gathered after every layer. Images a GPU come from the paper's public
 tool (64 for ResNet-50, 32 else); a node has as many for df, where each GPU holds all activations of
 its node, and filter, channel and pipeline have 32 in all (strong scaling): the text has no numbers.
 """
@@ -132,7 +132,7 @@ def layers(model: Model) -> tuple[Table3Layer, ...]:
 
 
 def link(ranks: int, flows: float = 1.0) -> HockneyLink:
-    """Link of `ranks` neighbours, beta in s per item; `flows` flows share it (phi)."""
+    """Link of `ranks` neighbors, beta in s per item; `flows` flows share it (phi)."""
     level = MACHINE.levels[MACHINE.level_index_for(ranks, ranks)]
     return paradl.contended(HockneyLink(level.alpha_s, ITEM_BYTES * level.beta_s_per_byte), flows)
 

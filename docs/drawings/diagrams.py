@@ -55,35 +55,35 @@ def _imported(room: str) -> set[str]:
 def rooms() -> Canvas:
     """The rooms in a column; beside each a dot for every room above that it imports."""
     page, row, left = canvas(40 + 23 * len(ROOMS)), 23, 252
-    colours = dict.fromkeys(ROOMS, INK)
-    for group, colour in ((("network", "machine", "plan", "schedule"), BLUE),
+    colors = dict.fromkeys(ROOMS, INK)
+    for group, color in ((("network", "machine", "plan", "schedule"), BLUE),
                           (("papers", "cost", "simulation", "search"), ORANGE),
                           (("data", "kernels", "comm", "runtime", "train"), GREEN),
                           (("calibrate", "diagnose", "report"), PURPLE),
                           (("sweep", "api", "torch", "cli"), TEAL)):
-        colours |= dict.fromkeys(group, colour)
+        colors |= dict.fromkeys(group, color)
     for i, (room, subject) in enumerate(ROOMS.items()):
         y = 20 + i * row
         page.line((left + i * 22, y + 17), (left + i * 22, 20 + len(ROOMS) * row),
-                  colour=colours[room], width=0.4)
-        page.box(10, y, 88, row - 4, room, colours[room])
+                  color=colors[room], width=0.4)
+        page.box(10, y, 88, row - 4, room, colors[room])
         page.text(106, y + 9, subject, left=True)
         x = left + i * 22
-        page.line((x, y + 9), (left - 12, y + 9), colour=colours[room], width=0.4)
+        page.line((x, y + 9), (left - 12, y + 9), color=colors[room], width=0.4)
         for other in sorted(_imported(room)):
             at = left + list(ROOMS).index(other) * 22
-            page.axes.plot(at, y + 9, "o", color=colours[other], markersize=6)
-        page.text(x, y + 9, room, colours[room], size=8, left=True)
+            page.axes.plot(at, y + 9, "o", color=colors[other], markersize=6)
+        page.text(x, y + 9, room, colors[room], size=8, left=True)
     return page
 
 
-def _node(page: Canvas, at: tuple[float, float], title: str, room: str, colour: str = BLUE,
+def _node(page: Canvas, at: tuple[float, float], title: str, room: str, color: str = BLUE,
           width: float = 136) -> None:
     """A box with what happens, and the room in which it does."""
     x, y = at
-    page.box(x, y, width, 50, colour=colour, faint=True, round_px=6)
+    page.box(x, y, width, 50, color=color, faint=True, round_px=6)
     page.text(x + width / 2, y + 17, title, size=8.5, bold=True)
-    page.text(x + width / 2, y + 36, room, colour, size=8)
+    page.text(x + width / 2, y + 36, room, color, size=8)
 
 
 def way_of_a_plan() -> Canvas:
@@ -106,7 +106,7 @@ def way_of_a_plan() -> Canvas:
     page.arrow((506, 102), (550, 45))
     page.arrow((506, 110), (550, 110))
     page.arrow((620, 135), (620, 153))
-    page.line((688, 110), (696, 110), (696, 222), (254, 222), colour=ORANGE)
+    page.line((688, 110), (696, 110), (696, 222), (254, 222), color=ORANGE)
     page.arrow((254, 222), (254, 172), ORANGE)
     page.text(470, 236, "the next candidate, until none can be faster and fit", ORANGE)
     return page
@@ -119,7 +119,7 @@ def way_of_a_run() -> Canvas:
     _node(page, (186, 20), "the same steps", "schedule/")
     _node(page, (370, 20), "do ranks agree?", "comm/", GREEN)
     _node(page, (552, 20), "memory, operators", "runtime/", GREEN)
-    page.box(178, 100, 518, 92, colour=GREEN, filled=False, dashed=True, round_px=8)
+    page.box(178, 100, 518, 92, color=GREEN, filled=False, dashed=True, round_px=8)
     page.text(437, 179, "every iteration, on every rank", GREEN, size=8)
     _node(page, (552, 115), "images", "data/", GREEN)
     _node(page, (370, 115), "compute, messages", "kernels/, comm/", GREEN)
@@ -197,13 +197,13 @@ def check() -> Canvas:
     samples, features = map(int, layout.shape)
     page = canvas(260)
     _node(page, (10, 105), "same weights", "and the same samples", INK, 150)
-    for y, name, words, colour in ((20, "the plan", "on 4 ranks", BLUE),
+    for y, name, words, color in ((20, "the plan", "on 4 ranks", BLUE),
                                    (105, "one rank", "the serial run", GREEN),
                                    (190, "one rank, disturbed", "values off by rounding", ORANGE)):
-        _node(page, (215, y), name, words, colour, 150)
+        _node(page, (215, y), name, words, color, 150)
         page.arrow((160, 130), (213, y + 25))
         page.arrow((365, y + 25), (398, y + 25))
-        page.box(402, y - 5, 96, 60, colour=colour, faint=True)
+        page.box(402, y - 5, 96, 60, color=color, faint=True)
     for rank in range(4):
         (top, bottom), (left, right) = layout.box(rank)
         page.box(402 + left / features * 96 + 1, 15 + top / samples * 60 + 1,

@@ -73,10 +73,10 @@ def _matrix(page: Canvas, at: tuple[float, float, float, float], title: str,
         holders[part].append(rank)
     for (row, column), ranks in holders.items():
         left, top = column[0] / size[1] * width, row[0] / size[0] * height
-        colour = RANKS[ranks[0]] if len(ranks) < 4 else (BLUE, GREEN)[ranks[0]]
+        color = RANKS[ranks[0]] if len(ranks) < 4 else (BLUE, GREEN)[ranks[0]]
         page.box(x + left + 1, y + top + 1, (column[1] - column[0]) / size[1] * width - 2,
                  (row[1] - row[0]) / size[0] * height - 2,
-                 ("rank " if len(ranks) == 1 else "ranks\n") + " ".join(map(str, ranks)), colour,
+                 ("rank " if len(ranks) == 1 else "ranks\n") + " ".join(map(str, ranks)), color,
                  faint=len(ranks) > 1)
 
 
@@ -96,11 +96,11 @@ def halo() -> Canvas:
         for i in range(top, bottom):
             for j in range(left, right):
                 page.box(x + j * cell + 1, y + i * cell + 1, cell - 2, cell - 2,
-                         colour=RANKS[rank], faint=True)
+                         color=RANKS[rank], faint=True)
         page.box(x + (left + right) * cell / 2 - 28, y + (top + bottom) * cell / 2 - 10, 56, 20,
                  f"rank {rank}", RANKS[rank])
     _, height, width = (stop - start for start, stop in step.destination.box(0)[1:])
-    page.box(x - 3, y - 3, width * cell + 6, height * cell + 6, colour=RED, filled=False,
+    page.box(x - 3, y - 3, width * cell + 6, height * cell + 6, color=RED, filled=False,
              dashed=True)
     _received(page, step, 0, 300)
     return page
@@ -108,7 +108,7 @@ def halo() -> Canvas:
 
 def _received(page: Canvas, step: Comm, rank: int, x: float) -> None:
     """What a rank receives, from whom."""
-    page.line((x, 46), (x + 60, 46), colour=RED, dashed=True)
+    page.line((x, 46), (x + 60, 46), color=RED, dashed=True)
     page.text(x + 70, 46, f"what rank {rank} needs", RED, left=True)
     page.text(x, 78, f"rank {rank} owns {_size(step.source.box(rank))} and needs "
                      f"{_size(step.destination.box(rank))}", left=True, bold=True)
@@ -145,10 +145,10 @@ def ring() -> Canvas:
                 page.arrow((x, y), (x, y + 15), ORANGE)
         held = _after(held, now)
     _blocks(page, 20 + len(programs[0]) * step, f"round {len(programs[0])}", held)
-    for left, right, words, colour in ((20 + step, middle - 22, "reduce-scatter: add", BLUE),
+    for left, right, words, color in ((20 + step, middle - 22, "reduce-scatter: add", BLUE),
                                        (middle, WIDTH - 20, "allgather: copy", GREEN)):
-        page.line((left, 222), (right, 222), colour=colour)
-        page.text((left + right) / 2, 236, f"{words} what comes", colour)
+        page.line((left, 222), (right, 222), color=color)
+        page.text((left + right) / 2, 236, f"{words} what comes", color)
     return page
 
 
@@ -165,11 +165,11 @@ def _after(held: list[list[set[int]]], now: Sequence[Round]) -> list[list[set[in
 def _blocks(page: Canvas, x: float, title: str, held: list[list[set[int]]]) -> None:
     """The blocks of all members, a row each, with their numbers of summands."""
     page.text(x + 38, 22, title, bold=True)
-    colours = (INK, "#5f86a8", BLUE, GREEN)
+    colors = (INK, "#5f86a8", BLUE, GREEN)
     for me, blocks in enumerate(held):
         for b, summands in enumerate(blocks):
             count = len(summands)
-            page.box(x + b * 19 + 1, 42 + me * 42, 17, 24, str(count), colours[count - 1],
+            page.box(x + b * 19 + 1, 42 + me * 42, 17, 24, str(count), colors[count - 1],
                      faint=count == 1)
 
 

@@ -42,9 +42,9 @@ def iterations() -> Canvas:
     parts = {"compute": BLUE, "exposed communication": ORANGE, "bubble": INK}
     for y, p in enumerate(found.predictions):
         left = 0.0
-        for colour, seconds in zip(parts.values(), (
+        for color, seconds in zip(parts.values(), (
                 p.compute_s, p.exposed_communication_s, p.bubble_s), strict=True):
-            axes.barh(y, 1e3 * seconds, 0.44, left, color=colour)
+            axes.barh(y, 1e3 * seconds, 0.44, left, color=color)
             left += 1e3 * seconds
         hidden = p.communication_s - p.exposed_communication_s
         axes.barh(y + 0.34, 1e3 * hidden, 0.16, color=OLIVE)
@@ -187,8 +187,8 @@ def _phases(axes: Any, row: Row) -> None:
         for part in PARTS:
             for phase, parts in row.phases.items():
                 piece = 1e3 * getattr(parts[part], side)
-                colour = INK if part == "waiting" else PHASES.get(phase, OLIVE)
-                axes.bar(x, piece, 0.62, bottom=height, color=colour,
+                color = INK if part == "waiting" else PHASES.get(phase, OLIVE)
+                axes.bar(x, piece, 0.62, bottom=height, color=color,
                          hatch="////" if part == "communication" else None, edgecolor="white",
                          linewidth=0.4)
                 height += piece
@@ -221,20 +221,20 @@ def recomputing() -> Canvas:
     """Bytes alive over an iteration, without and with recomputation, and the peaks."""
     page = canvas(290)
     axes = chart(page.figure, 55, 20, WIDTH - 70, 220)
-    for colour, segments in ((BLUE, 0), (ORANGE, 4)):
+    for color, segments in ((BLUE, 0), (ORANGE, 4)):
         result = hpcpar.plan("resnet50", 4, 128, "k80x16", "data", recompute=segments)
         memory = plan_memory(result.best.task.network, result.plan, 0, [result.schedule],
                              training=True)
         alive = _alive_bytes(memory, len(result.schedule.steps)) / 1e9
         alive = np.maximum.reduceat(alive, range(0, len(alive), 4))  # fewer points, the same peak
         x = np.linspace(0, 1, len(alive))
-        axes.fill_between(x, alive, color=colour, alpha=0.3, linewidth=0)
-        axes.plot(x, alive, color=colour, linewidth=1.2)
+        axes.fill_between(x, alive, color=color, alpha=0.3, linewidth=0)
+        axes.plot(x, alive, color=color, linewidth=1.2)
         top = int(alive.argmax())
-        axes.plot(x[top], alive[top], "o", color=colour, markersize=5)
+        axes.plot(x[top], alive[top], "o", color=color, markersize=5)
         words = f"recomputed in {segments} segments" if segments else "everything kept"
         axes.annotate(f"{words}: peak {alive[top]:.2f} GB", (x[top], alive[top]), (6, 5),
-                      textcoords="offset points", color=colour)
+                      textcoords="offset points", color=color)
     axes.set(xlim=(0, 1), ylim=(0, None), xlabel="an iteration, from its first to its last step",
              ylabel="activations, gradients (GB)")
     axes.set_xticks([])

@@ -21,7 +21,7 @@ from hpcpar.plan.plan import (
     Overlap,
     PipelineOrder,
     Plan,
-    Synchronisation,
+    Synchronization,
 )
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategies import GATHERS
@@ -125,7 +125,7 @@ class PlanFields(StepOptions, section="plan"):
         Plan.collectives, OneOf(COLLECTIVES),
         "algorithm of collectives; auto: the cheapest for each step; mpi: the library's own")
     synchronisation: str = option(
-        Plan.synchronisation, OneOf(Synchronisation), "how replicas stay equal: an "
+        Plan.synchronisation, OneOf(Synchronization), "how replicas stay equal: an "
         "allreduce of gradients, sharded updates, or a parameter server")
     optimizer: str = option(
         Plan.optimizer, OneOf(OPTIMIZERS),

@@ -74,7 +74,7 @@ def _silent(
     image_shape = shape(executor.image_box)
     images = rng.integers(0, 256, (len(executor.image_rows), *image_shape), np.uint8)
     per_channel = (image_shape[0], *[1] * (len(image_shape) - 1))
-    executor.normalise_by(np.full(per_channel, 127.5, plan.dtype),
+    executor.normalize_by(np.full(per_channel, 127.5, plan.dtype),
                           np.full(per_channel, 1 / 64, plan.dtype))
     order = rng.permutation(len(images))
     stamps, numbers = Stamps(world, len(schedule.steps)), itertools.count()

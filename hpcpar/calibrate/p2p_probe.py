@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcpar.calibrate.link_probe import ITEM, MAX_RING_BYTES, MakeTimer, Steps
 from hpcpar.calibrate.timer import Timer
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.network.halo import halo_of, halo_s, neighbours
+from hpcpar.cost.network.halo import halo_of, halo_s, neighbors
 from hpcpar.cost.network.redistribution import redistribution_s, spread
 from hpcpar.cost.network.volumes import volumes
 from hpcpar.machine.model import Factors, Machine
@@ -75,7 +75,7 @@ class P2pProbe:
             sizes, times = [], []
             for source, destination, timer in moved:
                 if kind is Kind.HALO:
-                    received, sent, level = neighbours(halo_of(source, destination), ITEM,
+                    received, sent, level = neighbors(halo_of(source, destination), ITEM,
                                                        network_model, ranks)
                     model_s = halo_s(received, sent, level, ITEM, network_model, False)
                     items = float(max(received.items, sent.items))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.option_fields import option
@@ -79,8 +79,8 @@ def _list(machines: list[Machine], wide: bool) -> None:
     )
     for m in machines:
         show_line(f"{m.name}: {m.notes}")
-    show_line(f"devices for machine files (device = \"{catalogue.names()[0]}\"): "
-              f"{', '.join(catalogue.names())}")
+    show_line(f"devices for machine files (device = \"{catalog.names()[0]}\"): "
+              f"{', '.join(catalog.names())}")
 
 
 def main(args: MachinesCommand) -> int:

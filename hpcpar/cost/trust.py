@@ -60,7 +60,7 @@ class Residuals:
     Attributes
     ----------
     devices, others : tuple of str
-        Devices of the catalogue with published runs, and devices of other makers than the ones that
+        Devices of the catalog with published runs, and devices of other makers than the ones that
         the model of kernels is fitted to.
     most_ranks : int
         Ranks of the largest run.

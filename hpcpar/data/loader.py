@@ -70,7 +70,7 @@ class Loader:
     ----------
     mean, scale : array
         One number per channel of the rank, [c, 1, 1] or [c, 1, 1, 1]: the network takes
-        (images - mean) * scale (`Backend.normalise`).
+        (images - mean) * scale (`Backend.normalize`).
 
     Raises
     ------

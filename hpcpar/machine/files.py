@@ -12,7 +12,7 @@ import tomli_w
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import write_text
-from hpcpar.machine import catalogue, quantities
+from hpcpar.machine import catalog, quantities
 from hpcpar.machine.model import Machine
 from hpcpar.machine.quantities import without_units
 from hpcpar.schema import convert, parse_toml, read_bytes
@@ -97,7 +97,7 @@ def current_format(data: Mapping[str, object], where: str) -> dict[str, object]:
     if isinstance(device, Mapping):
         plain = _whole(quantities.device(device, f"{where}, 'device'"))
         outdated = plain.pop("at_once", 0)
-        table["device"] = catalogue.with_figures(plain, where)
+        table["device"] = catalog.with_figures(plain, where)
         if outdated and isinstance(quality, Mapping):
             table["quality"] = {**quality, "outdated": OUTDATED}
     if isinstance(levels, list | tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcpar.machine import catalogue
+from hpcpar.machine import catalog
 from hpcpar.machine.model import Machine
 
 #: Relative difference below which two rates count as equal.
@@ -15,7 +15,7 @@ def sheets_of_rate(machine: Machine) -> list[str]:
     if device.multiprocessors or machine.compute or "origin" in machine.quality:
         return []
     peaks = {"its own": device.peak_flops_per_s} if device.peak_flops_per_s else {}
-    known = catalogue.rates()
+    known = catalog.rates()
     peaks |= {device.name: known[device.name]} if device.name in known else known
     return [name for name, peak in peaks.items() if abs(device.flops_per_s / peak - 1) < SAME]
 
@@ -25,7 +25,7 @@ def peak_warning(machine: Machine) -> str:
     sheets = sheets_of_rate(machine)
     if not sheets:
         return ""
-    named = [name for name in sheets if name in catalogue.names()]
+    named = [name for name in sheets if name in catalog.names()]
     remedy = f"name the device (device = \"{named[0]}\"), " if named else ""
     return (f"warning: the rate of {machine.name}, {machine.device.flops_per_s / 1e12:.4g} Tflop/s,"
             f" is the peak of a data sheet ({', '.join(sheets)}), which few networks reach: "

@@ -43,7 +43,7 @@ class Overlap(str, Enum):
     __str__ = str.__str__
 
 
-class Synchronisation(str, Enum):
+class Synchronization(str, Enum):
     """How replicated weights stay equal: an allreduce of gradients; reduction, update and gather of
     a shard per rank; or updates by one rank (a parameter server).
     """
@@ -81,7 +81,7 @@ SWITCHES = ("each", "one")
 #: Most micro-batches, and most FC passes, in a plan file.
 MOST_PARTS = 4096
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
-                                     "precision": PRECISIONS, "synchronisation": Synchronisation,
+                                     "precision": PRECISIONS, "synchronisation": Synchronization,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
                                      "optimizer": OPTIMIZERS, "order": PipelineOrder}
 
@@ -97,7 +97,7 @@ class Plan:
     configs : dict
         Configuration of every layer.
     overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
-        One of `Overlap`, `COLLECTIVES`, `Synchronisation`, `BATCH_NORMS`, `SWITCHES`,
+        One of `Overlap`, `COLLECTIVES`, `Synchronization`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `PipelineOrder`.
     precision : str
         One of `PRECISIONS`: number formats in memory, messages and products.
@@ -124,7 +124,7 @@ class Plan:
     collectives: str = "auto"
     precision: str = "fp32"
     machine: Machine | None = field(default=None, hash=False)
-    synchronisation: Synchronisation = Synchronisation.ALLREDUCE
+    synchronisation: Synchronization = Synchronization.ALLREDUCE
     batch_norm: str = "sync"
     microbatches: Extent = 1
     fc_passes: Extent = 1
@@ -191,7 +191,7 @@ class PlanOptions(StrategyOptions, total=False):
     collectives: str
     precision: str
     machine: Machine | None
-    synchronisation: Synchronisation
+    synchronisation: Synchronization
     batch_norm: str
     optimizer: str
     order: PipelineOrder

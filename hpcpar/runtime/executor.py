@@ -18,7 +18,7 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.runtime.actions import Actions
 from hpcpar.runtime.arena import Arena
 from hpcpar.runtime.ops.base import Caller
@@ -214,17 +214,17 @@ class Executor:
         """A layer's gradient before and after its sum, or its weights before and after a gather."""
         p, is_gradient = self.parameters[step.layer], step.phase is Phase.GRADIENT
         flat = p.grad if is_gradient else p.flat
-        if is_gradient and self.plan.synchronisation is Synchronisation.ALLREDUCE:
+        if is_gradient and self.plan.synchronisation is Synchronization.ALLREDUCE:
             return flat, flat
         whole = p.matrix(flat)
-        shard = p.updated(flat) if self.plan.synchronisation is Synchronisation.SHARDED else whole
+        shard = p.updated(flat) if self.plan.synchronisation is Synchronization.SHARDED else whole
         return (whole, shard) if is_gradient else (shard, whole)
 
     def _load(self, part: int) -> None:
         """Normalize a micro-batch's images into the network's input."""
         target = self.passes[part].blocks[self.network.layers[0].name].out
         images = self._images[self._image_rows_of[part]]
-        self.backend.normalise(images, self._mean, self._scale, target)
+        self.backend.normalize(images, self._mean, self._scale, target)
 
     # -- inspection --------------------------------------------------------------------------------
     @property
@@ -255,7 +255,7 @@ class Executor:
         return lives(self.plan, layer, self.rank)
 
     # -- running -----------------------------------------------------------------------------------
-    def normalise_by(self, mean: NDArray[np.generic], scale: NDArray[np.generic]) -> None:
+    def normalize_by(self, mean: NDArray[np.generic], scale: NDArray[np.generic]) -> None:
         """From now on, feed the network (images - mean) * scale; both are [c, 1, ...]."""
         self._mean, self._scale = self.backend.upload(mean), self.backend.upload(scale)
 

@@ -15,7 +15,7 @@ from hpcpar.network.layers import Add, Layer
 from hpcpar.plan.boxes import Box, Interval, shape
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 
 #: The classifier's initial deviation as a fraction of He's: nearly equal outputs for all classes
 #: make the first loss about ln(classes).
@@ -75,7 +75,7 @@ class Parameters:
         self.dweight, self.dbias = self.split(self.grad)
         if self.layout.holds(rank) and config.coordinate("k", rank):
             self.bias = None
-        cut = reduced and plan.synchronisation is Synchronisation.SHARDED
+        cut = reduced and plan.synchronisation is Synchronization.SHARDED
         self.shard: Box | None = shards(network, layer, config).box(rank) if cut else None
         self.updates = updates and bool(self.flat.size)
         held = shape(self.shard) if self.shard is not None else self.flat.shape

@@ -12,7 +12,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.outline_steps import Move
 
 
@@ -43,7 +43,7 @@ def gradient_bytes(network: Network, plan: Plan, layer: Layer) -> int:
 def share(plan: Plan, layer: Layer, following: Layer) -> bool:
     """True where two layers may share a bucket: the same ranks sum whole gradients of both."""
     one, other = plan.configs[layer.name], plan.configs[following.name]
-    return (plan.synchronisation is Synchronisation.ALLREDUCE and one.key == other.key
+    return (plan.synchronisation is Synchronization.ALLREDUCE and one.key == other.key
             and not one.cuts_channels)
 
 

@@ -8,7 +8,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import axes_of, shape_text
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.plan.precision import EXECUTED
 from hpcpar.schedule.pipeline_order import switch
 
@@ -67,12 +67,12 @@ def require(network: Network, plan: Plan, training: bool = True) -> None:
     if training:
         _require_values(network, plan)
     if network.loss.outside and (plan.fc_passes > 1
-                                 or plan.synchronisation is not Synchronisation.ALLREDUCE):
+                                 or plan.synchronisation is not Synchronization.ALLREDUCE):
         raise InputError(
             f"the plan updates weights itself ({plan.strategy}, synchronisation "
             f"{plan.synchronisation}), but in this training PyTorch's optimizer does; use the "
             "synchronisation allreduce, and owt in place of owt-b and owt-c")
-    if plan.synchronisation is not Synchronisation.ALLREDUCE:
+    if plan.synchronisation is not Synchronization.ALLREDUCE:
         cut = next((name for name, config in plan.configs.items() if config.k > 1), None)
         if cut is not None:
             raise InputError(

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints, MeshAxis, value_key
 from hpcpar.plan.layout import Layout, parameters, shards
-from hpcpar.plan.plan import Overlap, Plan, Synchronisation
+from hpcpar.plan.plan import Overlap, Plan, Synchronization
 from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.outline_steps import NOT_YET, Move
@@ -17,8 +17,8 @@ from hpcpar.schedule.steps import Kind, Op, Phase, Role, TensorRef
 #: Axes along which a weight gradient is a partial sum: all but channels.
 SUMMED = ("n", "d", "h", "w")
 #: The collective that sums a weight gradient.
-SUMS = {Synchronisation.ALLREDUCE: Kind.ALLREDUCE, Synchronisation.SHARDED: Kind.REDUCE_SCATTER,
-        Synchronisation.SERVER: Kind.REDUCE}
+SUMS = {Synchronization.ALLREDUCE: Kind.ALLREDUCE, Synchronization.SHARDED: Kind.REDUCE_SCATTER,
+        Synchronization.SERVER: Kind.REDUCE}
 
 
 def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
@@ -85,10 +85,10 @@ def update(b: Emitter, pending: list[Pending]) -> None:
 
 def distribute(b: Emitter, layer: Layer) -> Move | None:
     """Send updated weights to the ranks that did not update them."""
-    if b.plan.synchronisation is Synchronisation.ALLREDUCE:
+    if b.plan.synchronisation is Synchronization.ALLREDUCE:
         return None
     layout = parameters(b.network, layer, b.plan.configs[layer.name])
-    sharded = b.plan.synchronisation is Synchronisation.SHARDED
+    sharded = b.plan.synchronisation is Synchronization.SHARDED
     part = shards(b.network, layer, b.plan.configs[layer.name]) if sharded else layout
     pattern = collective_along(Kind.ALLGATHER if sharded else Kind.BROADCAST,
                                b.plan.configs[layer.name], SUMMED)

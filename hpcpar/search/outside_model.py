@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hpcpar.cost.compute.kernel_model import fitted
 from hpcpar.cost.trust import kind_of, published
-from hpcpar.plan.plan import Synchronisation
+from hpcpar.plan.plan import Synchronization
 from hpcpar.search.candidates import Candidate
 
 #: A kind of network with fewer published runs is reported.
@@ -47,7 +47,7 @@ def _of_several_ranks(chosen: Candidate) -> Iterator[str]:
     if not any(level.load for level in machine.levels):
         yield "other jobs on the same links (--load)"
     yield "ranks that are slower than others, and jitter (hpcpar simulate --slow, --jitter)"
-    if chosen.plan.synchronisation is Synchronisation.SERVER:
+    if chosen.plan.synchronisation is Synchronization.SERVER:
         yield "parameter servers on hosts: the plan's server is a rank that updates all weights"
 
 

@@ -20,7 +20,7 @@ from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import NetworkSpec, Plan, Synchronisation
+from hpcpar.plan.plan import NetworkSpec, Plan, Synchronization
 from hpcpar.search.cost_tables import TableMaker
 from hpcpar.search.edge_elimination import Eliminations, count_eliminations
 from hpcpar.search.memory_limit import fastest_within, minimize
@@ -106,7 +106,7 @@ class Search:
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=machine,
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
-        reductions = self.plan.synchronisation is Synchronisation.ALLREDUCE
+        reductions = self.plan.synchronisation is Synchronization.ALLREDUCE
         self.units = units(network, Spaces(network, ranks, batch, machine, reductions))
         self.edges = layer_edges(network, self.units)
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
@@ -275,7 +275,7 @@ class Search:
         It contains computation and communication that the next step needs. It leaves out movements
         between layers and the loss, whose sum is due at the end of the iteration.
         """
-        if self.plan.synchronisation is not Synchronisation.ALLREDUCE:
+        if self.plan.synchronisation is not Synchronization.ALLREDUCE:
             return 0.0  # the distribution of weights may be hidden too
         return sum(float((table.seconds - table.hideable).min()) for table in self.nodes[:-1])
 

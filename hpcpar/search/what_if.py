@@ -8,7 +8,7 @@ from typing import Any
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Overlap, Synchronisation
+from hpcpar.plan.plan import Overlap, Synchronization
 from hpcpar.schedule.runnable import require
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
@@ -33,7 +33,7 @@ _OPTIONS = (
      Overlap.GRADIENT),
     ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
     ("shard the weight update (--synchronisation sharded)", "synchronisation",
-     Synchronisation.SHARDED),
+     Synchronization.SHARDED),
     ("local statistics in batch normalization (--batch-norm local; results differ)", "batch_norm",
      "local"),
 )

@@ -170,7 +170,7 @@ class Job(MeasuredRun):
         """Loads this rank's part of a split and sets the executor's normalization to match."""
         loader = open_data(self.executor, self.options.data, self.options.seed, split,
                            self.options.augment)
-        self.executor.normalise_by(loader.mean, loader.scale)
+        self.executor.normalize_by(loader.mean, loader.scale)
         return loader
 
     def restore(self) -> int:

@@ -47,10 +47,10 @@ class Data:
         """Images in the executor's rows and box, and the whole mini-batch's labels or targets."""
         if self._loader is not None:
             images, labels = self._loader.batch(*divmod(step, self._loader.batches_per_epoch))
-            normalised = np.empty(images.shape, self._loader.dtype)
-            NumpyBackend().normalise(images, self._loader.mean, self._loader.scale, normalised)
-            whole = len(normalised) == len(self.order)
-            return normalised[self.order] if whole else normalised, labels[self.order]
+            normalized = np.empty(images.shape, self._loader.dtype)
+            NumpyBackend().normalize(images, self._loader.mean, self._loader.scale, normalized)
+            whole = len(normalized) == len(self.order)
+            return normalized[self.order] if whole else normalized, labels[self.order]
         e, first = self.executor, step * len(self.order)
         box = e.image_box
         images = np.empty((len(e.image_rows), *shape(box)), e.plan.dtype)

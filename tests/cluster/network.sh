@@ -82,7 +82,7 @@ run() {
   fi
   [ "$ranks" -le "$hosts" ] || { say "$ranks ranks on $hosts hosts"; exit 1; }
   for i in $(seq "$ranks"); do list+=${list:+,}$net.$i; done
-  # MPICH: no shared memory, sockets over the shaped link, and this file's neighbour for ssh
+  # MPICH: no shared memory, sockets over the shaped link, and this file's neighbor for ssh
   export MPIR_CVAR_NOLOCAL=1 MPIR_CVAR_CH4_NETMOD=ofi FI_PROVIDER=tcp FI_TCP_IFACE=eth0
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-1}
   exec mpiexec -launcher ssh -launcher-exec "$here/network-ssh.sh" -iface $bridge -hosts "$list" -ppn 1 -n "$ranks" "$@"

@@ -15,7 +15,7 @@ from hpcpar.train import record_file
 from tests.cluster.conftest import environment, script
 
 RANKS = 4
-#: TCP, IP and Ethernet headers in packets of 9000 bytes, acknowledgements, and MPI's own headers:
+#: TCP, IP and Ethernet headers in packets of 9000 bytes, acknowledgments, and MPI's own headers:
 #: 1.2 to 1.6% were found.
 OVERHEAD = 0.03
 #: Iterations of two runs: their difference has neither MPI's start nor its end in it.

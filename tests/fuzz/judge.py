@@ -145,7 +145,7 @@ def _table(text: str) -> str:
 
 
 def in_child(judged: Callable[[], str]) -> str:
-    """The judgement of a child process, which a crash or a hang of a library ends alone."""
+    """The judgment of a child process, which a crash or a hang of a library ends alone."""
     try:
         text, status = forked(judged, LIMIT_S + 2)
     except TimeoutError:

@@ -39,7 +39,7 @@ def _block(net: Graph, name: str, filters: int, stride: int) -> None:
 
 
 def residual(shape: Shape = (1, 8, 8), classes: int = 10) -> Network:
-    """Two residual blocks with batch normalisation and a small classifier."""
+    """Two residual blocks with batch normalization and a small classifier."""
     net = Graph("residual", shape)
     net.add(Conv2d, "conv1", out_channels=8, kernel=3, padding=1)
     _block(net, "a", 8, 1)

@@ -93,7 +93,7 @@ def test_a_plan_of_another_version_is_refused(hpcpar: Run, plan: Make, digits: P
 
 
 @pytest.mark.parametrize("command", ["run", "verify"])
-def test_batch_normalisation_of_one_value_is_refused(command: str, hpcpar: Run, plan: Make,
+def test_batch_normalization_of_one_value_is_refused(command: str, hpcpar: Run, plan: Make,
                                                      tmp_path: Path) -> None:
     """As PyTorch refuses it; `hpcpar plan` makes no such plan."""
     made = hpcpar(0, "data", "synthetic", tmp_path / "d.h5", "--input", "3x8x8", "--samples", 4)

@@ -77,7 +77,7 @@ def serial_losses(hpcpar: Run, make: Make, options: dict[str, int],
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_a_checkpoint_resumes_under_another_plan(optimizer: str, hpcpar: Run, make: Make,
                                                  digits: Path, tmp_path: Path) -> None:
-    """Weights, the optimiser's state and running statistics come from the file, and inference reads
+    """Weights, the optimizer's state and running statistics come from the file, and inference reads
     them under any plan.
     """
     words = ("--data", digits, "--rate", 0.004 if optimizer == "adam" else 0.02, "--json")

@@ -1,4 +1,4 @@
-"""The CUDA normalisations against their definitions, on the CPU (see cuda_support)."""
+"""The CUDA normalizations against their definitions, on the CPU (see cuda_support)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_lrn(backend: Any, channels: int, offset: int, outputs: int, size: int, 
 
 def batch_norm(backend: Any, x: np.ndarray, dy: np.ndarray, out: np.ndarray,
                dx: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both passes of a batch normalisation; returns the sums over channels that they take."""
+    """Both passes of a batch normalization; returns the sums over channels that they take."""
     channels = x.shape[1]
     w, b = np.random.default_rng(8).random((2, channels)).astype(x.dtype)
     mean, inv_std = np.linspace(0.1, 0.5, channels), np.linspace(1, 2, channels)
@@ -102,7 +102,7 @@ def test_batch_norm_of_contiguous_arrays(backend: Any, shape: tuple[int, ...], i
 @pytest.mark.parametrize("layer", [GroupNorm("g", groups=2), LayerNorm("l"),
                                    GroupNorm("i", groups=4, affine=False)],
                          ids=lambda layer: layer.name)
-def test_normalisation_of_each_sample_equals_the_cpus(backend: Any, layer: SampleNorm) -> None:
+def test_normalization_of_each_sample_equals_the_cpus(backend: Any, layer: SampleNorm) -> None:
     from tests import ops_support as ops  # skips where PyTorch is missing
 
     x, dy = (ops.random(seed, (3, 4, 5, 2), np.float64) for seed in (0, 1))

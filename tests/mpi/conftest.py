@@ -159,5 +159,5 @@ def communicator(request: pytest.FixtureRequest) -> Communicator:
 
 @pytest.fixture(autouse=True)
 def every_branch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Normalisations that start at 0 would leave residual branches without gradients at first."""
+    """Normalizations that start at 0 would leave residual branches without gradients at first."""
     monkeypatch.setattr(parameters, "initial_scale", lambda network, layer: 1.0)

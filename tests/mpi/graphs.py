@@ -1,9 +1,9 @@
-"""Random graphs: branches that are added or joined, tensors with several readers, normalisation,
+"""Random graphs: branches that are added or joined, tensors with several readers, normalization,
 windows of all shapes, 2D and 3D.
 
 No parameter's gradient is zero by mathematics: the computed gradient would be rounding noise, which
-no two orders of summation share (and which Adam makes large). So a normalisation stands only where
-it undoes nothing before it: a channel's bias (graphs with normalisation have none in convolutions)
+no two orders of summation share (and which Adam makes large). So a normalization stands only where
+it undoes nothing before it: a channel's bias (graphs with normalization have none in convolutions)
 or its factor.
 """
 
@@ -55,7 +55,7 @@ LOSSES: tuple[type[Layer], ...] = (SoftmaxCrossEntropy, LogisticCrossEntropy, Me
 ACTIVATIONS: tuple[tuple[type[Layer], dict[str, Any]], ...] = (
     (LeakyReLU, {"slope": 0.2}), (Clip, {"low": -0.4, "high": 1.0}), (Sigmoid, {}), (Tanh, {}),
     (SiLU, {}), (GELU, {}), (GELU, {"tanh": True}), (Affine, {"scale": -1.5, "shift": 0.3}))
-#: A normalisation has at least this many values: of two values it keeps only the sign.
+#: A normalization has at least this many values: of two values it keeps only the sign.
 LEAST_VALUES = 4
 #: Channels beyond which a concatenation is followed by a 1x1 convolution.
 MOST_CHANNELS = 8
@@ -102,7 +102,7 @@ class Maker:
         extents = rng.integers(3, 14 if self.dimensions == 2 else 8, self.dimensions)
         self.net = Graph(name, (int(rng.integers(1, 5)), *map(int, extents)))
         self.free: dict[str, set[str]] = {self.net.last: set()}
-        self.normalises = self.chance(0.6)
+        self.normalizes = self.chance(0.6)
         volume = self.dimensions == 3
         self.conv: type[Layer] = Conv3d if volume else Conv2d
         self.most: type[Layer] = MaxPool3d if volume else MaxPool2d
@@ -145,22 +145,22 @@ class Maker:
     def channels(self, name: str) -> int:
         return self.net.shapes[name][0]
 
-    def normalised(self, x: str) -> str:
-        """`x` normalised, where that undoes nothing."""
+    def normalized(self, x: str) -> str:
+        """`x` normalized, where that undoes nothing."""
         values = self.batch * math.prod(self.net.shapes[x][1:])
         return x if self.free[x] or values < LEAST_VALUES else self.add(BatchNorm, x)
 
     def unit(self, x: str, options: dict[str, Any], channels: int = 0, relu: bool = True) -> str:
-        """Convolution, often normalised, often (after a normalisation always) with a ReLU unless
+        """Convolution, often normalized, often (after a normalization always) with a ReLU unless
         without `relu`.
         """
-        inputs, norm, groups = self.channels(x), self.normalises and self.chance(0.7), 1
+        inputs, norm, groups = self.channels(x), self.normalizes and self.chance(0.7), 1
         if not channels:
             groups = int(self.rng.choice([g for g in range(1, inputs + 1) if inputs % g == 0]))
             channels = groups * self.one(1, max(1, 4 // groups))
-        y = self.add(self.conv, x, out_channels=channels, groups=groups, bias=not self.normalises
+        y = self.add(self.conv, x, out_channels=channels, groups=groups, bias=not self.normalizes
                      and self.chance(0.7), **options)
-        z = self.normalised(y) if norm else y
+        z = self.normalized(y) if norm else y
         return self.activation(z) if relu and (z != y or self.chance(0.7)) else z
 
     def activation(self, x: str) -> str:
@@ -172,7 +172,7 @@ class Maker:
 
     # -- pieces ------------------------------------------------------------------------------------
     def plain(self, x: str) -> str:
-        """A convolution of any window, then perhaps pooling, normalisation across channels,
+        """A convolution of any window, then perhaps pooling, normalization across channels,
         dropout.
         """
         options = {"kernel": self.each(1, 4), "stride": self.each(1, 3), "padding": self.each(0, 2),
@@ -268,11 +268,11 @@ class Maker:
 
     def hidden(self, x: str) -> str:
         """One or two fully connected layers side by side, with what may follow them."""
-        width, norm = self.one(3, 11), self.normalises and self.chance(0.5)
+        width, norm = self.one(3, 11), self.normalizes and self.chance(0.5)
         made = [self.add(Linear, x, out_features=width, bias=not norm and self.chance(0.7))
                 for _ in range(1 + self.chance(0.4))]
         y = self.add(Add if self.chance(0.5) else Concat, *made) if len(made) > 1 else made[0]
-        z = self.normalised(y) if norm else y
+        z = self.normalized(y) if norm else y
         if z != y or self.chance(0.7):
             z = self.activation(z)
         return self.add(Dropout, z) if self.chance(0.4) else z

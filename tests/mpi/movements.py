@@ -140,7 +140,7 @@ def layouts(
 
 def window(rng: np.random.Generator, extent: int) -> tuple[int, Relation]:
     """A random window that fits, with its number of outputs. Wide ones over short blocks reach past
-    the nearest neighbour.
+    the nearest neighbor.
     """
     while True:
         kernel, stride, dilation = int(rng.integers(1, 6)), int(rng.integers(1, 4)), int(

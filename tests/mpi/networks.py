@@ -29,13 +29,13 @@ from tests.mpi.graphs import Maker
 from tests.mpi.unets import random_unet
 from tests.mpi.zoo import SMALL
 
-#: Small built-in networks: chains, and those with branches, normalisation or volumes.
+#: Small built-in networks: chains, and those with branches, normalization or volumes.
 FIXED = ("lenet5", "alexnet-two-towers", "alexnet-one-tower")
 MORE = ("vgg", "resnet", "inception", "mobilenet", "cosmoflow", "norms", "norms of volumes", "unet",
         "unet3d", "signals", "own", "moves", "globe", "cosmos", "channelwise", "dice", "frozen")
 
 #: Seeds of graphs below 1000 that rounding of the data moves by more than 3e-12 in five steps (of
-#: SGD or Adam): by a ReLU's or a maximum's tie, a sum that is nearly zero, a normalisation of
+#: SGD or Adam): by a ReLU's or a maximum's tie, a sum that is nearly zero, a normalization of
 #: values that are nearly alike. ``python -m tests.mpi.noisy_graphs`` prints them.
 NOISY = frozenset((15, 201, 222, 248, 349, 385, 530, 592, 638, 659, 760, 778, 791, 938, 940, 963))
 

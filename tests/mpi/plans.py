@@ -16,7 +16,7 @@ from hpcpar.network.layers import BatchNorm, Layer
 from hpcpar.network.layers.base import axes_of
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan, Synchronisation
+from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan, Synchronization
 from hpcpar.plan.stages import cuts, stages
 from tests.mpi.graphs import LEAST_VALUES
 
@@ -67,7 +67,7 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
                for layer in network.layers}
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     cut = any(c.k > 1 for c in configs.values())
-    ways = [Synchronisation.ALLREDUCE] if cut else list(Synchronisation)
+    ways = [Synchronization.ALLREDUCE] if cut else list(Synchronization)
     plan = Plan(spec, ranks, batch, "random", configs, precision="fp64",
                 overlap=str(rng.choice(list(Overlap))),
                 collectives=str(rng.choice(ALGORITHMS)), synchronisation=str(rng.choice(ways)),
@@ -105,7 +105,7 @@ def staged_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
 
 
 def statistics_blocks(network: Network, plan: Plan, layer: Layer, samples: int) -> list[Block]:
-    """The parts that a batch normalisation with local statistics treats on their own in a pass of
+    """The parts that a batch normalization with local statistics treats on their own in a pass of
     `samples` (`Reference`'s ``blocks``).
 
     Each once and in order, whichever ranks hold it or a part of its channels; without the empty

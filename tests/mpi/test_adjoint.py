@@ -326,7 +326,7 @@ def test_sums_of_cut_reductions_are_adjoint(scatter: bool, communicator: Communi
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_reduce_and_broadcast_are_adjoint(seed: int, communicator: Communicator) -> None:
-    """For every root, in groups of neighbours or of ranks a stride apart, on some or all ranks."""
+    """For every root, in groups of neighbors or of ranks a stride apart, on some or all ranks."""
     rng, me = np.random.default_rng(seed), communicator.world.rank
     used, first = some_ranks(rng, P)
     n, copies = pairs(used)[int(rng.integers(len(pairs(used))))]
@@ -357,9 +357,9 @@ def test_reduce_and_broadcast_are_adjoint(seed: int, communicator: Communicator)
             f"{layout.config}, root {root}: <Rx, y> = {left}, <x, R'y> = {right}")
 
 
-@pytest.mark.skipif(P < 3, reason="needs a neighbour's neighbour")
-def test_halos_reach_past_the_nearest_neighbour(ranks: World) -> None:
-    """Proof that the families above hold the hard cases: far neighbours, and with a grid those
+@pytest.mark.skipif(P < 3, reason="needs a neighbor's neighbor")
+def test_halos_reach_past_the_nearest_neighbor(ranks: World) -> None:
+    """Proof that the families above hold the hard cases: far neighbors, and with a grid those
     across corners.
     """
     far = corner = False

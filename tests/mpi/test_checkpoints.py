@@ -1,4 +1,4 @@
-"""Weights, running statistics and the optimiser's state survive a change of the plan."""
+"""Weights, running statistics and the optimizer's state survive a change of the plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tensors(made: Executor, ranks: World) -> dict[str, np.ndarray]:
 
 @pytest.mark.skipif(P > 3, reason="more ranks add nothing here")
 @pytest.mark.parametrize("name", ["norms", "norms of volumes"])
-def test_normalisations_resume_under_another_plan(name: str, communicator: Communicator,
+def test_normalizations_resume_under_another_plan(name: str, communicator: Communicator,
                                                   ranks: World, tmp_path: Path) -> None:
     given = facts(name)
     first, second = executor(name, 1, communicator), executor(name, 2, communicator)

@@ -20,7 +20,7 @@ from tests.mpi.sharing import allgather
 
 P = world().size
 KINDS = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
-#: All ranks; neighbours; ranks a stride apart; and ranks that differ in two separate digits (2 x 2
+#: All ranks; neighbors; ranks a stride apart; and ranks that differ in two separate digits (2 x 2
 #: of 8).
 GROUPS = [Group((MeshAxis(stride, size),))
           for stride, size in pairs(P)] + [Group((MeshAxis(2, 2), MeshAxis(1, 2)))] * (P == 4)

@@ -1,5 +1,5 @@
 """Data as people have it: 16-bit images and masks whose pixels do not all count train as in PyTorch
-under any cut; a dataset of one's own is read by box; batch normalisation of one value is refused.
+under any cut; a dataset of one's own is read by box; batch normalization of one value is refused.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def close(found: Any, wanted: Any) -> bool:
 
 
 class Theirs:
-    """Plain PyTorch on one process: normalised images, `ignore_index`."""
+    """Plain PyTorch on one process: normalized images, `ignore_index`."""
 
     def __init__(self, module: nn.Module, path: str, dice: bool = False) -> None:
         import h5py
@@ -238,7 +238,7 @@ def test_iterable_datasets_are_refused_by_the_sampler() -> None:
     assert len(batches) == 2 and all(len(model(x.double())) for x in batches)
 
 
-def test_normalisation_of_a_single_value_is_refused_on_every_rank(ranks: World) -> None:
+def test_normalization_of_a_single_value_is_refused_on_every_rank(ranks: World) -> None:
     module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(4),
                            nn.Flatten(), nn.Linear(4, 3))
     with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):

@@ -58,7 +58,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None,
 #: Random graphs on this number of ranks.
 COUNT = {1: 6, 2: 8, 3: 5, 4: 3}.get(P, 2)
 GRAPHS = [f"graph-{seed}" for seed in graph_seeds(100 * P + 40, COUNT)]
-#: Built-in ones with normalisation and dropout, as many ranks share few cores not all on each
+#: Built-in ones with normalization and dropout, as many ranks share few cores not all on each
 #: number of ranks.
 BUILT_IN = MORE if P <= 2 else [MORE[P // 2 % 3]]
 #: Training steps between evaluations.

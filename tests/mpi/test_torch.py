@@ -261,7 +261,7 @@ def test_misuse_is_refused_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
 
 
 class Twice(nn.Module):
-    """A convolution that is called on two sizes, a normalisation and a linear layer, each used
+    """A convolution that is called on two sizes, a normalization and a linear layer, each used
     twice, and a parameter that two modules have.
     """
 

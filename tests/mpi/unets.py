@@ -77,7 +77,7 @@ class UNetMaker(Maker):
                            self.extents(x), zip(*options.values(), strict=True), strict=True)]
             if all(1 <= n <= most for n, most in zip(extents, self.extents(like), strict=True)):
                 return self.add(self.transposed, x, out_channels=groups * self.one(1, 3),
-                                groups=groups, bias=not self.normalises, **options)
+                                groups=groups, bias=not self.normalizes, **options)
 
     def draw(self) -> Network:
         x = self.block(self.net.last)

@@ -113,8 +113,8 @@ def small_resnet() -> Network:
 def small_mobilenet() -> Network:
     """Inverted residuals with and without expansion, stride and shortcut.
 
-    A normalisation behind a 1x1 convolution takes back any shift before it, of whose gradient only
-    rounding is left: it is left out where one normalisation follows another.
+    A normalization behind a 1x1 convolution takes back any shift before it, of whose gradient only
+    rounding is left: it is left out where one normalization follows another.
     """
     stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 1, 2))
     whole = mobilenet.inverted_residuals("mobilenet", (3, 29, 30), 10, stages)
@@ -163,7 +163,7 @@ def small_inception() -> Network:
 
 
 def norms() -> Network:
-    """All normalisations by mean and variance: groups of one channel, of several, of all; with and
+    """All normalizations by mean and variance: groups of one channel, of several, of all; with and
     without weights; of images and of features.
     """
     net = Chain("norms", (3, 11, 10))
@@ -181,7 +181,7 @@ def norms() -> Network:
 
 
 def norms_of_volumes() -> Network:
-    """A residual block of volumes with group and layer normalisation."""
+    """A residual block of volumes with group and layer normalization."""
     net = Graph("norms-of-volumes", (2, 6, 7, 5))
     net.add(LayerNorm, "first")
     net.add(Conv3d, "stem", out_channels=6, kernel=3, stride=2, padding=1, bias=False)
@@ -198,7 +198,7 @@ def norms_of_volumes() -> Network:
 
 
 def signals() -> Network:
-    """Windows over signals, normalised, and features of both kinds."""
+    """Windows over signals, normalized, and features of both kinds."""
     net = Graph("signals", (3, 41))
     net.add(Conv1d, "conv1", out_channels=6, kernel=5, stride=2, padding=1, bias=False)
     net.add(BatchNorm, "bn1")
@@ -288,7 +288,7 @@ def moves() -> Network:
 
 
 def channelwise() -> Network:
-    """Trained numbers of each channel or of all, normalisation of each pixel, dropout of channels
+    """Trained numbers of each channel or of all, normalization of each pixel, dropout of channels
     and of samples.
     """
     net = Graph("channelwise", (3, 9, 10))
@@ -321,7 +321,7 @@ def channelwise() -> Network:
 
 
 def frozen() -> Network:
-    """Frozen layers before the first trained one, between trained ones, and normalisations."""
+    """Frozen layers before the first trained one, between trained ones, and normalizations."""
     net = Graph("frozen", (3, 15, 14))
     net.add(Conv2d, "stem", out_channels=8, kernel=3, padding=1, weights="frozen")
     x = net.add(BatchNorm, "stem.bn", weights="frozen")

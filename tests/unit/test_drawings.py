@@ -19,13 +19,13 @@ PAGES = sorted((FOLDER.parent / "explanation").glob("*.md"))
 IMAGE = re.compile(r"!\[([^\]]*)\]\(\.\./pictures/([\w-]+)\.svg\)")
 NUMBER = re.compile(r"-?\d+\.?\d*")
 SVG = "{http://www.w3.org/2000/svg}"
-COLOUR = re.compile(r"(?:fill|stroke): *(#\w+|none)")
+COLOR = re.compile(r"(?:fill|stroke): *(#\w+|none)")
 #: Largest difference of a coordinate (points): another release of NumPy may round otherwise.
 CLOSE = 0.02
 
 
 def seen(path: Path) -> tuple[list[str], list[float]]:
-    """The words of a picture with the colours of its shapes, and their coordinates.
+    """The words of a picture with the colors of its shapes, and their coordinates.
 
     Names of elements, the order of styles and the places of words are matplotlib's, and differ
     between its releases.
@@ -36,10 +36,10 @@ def seen(path: Path) -> tuple[list[str], list[float]]:
             words.append(element.text or "")
         elif element.tag == f"{SVG}path":
             numbers += [float(n) for n in NUMBER.findall(element.get("d", ""))]
-            words += sorted(COLOUR.findall(element.get("style", "")))
+            words += sorted(COLOR.findall(element.get("style", "")))
         elif element.tag == f"{SVG}use":
             numbers += [float(element.get("x", "0")), float(element.get("y", "0"))]
-            words += sorted(COLOUR.findall(element.get("style", "")))
+            words += sorted(COLOR.findall(element.get("style", "")))
     return words, numbers
 
 

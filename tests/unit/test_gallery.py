@@ -138,8 +138,8 @@ def test_the_framework_decides_the_exchange_of_gradients() -> None:
     assert ddp == {"batch_norm": "local", "bucket_bytes": 25 * 2**20}
     horovod = exchange_of(one(framework="MXNet 1.6.0", sync="horovod"))
     assert (horovod.options["bucket_bytes"], horovod.cycle_s) == (64 * 2**20, 5e-3)
-    synchronised = exchange_of(one(network="efficientnet_v2_s", sync="horovod"))
-    assert (synchronised.options["batch_norm"], synchronised.cycle_s) == ("sync", 1e-3)
+    synchronized = exchange_of(one(network="efficientnet_v2_s", sync="horovod"))
+    assert (synchronized.options["batch_norm"], synchronized.cycle_s) == ("sync", 1e-3)
     assert exchange_of(one(sync="parameter server")).options["synchronisation"] == "server"
     first = exchange_of(one(sync="replicated, nccl"))
     assert first.options["overlap"] is Overlap.NONE

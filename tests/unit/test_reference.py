@@ -165,7 +165,7 @@ def test_micro_batches_have_their_own_statistics_and_one_gradient(batch: int) ->
 
 
 def test_blocks_have_their_own_statistics() -> None:
-    """Four blocks, one of them empty, one of a single sample: each as a normalisation of its own,
+    """Four blocks, one of them empty, one of a single sample: each as a normalization of its own,
     weights in common.
     """
     network = residual()
@@ -187,7 +187,7 @@ def test_blocks_have_their_own_statistics() -> None:
     assert np.array_equal(reference.running["stem_bn"][3], [np.zeros(4), np.ones(4)])
 
 
-def test_a_normalised_single_value_is_beta() -> None:
+def test_a_normalized_single_value_is_beta() -> None:
     network = Chain("single", (4,)).add(BatchNorm, "bn").add(Linear, "fc",
                                                              out_features=2).add(
         SoftmaxCrossEntropy, "loss").build()

@@ -27,7 +27,7 @@ from hpcpar.schema import (
 )
 
 
-class Colour(str, Enum):
+class Color(str, Enum):
     """An enumeration."""
 
     RED = "red"
@@ -51,7 +51,7 @@ class Entry:
     """A table in a table."""
 
     n: Extent = 1
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
     line: Line = ""
     word: Word = "a"
 
@@ -74,10 +74,10 @@ class Whole:
 
 
 def test_valid_data_become_the_type() -> None:
-    data = {"entries": {"x": {"n": 2, "colour": "blue"}}, "shape": [1, 2], "seconds": 3,
+    data = {"entries": {"x": {"n": 2, "color": "blue"}}, "shape": [1, 2], "seconds": 3,
             "free": {"a": [1.5, None]}, "some": {"a": 1, "b": 2}, "named": {"kind": "small"}}
     assert convert(data, Whole, "f", "r") == Whole(
-        {"x": Entry(2, Colour.BLUE)}, (1, 2), 3.0, False, {"a": [1.5, None]}, Open(1),
+        {"x": Entry(2, Color.BLUE)}, (1, 2), 3.0, False, {"a": [1.5, None]}, Open(1),
         Named(kind="small"))
 
 
@@ -102,12 +102,12 @@ NAN, INF = float("nan"), float("inf")
     ({"entries": {"a": {"n": 1.5}}},
      "f, 'entries', 'a', 'n': expected a whole number, found 1.5; r"),
     ({"entries": {"a\nb": {"zz\n": 7}}},
-     "f, 'entries', 'a\\nb': unknown field 'zz\\n' (known: colour, line, n, word)"),
+     "f, 'entries', 'a\\nb': unknown field 'zz\\n' (known: color, line, n, word)"),
     ({"entries": {"a": {"n": 7}}}, "f, 'entries', 'a': no entry has n = 7; give another"),
     ({"entries": {"a": {"m": 7}}},
-     "f, 'entries', 'a': unknown field 'm' (known: colour, line, n, word)"),
-    ({"entries": {"a": {"colour": "green"}}},
-     "f, 'entries', 'a', 'colour': expected one of red, blue, found 'green'; r"),
+     "f, 'entries', 'a': unknown field 'm' (known: color, line, n, word)"),
+    ({"entries": {"a": {"color": "green"}}},
+     "f, 'entries', 'a', 'color': expected one of red, blue, found 'green'; r"),
     ({"entries": {"a": {"line": "b\n"}}},
      "f, 'entries', 'a', 'line': expected a text of one line, found 'b\\n'; r"),
     ({"entries": {"a": {"line": "b\x1b[2J"}}},

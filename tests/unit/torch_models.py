@@ -72,7 +72,7 @@ def residual() -> Network:
 
 
 class Branches(nn.Module):
-    """An inception block: four branches, one with average pooling, and a normalisation across
+    """An inception block: four branches, one with average pooling, and a normalization across
     channels.
     """
 

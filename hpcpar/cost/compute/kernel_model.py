@@ -231,7 +231,7 @@ def _tiled(model: KernelModel | TensorCores, units: int, lanes: Floats, p: Produ
 
 
 def kernel_s(device: Device, work: Work) -> Floats:
-    """Seconds of a compute step on a device of the catalogue.
+    """Seconds of a compute step on a device of the catalog.
 
     Raises
     ------

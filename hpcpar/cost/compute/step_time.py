@@ -25,7 +25,7 @@ def slowest(device: Device, ranks: int) -> float:
 
     Every iteration waits for the slowest device. Speeds are normally distributed, and Blom's
     formula approximates their extreme. Rates fitted to or measured on a machine (devices that are
-    not in the catalogue) already include it.
+    not in the catalog) already include it.
     """
     if not device.multiprocessors:
         return 1.0
@@ -42,7 +42,7 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
-    """Seconds without measured factors; devices of the catalogue use the model of kernels."""
+    """Seconds without measured factors; devices of the catalog use the model of kernels."""
     busy = kernel_s(device, work) if device.multiprocessors else _roofline_s(device, work)
     return np.where(np.equal(work.flops, 0) & np.equal(work.bytes, 0), 0.0, busy)
 

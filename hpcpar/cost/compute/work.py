@@ -22,7 +22,7 @@ from hpcpar.plan.axis import Axis, tabulate
 from hpcpar.plan.config import Floats, Ints, Names, Numbers
 from hpcpar.plan.layout import Layout, computed, owned, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
@@ -169,7 +169,7 @@ class Workload:
     def _update(self, layer: Layer) -> Work:
         """The optimizer's update of a layer's weights."""
         plan, config = self.plan, self.plan.configs[layer.name]
-        if plan.synchronisation is Synchronisation.SHARDED:
+        if plan.synchronisation is Synchronization.SHARDED:
             count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)

@@ -26,7 +26,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import needed
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
@@ -59,7 +59,7 @@ def memory_lower_bound(network: Network, plan: Plan, *, training: bool = True) -
     again; all are alive when a backward pass starts.
     """
     boxes, samples = OfRank(int(plan.ranks) - 1), plan.samples_of_a_pass
-    updates = plan.synchronisation is not Synchronisation.SERVER
+    updates = plan.synchronisation is not Synchronization.SERVER
     weights = sum((weights_memory(network, plan, layer, boxes, training, updates)
                    for layer in network.weighted), NOTHING)
     if not training or plan.recompute or plan.fc_passes > 1:

@@ -15,7 +15,7 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, computed, owned, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
@@ -123,7 +123,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
         values = values + 2 * boxes.extents(layout)[0]
     state: Ints = 0
     if training and updates and layer.learns:
-        sharded = (plan.synchronisation is Synchronisation.SHARDED
+        sharded = (plan.synchronisation is Synchronization.SHARDED
                    and not sums_known(plan, layer))
         updated = boxes.items(shards(network, layer, config)) if sharded else count
         state = len(OPTIMIZERS[plan.optimizer].state) * updated

@@ -13,7 +13,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.axis import intervals
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, parameters, shards
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.memory_plan.passes import micro_batches_in_flight
 
@@ -71,7 +71,7 @@ def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
     """Layouts of the weights that ranks hold, and of the shards that they update."""
     config = plan.configs[layer.name]
     layouts = [parameters(network, layer, config)]
-    if plan.synchronisation is Synchronisation.SHARDED:
+    if plan.synchronisation is Synchronization.SHARDED:
         layouts.append(shards(network, layer, config))
     return layouts
 

@@ -117,7 +117,7 @@ def axis_halo(own: Axis, need: Axis, parts: int) -> IntArray:
 
 
 @dataclass
-class NeighbourSums:
+class NeighborSums:
     """Traffic of a part with all of its neighbors."""
 
     seconds: Floats = 0.0
@@ -130,14 +130,14 @@ def halo(step: Move, network_model: NetworkModel, ranks: int) -> PointToPoint:
     back = step.pattern.adds
     own, need = (step.destination, step.source) if back else (step.source, step.destination)
     movement = halo_of(own, need)
-    received, sent, level = neighbours(movement, step.item_bytes, network_model, ranks)
+    received, sent, level = neighbors(movement, step.item_bytes, network_model, ranks)
     if back:
         received, sent = sent, received
     seconds = halo_s(received, sent, level, step.item_bytes, network_model, back)
     return PointToPoint(seconds, sent.messages, sent.items, movement.through_items, level)
 
 
-def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes: Ints,
+def halo_s(received: NeighborSums, sent: NeighborSums, level: Ints, item_bytes: Ints,
            network_model: NetworkModel, back: bool) -> Floats:
     """Seconds of the busiest part, including packing and unpacking (adding in an adjoint)."""
     machine = network_model.machine
@@ -149,13 +149,13 @@ def halo_s(received: NeighbourSums, sent: NeighbourSums, level: Ints, item_bytes
     return seconds * network_model.factor(level, Kind.HALO, "direct", most_bytes)
 
 
-def neighbours(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
-               ranks: int) -> tuple[NeighbourSums, NeighbourSums, Ints]:
+def neighbors(halo: Halo, item_bytes: Ints, network_model: NetworkModel,
+               ranks: int) -> tuple[NeighborSums, NeighborSums, Ints]:
     """Traffic of the busiest receiver and of the busiest sender, and the level that they cross.
 
     Each combination of sides (below, above or neither along every axis) is one neighbor.
     """
-    received, sent = NeighbourSums(), NeighbourSums()
+    received, sent = NeighborSums(), NeighborSums()
     for sides in itertools.product((KEPT, BELOW, ABOVE), repeat=len(halo.mesh_axes)):
         crossing = [(side, mesh_axis) for side, mesh_axis in zip(sides, halo.mesh_axes, strict=True)
                     if side]

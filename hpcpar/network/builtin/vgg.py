@@ -22,7 +22,7 @@ def vgg16(shape: Shape, classes: int) -> Network:
 
     It has 138,357,544 parameters with 1000 classes and 224 x 224 images.
     """
-    return _vgg16("vgg16", shape, classes, normalised=False)
+    return _vgg16("vgg16", shape, classes, normalized=False)
 
 
 def vgg16_bn(shape: Shape, classes: int) -> Network:
@@ -30,15 +30,15 @@ def vgg16_bn(shape: Shape, classes: int) -> Network:
 
     It has 138,365,992 parameters with 1000 classes and 224 x 224 images.
     """
-    return _vgg16("vgg16_bn", shape, classes, normalised=True)
+    return _vgg16("vgg16_bn", shape, classes, normalized=True)
 
 
-def _vgg16(name: str, shape: Shape, classes: int, normalised: bool) -> Network:
+def _vgg16(name: str, shape: Shape, classes: int, normalized: bool) -> Network:
     net = Chain(name, shape)
     for stage, (depth, filters) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
         for i in range(1, depth + 1):
             net.add(Conv2d, f"conv{stage}_{i}", out_channels=filters, kernel=3, padding=1)
-            if normalised:
+            if normalized:
                 net.add(BatchNorm, f"bn{stage}_{i}")
             net.add(ReLU, f"relu{stage}_{i}")
         net.add(MaxPool2d, f"pool{stage}")

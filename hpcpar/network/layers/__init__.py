@@ -20,7 +20,7 @@ from hpcpar.network.layers.norm import (
     ChannelNorm,
     GroupNorm,
     LayerNorm,
-    Normalisation,
+    Normalization,
     SampleNorm,
 )
 from hpcpar.network.layers.pointwise import (
@@ -63,7 +63,7 @@ __all__ = ["AXES", "ELU", "GELU", "LRN", "Activation", "AdaptiveAvgPool", "Add",
            "DiceCrossEntropy", "Dropout", "Expand", "Flatten", "GlobalAvgPool", "GlobalMaxPool",
            "GroupNorm", "Input", "Layer", "LayerNorm", "LeakyReLU", "Linear",
            "LogisticCrossEntropy", "Loss", "MaxPool", "MaxPool1d", "MaxPool2d", "MaxPool3d",
-           "MeanSquaredError", "Mish", "Moves", "Multiply", "Normalisation", "Outputs", "PReLU",
+           "MeanSquaredError", "Mish", "Moves", "Multiply", "Normalization", "Outputs", "PReLU",
            "Pad", "Pair", "PassWork", "Pool", "ReLU", "Resampled", "SampleNorm", "Select", "Shape",
            "SiLU", "Sigmoid", "SoftmaxCrossEntropy", "Tanh", "Unflatten", "Upsample", "Windowed",
            "axes_of", "image_of"]

@@ -119,7 +119,7 @@ class Layer:
     #: Bytes kept per sum: forward, backward, mean, deviation.
     sums_bytes: ClassVar[int] = 24
     #: Family of kernels with similar speed, for layers without matrix products: "activation",
-    #: "normalisation", "pooling", "lrn" or "other".
+    #: "normalization", "pooling", "lrn" or "other".
     kernel_family: ClassVar[str] = "other"
     #: True if the result depends on random numbers, which the sample's place in the batch selects.
     random: ClassVar[bool] = False

@@ -51,7 +51,7 @@ class LRN(Layer):
 
 
 @dataclass(frozen=True)
-class Normalisation(Layer):
+class Normalization(Layer):
     """Base class of layers that compute (x - mean) / sqrt(variance + eps) * weight + bias.
 
     Given the statistics, these layers are elementwise; ranks reduce the statistics.
@@ -64,7 +64,7 @@ class Normalisation(Layer):
 
     eps: NotNegative = 1e-5
     affine: bool = True
-    kernel_family: ClassVar[str] = "normalisation"
+    kernel_family: ClassVar[str] = "normalization"
     elementwise: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     lends_output: ClassVar[bool] = True
@@ -93,7 +93,7 @@ class Normalisation(Layer):
 
 
 @dataclass(frozen=True)
-class BatchNorm(Normalisation):
+class BatchNorm(Normalization):
     """Batch normalization: statistics of each channel over samples and pixels.
 
     Weight and bias have the shape ``(C,)``.
@@ -114,7 +114,7 @@ class BatchNorm(Normalisation):
 
 
 @dataclass(frozen=True)
-class GroupNorm(Normalisation):
+class GroupNorm(Normalization):
     """Group normalization: statistics of each sample over pixels and a group of channels.
 
     Weight and bias have the shape ``(C,)``. In instance normalization each channel is a group.
@@ -140,7 +140,7 @@ class GroupNorm(Normalisation):
 
 
 @dataclass(frozen=True)
-class LayerNorm(Normalisation):
+class LayerNorm(Normalization):
     """Layer normalization: statistics of each whole sample.
 
     Weight and bias have the shape of a sample.
@@ -155,7 +155,7 @@ class LayerNorm(Normalisation):
 
 
 @dataclass(frozen=True)
-class ChannelNorm(Normalisation):
+class ChannelNorm(Normalization):
     """Layer normalization over the channels of each pixel, as in ConvNeXt.
 
     Weight and bias have the shape ``(C,)``. Each output channel needs all input channels.

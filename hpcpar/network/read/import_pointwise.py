@@ -282,7 +282,7 @@ def _affine_weights(imp: Importer, node: Node) -> bool:
     return True
 
 
-def _normalisation(imp: Importer, node: Node, kind: type[Layer], **options: float) -> str:
+def _normalization(imp: Importer, node: Node, kind: type[Layer], **options: float) -> str:
     return imp.add(kind, node, (), "", eps=node.number("epsilon", 1e-5),
                    affine=_affine_weights(imp, node), **options)
 
@@ -291,7 +291,7 @@ def batch_norm(imp: Importer, node: Node) -> str:
     """BatchNormalization."""
     # ONNX's momentum weights the old mean; PyTorch's, like this package's, weights the new batch
     momentum = round(1 - node.number("momentum", 0.9), 6)
-    return _normalisation(imp, node, BatchNorm, momentum=momentum)
+    return _normalization(imp, node, BatchNorm, momentum=momentum)
 
 
 def group_norm(imp: Importer, node: Node) -> str:
@@ -303,7 +303,7 @@ def group_norm(imp: Importer, node: Node) -> str:
     if scale is not None and scale.origins and math.prod(scale.dims) != channels:
         raise node.error(f"has {math.prod(scale.dims)} scales for {channels} channels; export it "
                          "with one per channel (opset 21)")
-    return _normalisation(imp, node, GroupNorm, groups=groups)
+    return _normalization(imp, node, GroupNorm, groups=groups)
 
 
 def layer_norm(imp: Importer, node: Node) -> str | TensorView:
@@ -314,10 +314,10 @@ def layer_norm(imp: Importer, node: Node) -> str | TensorView:
     if apart and apart.last_axis(whole) and axis in (-1, apart.index.ndim - 1):
         inner = f"{node.outputs[0]}@"
         base = replace(node, inputs=(apart.tensor, *node.inputs[1:]))
-        imp.layer_names[inner] = _normalisation(imp, base, ChannelNorm)
+        imp.layer_names[inner] = _normalization(imp, base, ChannelNorm)
         return TensorView(inner, apart.index, node)
     x, axis = imp.sample_shape(node), imp.axis(node, axis)
     if axis != 1 or (scale is not None and image_of(scale.dims) != x):
         raise node.error(f"supports only whole samples {shape_text(x)}; normalize those, or use a "
                          "group normalization")
-    return _normalisation(imp, node, LayerNorm)
+    return _normalization(imp, node, LayerNorm)

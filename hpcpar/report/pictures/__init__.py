@@ -12,7 +12,7 @@ from hpcpar.schedule.steps import Phase
 
 _OKABE_ITO = ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#E69F00", "#56B4E9")
 #: Color-blind safe colors of the phases.
-COLOURS = dict(zip((phase.value for phase in Phase), _OKABE_ITO, strict=True))
+COLORS = dict(zip((phase.value for phase in Phase), _OKABE_ITO, strict=True))
 
 
 def pyplot() -> Any:

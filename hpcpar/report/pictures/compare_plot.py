@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.report.pictures import COLOURS, finish, pyplot
+from hpcpar.report.pictures import COLORS, finish, pyplot
 from hpcpar.report.rows import BUBBLE, PARTS, Row, Split, Times, whole
 from hpcpar.report.tables import percent
 from hpcpar.report.tables.compare_table import signed
 
 #: Side of a comparison -> its field in `Times`, and the color of layers.
 _SIDES = {"predicted": ("predicted_s", "#9BC3E6"), "measured": ("measured_s", "#0072B2")}
-_PHASES = COLOURS | {BUBBLE: "#BBBBBB"}
+_PHASES = COLORS | {BUBBLE: "#BBBBBB"}
 #: Parts in words.
 _NAMES = {"compute": "compute", "communication": "exposed communication",
           "waiting": "waiting for ranks"}
@@ -77,8 +77,8 @@ def _phases(axes: Any, rows: Sequence[Row]) -> None:
 def _legend(axes: Any, plt: Any, rows: Sequence[Row]) -> None:
     used = {phase for row in rows for phase, parts in row.phases.items()
             if whole(parts).measured_s > 0 or whole(parts).predicted_s > 0}
-    entries = {phase: plt.Rectangle((0, 0), 1, 1, color=colour)
-               for phase, colour in _PHASES.items() if phase in used}
+    entries = {phase: plt.Rectangle((0, 0), 1, 1, color=color)
+               for phase, color in _PHASES.items() if phase in used}
     entries |= {_NAMES[part]: plt.Rectangle((0, 0), 1, 1, facecolor="#BBBBBB", edgecolor="white",
                                             hatch=hatch)
                 for part, hatch in _HATCHES.items() if _occurs(rows, part)}
@@ -128,14 +128,14 @@ def _layers(axes: Any, row: Row) -> None:
     """Draws predicted and measured bars per layer, with quartiles at each measured part's end."""
     names, top = _longest(row.layers), 0.0
     at = np.arange(len(names))
-    for shift, (side, (_, colour)) in zip((-0.2, 0.2), _SIDES.items(), strict=True):
+    for shift, (side, (_, color)) in zip((-0.2, 0.2), _SIDES.items(), strict=True):
         bottom: NDArray[np.float64] = np.zeros(len(names))
         for part, aside in zip(PARTS, (-0.08, 0.0, 0.08), strict=True):
             times = [row.layers[name][part] for name in names]
             values = np.array([_ms(t, side) for t in times])
             some = values > 0  # an empty bar would still show its edge
             if some.any() or part == "compute":
-                style = {"color": colour, "hatch": _HATCHES.get(part)} | _EDGES.get(part, {})
+                style = {"color": color, "hatch": _HATCHES.get(part)} | _EDGES.get(part, {})
                 axes.bar((at + shift)[some], values[some], 0.38, bottom=bottom[some],
                          label=f"{side}, {_NAMES[part]}", **style)
             if side == "measured":

@@ -24,11 +24,11 @@ def plot(report: SimulationReport, path: str | None = None) -> Any:
     each = report.played
     order = np.argsort(each.compute_s, kind="stable")
     below = np.zeros(len(order))
-    for (name, colour), seconds in zip(
+    for (name, color), seconds in zip(
             _PARTS, (each.compute_s, each.exposed_s, each.waiting_s), strict=True):
         upto = below + 1e3 * seconds[order]
         right.fill_between(np.arange(len(order) + 1), np.append(below, below[-1]),
-                           np.append(upto, upto[-1]), step="post", color=colour, label=name,
+                           np.append(upto, upto[-1]), step="post", color=color, label=name,
                            linewidth=0)
         below = upto
     right.set(xlabel="ranks, by their computing", ylabel="time (ms)", xlim=(0, len(order)))

@@ -10,7 +10,7 @@ from hpcpar.report.pictures.prediction_bars import PARTS, fill_bar
 from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 
 #: Colors (Okabe and Ito) and markers of strategies, in order.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 #: Picture -> heading.
 PICTURES = {"time": "Time of an iteration", "efficiency": "Parallel efficiency",
@@ -25,7 +25,7 @@ _ASIDE = 0.024
 
 def _styles(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
     """Color and marker of every strategy."""
-    return {strategy: {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+    return {strategy: {"color": _COLORS[i % len(_COLORS)], "marker": _MARKERS[i % len(_MARKERS)]}
             for i, strategy in enumerate(dict.fromkeys(p.strategy for p in points))}
 
 
@@ -77,16 +77,16 @@ def draw_ranks_axis(axes: Any, points: Sequence[Point]) -> None:
 
 def _legend(plt: Any, axes: Any, points: Sequence[Point]) -> None:
     """Explains colors, markers, lines and points."""
-    grey = "#777777"
+    gray = "#777777"
     keys = {strategy: plt.Line2D([], [], **style, linewidth=1.6, markersize=6)
             for strategy, style in _styles(points).items()}
-    keys["line: predicted"] = plt.Line2D([], [], color=grey, linewidth=1.6)
+    keys["line: predicted"] = plt.Line2D([], [], color=gray, linewidth=1.6)
     if any(p.simulated for p in points):
-        keys["hollow point: simulated"] = plt.Line2D([], [], color=grey, marker="o", markersize=6,
+        keys["hollow point: simulated"] = plt.Line2D([], [], color=gray, marker="o", markersize=6,
                                                      markerfacecolor="white", linestyle="")
     if any(p.measured for p in points):
         keys["point: measured; bar: 10th\nto 90th percentile of iterations"] = axes.errorbar(
-            [], [], yerr=[], fmt="o", color=grey, markersize=6, capsize=2.5, elinewidth=1)
+            [], [], yerr=[], fmt="o", color=gray, markersize=6, capsize=2.5, elinewidth=1)
     ideal = [line for line in axes.lines if line.get_linestyle() == "--"]
     if ideal:
         keys["ideal"] = ideal[0]

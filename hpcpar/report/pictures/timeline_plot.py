@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.report.pictures import COLOURS, finish, pyplot
+from hpcpar.report.pictures import COLORS, finish, pyplot
 from hpcpar.report.traces.perfetto import Stream, by_stream, gaps, streams, title
 from hpcpar.simulation.price_plan import Prediction
 
@@ -39,9 +39,9 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
     phases: set[str] = set()
     for (stream, phase), spans in bars.items():
         in_ms = [(1e3 * start, 1e3 * (end - start)) for start, end in spans if end > start]
-        colour = {"facecolors": COLOURS.get(phase, _OTHER), "linewidth": 0}
+        color = {"facecolors": COLORS.get(phase, _OTHER), "linewidth": 0}
         if in_ms:
-            style = _WAITING if phase == _WAITS else colour
+            style = _WAITING if phase == _WAITS else color
             axes.broken_barh(in_ms, (low[stream], _HEIGHT), **style)
             phases.add(phase)
     axes.set_yticks(range(len(rows)), list(rows.values())[::-1], fontsize=8)
@@ -57,8 +57,8 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
 
 
 def _legend(figure: Any, plt: Any, phases: set[str]) -> None:
-    used = [phase for phase in COLOURS if phase in phases] + sorted(phases - set(COLOURS))
-    entries = [plt.Rectangle((0, 0), 1, 1, color=COLOURS.get(phase, _OTHER)) for phase in used]
+    used = [phase for phase in COLORS if phase in phases] + sorted(phases - set(COLORS))
+    entries = [plt.Rectangle((0, 0), 1, 1, color=COLORS.get(phase, _OTHER)) for phase in used]
     entries.append(plt.Rectangle((0, 0), 1, 1, **_WAITING))
     figure.legend(entries, [*used, _WAITS], loc="outside lower center",
                   ncols=len(entries), fontsize=8, frameon=False)

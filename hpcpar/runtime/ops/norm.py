@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import LRN, BatchNorm, ChannelNorm, Normalisation
+from hpcpar.network.layers import LRN, BatchNorm, ChannelNorm, Normalization
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
@@ -35,12 +35,12 @@ class LRNOp(Operator):
                                   a.alpha, a.beta, self.dx)
 
 
-class NormalisationOp(Operator):
+class NormalizationOp(Operator):
     """Base class of normalizations by mean and variance."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
-        assert isinstance(ctx.layer, Normalisation)
+        assert isinstance(ctx.layer, Normalization)
         self.affine, self.eps = ctx.layer.affine, ctx.layer.eps
 
     def _weights(self) -> tuple[Array, Array]:
@@ -56,7 +56,7 @@ class NormalisationOp(Operator):
 
 
 @operator(BatchNorm)
-class BatchNormOp(NormalisationOp):
+class BatchNormOp(NormalizationOp):
     """Batch normalization with synchronized statistics of the whole batch, or with the local
     statistics of this rank's block (`ctx.local_statistics`).
 
@@ -124,7 +124,7 @@ class BatchNormOp(NormalisationOp):
 
 
 @operator(ChannelNorm)
-class ChannelNormOp(NormalisationOp):
+class ChannelNormOp(NormalizationOp):
     """Normalization across the channels of each pixel. Where channels are cut, a rank reads all of
     them, and its input gradients are partial sums.
     """
@@ -136,9 +136,9 @@ class ChannelNormOp(NormalisationOp):
 
     def _normal(self, x: Array) -> tuple[Array, Array]:
         """A normalized sample [all channels, ...], and 1 / deviation at each pixel."""
-        centred = x - x.mean(axis=0)
-        inv_std = 1 / self.backend.xp.sqrt((centred * centred).mean(axis=0) + self.eps)
-        return centred * inv_std, inv_std
+        centered = x - x.mean(axis=0)
+        inv_std = 1 / self.backend.xp.sqrt((centered * centered).mean(axis=0) + self.eps)
+        return centered * inv_std, inv_std
 
     def _rows(self) -> tuple[Array, Array]:
         """Weight and bias, shaped to broadcast along a sample."""

@@ -11,7 +11,7 @@ from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import GroupNorm, LayerNorm
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context
-from hpcpar.runtime.ops.norm import NormalisationOp
+from hpcpar.runtime.ops.norm import NormalizationOp
 from hpcpar.runtime.ops.registry import operator
 
 #: Items per chunk of samples in layer normalization's weight gradient.
@@ -19,7 +19,7 @@ _CHUNK_ITEMS = 1 << 16
 
 
 @operator(GroupNorm)
-class GroupNormOp(NormalisationOp):
+class GroupNormOp(NormalizationOp):
     """Group normalization: the kernels of batch normalization on every sample's channels, each with
     the mean and variance of its group.
 

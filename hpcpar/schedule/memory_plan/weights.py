@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import Plan, Synchronisation
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.steps import Schedule
 
 
@@ -28,7 +28,7 @@ def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
     roles = {layer.name: WeightRole(False, trains and layer.learns) for layer in network.stateful}
     for step in schedule.comms if schedule is not None else ():
         updates = trains
-        if step.covers and plan.synchronisation is Synchronisation.SERVER:
+        if step.covers and plan.synchronisation is Synchronization.SERVER:
             assert step.group is not None
             holds = step.source.holds(rank)
             updates = holds and step.group.members(rank)[step.root] == rank

@@ -110,7 +110,7 @@ def test_synchronisation_and_optimizer(capsys: pytest.CaptureFixture[str]) -> No
         held["momentum"]["optimizer_bytes"], rel=0.01)
 
 
-def test_batch_normalisation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_batch_normalization(capsys: pytest.CaptureFixture[str]) -> None:
     whole, local = document(capsys, *RESIDUAL), document(capsys, *RESIDUAL, "--batch-norm", "local")
     assert (local["communication_s"] < whole["communication_s"]
             and local["compute_s"] <= whole["compute_s"])

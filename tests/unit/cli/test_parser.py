@@ -1,4 +1,4 @@
-"""Help in sections, hints for misspelt options, completion by a shell."""
+"""Help in sections, hints for misspelled options, completion by a shell."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_hints_know_every_option(command: str) -> None:
-    """The hints read the help: no option is taken as misspelt."""
+    """The hints read the help: no option is taken as misspelled."""
     _, parser = parsers(command)
     parser.check_options(["--help"], lambda option: "")
     usage = re.findall(r"(?<=[\[ |])--[\w-]+", parser.format_usage())

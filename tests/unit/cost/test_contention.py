@@ -207,7 +207,7 @@ def test_halos_between_nodes_cross_their_links() -> None:
     alone, shared = (next(s for s in p.steps if s.label == "conv2.forward.halo")
                      for p in (one, four))
     rows = 4 * 2 * 32 * 6 * 64  # bytes: 2 rows of 32, 6 channels, 64 samples
-    # the part at a node's end has a neighbour in the node and one outside; rows are packed and
+    # the part at a node's end has a neighbor in the node and one outside; rows are packed and
     # unpacked
     assert alone.seconds == pytest.approx(NODE.message_s(rows) + RACK.message_s(rows) + 4 * rows
                                           * ABCI.copy_s_per_byte, rel=1e-12)

@@ -133,7 +133,7 @@ def test_micro_batches_of_two_sizes(name: str) -> None:
 @pytest.mark.parametrize(("name", "setting"),
                          [(name, SETTINGS[i % 3]) for i, name in enumerate(NAMES)], ids=NAMES)
 def test_resnet50(name: str, setting: Setting) -> None:
-    """A graph with sums of several layers, and batch normalisation."""
+    """A graph with sums of several layers, and batch normalization."""
     check(RESNET, name, MIDDLE, setting)
 
 

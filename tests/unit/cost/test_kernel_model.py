@@ -14,7 +14,7 @@ from hpcpar.cost.compute.kernel_model import kernel_s, product_of
 from hpcpar.cost.compute.step_time import slowest
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.errors import InputError
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device
 from hpcpar.network.builder import Graph
 from hpcpar.network.builtin import built_in
@@ -24,7 +24,7 @@ from hpcpar.plan.plan import make_plan
 from hpcpar.schedule.steps import Op
 from hpcpar.simulation.price_plan import price
 
-V100 = Device(**catalogue.figures("V100-SXM2-16GB", "here"))  # type: ignore[arg-type]
+V100 = Device(**catalog.figures("V100-SXM2-16GB", "here"))  # type: ignore[arg-type]
 
 
 def work(batch: int = 32, op: Op = Op.FORWARD, channels: int = 64, size: int = 28,
@@ -88,7 +88,7 @@ def test_doubles_take_longer_and_families_agree_with_single_cases() -> None:
 
 
 def test_tensor_cores_speed_up_only_large_products() -> None:
-    a100 = Device(**catalogue.figures("A100-SXM-80GB", "here"))  # type: ignore[arg-type]
+    a100 = Device(**catalog.figures("A100-SXM-80GB", "here"))  # type: ignore[arg-type]
 
     def gain(precision: str, device: Device = a100, **options: Any) -> float:
         single = work(**options)

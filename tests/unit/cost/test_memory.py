@@ -259,7 +259,7 @@ def memory_of(strategy: str, ranks: int, spec: NetworkSpec = LENET, training: bo
 
 
 def test_strategies_divide_weights_activations_and_optimizer_state() -> None:
-    """Weights by channel parts, activations by sample parts, the optimiser's state by all ranks
+    """Weights by channel parts, activations by sample parts, the optimizer's state by all ranks
     where it is sharded.
     """
     weights = 4 * NETWORKS["lenet5"].parameters

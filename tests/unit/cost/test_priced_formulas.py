@@ -177,7 +177,7 @@ def test_df(p1: int, p2: int) -> None:
 
 
 def halo_difference(samples: float, sides: int) -> tuple[float, float]:
-    """(what Eq 10 counts, what the schedule does): the schedule has `sides` neighbours, returns
+    """(what Eq 10 counts, what the schedule does): the schedule has `sides` neighbors, returns
     rows of x, and none to the images.
     """
     table = schedule = 0.0
@@ -192,7 +192,7 @@ def halo_difference(samples: float, sides: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("p1", "p2"), [(1, 2), (1, 4), (1, 6), (2, 2), (4, 3), (3, 4)])
 def test_spatial_and_ds(p1: int, p2: int) -> None:
-    """With two parts each has one neighbour; Eq 10 prices one between two."""
+    """With two parts each has one neighbor; Eq 10 prices one between two."""
     p = p1 * p2
     found = priced("spatial" if p1 == 1 else f"ds:{p1}x{p2}", p)
     table = paradl.table3_ds(costs(False), JOB, p1, (p2, 1), LINK)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hpcpar.cost.trust import FEW_SAMPLES, ResidualClass, Residuals, published, traits
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.machine.sheet_rate import peak_warning, sheets_of_rate
 from hpcpar.network.builtin import built_in
@@ -92,9 +92,9 @@ def test_the_narrowest_class_counts() -> None:
     assert runs.of("sheet", {"samples": "few", "network": "volumes"}).rows == 20
 
 
-def test_the_package_names_devices_of_the_catalogue() -> None:
+def test_the_package_names_devices_of_the_catalog() -> None:
     runs = published()
-    assert {*runs.devices, *runs.others} < set(catalogue.names())
+    assert {*runs.devices, *runs.others} < set(catalog.names())
     assert not {*runs.devices} & {*runs.others}
     assert all(each.rows >= 20 and each.low < each.median < each.high for each in runs.classes)
 

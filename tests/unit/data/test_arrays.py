@@ -62,7 +62,7 @@ def test_a_npz_file_holds_both(tmp_path: Path, names: tuple[str, str]) -> None:
 
 
 def test_medmnist_keeps_its_held_out_part(tmp_path: Path) -> None:
-    """Grey [N, H, W], labels [N, 1], three parts, of which val is the one held out."""
+    """Gray [N, H, W], labels [N, 1], three parts, of which val is the one held out."""
     parts = {"train": slice(0, 6), "val": slice(6, 8), "test": slice(8, 10)}
     path = packed(tmp_path, **{
         f"{part}_{kind}": of[some] for part, some in parts.items()
@@ -132,7 +132,7 @@ def test_faults_in_the_held_out_part_name_it(tmp_path: Path, changes: dict[str, 
 
 # -- images ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["int16", "uint16", ">i2", ">u2"])
-def test_16_bits_are_kept_and_normalised_when_read(tmp_path: Path, kind: str,
+def test_16_bits_are_kept_and_normalized_when_read(tmp_path: Path, kind: str,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "BLOCK_BYTES", 300)
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
@@ -147,7 +147,7 @@ def test_16_bits_are_kept_and_normalised_when_read(tmp_path: Path, kind: str,
     with Loader(path, ((0, N), (0, 1), (2, 5), (0, 5)), (0, N), N, shuffle=False) as loader:
         found, _ = loader.batch(0, 0)
         out = np.empty(found.shape, "f4")
-        NumpyBackend().normalise(found, loader.mean, loader.scale, out)
+        NumpyBackend().normalize(found, loader.mean, loader.scale, out)
     assert found.dtype == kept.dtype
     want = (images[:, :1, 2:5].astype(float) - mean[0]) / std
     assert np.allclose(out, want, rtol=1e-5, atol=1e-5)

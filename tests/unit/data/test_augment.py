@@ -95,7 +95,7 @@ def test_parts_make_the_crop(path: str, h: int, w: int, n: int, c: int, epoch: i
 
 
 @pytest.mark.parametrize("split", ["test", "all"])
-def test_evaluation_takes_the_centre(split: str, path: str) -> None:
+def test_evaluation_takes_the_center(split: str, path: str) -> None:
     with h5py.File(path) as f:
         stored = f["test_images" if split == "test" else "images"][...]
     with Loader(path, whole(4), (0, 4), 4, split=split, shape=SHAPE,

@@ -71,9 +71,9 @@ def test_synthetic_is_reproducible_and_learnable(tmp_path: Path) -> None:
     with h5py.File(a) as f, h5py.File(b) as g:
         assert np.array_equal(f["images"], g["images"]) and np.array_equal(f["labels"], g["labels"])
         x, y = f["images"][...].astype(float), f["labels"][...]
-        centres = np.stack([x[y == k].mean(0) for k in range(4)])
+        centers = np.stack([x[y == k].mean(0) for k in range(4)])
         test = f["test_images"][...].astype(float)
-        nearest = ((test[:, None] - centres) ** 2).sum((2, 3, 4)).argmin(1)
+        nearest = ((test[:, None] - centers) ** 2).sum((2, 3, 4)).argmin(1)
         assert (nearest == f["test_labels"][...]).mean() > 0.95
         normal = (x - f.attrs["mean"]) * f.attrs["scale"]
         assert abs(normal.mean()) < 0.2 and abs(normal.std() - 1) < 0.1

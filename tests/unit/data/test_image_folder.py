@@ -107,21 +107,21 @@ def stored(tmp_path: Path, channels: int = 3) -> np.ndarray:
     return np.asarray(read(tmp_path / "a.h5", "images")[0][0])
 
 
-def test_every_kind_of_image_becomes_colours_or_grey(tmp_path: Path) -> None:
+def test_every_kind_of_image_becomes_colors_or_gray(tmp_path: Path) -> None:
     pixels, place = gradient(10, 10), tmp_path / "in" / "a" / "x.png"
-    colours = pixels.transpose(2, 0, 1)
+    colors = pixels.transpose(2, 0, 1)
     save(place, pixels)
-    assert np.array_equal(stored(tmp_path), colours)
-    grey = stored(tmp_path, 1)
-    assert grey.shape == (1, 10, 10) and 0 < grey.min() < grey.max()
+    assert np.array_equal(stored(tmp_path), colors)
+    gray = stored(tmp_path, 1)
+    assert gray.shape == (1, 10, 10) and 0 < gray.min() < gray.max()
     alpha = np.dstack([pixels, np.arange(100, dtype=np.uint8).reshape(10, 10)])
     save(place, alpha)
-    assert np.array_equal(stored(tmp_path), colours)
+    assert np.array_equal(stored(tmp_path), colors)
     save(place, pixels[..., 0])
     assert np.array_equal(stored(tmp_path), np.stack([pixels[..., 0]] * 3))
     palette = Image.fromarray(pixels).convert("P", palette=Image.Palette.ADAPTIVE)
     palette.save(place, transparency=bytes(range(200)))
-    assert np.abs(stored(tmp_path).astype(int) - colours).max() < 9
+    assert np.abs(stored(tmp_path).astype(int) - colors).max() < 9
     exif = Image.Exif()
     exif[0x0112] = 6  # held upright: to be turned clockwise by a quarter
     save(place, pixels, exif=exif)
@@ -152,7 +152,7 @@ def test_damaged_images_are_named_or_left_out(folder: Path, tmp_path: Path) -> N
 
 
 def png_of_16_bits(kind: int, channels: int) -> bytes:
-    """A PNG file of 4 x 4 pixels; Pillow writes none with colours of 16 bits."""
+    """A PNG file of 4 x 4 pixels; Pillow writes none with colors of 16 bits."""
     def chunk(name: bytes, content: bytes) -> bytes:
         return (struct.pack(">I", len(content)) + name + content
                 + struct.pack(">I", zlib.crc32(name + content)))
@@ -163,10 +163,10 @@ def png_of_16_bits(kind: int, channels: int) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "content"), [
-    ("grey.png", png_of_16_bits(0, 1)), ("colour.png", png_of_16_bits(2, 3)),
-    ("alpha.png", png_of_16_bits(6, 4)), ("grey-alpha.png", png_of_16_bits(4, 2)),
-    ("colour.ppm", b"P6 4 4 65535\n" + bytes(96)), ("text.ppm", b"P3 4 4 999\n" + b"7 " * 48),
-    ("two-bytes.ppm", b"P6 4 4 999\n" + bytes(96)), ("grey.pgm", b"P5 4 4 65535\n" + bytes(32)),
+    ("gray.png", png_of_16_bits(0, 1)), ("color.png", png_of_16_bits(2, 3)),
+    ("alpha.png", png_of_16_bits(6, 4)), ("gray-alpha.png", png_of_16_bits(4, 2)),
+    ("color.ppm", b"P6 4 4 65535\n" + bytes(96)), ("text.ppm", b"P3 4 4 999\n" + b"7 " * 48),
+    ("two-bytes.ppm", b"P6 4 4 999\n" + bytes(96)), ("gray.pgm", b"P5 4 4 65535\n" + bytes(32)),
 ])
 def test_16_bits_are_not_cut_to_8(folder: Path, tmp_path: Path, name: str,
                                   content: bytes) -> None:

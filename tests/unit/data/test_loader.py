@@ -78,10 +78,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make(tmp_path_factory.mktemp("data") / "d.h5")
 
 
-def normalised(loader: Loader, images: np.ndarray) -> np.ndarray:
+def normalized(loader: Loader, images: np.ndarray) -> np.ndarray:
     """The images as the network takes them."""
     out = np.empty(images.shape, loader.dtype)
-    NumpyBackend().normalise(images, loader.mean, loader.scale, out)
+    NumpyBackend().normalize(images, loader.mean, loader.scale, out)
     return out
 
 
@@ -121,7 +121,7 @@ def test_parts_make_the_batch(path: str, config: Config, batch: int, epoch: int,
         with Loader(path, box, box[0], batch, dtype, seed, split=split, shape=SHAPE,
                     classes=CLASSES) as loader:
             stored, y = loader.batch(epoch, index)
-            x = normalised(loader, stored)
+            x = normalized(loader, stored)
         assert stored.dtype == np.uint8 and x.dtype == dtype and y.dtype == np.int64
         assert x.shape == stored.shape == tuple(b - a for a, b in box)
         padded[tuple(slice(*b) for b in box)] = stored
@@ -169,7 +169,7 @@ def test_parts_of_volumes_and_targets(volumes: str, config: Config, batch: int, 
                     classes=OUTPUTS) as loader:
             index = loader.batches_per_epoch - 1
             stored, y = loader.batch(2, index)
-            x = normalised(loader, stored)
+            x = normalized(loader, stored)
             assert order is None or np.array_equal(loader.order(2), order)
             order = loader.order(2)
         assert x.dtype == y.dtype == np.float64
@@ -256,7 +256,7 @@ def test_an_epoch_has_every_sample_once_even_if_the_ranks_change(path: str) -> N
         for rank in range(ranks):
             rows = block(4, ranks, rank)
             with Loader(path, (rows, *whole(4)[1:]), rows, 4, np.float64, seed=7) as loader:
-                for image in normalised(loader, loader.batch(2, i)[0]):
+                for image in normalized(loader, loader.batch(2, i)[0]):
                     counts += [np.array_equal(image, each) for each in images]
     assert counts.tolist().count(1) == 20 and counts.tolist().count(0) == SAMPLES % 4
 

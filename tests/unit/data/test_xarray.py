@@ -36,7 +36,7 @@ def test_xarray_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="module", params=["nc", "zarr"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A real file with packed, transposed and labelled variables, and its content."""
+    """A real file with packed, transposed and labeled variables, and its content."""
     xarray = pytest.importorskip("xarray", reason="NetCDF and Zarr need the extra 'xarray'")
     pytest.importorskip("h5netcdf" if request.param == "nc" else "zarr",
                         reason="NetCDF and Zarr need the extra 'xarray'")

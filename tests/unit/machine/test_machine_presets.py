@@ -13,7 +13,7 @@ import pytest
 
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 
 #: Priced by one rate, fitted to what was measured.
 ONE_RATE = {"abci-v100", "cori-knl", "fugaku", "h100x8", "k20x8", "k80x16", "local", "p100x4x4"}
@@ -43,10 +43,10 @@ def test_devices_are_plausible(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_presets_use_devices_of_the_catalogue(name: str) -> None:
+def test_presets_use_devices_of_the_catalog(name: str) -> None:
     machine = files.load(name)
     assert bool(machine.device.multiprocessors) == (name in DATA_SHEETS)
-    assert machine.device.name in (catalogue.names() if name in DATA_SHEETS else [""])
+    assert machine.device.name in (catalog.names() if name in DATA_SHEETS else [""])
     if name in DATA_SHEETS:
         assert any("Missing in these sources" in line for line in files.sources(name))
 

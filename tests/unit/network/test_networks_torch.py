@@ -79,13 +79,13 @@ def alexnet(filters: tuple[int, ...], groups: int, padding: int) -> Any:
     )
 
 
-def vgg16(normalised: bool = False) -> Any:
+def vgg16(normalized: bool = False) -> Any:
     layers: list[Any] = []
     before = 3
     for width in (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0):
         if width:
             layers += [nn.Conv2d(before, width, 3, 1, 1),
-                       *([nn.BatchNorm2d(width)] if normalised else []), nn.ReLU()]
+                       *([nn.BatchNorm2d(width)] if normalized else []), nn.ReLU()]
         else:
             layers.append(nn.MaxPool2d(2))
         before = width or before

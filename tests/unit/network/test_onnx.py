@@ -80,7 +80,7 @@ def test_residual_blocks_and_concatenations_are_read(tmp_path: Path, dynamic: bo
     assert defaults(name) == ((3, 12, 12), 10)
 
 
-def test_volumes_and_folded_normalisation(tmp_path: Path) -> None:
+def test_volumes_and_folded_normalization(tmp_path: Path) -> None:
     nn = pytest.importorskip("torch.nn", exc_type=ImportError)
     model = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1, bias=False), nn.BatchNorm3d(4), nn.ReLU(),
                           nn.MaxPool3d(2), nn.Flatten(), nn.Dropout(), nn.Linear(32, 3),

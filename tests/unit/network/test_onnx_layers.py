@@ -145,7 +145,7 @@ def test_lrn_as_pytorch_exports_it(tmp_path: Path, dynamic: bool, size: int) -> 
     assert layer == LRN(layer.name, ("input",), size, 0.25, 0.5, 2.0)
 
 
-def test_normalisations_without_weights(tmp_path: Path) -> None:
+def test_normalizations_without_weights(tmp_path: Path) -> None:
     """PyTorch writes ones and zeros where there is nothing to train."""
     nn = pytest.importorskip("torch.nn", exc_type=ImportError)
     module = nn.Sequential(nn.BatchNorm2d(4, affine=False), nn.BatchNorm2d(4),
@@ -159,8 +159,8 @@ def test_normalisations_without_weights(tmp_path: Path) -> None:
     assert [layer.groups for layer in found[2:]] == [2, 2, 4, 4] and net.notes == ()
 
 
-def test_a_normalisation_of_reshaped_images_keeps_its_weights(tmp_path: Path) -> None:
-    """Only ones and zeros between two reshapes make a group normalisation."""
+def test_a_normalization_of_reshaped_images_keeps_its_weights(tmp_path: Path) -> None:
+    """Only ones and zeros between two reshapes make a group normalization."""
     nodes: Spec = [("Reshape", ("x", "to"), "a"),
                    ("InstanceNormalization", ("a", "scale", "shift"), "b"),
                    ("Reshape", ("b", "back"), "h")]

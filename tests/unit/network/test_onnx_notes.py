@@ -57,7 +57,7 @@ def test_equal_vectors_that_an_exporter_stored_once_are_noted(tmp_path: Path) ->
 
 
 def test_weights_that_the_source_does_not_train_are_noted(tmp_path: Path) -> None:
-    """A literal, one computed from others, and one with a batch normalisation folded in."""
+    """A literal, one computed from others, and one with a batch normalization folded in."""
     value = onnx.numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32))
     nodes: Spec = [
         ("Constant", (), ("fixed",), {"value": value}),
@@ -77,7 +77,7 @@ def test_weights_that_the_source_does_not_train_are_noted(tmp_path: Path) -> Non
     assert "is not a weight or bias of a module: it may be fixed" in noted[0]
 
 
-def test_pytorchs_weight_norm_and_folded_normalisation_are_noted(tmp_path: Path) -> None:
+def test_pytorchs_weight_norm_and_folded_normalization_are_noted(tmp_path: Path) -> None:
     nn = pytest.importorskip("torch.nn", exc_type=ImportError)
     norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 3, 1))
     module = nn.Sequential(norm, nn.Flatten(), nn.Linear(192, 4))

@@ -12,7 +12,7 @@ from hpcpar.network import layers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm, SoftmaxCrossEntropy
 from hpcpar.plan.layout import owned
-from hpcpar.plan.plan import BATCH_NORMS, Overlap, Synchronisation
+from hpcpar.plan.plan import BATCH_NORMS, Overlap, Synchronization
 from tests.mpi.networks import (
     FIXED,
     MORE,
@@ -84,7 +84,7 @@ def test_random_plans_use_every_option(ranks: int) -> None:
         assert plan.synchronisation == "allreduce" or all(c.k == 1 for c in plan.configs.values())
         assert plan.batch_norm == "sync" or fewest_values(network, plan) >= 4
         assert all(name in describe(plan) for name in plan.configs)
-    assert set(Overlap) | set(Synchronisation) | set(BATCH_NORMS) <= set(found)
+    assert set(Overlap) | set(Synchronization) | set(BATCH_NORMS) <= set(found)
     if ranks > 1:
         assert {"n", "c", "d", "h", "w", "k", "replicas", "elsewhere"} <= set(found)
 

@@ -76,7 +76,7 @@ def test_devices_do_not_move_data_that_they_have() -> None:
 
 
 def test_halo_between_image_parts() -> None:
-    """A 3 x 3 convolution needs one row of each neighbour if split by rows, none by samples."""
+    """A 3 x 3 convolution needs one row of each neighbor if split by rows, none by samples."""
     conv = TensorEdge(IMAGE, (8, 16, 14, 14), dict(zip(IMAGE, (8, 32, 14, 14), strict=True)),
                 (Same(), Full(), Window(3, 1, 1), Window(3, 1, 1)))
     row = 8 * 16 * 14 * 4

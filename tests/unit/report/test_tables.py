@@ -121,7 +121,7 @@ def test_json_csv_and_wide_exclude_each_other(capsys: pytest.CaptureFixture[str]
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-def test_batch_normalisation_is_reported_with_ddps_behavior(
+def test_batch_normalization_is_reported_with_ddps_behavior(
         capsys: pytest.CaptureFixture[str]) -> None:
     assert main(PREDICT) == 0
     told = capsys.readouterr().out
@@ -142,7 +142,7 @@ def test_batch_normalisation_is_reported_with_ddps_behavior(
     told = capsys.readouterr().out
     assert "batch normalization over the whole batch" in told and "DDP" not in told
     assert main(["predict", "--network", "lenet5", "--ranks", "2", "--batch", "8"]) == 0
-    assert "normalisation" not in capsys.readouterr().out
+    assert "normalization" not in capsys.readouterr().out
 
 
 def test_control_characters_of_files_are_shown_as_escapes(

@@ -18,7 +18,7 @@ SIZES = {"lenet5": 28, "mlp": 28, "inception_v3": 75, "alexnet": 67, "alexnet-ow
 
 
 def test_residual_branches_start_at_zero() -> None:
-    """The last normalisation of each of ResNet-50's 16 blocks, and no other."""
+    """The last normalization of each of ResNet-50's 16 blocks, and no other."""
     network = NetworkSpec("resnet50", (3, 32, 32), 10).build()
     scales = {layer.name: initial_scale(network, layer) for layer in network.layers
               if isinstance(layer, BatchNorm)}

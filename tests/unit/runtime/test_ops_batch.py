@@ -1,4 +1,4 @@
-"""Batch normalisation and losses on blocks, whole and cut by hand, against PyTorch (see
+"""Batch normalization and losses on blocks, whole and cut by hand, against PyTorch (see
 ops_support).
 """
 
@@ -37,7 +37,7 @@ from tests.reference_layers import loss as reference_loss
 F = torch.nn.functional
 
 
-# -- batch normalisation ---------------------------------------------------------------------------
+# -- batch normalization ---------------------------------------------------------------------------
 def batch_parameters(channels: tuple[int, int], dtype: Any) -> Any:
     p = parameters(BatchNorm("b"), (6,), dtype, channels)
     p.buffers = np.stack([np.zeros(channels[1] - channels[0]),

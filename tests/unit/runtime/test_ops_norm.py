@@ -1,4 +1,4 @@
-"""Normalisation of each sample on blocks, whole and cut by hand, against PyTorch (see
+"""Normalization of each sample on blocks, whole and cut by hand, against PyTorch (see
 ops_support).
 """
 
@@ -63,7 +63,7 @@ def exchanged(ops: Sequence[Operator], name: str, step: str, groups: int) -> Non
     GroupNorm("g", groups=3, eps=1e-4), GroupNorm("i", groups=6, affine=False),
     GroupNorm("one"), LayerNorm("l", eps=1e-4), LayerNorm("plain", affine=False)],
     ids=lambda layer: layer.name)
-def test_normalisation_of_each_sample(layer: SampleNorm, sample: tuple[int, ...],
+def test_normalization_of_each_sample(layer: SampleNorm, sample: tuple[int, ...],
                                       dtype: Any) -> None:
     if sample == (6,) and layer.groups == 6:
         pytest.skip("one value has no variance")

@@ -92,14 +92,14 @@ def test_image_parts_exchange_halos(strategy: str) -> None:
     assert {name for name, kind in backward.items() if kind is Kind.HALO} == {"conv2"}
     assert {"conv1", "conv2"} <= set(kinds(s, Phase.GRADIENT))
     for c in s.comms:
-        # rows above and below, two for a 5 x 5 kernel: two neighbours at most
+        # rows above and below, two for a 5 x 5 kernel: two neighbors at most
         if c.kind is Kind.HALO:
             assert c.group is None and c.algorithm == "direct"
             assert max(len(r.sends) for rank in range(4) for r in exchange(c, rank).rounds) <= 2
 
 
 def test_grid_groups() -> None:
-    """Activations travel between neighbouring ranks (the model group), gradients across (the data
+    """Activations travel between neighboring ranks (the model group), gradients across (the data
     group); all ranks sum the loss.
     """
     s = schedule("grid:2x2", 4)

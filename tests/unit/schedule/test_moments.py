@@ -90,7 +90,7 @@ def test_ranks_that_share_groups_add_their_sums(norm: type[Layer], options: dict
     assert [s.phase for s in moments(net, given, training=False)] == [Phase.FORWARD]
 
 
-def test_a_normalisation_before_which_nothing_is_trained_needs_no_sums_backward() -> None:
+def test_a_normalization_before_which_nothing_is_trained_needs_no_sums_backward() -> None:
     net = Chain("first", (4, 8, 8)).add(GroupNorm, "norm", groups=2).add(Flatten, "flatten")
     net = net.add(Linear, "fc", out_features=4).add(SoftmaxCrossEntropy, "loss").build()
     assert [s.phase for s in moments(net, plan(net, h=2))] == [Phase.FORWARD]
@@ -113,7 +113,7 @@ def test_families_have_the_layouts_and_groups_of_their_cases() -> None:
         assert moments_layout(net, alone, norm, 12).largest_items == held
 
 
-def test_features_of_one_channel_are_normalised_together() -> None:
+def test_features_of_one_channel_are_normalized_together() -> None:
     """Groups smaller than a channel's pixels cannot lie on different ranks alone."""
     net = Chain("flat", (3, 2, 2)).add(Conv2d, "conv", out_channels=4, kernel=1)
     net.add(Flatten, "flatten").add(GroupNorm, "norm", groups=8)
@@ -130,7 +130,7 @@ def test_groups_divide_the_channels() -> None:
         network(groups=5)
 
 
-def test_no_normalisation_stands_first_after_the_switch() -> None:
+def test_no_normalization_stands_first_after_the_switch() -> None:
     net = Chain("switched", (3, 8, 8)).add(Conv2d, "conv", out_channels=4, kernel=3)
     net.add(Flatten, "flatten").add(LayerNorm, "norm")
     net = net.add(Linear, "fc", out_features=4).add(SoftmaxCrossEntropy, "loss").build()

@@ -86,7 +86,7 @@ def _with(given: Plan, **configs: Config) -> Plan:
     (6, (1, 1), {"batch_norm": "local"}, False), (8, (1, 1), {"batch_norm": "local"}, True),
     (4, (1, 2), {"batch_norm": "local"}, True),
 ])
-def test_batch_normalisation_of_one_value_is_refused(batch: int, image: tuple[int, int],
+def test_batch_normalization_of_one_value_is_refused(batch: int, image: tuple[int, int],
                                                      options: dict[str, Any], fine: bool) -> None:
     """As PyTorch does; with statistics of each rank's part, where one rank has one value."""
     net = Network("small", (Input("input", (), (3, *image)), BatchNorm("norm", ("input",)),

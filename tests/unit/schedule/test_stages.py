@@ -57,7 +57,7 @@ NAMES = ["residual", "lenet5", "alexnet", "vgg16", "resnet50", "inception_v3", "
 @pytest.mark.parametrize("name", NAMES)
 def test_cuts_are_where_one_tensor_crosses(name: str) -> None:
     """All such places but those next to the input and to the loss, which belong to their
-    neighbours.
+    neighbors.
     """
     network = built(name)
     count = len(network.layers)

@@ -49,7 +49,7 @@ TOGETHER, ALONE = 30, 1
 
 
 def residual() -> Network:
-    """A stem, a block with a projection, a block without, batch normalisation everywhere."""
+    """A stem, a block with a projection, a block without, batch normalization everywhere."""
     net = Graph("residual", (3, 12, 10))
     net.add(Conv2d, "stem", out_channels=8, kernel=(3, 3), padding=(1, 1), bias=False)
     net.add(BatchNorm, "stem.norm")
@@ -76,7 +76,7 @@ def residual() -> Network:
 
 def inception() -> Network:
     """Branches of several kinds that a concatenation joins, a concatenation read twice,
-    normalisation by neighbours, groups.
+    normalization by neighbors, groups.
     """
     net = Graph("inception", (4, 16, 16))
     net.add(Conv2d, "stem", out_channels=8, kernel=(5, 5), padding=(2, 2))

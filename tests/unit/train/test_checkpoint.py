@@ -212,7 +212,7 @@ def test_oversized_chunks_are_refused(path: str) -> None:
 
 
 def test_rows_of_names(path: str) -> None:
-    """An inference reads no state of the optimiser."""
+    """An inference reads no state of the optimizer."""
     layer = NET.weighted[0]
     names = checkpoint.tensor_shapes(NET, layer, ())
     assert list(names) == ["params/weight", "params/bias"]

@@ -1,4 +1,4 @@
-"""The catalogue of devices: plausible figures with sources; machine files that name a device."""
+"""The catalog of devices: plausible figures with sources; machine files that name a device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hpcpar.errors import InputError
-from hpcpar.machine import catalogue, files
+from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device
 
-FOLDER = Path(catalogue.__file__).parent / "devices"
+FOLDER = Path(catalog.__file__).parent / "devices"
 LEVEL = {"name": "all", "ranks": 0, "alpha_s": 1e-6, "beta_s_per_byte": 1e-10}
 
 
@@ -19,9 +19,9 @@ def machine(device: Any) -> dict[str, Any]:
     return {"name": "m", "device": device, "levels": [LEVEL]}
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", catalog.names())
 def test_data_sheets_are_plausible_and_name_their_sources(name: str) -> None:
-    device = Device(**catalogue.figures(name, "here"))  # type: ignore[arg-type]
+    device = Device(**catalog.figures(name, "here"))  # type: ignore[arg-type]
     assert device.name == name and device.peak_flops_per_s == device.flops_per_s
     clock = device.flops_per_s / (2 * device.multiprocessors * device.lanes)
     assert 0.7e9 < clock < 2.3e9
@@ -35,7 +35,7 @@ def test_the_page_names_every_device() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "machines.md"
     text = page.read_text(encoding="utf-8")
     assert all(f"{name}," in text or f"{name} (" in text or f"{name}." in text
-               for name in catalogue.names())
+               for name in catalog.names())
 
 
 def test_a_device_name_gives_a_data_sheet_that_own_figures_override() -> None:
@@ -58,7 +58,7 @@ def test_an_unknown_device_is_named_with_the_nearest() -> None:
 
 def test_a_file_with_all_figures_may_use_any_device_name(tmp_path: Path) -> None:
     """So plan files of other versions read."""
-    known = catalogue.figures("T4", "here")
+    known = catalog.figures("T4", "here")
     assert files.from_dict(machine({**known, "name": "mine"})).device.name == "mine"
 
 
