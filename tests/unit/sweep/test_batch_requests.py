@@ -36,7 +36,7 @@ touch "$work-runs"
 while [ ! -e end ]; do sleep 0.02; done
 exit "$(cat end)"
 """
-#: What each batch script calls when its job is to start again; Grid Engine only needs a status.
+#: The command by which each batch script starts its job again; Grid Engine only needs a status.
 AGAIN = {"slurm": "scontrol requeue 7", "pbs": "qsub jobs/pbs.pbs", "lsf": "brequeue 7",
          "flux": "flux --parent batch jobs/flux.sh", "sge": ""}
 Start = Callable[[str], "subprocess.Popen[str]"]
