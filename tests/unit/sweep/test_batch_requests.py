@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 from hpcpar.sweep import scripts
 from hpcpar.sweep.batch_options import BatchOptions
-from tests.limits import LIMIT_S
+from tests.limits import LIMIT_S, wait_until
 from tests.unit.sweep.test_sweep_scripts import JOBS, READY, SLURM, SMALL, STUDY, replace
 
 #: Writes its words into `said`. A run or a calibration goes on until the file `end`, which holds
@@ -40,13 +39,6 @@ exit "$(cat end)"
 AGAIN = {"slurm": "scontrol requeue 7", "pbs": "qsub jobs/pbs.pbs", "lsf": "brequeue 7",
          "flux": "flux --parent batch jobs/flux.sh", "sge": ""}
 Start = Callable[[str], "subprocess.Popen[str]"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -87,7 +79,7 @@ def said(folder: Path) -> list[str]:
 def test_a_request_lets_the_ranks_save_and_starts_the_job_again(
         whom: str, system: str, start: Start, tmp_path: Path) -> None:
     job = start(f"jobs/{READY[system]}")
-    until((tmp_path / "run-runs").exists)
+    wait_until((tmp_path / "run-runs").exists, job)
     if whom == "ranks":  # they got it from the batch system, or their time is over
         (tmp_path / "weights.h5").touch()
         (tmp_path / "end").write_text("75")
@@ -114,7 +106,7 @@ def test_a_canceled_job_saves_and_stays_away(name: str, start: Start, tmp_path: 
     kill the ranks.
     """
     job = start("jobs/pbs.pbs")
-    until((tmp_path / "run-runs").exists)
+    wait_until((tmp_path / "run-runs").exists, job)
     job.send_signal(getattr(signal, f"SIG{name}"))
     assert job.wait(LIMIT_S) == 75
     assert said(tmp_path)[-1] == "run got USR1" and (tmp_path / "weights.h5").exists()
@@ -125,7 +117,7 @@ def test_a_request_before_the_training_does_not_start_the_job_again(start: Start
     """It would calibrate again and again where the job's time is too short for that."""
     (tmp_path / "machine.toml").unlink()
     job = start("jobs/pbs.pbs")
-    until((tmp_path / "calibrate-runs").exists)
+    wait_until((tmp_path / "calibrate-runs").exists, job)
     job.send_signal(signal.SIGUSR1)
     assert job.wait(LIMIT_S) == 75 and said(tmp_path)[-1] == "calibrate got USR1"
 
@@ -137,10 +129,10 @@ def test_signals_do_not_change_the_status_of_ranks_that_go_on(status: int, start
     deaf = STAND_IN.replace("exit 75' USR1", "' USR1")
     (tmp_path / "mpiexec").write_text(deaf)
     job = start("jobs/lsf.lsf")
-    until((tmp_path / "run-runs").exists)
+    wait_until((tmp_path / "run-runs").exists, job)
     for count in range(1, 4):
         job.send_signal(signal.SIGUSR1)
-        until(lambda n=count: said(tmp_path).count("run got USR1") == n)
+        wait_until(lambda n=count: said(tmp_path).count("run got USR1") == n)
     assert job.poll() is None
     (tmp_path / "end").write_text(f"{status}")
     # 137: the batch system has killed ranks that did not save in time
@@ -156,7 +148,7 @@ def test_a_sweep_leaves_stopped_cases_open(whom: str, start: Start, tmp_path: Pa
     (tmp_path / "sweep").write_text(scripts.script(
         study, SLURM, BatchOptions(), scripts.jobs(SMALL, True)[0], str(tmp_path)))
     job = start("sweep")
-    until((tmp_path / "run-runs").exists)
+    wait_until((tmp_path / "run-runs").exists, job)
     (os.killpg if whom == "all" else os.kill)(job.pid, signal.SIGUSR1)
     assert job.wait(LIMIT_S) == 75 and said(tmp_path)[-1] == "run got USR1"
     assert not list(tmp_path.glob("cases/*/exit"))
