@@ -90,8 +90,7 @@ def test_threads_are_limited_before_numpy_is_loaded() -> None:
 
 
 def test_little_is_loaded_before_signals_are_noted() -> None:
-    """Until then a signal ends the process as Python does: with a traceback, or a launcher's banner.
-    """
+    """Until then a signal ends the process as Python does."""
     code = ("import sys; sys.path.insert(0, sys.argv[1]); before = {*sys.modules}; "
             "import hpcpar.signals; print(*{*sys.modules} - before)")
     done = subprocess.run([sys.executable, "-S", "-c", code, Path(launch.__file__).parents[2]],
@@ -111,7 +110,7 @@ def test_signals_that_are_blocked_at_the_start_are_not_lost(env: dict[str, str],
         os.kill(os.getpid(), number)
 
     words = ["run", "-n", "2", "--plan", "p.json", "--data", "d.h5", "--steps", "4"]
-    done = subprocess.run([sys.executable, "-m", "hpcpar", *words], env=env, cwd=tmp_path, text=True,
-                          capture_output=True, preexec_fn=block, check=False)
+    done = subprocess.run([sys.executable, "-m", "hpcpar", *words], env=env, cwd=tmp_path,
+                          text=True, capture_output=True, preexec_fn=block, check=False)
     assert done.returncode == STATUS, done.stderr
     assert done.stderr == f"hpcpar: stopped by {name} before the job started\n"
