@@ -1,15 +1,20 @@
-"""Requests to stop: the one module that handles signals, from the start of a process."""
+"""Requests to stop: the one module that handles signals, from the start of a process.
+
+It imports little, because until `hold` a signal ends the process as Python does.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
 
-from hpcpar.variables import whole_number
+from hpcpar import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+    from typing import Any
 
 #: Signals that end a run cleanly: Slurm sends the first before it kills and the second on a
 #: script's request (``--signal``); Ctrl-C sends the third, a terminal that closes the last, unless
@@ -35,10 +40,14 @@ class _Hold:
 
 
 def hold() -> None:
-    """Notes requests until `handle` or `release` is called."""
+    """Notes requests until `handle` or `release` is called.
+
+    They may be blocked until now (``env --block-signal``), so that none is lost before.
+    """
     held = _Hold()
     for number in SIGNALS:
         signal.signal(number, held)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def held() -> list[int]:
@@ -92,6 +101,8 @@ class StopRequest:
     """
 
     def __init__(self, limit_s: float = 0.0) -> None:
+        from hpcpar.variables import whole_number
+
         now = time.time()
         ends = [now + limit_s] if limit_s else []
         end_of_job = whole_number("SLURM_JOB_END_TIME")

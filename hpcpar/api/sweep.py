@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
@@ -27,7 +27,7 @@ from hpcpar.data import dataset
 from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
-from hpcpar.errors import InputError, unknown
+from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.files import make_folder, require_no_links
 from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
@@ -49,7 +49,7 @@ from hpcpar.sweep.batch_options import BatchOptions, read, seconds
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.progress import SweepProgress
 from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler
-from hpcpar.sweep.scripts import BatchJob
+from hpcpar.sweep.scripts import BatchJob, cost
 from hpcpar.sweep.study import KINDS, Case, Study, StudyOptions
 
 #: Iterations of a run without --steps and --epochs.
@@ -181,11 +181,12 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
         return read(self.job_file, given, self.site)
 
 
-def run_sweep(asked: SweepArguments) -> SweepResult:
+def run_sweep(asked: SweepArguments,
+              agreed: Callable[[str], bool] = lambda question: True) -> SweepResult:
     """Runs a scaling study, or continues a stopped one.
 
     The default machine is ``machine.toml`` in the folder. Without that file, a local sweep measures
-    the machine, and other sweeps take ``local``.
+    the machine, and other sweeps take ``local``. Jobs are submitted if `agreed` returns true.
     """
     require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
@@ -234,13 +235,14 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         todo = [case for case, status in states.items()
                 if status.state in (PLANNED, RUNNING, *[FAILED] * asked.retry)]
         played = [case for case in todo if study.simulates(case)]
-        if not (here or dry_run):
-            _run_here(study, states, played, [], job, tell)
+        if not here:
             todo = [case for case in todo if case not in played]
         launch = _launcher(asked.mpiexec) if here and todo else []
         scripts = {} if system is None else remote.write(
             study, system, job, todo, asked.one_allocation, os.getcwd())
         if system is not None and not dry_run:
+            _require_consent(cost(study, job, scripts), agreed, tell)
+            _run_here(study, states, played, [], job, tell)
             _run_by_jobs(study, system, states, scripts, asked.no_wait, tell)
         elif not dry_run:
             _run_here(study, states, todo, launch, job, tell)
@@ -310,6 +312,17 @@ def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
         tell.running(case)
         states[case] = local.run(study, case, states[case], launcher, limit_s)
         tell.ended(case, states[case])
+
+
+def _require_consent(jobs: tuple[list[str], str], agreed: Callable[[str], bool],
+                     tell: SweepProgress) -> None:
+    lines, total = jobs
+    for line in lines:
+        tell.say(line)
+    tell.stop()  # its bar would cover the question
+    if lines and not agreed(f"Submit {total}?"):
+        raise RunError("no job was submitted; the same command asks again")
+    tell.start()
 
 
 def _run_by_jobs(study: Study, system: Scheduler, states: dict[Case, Status],
