@@ -40,7 +40,7 @@ from hpcpar.search.layerwise import plan_layerwise  # noqa: E402
 from hpcpar.search.searches import SEARCHES  # noqa: E402
 from hpcpar.simulation.price_plan import Prediction  # noqa: E402
 
-#: Network -> samples a rank.
+#: Network -> samples per rank.
 NETWORKS = {"lenet5": 64, "mlp": 64, "alexnet": 32, "alexnet-owt": 32, "vgg16": 32, "resnet50": 32,
             "resnet152": 32, "inception_v3": 32, "mobilenet_v2": 32, "unet": 4, "cosmoflow": 4}
 #: Networks of the counter-examples: all kinds, none twice.

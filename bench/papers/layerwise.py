@@ -125,7 +125,7 @@ def variants(name: str) -> tuple[str, ...]:
 # -- pricing ---------------------------------------------------------------------------------------
 @cache
 def machine(preset: str, name: str) -> Machine:
-    """The preset; for a network in `MEASURED` slowed down to its measured images a second."""
+    """The preset; for a network in `MEASURED` slowed down to its measured images per second."""
     out = files.load(preset)
     if (preset, name) not in MEASURED:
         return out

@@ -122,6 +122,6 @@ def test_loss_curves_equal_one_rank(name: str, communicator: Communicator) -> No
               for i in range(STEPS)]
     off = max(allgather(world(), float(np.abs(np.array(losses) - expected).max())))
     assert off <= TOLERANCE, f"{name}: off by {off:.1e} within {STEPS} steps"
-    # FC passes update some weights several times an iteration, and learn more slowly here
+    # FC passes update some weights several times per iteration, and learn more slowly here
     assert STEPS < 50 or plan.fc_passes > 1 or np.mean(expected[-5:]) < 0.5 * expected[
         0], f"nothing is learned: {expected}"

@@ -102,7 +102,7 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
 
 def _unit(predictions: Sequence[Prediction]) -> str:
     epochs = all(p.epoch_s is not None for p in predictions)
-    return "seconds an epoch" if epochs else "seconds an iteration"
+    return "seconds per epoch" if epochs else "seconds per iteration"
 
 
 def _curves(plt: Any, predictions: Sequence[Prediction]) -> Any:

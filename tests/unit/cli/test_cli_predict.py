@@ -47,8 +47,7 @@ def test_when_activations_are_gathered(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_reading_images(capsys: pytest.CaptureFixture[str]) -> None:
-    """16 images of 784 bytes a rank, read beside the iteration before; only what exceeds it counts.
-    """
+    """16 images of 784 bytes per rank, read beside the iteration before; only the rest counts."""
     without = document(capsys, *LENET)
     assert without["io_s"] == 0
     quick = document(capsys, *LENET, "--io", "1e9")
@@ -230,7 +229,7 @@ def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> Non
             and found["choice"]["efficiency"] >= 0.5)
     many = document(capsys, "--network", "lenet5", "--batch-per-rank", "8", "--ranks", "2,4")
     assert [p["batch"] for p in many["predictions"]] == [16, 32]
-    assert "batch 8 a rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
+    assert "batch 8 per rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
                                     "--ranks", "2,4")
 
 

@@ -74,7 +74,7 @@ def spec(net: Network) -> NetworkSpec:
 
 
 def load_machine(name: str) -> Machine:
-    """A preset, or one with two ranks a node, where few ranks have two placements."""
+    """A preset, or one with two ranks per node, where few ranks have two placements."""
     if name != "nodes of two":
         return files.load(name)
     machine = files.load("p100x4x4")

@@ -69,7 +69,7 @@ def test_the_simulation_without_noise_equals_the_prediction(spec: NetworkSpec, r
 @pytest.mark.parametrize("collectives", ["ring", "tree", "halving", "mpi"])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_every_algorithm_takes_its_predicted_time(collectives: str, ranks: int) -> None:
-    """Sizes that the ranks do not divide differ by an item a message."""
+    """Sizes that the ranks do not divide differ by an item per message."""
     for strategy in ("data", "filter", "owt"):
         plan = plan_of(EVEN, strategy, ranks, 24, collectives=collectives)
         assert abs(off(plan, LOCAL)) < (1e-9 if ranks != 3 else 2e-2), strategy
@@ -161,7 +161,7 @@ def test_a_slow_rank_holds_all_others_up() -> None:
 
 
 def test_jitter_costs_more_where_ranks_wait_more_often() -> None:
-    """`data` waits once an iteration, `filter` in every layer."""
+    """`data` waits once per iteration, `filter` in every layer."""
     lost = {}
     for strategy in ("data", "filter"):
         plan = plan_of(EVEN, strategy, 8, 64)
