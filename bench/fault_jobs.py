@@ -62,7 +62,7 @@ class Fate:
 
 @dataclass
 class Training:
-    """A training in a folder, in as many jobs as it takes.
+    """A training run in a folder, in as many jobs as it takes.
 
     Attributes
     ----------

@@ -101,7 +101,7 @@ def drawn_cases(count: int, seed: int, networks: list[str], ranks: list[int]) ->
 
 def drawn_plan(draw: random.Random, ranks: int, names: Sequence[str]) -> dict[str, Any]:
     """Options of the command line: a strategy, and each of the `names` with one half."""
-    # schemes b and c of one weird trick update weights more often: another training
+    # schemes b and c of one weird trick update weights more often: another training run
     others = ("owt-b", "owt-c", *SEARCHES)
     name = draw.choice([*(name for name in STRATEGIES if name not in others),
                         "layerwise"])

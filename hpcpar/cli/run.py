@@ -157,7 +157,7 @@ def _report_to(metrics: Metrics, progress: RunProgress) -> Callable[[Progress], 
 
 
 def _earlier(args: RunCommand, job: Training | Inference) -> run_record.RunRecord | None:
-    """The record that a resumed training continues, on rank 0."""
+    """The record that a resumed training run continues, on rank 0."""
     resumes = args.out and args.resume and isinstance(job, Training)
     if job.world.rank or not resumes:
         return None

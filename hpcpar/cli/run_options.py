@@ -36,7 +36,7 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
     forward_only: bool = flag(
         "do not train: run forward once over the held-out data, or over all samples if none are "
         "held out, with the weights of --resume (or initial weights)", section="training")
-    overwrite: bool = flag("replace a checkpoint or record of another training")
+    overwrite: bool = flag("replace a checkpoint or record of another training run")
     elastic: bool = flag(
         "start the job, and if ranks are lost, continue with the others (needs --checkpoint)",
         needs="checkpoint")
@@ -85,7 +85,7 @@ def check_training(args: RunCommand) -> None:
             resumes and same_file(args.resume, args.checkpoint)):
         raise InputError(f"checkpoint {args.checkpoint} exists; resume from it with --resume "
                          f"{args.checkpoint}, replace it with --overwrite, or choose another name")
-    # a resumed training moves another training's record aside
+    # a resumed training run moves another run's record aside
     if args.out and holds_something(args.out) and not resumes and _belongs_to_another(args.out):
         raise InputError(f"run record {args.out} comes from another command; replace it with "
                          "--overwrite, or choose another name")

@@ -70,7 +70,7 @@ def require(network: Network, plan: Plan, training: bool = True) -> None:
                                  or plan.synchronisation is not Synchronization.ALLREDUCE):
         raise InputError(
             f"the plan updates weights itself ({plan.strategy}, synchronisation "
-            f"{plan.synchronisation}), but in this training PyTorch's optimizer does; use the "
+            f"{plan.synchronisation}), but here PyTorch's optimizer does; use the "
             "synchronisation allreduce, and owt in place of owt-b and owt-c")
     if plan.synchronisation is not Synchronization.ALLREDUCE:
         cut = next((name for name, config in plan.configs.items() if config.k > 1), None)

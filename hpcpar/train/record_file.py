@@ -134,8 +134,8 @@ class _Documents(msgspec.Struct):
 
 
 def continued(path: str, plan: Mapping[str, object], steps: list[StepInfo]) -> RunRecord | None:
-    """The record at `path` if a training under this plan can continue it; otherwise None, and the
-    file moves to a numbered name.
+    """The record at `path` if a training run under this plan can continue it; otherwise None, and
+    the file moves to a numbered name.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ def test_statistics_blocks_make_the_batch() -> None:
 
 def trained(network: Network, images: np.ndarray, targets: np.ndarray,
             optimizer: str) -> dict[str, np.ndarray]:
-    """Results of a short training."""
+    """Results of a short training run."""
     reference = Reference(network, 7, optimizer=optimizer)
     for i in range(STEPS):
         reference.iterate(images[i], targets[i], i, rate(network), 0.9, 0.01)

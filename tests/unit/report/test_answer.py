@@ -23,7 +23,7 @@ WHY = ("(80 to 200 ms: one rate fitted to ResNet-50 and VGG-16, not calibrated; 
 
 @pytest.fixture(scope="module")
 def priced() -> Prediction:
-    """LeNet-5, with numbers of a long training."""
+    """LeNet-5, with numbers of a long training run."""
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     machine = files.load("abci-v100")
     found = price(spec.build(), make_plan(spec, "data", 32, 512), machine, samples=60_000)
