@@ -36,12 +36,18 @@ class Option:
     #: Names on the command line, by default the field's name after two hyphens; a name without
     #: hyphens makes a positional argument.
     names: tuple[str, ...] = ()
+    #: Former names, which still work but are not shown.
+    former: tuple[str, ...] = ()
     #: ``+`` for one value or more, ``*`` for an option that may be repeated.
     nargs: str = ""
     #: Options with the same word here exclude each other.
     excludes: str = ""
     #: Field of the option without which this one has no effect.
     needs: str = ""
+
+
+#: Names of the option for a command's result.
+OUT: dict[str, Any] = {"names": ("-o", "--out"), "former": ("--output",)}
 
 
 def about(check: Callable[[Any], Any], help: str, metavar: str = "", **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 from hpcpar.errors import unknown
-from hpcpar.option_fields import OptionGroup, help_of
+from hpcpar.option_fields import OptionGroup, help_of, options_of
 
 P = ParamSpec("P")
 Group = TypeVar("Group", bound=OptionGroup)
@@ -23,12 +23,15 @@ def by_keyword(group: Callable[P, Group],
     ``inspect.signature`` and notebooks through ``__signature__``.
     """
     signature = inspect.signature(group)
+    former = {keyword(name): f.name for f in options_of(group)
+              for name in f.metadata["option"].former}
 
     def call(*args: P.args, **kwargs: P.kwargs) -> Result:
-        for name in kwargs:
+        given: Any = {former.get(name, name): value for name, value in kwargs.items()}
+        for name in given:
             if name not in signature.parameters:
                 raise unknown("option", name, signature.parameters)
-        return function(group(*args, **kwargs))
+        return function(group(*args, **given))
 
     name = str(getattr(group, "__name__", "")).removesuffix("Arguments").lower()
     call.__name__ = call.__qualname__ = name
@@ -39,6 +42,11 @@ def by_keyword(group: Callable[P, Group],
     call.__annotations__["return"] = answer
     call.__doc__ = _docstring(inspect.getdoc(function) or "", group, name)
     return call
+
+
+def keyword(name: str) -> str:
+    """The keyword argument of an option."""
+    return name.lstrip("-").replace("-", "_")
 
 
 def _docstring(text: str, group: Any, name: str) -> str:

@@ -34,7 +34,7 @@ from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import shape_text
 from hpcpar.network.source import load_modules
-from hpcpar.option_fields import about, flag, option
+from hpcpar.option_fields import OUT, about, flag, option
 from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
@@ -131,12 +131,12 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
         "each rank", "B", section="plan"))
     out: str = field(metadata=about(
         str, "folder of the sweep; the same command continues a stopped sweep", "FOLDER",
-        section="output"))
+        section="output", **OUT))
     machine: MachineLike | None = field(default=None, metadata=about_machine(
         "the folder's, else the site's, else measured, or local with batch jobs"))
-    strategies: str | Iterable[str] = option(
+    strategy: str | Iterable[str] = option(
         "auto,data", path, "strategies to run at every size; 'grid:*' means every grid", "S,S,...",
-        section="plan")
+        section="plan", former=("--strategies",))
     _: KW_ONLY
     simulate: int | str | Iterable[int] | None = option(
         None, several_ranks, "further numbers of ranks, to simulate instead of run", "P,P,...",
@@ -193,9 +193,9 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
     sizes = tuple(sorted(set(several_ranks(asked.ranks))))
     simulated = tuple(sorted({*several_ranks(asked.simulate)} - {*sizes})) if asked.simulate else ()
     each = share(asked.batch)
-    wanted = tuple(names(asked.strategies))
+    wanted = tuple(names(asked.strategy))
     if not wanted:
-        raise InputError("--strategies is empty; drop it, or name strategies, as in auto,data")
+        raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)

@@ -25,7 +25,7 @@ from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend, MathMode
 from hpcpar.machine import files
-from hpcpar.option_fields import option, required
+from hpcpar.option_fields import OUT, option, required
 from hpcpar.output_files import MACHINE
 from hpcpar.plan import plan as plans
 from hpcpar.plan.precision import EXECUTED
@@ -46,7 +46,7 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
 
     example = "hpcpar calibrate -n 2 --network lenet5 --batch 64 -o machine.toml"
     out: str = required(
-        MACHINE, "machine file to write", "machine.toml", names=("-o", "--out"),
+        MACHINE, "machine file to write", "machine.toml", **OUT,
         section="output")
     refine: tuple[str, ...] = option(
         (), path, "update the existing machine file with the times of these records; needs no MPI "

@@ -9,7 +9,7 @@ from hpcpar.api.options import ModuleOptions, about_machine
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.checks import OneOf, path
 from hpcpar.errors import InputError
-from hpcpar.option_fields import flag, required
+from hpcpar.option_fields import OUT, flag, required
 from hpcpar.output_files import PROGRAMS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
@@ -28,19 +28,19 @@ class ExportCommand(ModuleOptions, section="output"):
         OneOf(FORMATS), "chakra: a folder for ASTRA-sim; goal: a file for LogGOPSim and ATLAHS; "
         "simgrid: a folder of time-independent traces for SMPI")
     machine: str = field(default="", metadata=about_machine("the plan file's"))
-    output: str = required(
-        PROGRAMS, "the file or folder to write", "PATH", names=("-o", "--output"))
-    force: bool = flag("replace the output if it exists")
+    out: str = required(
+        PROGRAMS, "the file or folder to write", "PATH", **OUT)
+    overwrite: bool = flag("replace the output if it exists", former=("--force",))
 
 
 def main(args: ExportCommand) -> int:
     """Runs the command; returns its exit status."""
-    if os.path.lexists(args.output) and not args.force:
-        raise InputError(f"{args.output} exists; choose another name, or add --force")
+    if os.path.lexists(args.out) and not args.overwrite:
+        raise InputError(f"{args.out} exists; choose another name, or add --overwrite")
     plan, machine = plan_and_machine(args.plan, args.machine)
     with ProgressBar() as lines:
         programs = Programs(Simulator(plan.network.build(), plan, machine),
                             lambda rank: lines.show(rank, int(plan.ranks), "ranks"))
-        FORMATS[args.format](programs, args.output)
-    say(f"wrote {args.output}: the programs of {programs.ranks:,} ranks")
+        FORMATS[args.format](programs, args.out)
+    say(f"wrote {args.out}: the programs of {programs.ranks:,} ranks")
     return 0

@@ -78,11 +78,11 @@ def _add_kinds(parser: Parser, kinds: dict[str, type[OptionGroup]]) -> None:
 
 
 def _owner(option: str) -> str:
-    """The command and kind that have this option; empty for none."""
+    """The command and kind that have this option, and its name; empty for none."""
     for name in SEARCHED:
         for kind, parser in parsers(name)[1].kinds().items():
-            if option in parser.options():
-                return f"{name} {kind}".strip()
+            if option in (known := parser.options()):
+                return " ".join(filter(None, (name, kind, known[option])))
     return ""
 
 

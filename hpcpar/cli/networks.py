@@ -14,7 +14,7 @@ from hpcpar.network.builtin import NETWORKS, built_in
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import shape_text
 from hpcpar.network.network_file import save
-from hpcpar.option_fields import option
+from hpcpar.option_fields import OUT, option
 from hpcpar.output_files import NETWORK
 from hpcpar.report.tables import amount, say, show, show_line
 
@@ -26,8 +26,8 @@ class NetworksCommand(ResultOptions, ModuleOptions, NetworkOptions):
     example = "hpcpar networks vgg16 --input 3x128x128 -o net.json"
     name: str = option("", path, "network to show: a built-in name, module:function, or a file "
                        "(.onnx, or .json of a network or plan)", names=("name",))
-    output: str = option("", NETWORK, "write its layers to a file for --network; a module is then "
-                         "traced only once", "net.json", names=("-o", "--output"), needs="name")
+    out: str = option("", NETWORK, "write its layers to a file for --network; a module is then "
+                         "traced only once", "net.json", **OUT, needs="name")
 
 
 def _layers(net: Network) -> list[dict[str, Any]]:
@@ -75,9 +75,9 @@ def main(args: NetworksCommand) -> int:
     """Runs the command; returns its exit status."""
     if args.name:
         net = network_of(args.name, args.input, args.classes)[1]
-        if args.output:
-            save(net, args.output)
-            say(f"wrote {args.output}")
+        if args.out:
+            save(net, args.out)
+            say(f"wrote {args.out}")
         args.show(lambda: _summary(net) | {"layers": _layers(net)}, lambda: _layers(net),
                   lambda: _show_layers(net, args.wide))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
 from itertools import groupby
@@ -49,6 +49,7 @@ class Parser(argparse.ArgumentParser):
                         exclusive[about.excludes] = section.add_mutually_exclusive_group()
                     place = exclusive[about.excludes]
                 action: Any = place.add_argument(*words(f), **_arguments(f))
+                self._option_string_actions.update(dict.fromkeys(about.former, action))
                 if about.check is path or isinstance(about.check, OutputKind):
                     action.complete = COMPLETED_FILES
 
@@ -64,7 +65,7 @@ class Parser(argparse.ArgumentParser):
     def check_options(self, words: Sequence[str], owner: Callable[[str], str]) -> None:
         """Reports a misspelled kind or option before argparse reports that something is missing.
 
-        `owner` names the command that has an option.
+        `owner` gives the command that has an option, followed by the option.
         """
         kinds = self.kinds()
         if self.commands and words and not words[0].startswith("-") and words[0] not in kinds:
@@ -80,10 +81,10 @@ class Parser(argparse.ArgumentParser):
             if word == f"{name}=--":  # argparse would leave out the value
                 command.error(f"option {name} has no value")
 
-    def options(self) -> list[str]:
-        """Names of all options."""
-        return [name for action in self._actions for name in action.option_strings
-                if name.startswith("--")]
+    def options(self) -> dict[str, str]:
+        """Long names of all options, also former ones, with the names to show for them."""
+        return {name: name if name in action.option_strings else action.option_strings[-1]
+                for name, action in self._option_string_actions.items() if name.startswith("--")}
 
 
 def _arguments(f: Field[Any]) -> dict[str, Any]:
@@ -104,11 +105,11 @@ def _arguments(f: Field[Any]) -> dict[str, Any]:
     return out | ({"nargs": about.nargs or optional} if about.nargs or optional else {})
 
 
-def _hint(name: str, known: Sequence[str], owner: Callable[[str], str]) -> str:
+def _hint(name: str, known: Mapping[str, str], owner: Callable[[str], str]) -> str:
     """The end of the error for an unknown option: a similar name, or the command that has it."""
     near = difflib.get_close_matches(name, known, n=1)
     if near and difflib.SequenceMatcher(None, name, near[0]).ratio() >= TYPO:
-        return f"; did you mean '{near[0]}'?"
+        return f"; did you mean '{known[near[0]]}'?"
     if elsewhere := owner(name):
-        return f": it belongs to another command: hpcpar {elsewhere} {name}"
-    return f"; did you mean '{near[0]}'?" if near else ""
+        return f": it belongs to another command: hpcpar {elsewhere}"
+    return f"; did you mean '{known[near[0]]}'?" if near else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.plan import PlanArguments, PlanResult, find_plan
 from hpcpar.cli.options import ResultOptions
-from hpcpar.option_fields import flag, option
+from hpcpar.option_fields import OUT, flag, option
 from hpcpar.output_files import PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
@@ -28,7 +28,7 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
     """The options of the command."""
 
     example = "hpcpar plan --network lenet5 --ranks 2 --batch 64 -o plan.json"
-    output: str = option("", PLAN, "write the plan file", "plan.json", names=("-o", "--output"))
+    out: str = option("", PLAN, "write the plan file", "plan.json", **OUT)
     force: bool = flag("write the plan even if it does not fit in memory")
     explain: bool = flag("explain what limits the plan, and which changes would help most")
     show_schedule: bool = flag("list every step of an iteration")
@@ -37,16 +37,16 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
 def main(args: PlanCommand) -> int:
     """Runs the command; returns its exit status."""
     result = find_plan(args)
-    write = bool(args.output) and (result.best.fits or args.force)
+    write = bool(args.out) and (result.best.fits or args.force)
     if write:
-        result.save(args.output, args.force)
+        result.save(args.out, args.force)
     args.show(lambda: result.to_json(args.show_schedule, args.explain), result.rows,
               lambda: _show(result, args))
     _notes(args, result)
     if write:
-        tables.say(f"wrote {args.output}")
-    elif args.output:
-        result.save(args.output)  # raises, after the note with the remedy
+        tables.say(f"wrote {args.out}")
+    elif args.out:
+        result.save(args.out)  # raises, after the note with the remedy
     return 0
 
 

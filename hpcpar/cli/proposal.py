@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.proposal import ProposalArguments, make_proposal
 from hpcpar.cli.options import ResultOptions
-from hpcpar.option_fields import required
+from hpcpar.option_fields import OUT, required
 from hpcpar.output_files import PAGE
 from hpcpar.report.tables import show_line
 from hpcpar.report.tables.document import page_format
@@ -19,14 +19,14 @@ class ProposalCommand(ResultOptions, ModuleOptions, ProposalArguments, section="
 
     example = ("hpcpar proposal --network resnet50 --machine juwels-booster --ranks 4,16,64 "
                "--batch 1024 --epochs 90 -o proposal.html")
-    output: str = required(PAGE, "write the page: Markdown, LaTeX or HTML",
-                           "FILE.md|FILE.tex|FILE.html", names=("-o", "--output"))
+    out: str = required(PAGE, "write the page: Markdown, LaTeX or HTML",
+                           "FILE.md|FILE.tex|FILE.html", **OUT)
 
 
 def main(args: ProposalCommand) -> int:
     """Runs the command; returns its exit status."""
-    page_format(args.output)
+    page_format(args.out)
     result = make_proposal(args)
-    result.save(args.output)
+    result.save(args.out)
     args.show(result.to_json, result.rows, lambda: show_line(result.answer))
     return 0

@@ -11,7 +11,7 @@ from hpcpar.checks import OneOf, duration_s, path
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
 from hpcpar.comm.device_options import DEVICES
 from hpcpar.errors import InputError
-from hpcpar.option_fields import flag, option, options_of, required, words
+from hpcpar.option_fields import OUT, flag, option, options_of, required, words
 from hpcpar.output_files import CHECKPOINT, METRICS, RECORD, holds_something, same_file
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.train.job_options import JobOptions, LengthOptions, SavingOptions
@@ -43,7 +43,7 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
     elastic_return: float = option(
         60.0, duration_s, "assume that lost ranks are back after this time (default 60s)", "N s")
     out: str = option("", RECORD, "write the record of the run here (HDF5)", "FILE.h5",
-                      section="output")
+                      section="output", **OUT)
     metrics: str = option(
         "", METRICS, "append every epoch's loss, accuracy, Dice, rate and time to this table",
         "FILE.csv", section="output")

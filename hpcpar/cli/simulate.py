@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.simulate import SimulateArguments, simulate_plan
 from hpcpar.cli.options import ResultOptions
-from hpcpar.option_fields import option
+from hpcpar.option_fields import OUT, option
 from hpcpar.output_files import PICTURE, RECORD
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
@@ -21,7 +21,7 @@ class SimulateCommand(ResultOptions, ModuleOptions, SimulateArguments, section="
     example = "hpcpar simulate --plan plan.json --jitter 0.05"
     plot: str = option("", PICTURE, "draw the iterations, and the time of every rank", "FILE.png")
     out: str = option("", RECORD, "write a record for hpcpar compare and hpcpar trace", "sim.h5",
-                      names=("-o", "--out"))
+                      **OUT)
 
 
 def main(args: SimulateCommand) -> int:

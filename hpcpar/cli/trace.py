@@ -9,7 +9,7 @@ from hpcpar.api.sources import plan_and_machine
 from hpcpar.checks import path, positive
 from hpcpar.cli.options import ExternalOptions
 from hpcpar.errors import InputError
-from hpcpar.option_fields import option, required
+from hpcpar.option_fields import OUT, option, required
 from hpcpar.output_files import TIMELINE
 from hpcpar.report.tables import say
 from hpcpar.report.traces import perfetto
@@ -36,7 +36,7 @@ class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
         None, positive, "number of measured ranks, from rank 0 (default: all)", "N", section="plan")
     out: str = required(
         TIMELINE, "the file to write; open it at https://ui.perfetto.dev", "trace.json",
-        names=("-o", "--out"))
+        **OUT)
 
 
 def main(args: TraceCommand) -> int:

@@ -55,7 +55,7 @@ def words(system: System, out: Path, data: Path, *more: str, ranks: str = "1,2",
           steps: int = 3) -> list[str]:
     """The command of a sweep."""
     return [sys.executable, "-m", "hpcpar", "sweep", "strong", "--network", "lenet5", "--batch",
-            "64", "--ranks", ranks, "--strategies", "data,filter", "--steps", str(steps), "--data",
+            "64", "--ranks", ranks, "--strategy", "data,filter", "--steps", str(steps), "--data",
             str(data), "--out", str(out), "--launcher", system.name, "--ranks-per-node",
             str(2 // system.nodes[1]), *more]
 

@@ -64,7 +64,7 @@ class Base:
         network_file.save(own, str(folder / "net.json"))
         make("run", "--plan", "plan.json", "--data", "data.h5", "--steps", "4", "--out",
              "run.h5", "--checkpoint", "checkpoint.h5")
-        make("sweep", "strong", *LENET, "--ranks", "1,2", "--batch", "16", "--strategies",
+        make("sweep", "strong", *LENET, "--ranks", "1,2", "--batch", "16", "--strategy",
              "data", "--steps", "2", "--data", "data.h5", "--dry-run", "--out", "sweep")
         self._finish_sweep()
         files.save(files.load("local"), str(folder / "machine.toml"))

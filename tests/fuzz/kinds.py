@@ -86,7 +86,7 @@ def site(rng: Random, base: Base) -> Case:
     """Site defaults."""
     path = base.write("site.toml", _toml(rng, base.trees["site"]))
     words = ["--network", "lenet5", "--batch", "16", "--ranks", "4"]
-    sweep = ["sweep", "strong", *words, "--strategies", "data", "--data", base["data.h5"],
+    sweep = ["sweep", "strong", *words, "--strategy", "data", "--data", base["data.h5"],
              "--out", "s", "--dry-run"]
     return Case(rng.choice((["predict", *words, "--json"], sweep,
                             [*sweep, "--launcher", "slurm"])), config=path)
@@ -95,7 +95,7 @@ def site(rng: Random, base: Base) -> Case:
 def job(rng: Random, base: Base) -> Case:
     """A file of options of batch jobs."""
     path = base.write("job.toml", _toml(rng, base.trees["job"]))
-    return Case(["sweep", "strong", *LENET, "--batch", "16", "--ranks", "2", "--strategies",
+    return Case(["sweep", "strong", *LENET, "--batch", "16", "--ranks", "2", "--strategy",
                  "data", "--data", base["data.h5"], "--dry-run", "--launcher", "slurm", "--out",
                  "s", "--job-file", path, *["--json"] * rng.randrange(2)])
 
@@ -174,7 +174,7 @@ def sweep(rng: Random, base: Base) -> Case:
     else:
         text = rng.choice((b"", b"x", b"1e400", b"\xff\n", b"9" * 5000, b"-1", b"\x1b[2J", b"nan"))
         base.write(name, text)
-    again = ["sweep", "strong", *LENET, "--ranks", "1,2", "--batch", "16", "--strategies", "data",
+    again = ["sweep", "strong", *LENET, "--ranks", "1,2", "--batch", "16", "--strategy", "data",
              "--steps", "2", "--data", base["data.h5"], "--dry-run", "--out", folder]
     return Case([*rng.choice((["sweep", "report", folder], again)), *["--json"] * rng.randrange(2)])
 

@@ -25,7 +25,7 @@ _SHORT = tuple(v for v in ODD if v not in (
 
 
 _SMALL = [*LENET, "--batch", "16"]
-_SWEEP = [*LENET, "--strategies", "data", "--data", ":data.h5", "--dry-run", "--out", "sweep",
+_SWEEP = [*LENET, "--strategy", "data", "--data", ":data.h5", "--dry-run", "--out", "sweep",
           "--steps", "2"]
 #: Command lines that end with status 0 in a fraction of a second; ":" stands before the name of a
 #: base file, "@" before one that the command may change.

@@ -20,7 +20,7 @@ from tests.limits import LIMIT_S
 def words(digits: Path, out: Path, ranks: str, *more: str) -> list[str]:
     """The options of a sweep of LeNet-5."""
     return ["sweep", "strong", "--network", "lenet5", "--input", "1x8x8", "--batch", "16",
-            "--ranks", ranks, "--strategies", "data,filter", "--data", str(digits), "--out",
+            "--ranks", ranks, "--strategy", "data,filter", "--data", str(digits), "--out",
             str(out), "--machine", "local", *more]
 
 

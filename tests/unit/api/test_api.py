@@ -100,16 +100,22 @@ def test_a_dry_sweep_answers_as_the_command(launcher: str, capsys: pytest.Captur
     data = str(tmp_path / "data.h5")
     synthetic(data, (1, 8, 8), 10, 640)
     words = ["sweep", "strong", "--network", "lenet5", "--input", "1x8x8", "--ranks", "1,2",
-             "--batch", "64", "--strategies", "data", "--data", data, "--dry-run",
+             "--batch", "64", "--strategy", "data", "--data", data, "--dry-run",
              "--out", str(tmp_path / "out"), "--launcher", launcher]
     told = document(capsys, *words)
     result = hpcpar.sweep("strong", "lenet5", [1, 2], 64, str(tmp_path / "out"), input="1x8x8",
-                          strategies=["data"], data=data, dry_run=True, launcher=launcher)
+                          strategy=["data"], data=data, dry_run=True, launcher=launcher)
     assert plain(result.to_json()) == told
     assert {p.state for p in result.points} == {"planned"} and len(result.to_frame()) == 2
     assert "Fastest, as predicted" in repr(result)
     with pytest.raises(InputError, match="did you mean 'efficiency'"):
         result.plot(name="eficiency")
+
+
+def test_a_former_keyword_still_works(tmp_path: Path) -> None:
+    result = hpcpar.sweep("strong", "lenet5", [2], 64, str(tmp_path), strategies="filter",
+                          machine="cori-knl", dry_run=True)  # type: ignore[call-arg]
+    assert {p.strategy for p in result.points} == {"filter"}
 
 
 def test_the_signature_shows_every_option_of_the_command() -> None:

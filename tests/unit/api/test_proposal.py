@@ -62,7 +62,7 @@ def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(launchers, "run", Launcher())
     synthetic(str(tmp_path / "data.h5"), (1, 8, 8), 10, 640)
     hpcpar.sweep("strong", "lenet5", [1, 2, 4], 64, str(tmp_path / "out"), machine="cori-knl",
-                 strategies="data", simulate="8", input="1x8x8", data=str(tmp_path / "data.h5"),
+                 strategy="data", simulate="8", input="1x8x8", data=str(tmp_path / "data.h5"),
                  mpiexec="pretended")
     return str(tmp_path / "out")
 

@@ -306,14 +306,14 @@ def test_an_output_that_exists_is_replaced_only_by_force(
     pytest.importorskip("google.protobuf")
     words = ["--plan", made(tmp_path, "data", 3), "--format", form, "-o", str(tmp_path / form)]
     assert main(["export", *words]) == 0
-    assert "exists; choose another name, or add --force" in refused(words, capsys)
+    assert "exists; choose another name, or add --overwrite" in refused(words, capsys)
     words[1] = made(tmp_path, "data", 2)
-    assert main(["export", *words, "--force"]) == 0
+    assert main(["export", *words, "--overwrite"]) == 0
     assert len(READERS[form](tmp_path / form, 2)) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([form, "plan.json"])
     if (tmp_path / form).is_dir():
         (tmp_path / form / "mine.txt").touch()
-        assert "has other files, too (mine.txt)" in refused([*words, "--force"], capsys)
+        assert "has other files, too (mine.txt)" in refused([*words, "--overwrite"], capsys)
         assert (tmp_path / form / "mine.txt").exists()
 
 

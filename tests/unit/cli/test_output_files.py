@@ -90,7 +90,7 @@ WRITE = ["plan --network mlp --strategy data --ranks 1 --batch 8 -o",
          "predict --plan p.json --plot", "predict --plan p.json --timeline",
          "predict --plan p.json --timeline-plot",
          "simulate --plan p.json --plot", "simulate --plan p.json -o", "trace --plan p.json -o",
-         "export --plan p.json --format goal --force -o", "calibrate -o", "data digits",
+         "export --plan p.json --format goal --overwrite -o", "calibrate -o", "data digits",
          "proposal --network mlp --ranks 1 --batch 8 -o", "compare run.h5 --plot",
          "run --plan p.json --data d.h5 --out",
          "run --plan p.json --data d.h5 --checkpoint"]
@@ -119,7 +119,7 @@ def test_files_that_the_command_wrote_before_are_replaced() -> None:
         for words in ("predict --plan mine.json --timeline t.json",
                       "trace --plan mine.json -o t2.json", "simulate --plan mine.json -o sim.h5",
                       "data digits digits.h5",
-                      "export --plan mine.json --format goal --force -o a.goal"):
+                      "export --plan mine.json --format goal --overwrite -o a.goal"):
             assert main(words.split()) == 0
     assert main(["trace", "--plan", "mine.json", "-o", "mine.json"]) == 2
     assert main(["data", "digits", "sim.h5"]) == 2

@@ -25,7 +25,7 @@ def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> No
     assert titles == ["options", "network and data", "machine", "plan", "prediction", "output",
                       "example"]
     output = text[text.index("\noutput:"):]
-    assert all(name in output for name in ("--json", "--csv", "--wide", "--output"))
+    assert all(name in output for name in ("--json", "--csv", "--wide", "--out"))
     assert re.findall(r"^  -", text[:text.index("\nnetwork and data:")], re.MULTILINE) == ["  -"]
 
 
@@ -40,13 +40,40 @@ def test_hints_know_every_option(command: str) -> None:
 
 @pytest.mark.parametrize(("words", "hint"), [
     (["sweep", "strong", "--rnaks", "2"], "'--ranks'"), (["data", "digits", "--jsn"], "'--json'"),
-    (["plan", "--batch-nrom", "local"], "'--batch-norm'"), (["plan", "--oputput"], "'--output'"),
-    (["sweep", "weak", "--strategy", "data"], "'--strategies'"),
+    (["plan", "--batch-nrom", "local"], "'--batch-norm'"), (["plan", "--oputput"], "'--out'"),
+    (["sweep", "weak", "--stratgies", "data"], "'--strategy'"),
 ])
 def test_hints_work_in_subcommands(words: list[str], hint: str,
                                    capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert f"did you mean {hint}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "name", "value"), [
+    ("plan --network lenet5 --ranks 2 --batch 8 --output p.json", "out", "p.json"),
+    ("networks lenet5 --output n.json", "out", "n.json"),
+    ("simulate --plan p.json --output s.h5", "out", "s.h5"),
+    ("export --plan p.json --format goal --output=p.goal --force", "overwrite", True),
+    ("sweep weak --network lenet5 --ranks 2 --batch 8 --output w --strategies data", "strategy",
+     "data"),
+])
+def test_former_names_still_work_but_are_not_shown(
+        words: str, name: str, value: object, capsys: pytest.CaptureFixture[str]) -> None:
+    command = words.split()
+    _, parser = parsers(command[0])
+    parser.check_options(command[1:], lambda option: "")
+    assert vars(parsers(command[0])[0].parse_args(command))[name] == value
+    kind = command[:2] if command[0] == "sweep" else command[:1]
+    text = shown_help(capsys, *kind)
+    assert not any(f"--{former}" in text for former in ("output", "force", "strategies")
+                   if (command[0], former) != ("plan", "force"))
+
+
+def test_the_result_has_one_name_in_all_commands() -> None:
+    for command in COMMANDS:
+        for parser in parsers(command)[1].kinds().values():
+            names = [action.option_strings for action in parser._actions if action.dest == "out"]
+            assert names in ([], [["-o", "--out"]], [[]])  # sweep report has a positional folder
 
 
 def test_a_misspelled_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ def test_plan_predict_and_sweep_refuse_alike(kind: str, batch: str, tmp_path: Pa
         refusals[strategy] = refused(capsys, "plan", *asked, "--batch", samples)
         each = "--batch-per-rank" if kind == "weak" else "--batch"
         assert refusals[strategy] == refused(capsys, "predict", *asked, each, batch)
-    assert main(["sweep", kind, *NETWORK, "--ranks", "4", "--strategies", ",".join(STRATEGIES),
+    assert main(["sweep", kind, *NETWORK, "--ranks", "4", "--strategy", ",".join(STRATEGIES),
                  "--batch", batch, "--data", str(tmp_path / "d.h5"), "--dry-run", "--mpiexec", "x",
                  "--out", str(tmp_path / "out")]) == 0
     capsys.readouterr()

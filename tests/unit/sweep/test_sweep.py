@@ -108,7 +108,7 @@ def sweep(tmp_path: Path, launcher: Launcher, capsys: pytest.CaptureFixture[str]
             machine: str = "local") -> tuple[int, dict[str, Any]]:
         status = cli.main(
             ["sweep", kind, "--network", "lenet5", "--input", "1x8x8", "--batch", "64", "--ranks",
-             ranks, "--strategies", "data,filter", "--data", str(data), "--mpiexec", "pretended",
+             ranks, "--strategy", "data,filter", "--data", str(data), "--mpiexec", "pretended",
              "--out", str(tmp_path / "out"), "--json",
              *(["--machine", machine] if machine else []), *more]
         )
@@ -198,7 +198,7 @@ def test_more_sizes_may_be_added_but_nothing_else_changed(sweep: Sweep, launcher
 
 
 def test_what_cannot_run_is_listed_with_its_reason(sweep: Sweep, launcher: Launcher) -> None:
-    status, document = sweep("--strategies", "data,grid:2x4,spatial,pipeline:40x1",
+    status, document = sweep("--strategy", "data,grid:2x4,spatial,pipeline:40x1",
                              ranks="4,40,128")
     assert status == 0
     reasons = {p["case"]: p["reason"] for p in document["points"] if p["state"] == "skipped"}
@@ -244,8 +244,8 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(("--strategies", ","), "--strategies is empty"),
-     (("--strategies", "dota"), "did you mean 'data'"),
+    [(("--strategy", ","), "--strategy is empty"),
+     (("--strategy", "dota"), "did you mean 'data'"),
      (("--launcher", "slrum"), "did you mean 'slurm'"),
      (("--overlap", "al"), "argument --overlap: unknown value 'al'"),
      (("--input", "1x9x9"), "holds images 1x8x8, but the network takes 1x9x9"),

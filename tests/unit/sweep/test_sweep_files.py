@@ -32,7 +32,7 @@ def own(channels: int = 4) -> Network:
 
 def planned(out: Path, network: Network | None = None) -> None:
     """A sweep that is only planned."""
-    hpcpar.sweep("strong", network or own(), [1, 2], 8, str(out), strategies="data", dry_run=True)
+    hpcpar.sweep("strong", network or own(), [1, 2], 8, str(out), strategy="data", dry_run=True)
 
 
 @pytest.fixture(scope="module")
