@@ -2,7 +2,7 @@
 
 Run: ``python bench/never_worse.py`` (minutes; ``--cases`` and ``--draws`` for more or less). Cases
 (network, machine, ranks, batch) are drawn from a seed, and for each of them plans: any strategy and
-placement, with any overlap, buckets, micro-batches, order, recomputation and synchronisation.
+placement, with any overlap, buckets, micro-batches, order, recomputation and synchronization.
 Options that change the training stay: batch, element type, statistics of batch normalization,
 optimizer. A plan that fits and is predicted faster than the choice of ``plan`` by more than 0.1% is
 a counter-example: its command line is printed, without the options that it does not need, and the
@@ -53,7 +53,7 @@ MORE_RANKS = (2, 3, 4, 6, 8, 12, 16, 32, 48, 64, 100, 128, 256, 512, 1000, 1024,
 OPTIONS: dict[str, tuple[object, ...]] = {
     "gather": GATHERS,
     "overlap": ("none", "gradient", "full"),
-    "synchronisation": ("allreduce", "sharded", "server"),
+    "synchronization": ("allreduce", "sharded", "server"),
     "microbatches": (1, 2, 4, 8, 16, 32),
     "order": ("gpipe", "1f1b"),
     "bucket": (0, *(1 << i for i in range(16, 30, 2))),

@@ -147,7 +147,7 @@ def claims_of_cosmoflow(model: Model) -> list[Claim]:
                            schedule(model, "data", 1, 1))
     times_s = [table3(large, "ds", p).epoch_s for p in (16, 1024)]
     few, many = (formula_ms(large, "ds", p) for p in (16, 1024))
-    note = (f"'perfect' in the text, on a logarithmic axis. By Table 3 an iteration takes "
+    note = (f"'perfect' in the text, on a logarithmic axis. By Table 3, an iteration takes "
             f"{sum(few.values()):.0f} ms on 16 GPUs and {sum(many.values()):.0f} on 1024: the "
             f"allreduce takes {few['gradients']:.1f} and {many['gradients']:.1f}")
     room = f"{MACHINE.device.memory_bytes / 1e9:.0f} GB"

@@ -24,7 +24,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline": ("pipeline:2x2", {"microbatches": 2}),
     "df": ("df:2x2", {}),
     "channel": ("channel", {}),
-    "sharded": ("data", {"synchronisation": "sharded"}),
+    "sharded": ("data", {"synchronization": "sharded"}),
     "spatial": ("spatial", {}),
 }
 

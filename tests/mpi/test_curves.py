@@ -49,7 +49,7 @@ def plans() -> dict[str, Plan]:
             for name in ("grid", "grid-fc", "domain", "ds")}
     if BATCH % (P * P) == 0:  # its fc_passes give another curve
         out["owt-c"] = made("owt-c")
-    out["sharded"] = made("data", synchronisation="sharded")
+    out["sharded"] = made("data", synchronization="sharded")
     out["gpipe"] = made(f"pipeline:{P}x1", microbatches=5)
     out["1f1b"] = made(f"pipeline:{P}x1", microbatches=8, order="1f1b", overlap="none")
     out |= {f"1f1b, {a}x{b}": made(f"pipeline:{a}x{b}", microbatches=4, order="1f1b")

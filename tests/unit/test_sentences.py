@@ -39,8 +39,9 @@ PATTERNS = {
 ON_PAGES = {
     r"(?:\d|\b(?:ms|us|s|[kMG]?B|GB/s|Gb/s|images|samples|seconds|hours|bytes))\)? an? "
     r"(?:iteration|epoch|forward pass|rank|node|GPU|image|sample|step|layer)\b": "per iteration",
-    r"(?i)\b(?:an?|another|each) training\b(?!-)(?! (?:run|set|loop|image|job|sample|step|with|data|"
-    r"part|iteration|epoch|time|split|script|program|pass)s?\b)|\btrainings\b": "a training run",
+    r"(?i)\b(?:an?|another|each) training\b(?!-)(?! (?:run|set|loop|image|job|sample|step|with|"
+    r"data|part|iteration|epoch|time|split|script|program|pass)s?\b)"
+    r"|\btrainings\b": "a training run",
 }
 #: British spellings; what follows the American form of a word is left out.
 BRITISH = re.compile(
@@ -50,7 +51,8 @@ BRITISH = re.compile(
     r"fibre|catalogue|\bgrey|artefact|licence|defence|practis|learnt|spelt|judgement|whilst|"
     r"programme\b|(?:label|model|travel|signal|channel)l(?:ed|ing)\b")
 #: Places that read files and commands with a former spelling.
-FORMER = {"hpcpar/api/options.py", "hpcpar/plan/plan.py"}
+FORMER = {"hpcpar/api/options.py", "hpcpar/plan/plan.py", "tests/unit/cli/test_parser.py",
+          "tests/unit/plan/test_plan_file.py"}
 SPELLED = ("hpcpar", "kernels", "tests", "bench", "docs", "jobs", "packaging")
 SUFFIXES = {".py", ".md", ".sh", ".toml", ".cu", ".cuh", ".ipynb", ".csv", ".json", ".svg"}
 

@@ -92,8 +92,8 @@ def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
     assert one_node[0] == one_node[1]
 
 
-def test_synchronisation_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
-    allreduce, sharded, server = (document(capsys, *LENET, "--synchronisation", s)
+def test_synchronization_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
+    allreduce, sharded, server = (document(capsys, *LENET, "--synchronization", s)
                                   for s in ("allreduce", "sharded", "server"))
     assert (allreduce["phases"]["update"]["communication_s"]
             == 0
@@ -282,8 +282,8 @@ def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixtu
         ([*LENET, "--io", "inf"], "argument --io: 'inf' is not a number greater than 0"),
         ([*LENET, "--io-item-bytes", "0"],
          "argument --io-item-bytes: '0' is not a number greater than 0"),
-        ([*LENET, "--synchronisation", "servr"],
-         "argument --synchronisation: unknown value 'servr'; did you mean 'server'?"),
+        ([*LENET, "--synchronization", "servr"],
+         "argument --synchronization: unknown value 'servr'; did you mean 'server'?"),
         ([*LENET, "--batch-norm", "locl"],
          "argument --batch-norm: unknown value 'locl'; did you mean 'local'?"),
         ([*LENET, "--optimizer", "adm"],
@@ -366,7 +366,7 @@ def test_explain_names_everything_left_out_of_the_prediction(
 
     one = ["--network", "lenet5", "--ranks", "1", "--batch", "64", "--machine", "dgx-h100"]
     several = ["--network", "mobilenet_v2", "--ranks", "128", "--batch", "128", "--machine",
-               "dgx-h100", "--strategy", "spatial", "--synchronisation", "server"]
+               "dgx-h100", "--strategy", "spatial", "--synchronization", "server"]
     lines = outside(*one)
     assert [line.split()[0] for line in lines] == ["reading", "start-up,", "host", "layers",
                                                    "clocks"]

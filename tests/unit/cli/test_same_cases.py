@@ -22,8 +22,8 @@ TABLE = [
     ("", {"owt-c"}),
     ("--microbatches 9", {*STRATEGIES, *SEARCHED}),
     ("--microbatches 8 --order 1f1b", {"data", "grid:2x2", "owt-b", "owt-c", "pipeline:2x2"}),
-    ("--synchronisation server", {"channel", "owt-c"}),
-    ("--synchronisation sharded --recompute 2", {"channel", "owt-c"}),
+    ("--synchronization server", {"channel", "owt-c"}),
+    ("--synchronization sharded --recompute 2", {"channel", "owt-c"}),
 ]
 
 
