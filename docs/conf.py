@@ -21,7 +21,7 @@ myst_heading_anchors = 3
 # the notebook is kept without outputs: every build runs it, and fails where a cell fails
 nb_execution_mode = "force"
 nb_execution_in_temp = True
-nb_execution_timeout = 600
+nb_execution_timeout = 3600
 nb_execution_raise_on_error = True
 
 

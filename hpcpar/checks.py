@@ -162,6 +162,16 @@ def image(value: str | Iterable[int]) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")))
 
 
+def extents(value: str | Iterable[int]) -> tuple[int, ...]:
+    """One number per image axis, or one for all, from text (N, HxW or DxHxW) or from numbers."""
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    text = "x".join(map(str, value)) if several else str(value)
+    if re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9}){0,2}", text, re.ASCII) is None:
+        raise ValueRefused(f"{_shown(text)} is not a number, or one per image axis, as in 2 or "
+                           "12x12")
+    return tuple(map(int, text.split("x")))
+
+
 def by_name(check: Callable[[Any], T], value: str | Mapping[str, float]) -> dict[str, T]:
     """Checked values by name, from a mapping or comma-separated NAME=VALUE pairs."""
     given = value if isinstance(value, Mapping) else {

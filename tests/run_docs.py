@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 #: A block to run, or a file to write; both may be indented inside a list.
 BLOCK = re.compile(r"^( *)```(?:sh|python\n *# (\S+\.py))\n(.*?)^\1```", re.M | re.S)
-#: Time limit of a page.
-LIMIT_S = 900
+#: A page that takes longer (s) is stuck.
+LIMIT_S = 3600
 
 
 def pages(names: Iterable[str]) -> list[Path]:

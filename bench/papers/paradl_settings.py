@@ -96,7 +96,7 @@ def full_name(strategy: str, ranks: int) -> str:
 def by_default(model: Model, strategy: str, ranks: int, batch: int) -> Prediction:
     """The prediction with the options that `hpcpar predict` has by default."""
     return auto.price_named(network(model), model.spec, full_name(strategy, ranks), ranks, batch,
-                            MACHINE, **PlanningOptions().planning(model.spec)).prediction
+                            MACHINE, **PlanningOptions().planning(network(model))).prediction
 
 
 @cache

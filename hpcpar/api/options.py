@@ -8,8 +8,11 @@ from typing import Any
 
 from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, part, path, positive
 from hpcpar.cost.price_family import ACCOUNTINGS
+from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import NETWORKS
+from hpcpar.network.data_sets import DATA_SETS, data_set_of
+from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.network.layers.loss import LOSSES
 from hpcpar.option_fields import OptionGroup, about, option
@@ -17,7 +20,6 @@ from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
     COLLECTIVES,
-    NetworkSpec,
     Overlap,
     PipelineOrder,
     Plan,
@@ -26,9 +28,8 @@ from hpcpar.plan.plan import (
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategies import GATHERS
 
-#: Default samples per epoch: ImageNet as the papers count it; MNIST for small images.
-IMAGENET_SAMPLES = 1_200_000
-MNIST_SAMPLES = 60_000
+#: Why an option that prices epochs has no effect, and the remedy.
+NO_EPOCH = "needs the size of an epoch, which is unknown for this network: add --samples N"
 
 
 def about_network() -> dict[str, Any]:
@@ -156,8 +157,9 @@ class PricingOptions(OptionGroup, section="prediction"):
 
     epochs: float = option(1.0, amount, "epochs of the training", "N")
     samples: int | None = option(
-        None, positive, f"samples per epoch (default: {IMAGENET_SAMPLES}, the papers' ImageNet, "
-        f"for images at least 64 pixels wide, else {MNIST_SAMPLES}, MNIST)", "N")
+        None, positive, "samples per epoch (default: those of "
+        + ", ".join(f"{data.name}, {data.samples}" for data in DATA_SETS)
+        + ", for networks with its inputs and outputs; for others, epochs have no price)", "N")
     accounting: str = option(
         "schedule", OneOf(ACCOUNTINGS),
         "how to price the steps: as executed, or by the formulas of Gholami et al. (Eq 3 to 9; "
@@ -176,9 +178,19 @@ class PricingOptions(OptionGroup, section="prediction"):
 class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
     """The options of a plan and its price, except network, machine and strategy."""
 
-    def epoch_samples(self, spec: NetworkSpec) -> int:
-        """The number of samples per epoch."""
-        return self.samples or (IMAGENET_SAMPLES if spec.shape[-1] >= 64 else MNIST_SAMPLES)
+    def epoch_samples(self, network: Network) -> int | None:
+        """The number of samples per epoch; None if it is unknown.
+
+        Raises
+        ------
+        InputError
+            It is unknown, but several epochs are to be priced.
+        """
+        known = data_set_of(network)
+        samples = self.samples or (known.samples if known else None)
+        if samples is None and self.epochs != 1.0:
+            raise InputError(f"--epochs {self.epochs:g} {NO_EPOCH}")
+        return samples
 
     @property
     def pricing(self) -> dict[str, Any]:
@@ -186,7 +198,7 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
                 "io_item_bytes": self.io_item_bytes}
 
-    def planning(self, spec: NetworkSpec) -> dict[str, Any]:
+    def planning(self, network: Network) -> dict[str, Any]:
         """The options of `search.auto.task`."""
         paper = self.accounting == "paper"
         kept = {f.name: getattr(self, f.name) for f in fields(PlanFields) if f.name != "bucket"}
@@ -196,5 +208,5 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
             "gather": self.gather or ("eager" if paper else "lazy"),
             "overlap": self.overlap or (Overlap.NONE if paper else Overlap.FULL),
             "bucket_bytes": 0 if self.bucket is None and paper else self.bucket,
-            "samples": self.epoch_samples(spec),
+            "samples": self.epoch_samples(network),
         }

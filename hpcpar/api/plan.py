@@ -23,8 +23,9 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.report.pictures import prediction_bars
 from hpcpar.report.progress import SearchProgress
-from hpcpar.report.tables import answer
+from hpcpar.report.tables import answer, say
 from hpcpar.report.tables.prediction_tables import schedule_rows
+from hpcpar.schedule.runnable import not_executed
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import SHOWN, Candidate
@@ -98,7 +99,7 @@ class PlanResult(TableResult):
         return explain(self.best.task.network, self.best)
 
     def save(self, path: str, force: bool = False) -> None:
-        """Writes the plan file.
+        """Writes the plan file; a note tells if no run executes its precision.
 
         Raises
         ------
@@ -109,6 +110,8 @@ class PlanResult(TableResult):
             raise InputError(f"{path} is not written: {self.best.strategy} does not fit in memory; "
                              "change the plan, or add --force")
         plans.save(self.plan, path)
+        if reason := not_executed(self.plan.precision):
+            say(f"note: {reason}")
 
     def to_json(self, schedule: bool = False, explained: bool = False) -> dict[str, Any]:
         """The document of ``hpcpar plan --json``, with ``--show-schedule`` or ``--explain``."""
@@ -174,7 +177,7 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     ranking: list[Robust] = []
     with SearchProgress() as progress:
         candidates, search = _candidates(net, spec, asked.strategy, asked.ranks, asked.batch, where,
-                                         tell=progress.tell, **asked.planning(spec))
+                                         tell=progress.tell, **asked.planning(net))
         if jitter is not None:
             ranking = by_robustness(candidates, jitter)
     near = [each.candidate for each in ranking]

@@ -9,7 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 from hpcpar.api.keywords import by_keyword
-from hpcpar.api.options import LossOptions, PlanningOptions, about_machine, about_network
+from hpcpar.api.options import (
+    NO_EPOCH,
+    LossOptions,
+    PlanningOptions,
+    about_machine,
+    about_network,
+)
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import (
@@ -201,12 +207,15 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
+    for name in ("deadline", "node_hours"):
+        if getattr(asked, name) is not None and asked.epoch_samples(net) is None:
+            raise InputError(f"--{name.replace('_', '-')} {NO_EPOCH}")
     machine = asked.loaded(machine_of(asked.machine or "local"))
     require_priced(machine, asked.precision or Plan.precision)
     with SearchProgress() as progress:
         candidates, skipped = _price(
             net, spec, sizes, strategies, machine, tell=progress.tell,
-            training=not asked.forward_only, **asked.planning(spec))
+            training=not asked.forward_only, **asked.planning(net))
     scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
@@ -237,12 +246,13 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
                          "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
     serial_s = price_strategy(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
-    return scaling(candidates, task.samples or 0, epochs, serial_s)
+    return scaling(candidates, task.samples, epochs, serial_s)
 
 
 def _price_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> Prediction:
-    return price(plan.network.build(), plan, asked.loaded(machine),
-                 samples=asked.epoch_samples(plan.network), accounting=asked.accounting,
+    network = plan.network.build()
+    return price(network, plan, asked.loaded(machine),
+                 samples=asked.epoch_samples(network), accounting=asked.accounting,
                  training=not asked.forward_only, **asked.pricing)
 
 

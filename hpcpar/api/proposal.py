@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any
 
 from hpcpar.api.keywords import by_keyword
+from hpcpar.api.options import NO_EPOCH
 from hpcpar.api.predict import (
     PredictArguments,
     PredictResult,
@@ -154,6 +155,8 @@ def make_proposal(asked: ProposalArguments) -> ProposalResult:
                   for p in points if p.ranks not in sizes]
         if not sizes:
             raise InputError(notes[-1])
+    if any(p.batches is None for p in series[kinds[0]]):
+        raise InputError(f"a proposal {NO_EPOCH}")
     point = _production(series[kinds[0]], asked.production)
     again = _price(replace(asked, ranks=point.ranks), kinds[0])
     chosen = [c for c in again.candidates if c.strategy == point.chosen]
@@ -184,7 +187,7 @@ def _as_swept(asked: ProposalArguments, swept: Mapping[str, Study]) -> ProposalA
     plans: dict[str, Any] = {"bucket" if name == "bucket_bytes" else name: value
                              for name, value in first.planning.items()}
     return replace(asked, network=first.spec.build(), machine=first.machine, strategy=strategies,
-                   **plans, **batches)
+                   samples=asked.samples or first.epoch_samples, **plans, **batches)
 
 
 def _price(asked: ProposalArguments, kind: str) -> PredictResult:
@@ -209,7 +212,7 @@ def _point(c: Candidate) -> Point:
                            p.exposed_communication_s - gradient_s, p.bubble_s)
     needs = f"needs {amount(p.memory_bytes)} of {amount(p.memory_limit_bytes)} of memory"
     return Point(f"{p.strategy}-p{p.ranks}-b{p.batch}", "", p.strategy, p.ranks, p.batch,
-                 nodes(c.task.machine, p.ranks), (p.samples or 0) / p.batch,
+                 nodes(c.task.machine, p.ranks), None if p.samples is None else p.samples / p.batch,
                  folder.PLANNED if p.fits else folder.SKIPPED, "" if p.fits else needs,
                  predicted=parts if p.fits else None, trust=p.trust, memory_bytes=p.memory_bytes)
 
@@ -217,8 +220,7 @@ def _point(c: Candidate) -> Point:
 def _swept(study: Study, asked: ProposalArguments) -> list[Point]:
     """The points of a sweep, with the epoch of the request."""
     states = {case: folder.read_status(study.folder(case)) for case in study.cases()}
-    samples = asked.epoch_samples(study.spec)
-    return [replace(p, strategy="", batches=samples / p.batch,
+    return [replace(p, strategy="", batches=asked.samples and asked.samples / p.batch,
                     measured=None if p.simulated else p.measured)
             for p in points_of(study, {case: s for case, s in states.items() if s})]
 

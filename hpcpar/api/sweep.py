@@ -23,7 +23,7 @@ from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.comm.device_options import GpuOptions
-from hpcpar.data import dataset
+from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, unknown
@@ -32,7 +32,6 @@ from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
-from hpcpar.network.layers.base import shape_text
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import OUT, about, flag, option
 from hpcpar.plan.plan import Plan
@@ -198,7 +197,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
-    chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(spec)
+    chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(net)
     out = os.path.abspath(asked.out)
     make_folder(os.path.join(out, "cases"))
     with folder.alone(out), SweepProgress() as tell:
@@ -214,6 +213,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
                          precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
             data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
             out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
+            epoch_samples=samples if asked.data else chosen["samples"],
             layers=tuple(_module(name) for name in asked.layers))
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
@@ -341,15 +341,14 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
         tell.say(f"making {needed} synthetic images in {path}")
         targets = network.classes if network.loss.takes_targets else 0
         synthetic(path, network.image_shape, network.classes, needed, targets=targets,
-                  pixels=len(network.shapes[network.layers[-1].name]) > 1)
+                  pixels=bool(network.output_extents), extents=network.output_extents)
     return path, needed
 
 
 def _samples(network: Network, path: str) -> int:
     """The number of samples of a data file; checks that it suits the network."""
-    count, *shape = dataset.info(path)["images"]["shape"]
-    if tuple(shape) != network.image_shape:
-        has, takes = shape_text(shape), shape_text(network.image_shape)
-        raise InputError(f"data file {path} holds images {has}, but the network takes {takes}; "
-                         f"make other data, or give --input {has}")
-    return int(count)
+    box = tuple((0, 0) for _ in (0, *network.image_shape))
+    truth = tuple((0, 0) for _ in (0, *network.truth_shape))
+    with Loader(path, box, truth, 1, shape=network.image_shape, classes=network.classes,
+                extents=network.output_extents) as loader:
+        return loader.samples

@@ -109,7 +109,7 @@ def _search(args: CalibrateCommand, ranks: int) -> Search:
     batch = args.batch or 1  # `_read` refuses a missing batch
     spec, network = network_of(args.network, args.input, args.classes, args.loss,
                                args.label_smoothing)
-    planning = PlanningOptions(precision=args.precision).planning(spec)
+    planning = PlanningOptions(precision=args.precision).planning(network)
     return lambda machine: best(network, spec, ranks, batch, machine, **planning)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from hpcpar import checks
-from hpcpar.checks import image, names, natural, part, path, positive, whole
+from hpcpar.checks import extents, image, names, natural, part, path, positive, whole
 from hpcpar.cli.options import ExternalOptions, ResultOptions
 from hpcpar.data import dataset
 from hpcpar.data.arrays import ArrayOptions
@@ -69,6 +69,9 @@ class SyntheticCommand(DataCommand):
         "squared error", "K", excludes="truth")
     pixels: bool = flag(
         "label each pixel, for networks with a loss over pixels")
+    labels_size: tuple[int, ...] = option(
+        (), extents, "extents of the labels or targets per pixel: those of the network's output "
+        "(default: the image's)", "HxW", needs="pixels")
     samples: int = option(1024, positive, "training images", "N")
     test_samples: int = option(0, natural, "held-out images", "N")
     seed: int = option(0, checks.seed, "seed of the random numbers", "N")
@@ -77,7 +80,7 @@ class SyntheticCommand(DataCommand):
         with _progress(self.file) as progress:
             synthetic(self.file, self.input, self.classes, self.samples, self.seed,
                       targets=self.targets, test_samples=self.test_samples, pixels=self.pixels,
-                      progress=progress)
+                      extents=self.labels_size, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +176,14 @@ def describe(info: dict[str, Any]) -> str:
 
 def _truth(info: dict[str, Any]) -> str:
     """The number of targets or classes of a data file."""
-    if "targets" in info:
-        pixels = " per pixel" if len(info["targets"]["shape"]) > 2 else ""
+    targets, image = "targets" in info, info["images"]["shape"][2:]
+    extents = info["targets"]["shape"][2:] if targets else info["labels"]["shape"][1:]
+    pixels = ""
+    if extents:
+        size = "" if extents == image else f" {shape_text(extents)}"
+        pixels = f" {'per pixel' if targets else 'of pixels'}{size}"
+    if targets:
         return f"{info['targets']['shape'][1]} targets{pixels}"
-    pixels = " of pixels" if len(info["labels"]["shape"]) > 1 else ""
     return f"{info['classes']} classes{pixels}" if "classes" in info else ""
 
 

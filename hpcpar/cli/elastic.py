@@ -41,6 +41,8 @@ from hpcpar.signals import STATUS, handle
 MOST_FAILURES = 3
 #: Seconds between two polls of the job.
 _POLL_S = 0.05
+#: Polls between two requests to stop: a launcher that is just starting may lose the first.
+_POLLS_PER_REQUEST = 100
 #: Asks a job to stop. All launchers forward it; after a SIGTERM, srun would kill the ranks.
 _STOP = signal.SIGUSR1
 #: Seconds that ranks have to save their work after their supervisor is gone.
@@ -192,15 +194,15 @@ class _Supervisor:
         return status, [line for line in lines if lost.KILLED in line] or lines[:1]
 
     def _wait(self, job: subprocess.Popen[bytes]) -> int:
-        self.restarting, passed_on = False, 0
+        self.restarting, polls = False, 0
         while job.poll() is None:
-            for _ in self.asked[passed_on:]:
-                job.send_signal(_STOP)
-                passed_on += 1
             if self._is_back() and not self.restarting:
                 say("elastic: lost ranks are back")
-                job.send_signal(_STOP)
                 self.restarting = True
+            if self.asked or self.restarting:
+                if polls % _POLLS_PER_REQUEST == 0:
+                    job.send_signal(_STOP)
+                polls += 1
             time.sleep(_POLL_S)
         return job.returncode if job.returncode >= 0 else 128 - job.returncode
 

@@ -22,11 +22,12 @@ from hpcpar.data.dataset import (
     create_split,
     held_out,
 )
+from hpcpar.data.label_extents import LabelExtentOptions
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
 from hpcpar.network.layers.base import shape_text
-from hpcpar.option_fields import OptionGroup, option
+from hpcpar.option_fields import option
 
 #: The label that 8-bit masks usually reserve for ignored pixels.
 USUAL_IGNORED = 255
@@ -46,7 +47,7 @@ class SampleArray(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayOptions(OptionGroup):
+class ArrayOptions(LabelExtentOptions):
     """The held-out part and the meaning of labels."""
 
     classes: int | None = option(
@@ -99,15 +100,15 @@ class Images:
 
 
 class Truth:
-    """Labels [N] or targets [N, outputs] from a source, followed by the image's axes if each pixel
-    has its own. Labels may have an extra axis of length one, or be one-hot.
+    """Labels [N] or targets [N, outputs] from a source, followed by image axes if each pixel of the
+    network's output has its own. Labels may have an extra axis of length one, or be one-hot.
 
     Attributes
     ----------
     targets : bool
         Whether the array holds targets rather than labels.
     shape : tuple of int
-        Shape of a sample's ground truth in the data file.
+        Shape of a sample's ground truth in the data file, with the extents that the options keep.
 
     Raises
     ------
@@ -120,19 +121,34 @@ class Truth:
         self.blocks, self.name, self.options = blocks, name, options
         image, sample = images.shape[1:], tuple(blocks.shape[1:])
         self.targets = blocks.dtype.kind == "f"
-        by_channel = sample != image and len(sample) > 0 and sample[1:] in ((), image)
-        plain = sample == () if self.targets else sample in ((), image, (*image, 1))
-        if (blocks.shape[:1] != (images.samples,) or not all(blocks.shape)
-                or not (plain or by_channel) or blocks.dtype.kind not in "biuf"):
+        extents = self._extents(sample, image)
+        if (blocks.shape[:1] != (images.samples,) or not all(blocks.shape) or extents is None
+                or blocks.dtype.kind not in "biuf"):
             raise InputError(
                 f"{name} holds {blocks.dtype} of shape {tuple(blocks.shape)}; give "
                 f"{images.samples} whole numbers, one per image (labels, or one-hot), or "
                 f"floating-point numbers [{images.samples}, outputs] (targets), followed by "
-                f"{image} for pixels")
+                f"{len(image)} image axes for pixels")
+        by_channel = len(sample) == len(extents) + 1 and sample[1:] == extents
         self.one_hot = by_channel and not self.targets and sample[0] > 1
-        self.shape = sample[1:] if by_channel else sample[:len(image)]
-        if self.targets:
-            self.shape = (sample[0], *self.shape) if by_channel else (1,)
+        #: Shape of a sample before the options select its pixels.
+        self._whole = ((sample[0] if by_channel else 1,) if self.targets else ()) + extents
+        self._kept: tuple[Any, ...] = (..., *options.kept(extents, name))
+        self.shape = np.broadcast_to(np.float32(), self._whole)[self._kept].shape
+
+    def _extents(self, sample: tuple[int, ...], image: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Extents of the ground truth per pixel of a sample; () without pixels, None if no form of
+        ground truth has the sample's axes.
+        """
+        if not self.targets and sample == image:
+            return image
+        if not self.targets and len(sample) == len(image) and (
+                len(image) > 1 or self.options.labels_stride or self.options.labels_crop):
+            return sample
+        if len(sample) == len(image) + 1:
+            last = not self.targets and sample[-1] == 1 != sample[0] and sample[1:] != image
+            return sample[:-1] if last else sample[1:]
+        return () if len(sample) < 2 and sample != image else None
 
     def block(self, samples: slice) -> NDArray[Any]:
         """The ground truth of a block of samples for the data file: classes from 0, or targets.
@@ -143,7 +159,8 @@ class Truth:
             Targets are not finite, or labels not one-hot.
         """
         if self.targets:
-            targets = np.asarray(self.blocks[samples], np.float32).reshape(-1, *self.shape)
+            targets = np.asarray(self.blocks[samples], np.float32)
+            targets = targets.reshape(-1, *self._whole)[self._kept]
             if not np.isfinite(targets).all():
                 raise InputError(f"{self.name} holds targets that are not finite in float32; "
                                  "fix or leave out those samples")
@@ -160,7 +177,7 @@ class Truth:
                                  "that are not one-hot (a single 1, else 0); give one label, or "
                                  "floating-point numbers as targets")
             labels = labels.argmax(axis=1)
-        return labels.reshape(len(labels), *self.shape).astype(np.int64)
+        return labels.reshape(len(labels), *self._whole)[self._kept].astype(np.int64)
 
     def _counts(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Mask of the labels that are not ignored."""

@@ -5,7 +5,8 @@
                                   [N, C, W]
 ``labels`` [N]                    int64, 0 <= label < classes; or, for regression,
 ``targets`` [N, outputs]          float32
-                                  per pixel: ``labels`` [N, H, W], ``targets`` [N, outputs, H, W]
+                                  per pixel: ``labels`` [N, H, W], ``targets`` [N, outputs, H, W],
+                                  with the extents of the network's output
 ``test_images``, ``test_labels``  optional held-out split (or ``test_targets``)
 ``class_names`` [classes]         optional names of the labels
 attributes ``source, classes``    origin of the data, number of classes
@@ -70,6 +71,12 @@ class DatasetSplit:
         """Shape of a sample; a signal (C, W) is an image with one row (C, 1, W)."""
         return image_of(self.images.shape[1:])
 
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Extents of the ground truth per pixel, as those of an image; () without pixels."""
+        kept = tuple(self.truth.shape[1 if self.truth.dtype.kind in "iu" else 2:])
+        return (1, *kept) if len(kept) == 1 else kept
+
 
 def where_of(path: str, prefix: str) -> str:
     """Name of a data file's part in messages."""
@@ -110,22 +117,23 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
         raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8, "
                          "int16, uint16 or float32 [N, C, H, W], [N, C, D, H, W] or [N, C, W]; "
                          f"{REMEDY}")
-    count, image = images.shape[0], images.shape[2:]
-    per_pixel = values.ndim > (1 if truth == "labels" else 2)
+    count, axes, leading = images.shape[0], images.ndim - 2, 1 if truth == "labels" else 2
+    per_pixel = values.ndim > leading
     if pixels is not None and pixels != per_pixel:
         has, takes = ("pixel" if pixelwise else "image" for pixelwise in (per_pixel, pixels))
         raise InputError(f"{where} holds {truth} for each {has}, but the network's loss takes one "
                          f"for each {takes}; make other data with: hpcpar data synthetic"
                          f"{' --pixels' if pixels else ''}, or hpcpar data numpy")
-    shape = (count, *image) if per_pixel else (count,)
-    if truth == "labels" and (values.shape != shape or values.dtype.kind not in "iu"):
+    # the output of a network for signals may be an image
+    fits = (values.shape[:1] == (count,) and all(values.shape[1:])
+            and values.ndim - leading in (0, axes, max(axes, 2)))
+    if truth == "labels" and not (fits and values.dtype.kind in "iu"):
         raise InputError(f"{where}: '{prefix}labels' is {values.dtype} {values.shape}, not {count} "
-                         f"whole numbers, or {(count, *image)} for pixels; {REMEDY}")
-    if truth == "targets" and (values.ndim < 2 or not values.shape[1] or values.dtype.kind != "f"
-                               or (values.shape[0], *values.shape[2:]) != shape):
+                         f"whole numbers, followed by {axes} image axes for pixels; {REMEDY}")
+    if truth == "targets" and not (fits and values.dtype.kind == "f"):
         raise InputError(f"{where}: '{prefix}targets' is {values.dtype} {values.shape}, not "
-                         f"floating-point numbers [{count}, outputs], or for pixels "
-                         f"{(count, 'outputs', *image)}; {REMEDY}")
+                         f"floating-point numbers [{count}, outputs], followed by {axes} image "
+                         f"axes for pixels; {REMEDY}")
     for dataset in images, values:
         if is_empty(dataset):
             raise InputError(f"{where}: nothing was written to '{dataset.name[1:]}'; {REMEDY}")
@@ -162,17 +170,16 @@ def create_split(f: h5py.File, prefix: str, count: int, shape: tuple[int, ...], 
     grows : bool
         Whether the number of samples may change later.
     """
-    image = shape[1:]
-    tile = (*(-(-e // -(-e // 32)) for e in image[:-1]), image[-1])
-
-    def dataset(name: str, sample: tuple[int, ...], kind: Any) -> h5py.Dataset:
-        per_pixel = count and sample[-len(image):] == image
-        chunks = (1, *sample[:-len(image)], *tile) if per_pixel else None
+    def dataset(name: str, sample: tuple[int, ...], leading: int, kind: Any) -> h5py.Dataset:
+        image = sample[leading:]
+        tile = [*(-(-e // -(-e // 32)) for e in image[:-1]), *image[-1:]]
+        chunks = (1, *sample[:leading], *tile) if count and image else None
         return f.create_dataset(prefix + name, (count, *sample), kind, chunks=chunks,
                                 maxshape=(None, *sample) if grows else None)
 
-    name = "targets" if truth_dtype.startswith("f") else "labels"
-    return DatasetSplit(dataset("images", shape, dtype), dataset(name, truth, truth_dtype))
+    targets = truth_dtype.startswith("f")
+    return DatasetSplit(dataset("images", shape, 1, dtype), dataset(
+        "targets" if targets else "labels", truth, int(targets), truth_dtype))
 
 
 def held_out(labels: NDArray[np.int64], fraction: float | None) -> NDArray[np.bool_]:

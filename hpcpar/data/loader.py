@@ -13,7 +13,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from hpcpar.data.augment import Augmentation, Crops
 from hpcpar.data.box_reader import BoxReader, CropReader
-from hpcpar.data.dataset import NO_LABEL, REMEDY, open_split, read_attributes, where_of
+from hpcpar.data.dataset import (
+    NO_LABEL,
+    REMEDY,
+    DatasetSplit,
+    open_split,
+    read_attributes,
+    where_of,
+)
+from hpcpar.data.label_extents import remedy
 from hpcpar.errors import InputError, unknown
 from hpcpar.files import reason
 from hpcpar.hdf5 import MOST_BYTES, content, open_hdf5
@@ -59,6 +67,9 @@ class Loader:
         may be larger.
     classes : int, optional
         Number of outputs of the network, to check labels or targets.
+    extents : tuple of int, optional
+        Extents of the network's output, which labels or targets per pixel must have; by default
+        the input's.
     rows : array of int, optional
         Ascending samples of a batch whose images the rank reads, if they are not contiguous (a part
         of each micro-batch); they replace the first interval of `box`.
@@ -81,7 +92,8 @@ class Loader:
     def __init__(self, path: str, box: Box, labels: Interval | Box, batch: int,
                  dtype: DTypeLike = np.float32, seed: int = 0, shuffle: bool = True,
                  split: str = "train", *, shape: tuple[int, ...] | None = None,
-                 classes: int | None = None, rows: NDArray[np.int64] | None = None,
+                 classes: int | None = None, extents: tuple[int, ...] | None = None,
+                 rows: NDArray[np.int64] | None = None,
                  augment: Collection[Augmentation] = ()) -> None:
         if split not in ("train", "test", "all"):
             raise unknown("split", split, ("train", "test", "all"))
@@ -97,7 +109,7 @@ class Loader:
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
         self._file = open_hdf5(path, "data file", REMEDY)
         try:
-            self._open(shape, classes, augment)
+            self._open(shape, classes, extents, augment)
         except OSError as err:
             self._file.close()
             raise InputError(f"data file {path} cannot be read ({reason(err)}); {REMEDY}") from err
@@ -106,7 +118,7 @@ class Loader:
             raise
 
     def _open(self, shape: tuple[int, ...] | None, classes: int | None,
-              augment: Collection[Augmentation]) -> None:
+              extents: tuple[int, ...] | None, augment: Collection[Augmentation]) -> None:
         """Find and check the datasets."""
         where = self._where
         truth, pixels = "targets" if self._targets else "labels", len(self._truth_box) > 2
@@ -115,6 +127,9 @@ class Loader:
         self.samples, stored = datasets.samples, datasets.sample_shape
         sample = stored if shape is None else tuple(shape)
         self._fits(stored, sample, Augmentation.CROP in augment)
+        extents = sample[1:] if extents is None else extents
+        if pixels:
+            self._fits_output(datasets, sample[1:], extents, augment)
         crops = Crops(stored[1:], sample[1:], augment if self.split == "train" else (), self.seed,
                       self.samples)
         rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)
@@ -130,13 +145,17 @@ class Loader:
             self._check_outputs(values.shape[1], columns[0])
         if not pixels:
             self._check_truth(content(values, where, REMEDY, MOST_BYTES))
-        self._truth = (CropReader(self.path, values, columns, RESIDENT_BYTES, crops) if pixels
-                       else BoxReader(self.path, values, columns, sys.maxsize))
+        cropped = pixels and extents == sample[1:]
+        self._truth = (CropReader(self.path, values, columns, RESIDENT_BYTES, crops) if cropped
+                       else BoxReader(self.path, values, columns,
+                                      RESIDENT_BYTES if pixels else sys.maxsize))
         #: Whole samples' labels, if some are ignored.
         self._whole: BoxReader | None = None
         if self._ignore is not None and not self._targets:
-            self._whole = CropReader(self.path, values, tuple((0, e) for e in sample[1:]),
-                                     RESIDENT_BYTES, crops) if pixels else self._truth
+            box = tuple((0, e) for e in extents)
+            self._whole = (CropReader(self.path, values, box, RESIDENT_BYTES, crops) if cropped
+                           else BoxReader(self.path, values, box, RESIDENT_BYTES) if pixels
+                           else self._truth)
         if pixels and self._truth.resident is not None:
             self._check_truth(self._truth.resident)
         if self.samples < (self.batch_size if self.split == "train" else 1):
@@ -160,6 +179,24 @@ class Loader:
         if stored == sample and crop and self.split == "train":
             raise InputError(f"{where}: there is nothing to crop; make larger images, or leave "
                              "crop out of --augment")
+
+    def _fits_output(self, file: DatasetSplit, image: tuple[int, ...], output: tuple[int, ...],
+                     augment: Collection[Augmentation]) -> None:
+        """Check the extents of labels or targets per pixel against the network's output."""
+        stored, what = file.sample_shape[1:], "targets" if self._targets else "labels"
+        changed = stored != image or (augment and self.split == "train")
+        if changed and output != image:
+            raise InputError(f"the network takes images {shape_text(image)} and its output is "
+                             f"{shape_text(output)}: crops and flips move images and {what} of one "
+                             "size together; leave out --augment, and augment before hpcpar data")
+        wanted = stored if changed else output
+        if file.extents != wanted:
+            # people know signals without the row that they have here
+            has, takes = (e[1:] if file.images.ndim == 3 and e[0] == 1 else e
+                          for e in (file.extents, wanted))
+            whose = "images are" if changed else "network's output is"
+            raise InputError(f"{self._where} holds {what} {shape_text(has)}, but the {whose} "
+                             f"{shape_text(takes)}; {remedy(has, takes)}")
 
     def _check_outputs(self, width: int, columns: Interval) -> None:
         """Check the number of targets in the file against the network's outputs."""

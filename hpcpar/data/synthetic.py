@@ -13,6 +13,7 @@ from hpcpar.data.dataset import BLOCK_BYTES, Progress, create_split
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
 from hpcpar.hdf5 import replacing
+from hpcpar.network.layers.base import shape_text
 
 Value = TypeVar("Value", bound=np.generic)
 #: Upper bounds of the uniform noise and of the pattern; a pixel is their sum.
@@ -71,8 +72,8 @@ class _PixelPatterns:
     """
 
     def __init__(self, rng: np.random.Generator, classes: int, targets: int,
-                 shape: tuple[int, ...]) -> None:
-        self.classes, self.targets, self.shape = classes, targets, shape
+                 shape: tuple[int, ...], extents: tuple[int, ...]) -> None:
+        self.classes, self.targets, self.shape, self.extents = classes, targets, shape, extents
         self.colors = rng.integers(0, _PATTERN, (classes, shape[0]), dtype=np.uint8)
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[Any]:
@@ -82,7 +83,7 @@ class _PixelPatterns:
         return rng.integers(0, self.classes, (count, 1, *tiles))
 
     def truth(self, latent: NDArray[Any]) -> NDArray[Any]:
-        pixels = _stretched(latent, self.shape[1:])
+        pixels = _stretched(latent, self.extents)
         return np.cos(np.pi * pixels) if self.targets else pixels[:, 0]
 
     def patterns(self, latent: NDArray[Any]) -> NDArray[np.uint8]:
@@ -93,7 +94,7 @@ class _PixelPatterns:
 
 def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, seed: int = 0, *,
               targets: int = 0, test_samples: int = 0, pixels: bool = False,
-              progress: Progress | None = None) -> None:
+              extents: tuple[int, ...] = (), progress: Progress | None = None) -> None:
     """Write a data file of synthetic uint8 images or volumes.
 
     Parameters
@@ -108,6 +109,9 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
         Number of regression targets per image or pixel; 0 for labels.
     pixels : bool
         Whether each pixel has its own label, or at most one target per channel.
+    extents : tuple of int
+        Extents of the labels or targets per pixel, by default the image's; they show the same
+        patterns, enlarged or reduced.
 
     Raises
     ------
@@ -122,19 +126,26 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
     if pixels and targets > shape[0]:
         raise InputError(f"{targets} targets per pixel of images {shape}: give at most one per "
                          "channel")
+    extents = (extents or shape[1:]) if pixels else ()
+    if pixels and not len(shape[1:]) <= len(extents) <= max(2, len(shape[1:])):
+        raise InputError(f"labels of {shape_text(extents)} for images {shape_text(shape)}: give "
+                         "one number per image axis")
     truths = (samples + test_samples) * max(1, targets) * (8 ** len(shape[1:]) if pixels else 1)
     require_room(path, samples + test_samples, shape, 1,
                  8 * (truths + max(8 ** len(shape) * classes, 2 * targets)))
+    if extents:
+        require_room(path, samples + test_samples, (max(1, targets), *extents), 8)
     layout = np.random.default_rng([seed, 0])
     content: _PixelPatterns | _TargetPatterns | _ClassPatterns
     if pixels:
-        content = _PixelPatterns(layout, classes, targets, shape)
+        content = _PixelPatterns(layout, classes, targets, shape, extents)
     else:
         content = (_TargetPatterns(layout, targets, shape) if targets
                    else _ClassPatterns(layout, classes, shape))
-    truth = ((targets,) if targets else ()) + (shape[1:] if pixels else ())
+    truth = ((targets,) if targets else ()) + extents
     kind = "f4" if targets else "u1" if pixels and classes <= 256 else "i8"
-    total, done, block = samples + test_samples, 0, max(1, BLOCK_BYTES // math.prod(shape))
+    largest = max(math.prod(shape), math.prod(extents))
+    total, done, block = samples + test_samples, 0, max(1, BLOCK_BYTES // largest)
     with replacing(path, "data file") as f:
         for number, (prefix, count) in enumerate((("", samples), ("test_", test_samples))):
             if not count:
@@ -159,7 +170,9 @@ def synthetic(path: str, shape: tuple[int, ...], classes: int, samples: int, see
 
 
 def _stretched(tiles: NDArray[Value], image: tuple[int, ...]) -> NDArray[Value]:
-    """Tiles [n, c, ...] enlarged to images."""
+    """Tiles [n, c, ...] enlarged to images; signals may become images of several equal rows."""
+    if tiles.ndim == len(image) + 1:
+        tiles = tiles[:, :, None]
     for axis, extent in enumerate(image, 2):
         tiles = tiles.take(np.arange(extent) * tiles.shape[axis] // extent, axis=axis)
     return tiles

@@ -22,7 +22,8 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
     """Write a data file from variables of a NetCDF file or a Zarr store.
 
     Dimensions are identified by name: one counts the samples, one may count the channels, and the
-    others are the image's axes, in the order of the first image variable.
+    others are the image's axes, in the order of the first image variable. Labels per pixel may have
+    as many dimensions of their own, in the order of the first label variable.
 
     Parameters
     ----------
@@ -68,10 +69,11 @@ def from_xarray(path: str, source: str, images: Sequence[str], labels: Sequence[
         if missing:
             raise InputError(f"{source}: '{images[0]}' has no dimension '{missing[0]}'; its "
                              f"dimensions are {', '.join(dims)}")
-        order += [dim for dim in dims if dim not in order]
-        pixels = _Stack([decoded[name] for name in images], source, order, channels)
+        axes = [dim for dim in dims if dim not in order]
+        other = [str(dim) for dim in decoded[labels[0]].dims if dim not in (*order, *axes)]
+        pixels = _Stack([decoded[name] for name in images], source, order + axes, channels)
         truth = _Stack([_whole_numbers(stored[name], decoded[name]) for name in labels], source,
-                       order, channels)
+                       order + (other if len(other) == len(axes) else axes), channels)
         x = Images(pixels, pixels.name)
         write_arrays(path, [(x, Truth(truth, truth.name, x, options))],
                      f"{os.path.basename(source)}: {', '.join((*images, *labels))}", options,

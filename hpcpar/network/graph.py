@@ -152,6 +152,11 @@ class Network:
         return self.loss.truth_shape(self.shapes[self.loss.name])
 
     @property
+    def output_extents(self) -> Shape:
+        """Extents of the output's image; () if the output is features."""
+        return self.shapes[self.loss.name][1:]
+
+    @property
     def labels_pixels(self) -> bool:
         """True if the ground truth is a class for each pixel."""
         return not self.loss.takes_targets and bool(self.truth_shape)

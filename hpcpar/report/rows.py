@@ -174,13 +174,19 @@ class Row:
         return self.interval_s[0] <= self.iteration.measured_s <= self.interval_s[1]
 
     @property
-    def batches_per_epoch(self) -> int:
+    def batches_per_epoch(self) -> int | None:
+        """Iterations of an epoch; None if the record does not know its samples."""
+        if not self.record.samples:
+            return None
         return max(1, self.record.samples // int(self.record.plan["batch"]))
 
     @property
-    def epoch(self) -> Times:
-        return Times(self.iteration.measured_s * self.batches_per_epoch,
-                     self.iteration.predicted_s * self.batches_per_epoch)
+    def epoch(self) -> Times | None:
+        """Times of an epoch; None if its size is unknown."""
+        count, iteration = self.batches_per_epoch, self.iteration
+        if count is None:
+            return None
+        return Times(iteration.measured_s * count, iteration.predicted_s * count)
 
     @property
     def memory_bytes(self) -> int | None:
@@ -223,8 +229,8 @@ class Row:
             "inside_interval": self.inside,
             "measured_iteration_s": self.iteration.measured_s,
             "quartiles_iteration_s": [self.iteration.low_s, self.iteration.high_s],
-            "predicted_epoch_s": self.epoch.predicted_s,
-            "measured_epoch_s": self.epoch.measured_s,
+            "predicted_epoch_s": self.epoch and self.epoch.predicted_s,
+            "measured_epoch_s": self.epoch and self.epoch.measured_s,
             "accuracy": self.iteration.accuracy,
             "phases": {name: _split_json(parts) for name, parts in self.phases.items()},
             "layers": {name: _split_json(parts) for name, parts in self.layers.items()},

@@ -39,8 +39,8 @@ class Point:
     ranks: int
     batch: int
     nodes: int
-    #: Iterations of an epoch.
-    batches: float
+    #: Iterations of an epoch; None if its size is unknown.
+    batches: float | None
     #: One of `hpcpar.sweep.folder.STATES`, and the reason for a skip or failure.
     state: str
     reason: str = ""
@@ -76,8 +76,8 @@ class Point:
 
     def epoch_s(self, side: str) -> float | None:
         """Time of an epoch."""
-        parts = self.side(side)
-        return None if parts is None else parts.iteration_s * self.batches
+        parts, batches = self.side(side), self.batches
+        return None if parts is None or batches is None else parts.iteration_s * batches
 
     def node_hours(self, side: str) -> float | None:
         """Cost of an epoch."""

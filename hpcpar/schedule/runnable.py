@@ -13,6 +13,14 @@ from hpcpar.plan.precision import EXECUTED
 from hpcpar.schedule.pipeline_order import switch
 
 
+def not_executed(precision: str) -> str:
+    """Why the executor does not run plans in a precision, with the remedy; empty if it does."""
+    if precision in EXECUTED:
+        return ""
+    return (f"precision {precision} can be planned and predicted, but not run; plan with "
+            "--precision fp32 or tf32 to run it")
+
+
 def require_executed(precision: str) -> None:
     """Check that the executor supports a precision.
 
@@ -21,9 +29,9 @@ def require_executed(precision: str) -> None:
     InputError
         The precision is only for planning.
     """
-    if precision not in EXECUTED:
-        raise InputError(f"precision {precision} can be planned and predicted, but not run; plan "
-                         "with --precision fp32 or tf32 to run it")
+    reason = not_executed(precision)
+    if reason:
+        raise InputError(reason)
 
 
 def require_own_training(network: Network) -> None:

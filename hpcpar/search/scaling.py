@@ -41,16 +41,21 @@ class Scale:
     efficiency : float
         Parallel efficiency: serial time / (ranks * parallel time). In weak scaling, the serial run
         computes one rank's share of the batch.
-    run_s, node_hours : float
-        Time and cost of all epochs.
+    run_s, node_hours : float or None
+        Time and cost of all epochs; None if their size is unknown.
     """
 
     candidate: Candidate
     ranks: int
     batch: int
     efficiency: float
-    run_s: float
-    node_hours: float
+    run_s: float | None
+    node_hours: float | None
+
+    @property
+    def sample_s(self) -> float:
+        """Time of an iteration per sample."""
+        return self.candidate.iteration_s / self.batch
 
     def to_json(self) -> dict[str, Any]:
         """The scale as JSON data."""
@@ -60,15 +65,15 @@ class Scale:
                 "run_s": self.run_s, "node_hours": self.node_hours}
 
 
-def scaling(candidates: list[Candidate], samples: int, epochs: float,
+def scaling(candidates: list[Candidate], samples: int | None, epochs: float,
             serial_s_per_sample: float) -> list[Scale]:
-    """Efficiency, time and cost of every candidate; `samples` is the size of an epoch."""
+    """Efficiency, time and cost of every candidate; `samples` is the size of an epoch, if known."""
     scales = []
     for c in candidates:
         ranks, batch = c.task.ranks, c.task.batch
-        run_s = c.iteration_s * samples / batch * epochs
+        run_s = None if samples is None else c.iteration_s * samples / batch * epochs
         efficiency = serial_s_per_sample * batch / (ranks * c.iteration_s)
-        node_hours = nodes(c.task.machine, ranks) * run_s / 3600
+        node_hours = None if run_s is None else nodes(c.task.machine, ranks) * run_s / 3600
         scales.append(Scale(c, ranks, batch, efficiency, run_s, node_hours))
     return scales
 
@@ -83,14 +88,14 @@ def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
     def meets(s: Scale) -> bool:
         return (s.candidate.fits
                 and (efficiency is None or s.efficiency >= efficiency)
-                and (deadline_s is None or s.run_s <= deadline_s)
-                and (node_hours is None or s.node_hours <= node_hours))
+                and (deadline_s is None or (s.run_s or 0.0) <= deadline_s)
+                and (node_hours is None or (s.node_hours or 0.0) <= node_hours))
 
     suitable = [s for s in scales if meets(s)]
     only_deadline = deadline_s is not None and efficiency is None and node_hours is None
     if only_deadline:
-        return min(suitable, key=lambda s: (s.node_hours, s.run_s), default=None)
-    return min(suitable, key=lambda s: s.run_s, default=None)
+        return min(suitable, key=lambda s: (s.node_hours or 0.0, s.sample_s), default=None)
+    return min(suitable, key=lambda s: s.sample_s, default=None)
 
 
 def node_ranks(machine: Machine) -> int:

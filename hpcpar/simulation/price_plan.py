@@ -16,6 +16,7 @@ from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
 from hpcpar.cost.trust import Trust, trust
 from hpcpar.machine.model import Machine
+from hpcpar.network.data_sets import data_set_of
 from hpcpar.network.graph import Network
 from hpcpar.plan.limits import PassedLimit, passed_limits
 from hpcpar.plan.plan import Overlap, Plan
@@ -104,6 +105,8 @@ class Prediction:
         Memory of its process besides the arrays.
     samples : int or None
         Samples of an epoch.
+    data_set : str
+        Name of the data set of the network's inputs and outputs, if it has this size.
     batch_norm : str
         Statistics of batch normalization, one of `BATCH_NORMS`; empty without such layers.
     processor : str
@@ -140,6 +143,7 @@ class Prediction:
     timeline: Timeline[float]
     trust: Trust
     samples: int | None = None
+    data_set: str = ""
     batch_norm: str = ""
     precision: str = "fp32"
     processor: str = "rank"
@@ -190,8 +194,8 @@ class Prediction:
         names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting",
                  "iteration_s", "epoch_s", "compute_s", "communication_s",
                  "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
-                 "io_s", "memory_bytes", "fits", "samples", "batch_norm", "precision", "processor",
-                 "training")
+                 "io_s", "memory_bytes", "fits", "samples", "data_set", "batch_norm", "precision",
+                 "processor", "training")
         out: dict[str, object] = {name: getattr(self, name) for name in names}
         out |= self.trust.to_json(self.iteration_s)
         out["memory"] = asdict(self.memory)
@@ -255,6 +259,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
     largest = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
     layer_memory = {name: memory.scaled(gamma) for name, memory in largest.layers.items()}
+    known = data_set_of(network)
     normalized = any(layer.statistics == "batch" for layer in network.layers)
     return Prediction(
         network=plan.network.name, machine=machine.name, strategy=plan.strategy, ranks=plan.ranks,
@@ -269,6 +274,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         process=process_memory(network, plan),
         layers=_layers(network, plan, costs, traffic, steps, layer_memory), steps=steps,
         timeline=_timeline(machine, costs, steps), samples=samples,
+        data_set=known.name if known and known.samples == samples else "",
         batch_norm=plan.batch_norm if normalized else "", precision=plan.precision,
         processor=machine.processor,
         training=options.get("training", True), trust=trust(network, plan, machine, costs),

@@ -59,9 +59,10 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
         ran = states[owner]
         strategy = plans.load(os.path.join(path, folder.PLAN)).strategy if planned else ""
         expected = folder.read_prediction(path)
+        batches = None if study.epoch_samples is None else max(
+            1, study.epoch_samples // case.batch)
         point = Point(case.name, case.strategy, strategy, case.ranks, case.batch,
-                      study.nodes[str(case.ranks)], max(1, study.samples // case.batch),
-                      ran.state, ran.reason, status.same_as,
+                      study.nodes[str(case.ranks)], batches, ran.state, ran.reason, status.same_as,
                       _predicted(expected), simulated=study.simulates(case),
                       trust=_trust(expected),
                       memory_bytes=expected.memory_bytes if expected else 0)

@@ -60,7 +60,7 @@ def _possible(study: Study, network: Network, case: Case) -> Candidate | str:
     """The plan of a case, or why the case cannot be run at this size."""
     if case.batch > study.samples and not study.simulates(case):
         return f"a batch of {case.batch} is more than the {study.samples} samples of the data"
-    options: dict[str, Any] = {**study.planning, "samples": study.samples}
+    options: dict[str, Any] = {**study.planning, "samples": study.epoch_samples}
     try:
         if case.strategy == "auto":
             found = auto.best(network, study.spec, case.ranks, case.batch, study.machine,

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcpar.errors import InputError
 from hpcpar.files import write_text
+from hpcpar.network.data_sets import DATA_SETS
 from hpcpar.network.layers.base import shape_text
 from hpcpar.report import sweep_points as table
 from hpcpar.report.pictures import pyplot
@@ -34,7 +35,15 @@ def settings(study: Study) -> list[tuple[str, str]]:
     shape = shape_text(study.spec.shape)
     return [("network", f"{study.spec.name}, input {shape}, {study.spec.classes} classes"),
             ("machine", study.machine.name), ("data", f"{study.data}, {study.samples} samples"),
-            ("each run", f"{length}, {study.device}"), ("plans", options)]
+            ("epoch", _epoch(study)), ("each run", f"{length}, {study.device}"), ("plans", options)]
+
+
+def _epoch(study: Study) -> str:
+    """The size of an epoch."""
+    if study.epoch_samples is None:
+        return "of unknown size: the data is synthetic; give --data"
+    known = {data.samples: f", {data.name}" for data in DATA_SETS}
+    return f"{study.epoch_samples} samples{known.get(study.epoch_samples, '')}"
 
 
 def write(study: Study, states: Mapping[Case, Status]) -> tuple[list[Point], dict[str, Any], str]:

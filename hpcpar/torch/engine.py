@@ -96,12 +96,13 @@ class Engine:
         self._checked = False
 
     # -- places ------------------------------------------------------------------------------------
-    def pixels(self, which: int) -> Box:
-        """This rank's box of channels and pixels of output `which`."""
-        edge = self.executor.passes[0].edges[self.network.loss.name][which]
-        if not self._lives:
+    def pixels(self, which: int, rank: int | None = None) -> Box:
+        """A rank's box (by default this rank's) of channels and pixels of output `which`."""
+        needed = self.executor.passes[0].edges[self.network.loss.name][which].needed
+        rank = self.world.rank if rank is None else rank
+        if not needed.holds(rank):
             return whole_box(self.network.input_shapes(self.network.loss)[which])
-        return edge.needed.box(self.world.rank)[1:]
+        return needed.box(rank)[1:]
 
     @property
     def own_rows(self) -> NDArray[np.int64]:

@@ -87,7 +87,7 @@ class ParallelModule(nn.Module):
         ----------
         labels : Tensor
             [batch, ...]; if the last axes have the extents of the output's image axes, they are cut
-            in the same way.
+            in the same way. Those of another output, of the images or of a rank's box are refused.
         of : int
             Number of the output.
         incomplete : bool
@@ -111,12 +111,27 @@ class ParallelModule(nn.Module):
 
     def _cut(self, labels: Tensor, rows: NDArray[np.int64], output: int) -> Tensor:
         extents, pixels = self._traced.outputs[output][1:], self._pixels(output)[1:]
-        box = self._samples(labels, rows)
-        if extents and tuple(labels.shape[-len(extents):]) == extents and labels.dim() > len(
-                extents):
-            place: tuple[Any, ...] = (..., *(slice(*i) for i in pixels))
-            box = box[place]
-        return box
+        box, axes = self._samples(labels, rows), len(extents)
+        if not extents or labels.dim() <= axes:
+            return box
+        given = tuple(labels.shape[-axes:])
+        if given != extents:
+            self._require_other(given, output)
+            return box
+        place: tuple[Any, ...] = (..., *(slice(*i) for i in pixels))
+        return box[place]
+
+    def _require_other(self, given: Shape, output: int) -> None:
+        """Check that the last axes of labels, which are not the output's, are no image's."""
+        images = {self._image[1:], *(shape[1:] for shape in self._traced.outputs)}
+        boxes = (self.engine.pixels(output, rank) for rank in range(self.ranks))
+        images |= {shape(_in_module(box, self._traced.outputs[output])[1:]) for box in boxes}
+        if given in images:
+            extents = shape_text(self._traced.outputs[output][1:])
+            raise InputError(f"labels of {shape_text(given)} pixels for output {output}, which has "
+                             f"{extents}: pass labels of {extents}, for example reduced by "
+                             "labels[..., ::2, ::2], or name their output with model.local(labels, "
+                             "of=NUMBER)")
 
     def _pixels(self, output: int) -> Box:
         """This rank's box of a sample of an output, with the module's axes."""

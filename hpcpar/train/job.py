@@ -298,5 +298,5 @@ def open_data(executor: Executor, path: str, seed: int, split: str,
     return Loader(
         path, box, ((0, plan.batch), *executor.truth_box), plan.batch, plan.dtype, seed,
         split == "train", split, shape=network.image_shape, classes=network.classes,
-        rows=executor.image_rows, augment=augment,
+        extents=network.output_extents, rows=executor.image_rows, augment=augment,
     )

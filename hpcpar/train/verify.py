@@ -38,7 +38,7 @@ from hpcpar.train.rounding import (
     difference,
     tolerances,
 )
-from hpcpar.train.verify_batches import Data
+from hpcpar.train.verify_batches import Data, SerialData
 
 #: Precisions in which plans are verified.
 FORMATS = ("fp64", "fp32")
@@ -198,8 +198,8 @@ class Verification:
         schedule = schedule_for(self.network, plan)
         communicator = Communicator(self.world.alone(), backend)
         executor = Executor(self.network, plan, schedule, communicator, backend, self.options.seed)
-        return executor, Data(executor, self.options.data, self.options.seed, self.order,
-                              self.options.augment)
+        return executor, SerialData(executor, self.options.data, self.options.seed, self.order,
+                                    self.options.augment)
 
     def run(self, report: Callable[[int, Result], None]) -> Result:
         """Runs all steps; calls `report` after each.

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,16 +13,13 @@ import pytest
 
 from hpcpar.train import record_file
 from tests.cluster.conftest import OPENMPI
+from tests.limits import wait_until
 
 CONF = "PBS_CONF_FILE"
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
 Meanwhile = Callable[[str], None]
-#: Seconds that a job may take. Slurm lets a requeued one wait for two minutes.
-LIMIT_S = 280
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
-
 
 #: By fixture: the script, its submission, and edits for two ranks.
 SYSTEMS = {
@@ -86,9 +82,9 @@ def submit(folder: Path, system: str, data: Path, env: dict[str, str],
     ended = folder / "ended"
     # 0 without a picture: a script that was stopped; 75, 99: it starts again
     waits = ("", "0\n", "75\n", "99\n")
-    wait_for(lambda: (folder / "compare.png").exists()
-             or (ended.exists() and ended.read_text() not in waits), LIMIT_S)
-    wait_for(lambda: "lenet5 on " in logs(folder))  # PBS brings it after the end
+    wait_until(lambda: (folder / "compare.png").exists()
+             or (ended.exists() and ended.read_text() not in waits))
+    wait_until(lambda: "lenet5 on " in logs(folder))  # PBS brings it after the end
     assert (folder / "compare.png").exists(), logs(folder)
     return logs(folder)
 
@@ -97,13 +93,6 @@ def logs(folder: Path) -> str:
     """The output of all parts of a job."""
     names = (p for p in folder.iterdir() if re.search(r"log|\.o\d", p.name))
     return "".join(p.read_text() for p in sorted(names))
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -119,7 +108,7 @@ def test_a_job_stops_before_its_limit_and_starts_again(
     planned(tmp_path)
     short = {"limit=58min": "limit=$([ -e weights.h5 ] || echo 20s)"}
     submit(tmp_path, system, data, request.getfixturevalue(system), short, epochs=LONG)
-    wait_for(lambda: logs(tmp_path).count("lenet5 on 2 ranks (data)") == 2)
+    wait_until(lambda: logs(tmp_path).count("lenet5 on 2 ranks (data)") == 2)
     assert "stopped by its time limit" in logs(tmp_path)
     check_whole(tmp_path)
 
@@ -171,7 +160,7 @@ def check_whole(folder: Path) -> None:
 
 def test_a_requeued_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def requeue(job: str) -> None:
-        wait_for((tmp_path / "weights.h5").exists)
+        wait_until((tmp_path / "weights.h5").exists)
         subprocess.run(["scontrol", "requeue", job], env=slurm, check=True)
 
     log = submit(tmp_path, "slurm", data, slurm, epochs=LONG, meanwhile=requeue)
@@ -181,7 +170,7 @@ def test_a_requeued_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Pat
 
 def test_a_preempted_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def preempt(job: str) -> None:
-        wait_for((tmp_path / "weights.h5").exists)
+        wait_until((tmp_path / "weights.h5").exists)
         subprocess.run(["sbatch", "--partition=urgent", "--nodes=2", "--exclusive",
                         "--output=urgent", "--wrap", "sleep 2"],
                        env=slurm, cwd=tmp_path, check=True)
@@ -198,7 +187,7 @@ def test_a_job_stops_before_its_limit_and_requeues_itself(
 
     def prolong(job: str) -> None:
         """The second part gets all the time that it needs."""
-        wait_for(lambda: (tmp_path / "log").exists()
+        wait_until(lambda: (tmp_path / "log").exists()
                  and "stopped by" in (tmp_path / "log").read_text())
         subprocess.run(["scontrol", "update", f"JobId={job}", "TimeLimit=10"], env=slurm,
                        check=True)

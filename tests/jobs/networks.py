@@ -85,3 +85,13 @@ def waves(shape: Shape = (2, 61), classes: int = 3) -> Network:
 def short_waves() -> Network:
     """The same of signals with few columns."""
     return waves((2, 5))
+
+
+def reduced(shape: Shape = (1, 16, 16), classes: int = 3) -> Network:
+    """A class for every other pixel, along both axes."""
+    net = Graph("reduced", shape)
+    net.add(Conv2d, "conv1", out_channels=8, kernel=3, padding=1)
+    net.add(ReLU, "relu")
+    net.add(Conv2d, "conv2", out_channels=classes, kernel=1, stride=2)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()

@@ -136,3 +136,26 @@ def test_dice_is_trained_reported_and_resumed(hpcpar: Run, plan: Make, tmp_path:
     counts = record_file.read(str(out)).train_counts
     assert counts is not None and counts[:, 0].sum(axis=1).tolist() == [16 * 17 * 16] * 2
     assert len(list((tmp_path / "events").iterdir())) == 2
+
+
+def test_labels_have_the_extents_of_the_output(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
+    """Those of the input are refused with a remedy that works: the run learns, and is verified."""
+    data, network = tmp_path / "data.h5", "tests.jobs.networks:reduced"
+    words = ("data", "synthetic", data, "--input", "1x16x16", "--classes", 3, "--pixels",
+             "--samples", 48, "--test-samples", 10)
+    assert hpcpar(1, *words).returncode == 0
+    path = plan(3, "spatial", network=network, precision="fp64", batch=8)
+    for command in ("run", "--plan", path), ("verify", "--plan", path):
+        refused = hpcpar(3, *command, "--data", data)
+        assert refused.returncode == 2
+        assert ("holds labels 16x16, but the network's output is 8x8; make the file with: hpcpar "
+                "data synthetic --labels-size 8x8, or hpcpar data numpy --labels-stride 2"
+                ) in refused.stderr
+    assert hpcpar(1, *words, "--labels-size", "8x8").returncode == 0
+    assert hpcpar(3, "verify", "--plan", path, "--data", data).returncode == 0
+    options = ("--data", data, "--epochs", 8, "--rate", 0.05, "--seed", 1, "--json")
+    one, several = (summary(hpcpar(count, "run", "--plan", made, *options)) for count, made in (
+        (1, plan(1, "data", network=network, precision="fp64", batch=8)), (3, path)))
+    np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-9)
+    assert several["test_accuracy"] == pytest.approx(one["test_accuracy"], abs=1e-12)
+    assert several["test_accuracy"] > 0.45

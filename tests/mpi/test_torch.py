@@ -114,6 +114,24 @@ def train(model: Any, module: nn.Module, batch: tuple[Tensor, Tensor],
             optimizer.zero_grad()
 
 
+def test_labels_of_another_image_are_refused(batch: tuple[Tensor, Tensor]) -> None:
+    """On every rank: those of another output, and those of a part of the output; not of boxes."""
+    model = parallel(Deep(), "spatial")
+    labels = torch.zeros(BATCH, 12, 12, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"labels of 12x12 pixels for output 1, which has 6x6: "
+                                         r"pass labels of 6x6, .*labels\[..., ::2, ::2\]"):
+        model.local(labels, of=1)
+    with pytest.raises(InputError, match="labels of 6x6 pixels for output 0, which has 12x12"):
+        model.local(labels[:, ::2, ::2])
+    with pytest.raises(InputError, match="for output 1, which has 6x6"):
+        model.step(batch[0], [labels, labels], lambda outputs, own: outputs["out"].sum())
+    rows = 12 // world().size
+    if world().size > 1:
+        with pytest.raises(InputError, match=f"labels of {rows}x12 pixels for output 0"):
+            model.local(labels[:, :rows])
+    assert model.local(torch.zeros(BATCH, 7, 5)).shape[1:] == (7, 5)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_outputs_of_different_sizes_train_as_pytorch(strategy: str,
                                                      batch: tuple[Tensor, Tensor]) -> None:

@@ -102,7 +102,8 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
 
 def _unit(predictions: Sequence[Prediction]) -> str:
     epochs = all(p.epoch_s is not None for p in predictions)
-    return "seconds per epoch" if epochs else "seconds per iteration"
+    data = f" of {predictions[0].data_set}" if predictions[0].data_set else ""
+    return f"seconds per epoch{data}" if epochs else "seconds per iteration"
 
 
 def _curves(plt: Any, predictions: Sequence[Prediction]) -> Any:

@@ -205,8 +205,9 @@ def figures(points: Sequence[Point], title: str, weak: bool) -> dict[str, Any]:
     draws: dict[str, Callable[[Any], None]] = {
         "time": lambda axes: draw_time(axes, known, weak),
         "efficiency": lambda axes: draw_efficiency(axes, known),
-        "node-hours": lambda axes: _node_hours(axes, known),
     }
+    if any(p.batches is not None for p in known):
+        draws["node-hours"] = lambda axes: _node_hours(axes, known)
     out = {"parts": _bars_figure(plt, known)}
     out["parts"].suptitle(f"{PICTURES['parts']}: {title}", fontsize=10)
     for name, draw in draws.items():
@@ -231,9 +232,10 @@ def pictures(points: Sequence[Point], stem: str, title: str, weak: bool) -> list
     InputError
         No matplotlib, or a file cannot be written.
     """
-    for name, figure in figures(points, title, weak).items():
+    drawn = figures(points, title, weak)
+    for name, figure in drawn.items():
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once for all formats
         for suffix in SUFFIXES:
             save(pyplot(), figure, f"{stem}{name}{suffix}", DPI)
-    return list(PICTURES.items())
+    return [(name, heading) for name, heading in PICTURES.items() if name in drawn]

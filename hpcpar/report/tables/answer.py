@@ -48,7 +48,8 @@ def cost(p: Prediction, epochs: float = 1.0) -> str:
     run_s = epochs * p.epoch_s
     hours = p.ranks * run_s / 3600
     count = "an epoch" if epochs == 1 else f"{epochs:g} epochs"
-    return (f"{count} of {images(p.samples)} in {seconds(run_s)}, "
+    name = f" ({p.data_set})" if p.data_set else ""
+    return (f"{count} of {images(p.samples)}{name} in {seconds(run_s)}, "
             f"{hours:{',.0f' if hours >= 100 else '.3g'}} {p.processor}-hours")
 
 
@@ -90,8 +91,9 @@ def of_scaling(choice: Scale | None, epochs: float) -> str:
         return ("None of these meets the condition and fits in memory: try more ranks, another "
                 "--strategy (auto), or a weaker condition")
     p = choice.candidate.prediction
-    return (f"Use {plural(p.ranks, p.processor)}, {words(p.strategy)}: {cost(p, epochs)}, "
-            f"{choice.efficiency:.1%} parallel efficiency; {_iteration(p)}")
+    prices = [cost(p, epochs), f"{choice.efficiency:.1%} parallel efficiency"]
+    return (f"Use {plural(p.ranks, p.processor)}, {words(p.strategy)}: "
+            f"{', '.join(filter(None, prices))}; {_iteration(p)}")
 
 
 def of_predictions(predictions: Sequence[Prediction], epochs: float) -> str:

@@ -27,7 +27,8 @@ def csv_rows(rows: Sequence[Row]) -> Iterator[dict[str, object]]:
     """One row of plain data per time: its run, its subject, and the predicted and measured time."""
     for row in rows:
         run = {name: getattr(row, name) for name in ("file", "network", "strategy", "ranks")}
-        for of, times in (("iteration", row.iteration), ("epoch", row.epoch)):
+        whole = {"iteration": row.iteration} | ({"epoch": row.epoch} if row.epoch else {})
+        for of, times in whole.items():
             yield run | {"of": of, "name": "", "part": "", **times.to_json()}
         steps = {step.name: step.parts for step in row.steps}
         for of, splits in (("phase", row.phases), ("layer", row.layers), ("step", steps)):
@@ -122,8 +123,10 @@ def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False)
 
 def _show_one(row: Row, everything: bool, wide: bool) -> None:
     where = f"{row.file}: {row.name}"
-    show_line(f"\n{where}: an epoch of {row.batches_per_epoch} iterations, predicted "
-        f"{seconds(row.epoch.predicted_s)}, measured {seconds(row.epoch.measured_s)}")
+    epoch = f": an epoch of {row.batches_per_epoch} iterations, predicted " + (
+        f"{seconds(row.epoch.predicted_s)}, measured {seconds(row.epoch.measured_s)}"
+        ) if row.epoch else ""
+    show_line(f"\n{where}{epoch}")
     if row.record.missing:
         show_line(f"{row.record.missing} iterations are missing: the run was killed before it "
                   "recorded them, and resumed from a later checkpoint")

@@ -29,9 +29,10 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
         if p.fits:
             fastest.setdefault(p.ranks, p)
     staged = any(p.bubble_s > 0 for p in predictions)
-    columns = ("strategy", "", "ranks", "iteration", "90% interval", "x best", "epoch",
-                "compute", "communication", "exposed", *["bubble"] * staged, "sent/rank",
-               "memory", "fits")
+    timed = any(p.epoch_s is not None for p in predictions)
+    columns = ("strategy", "", "ranks", "iteration", "90% interval", "x best",
+               *["epoch"] * timed, "compute", "communication", "exposed", *["bubble"] * staged,
+               "sent/rank", "memory", "fits")
     rows = []
     for p in predictions:
         first = fastest.get(p.ranks)
@@ -40,7 +41,7 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
             seconds(p.iteration_s),
             " - ".join(ends(p.iteration_s, p.trust)),
             f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
-            seconds(p.epoch_s), seconds(p.compute_s), seconds(p.communication_s),
+            *[seconds(p.epoch_s)] * timed, seconds(p.compute_s), seconds(p.communication_s),
             seconds(p.exposed_communication_s), *[seconds(p.bubble_s)] * staged,
             amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no",
         ))

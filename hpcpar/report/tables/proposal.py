@@ -28,23 +28,24 @@ def hours(value: float) -> str:
 def request(c: Mapping[str, Any], chosen: Candidate) -> str:
     """The campaign `c` in one sentence; `chosen` is the plan of its runs."""
     p = chosen.prediction
+    data_set = f" of {p.data_set}" if p.data_set else ""
     return (f"{hours(c['node_hours'])} node-hours of {p.machine}: {plural(c['runs'], 'run')} of "
-            f"{c['epochs']:g} epoch{'s' * (c['epochs'] != 1)} on {plural(p.ranks, p.processor)} "
-            f"({plural(c['nodes'], 'node')}), {seconds(c['run_s'])} and "
-            f"{hours(c['run_node_hours'])} node-hours each as {c['times']}, and a reserve of "
-            f"{c['reserve']:.0%}")
+            f"{c['epochs']:g} epoch{'s' * (c['epochs'] != 1)}{data_set} on "
+            f"{plural(p.ranks, p.processor)} ({plural(c['nodes'], 'node')}), "
+            f"{seconds(c['run_s'])} and {hours(c['run_node_hours'])} node-hours each as "
+            f"{c['times']}, and a reserve of {c['reserve']:.0%}")
 
 
 def _method(chosen: Candidate) -> Iterator[str]:
     p, net, samples = chosen.prediction, chosen.task.network, chosen.task.samples or 0
-    form = PRECISIONS[p.precision]
+    form, data_set = PRECISIONS[p.precision], f" ({p.data_set})" if p.data_set else ""
     yield (f"The network {net.name} has {net.parameters:,} weights and needs "
            f"{amount(net.forward_flops, 'flop')} for the forward pass of an image "
-           f"({shape_text(net.image_shape)}). An epoch has {images(samples)}. The optimizer "
-           f"({chosen.plan.optimizer}) updates the weights after each mini-batch of {p.batch}, in "
-           f"{p.precision}. Parallelization: {words(p.strategy)}, one MPI rank on each "
-           f"{p.processor}. hpcpar {hpcpar.__version__} (MIT license) makes one list of compute "
-           "steps and messages from the plan. It predicts the time from this list, " + (
+           f"({shape_text(net.image_shape)}). An epoch has {images(samples)}{data_set}. The "
+           f"optimizer ({chosen.plan.optimizer}) updates the weights after each mini-batch of "
+           f"{p.batch}, in {p.precision}. Parallelization: {words(p.strategy)}, one MPI rank on "
+           f"each {p.processor}. hpcpar {hpcpar.__version__} (MIT license) makes one list of "
+           "compute steps and messages from the plan. It predicts the time from this list, " + (
                "executes it and checks that each rank sends what the list says." if form.runs else
                f"but does not execute {p.precision}."))
     values = net.parameters * (1 + len(OPTIMIZERS[chosen.plan.optimizer].state))

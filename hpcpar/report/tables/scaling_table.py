@@ -48,16 +48,18 @@ def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False
 def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float,
                  wide: bool = False) -> None:
     """Prints efficiency, time and node-hours for each number of ranks; * marks the choice."""
+    epoch = ["time", "node-hours"] if scales[0].run_s is not None else []
     show(
-        f"{epochs:g} epoch{'s' if epochs != 1 else ''}",
-        ("ranks", "", "strategy", "batch", "iteration", "efficiency", "time", "node-hours", "fits"),
+        f"{epochs:g} epoch{'s' if epochs != 1 else ''}" if epoch else "iterations",
+        ("ranks", "", "strategy", "batch", "iteration", "efficiency", *epoch, "fits"),
         [
             (s.ranks, "*" if s is choice else "", s.candidate.strategy, s.batch,
-             seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}", seconds(s.run_s),
-             f"{s.node_hours:.4g}", "yes" if s.candidate.fits else "no")
+             seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}",
+             *([] if s.run_s is None else [seconds(s.run_s), f"{s.node_hours:.4g}"]),
+             "yes" if s.candidate.fits else "no")
             for s in scales
         ],
-        left=3, drop=("batch", "node-hours"), wide=wide,
+        left=3, drop=("batch", *epoch[1:]), wide=wide,
     )
     for line in legend([s.candidate.strategy for s in scales], "the choice" if choice else ""):
         show_line(line)

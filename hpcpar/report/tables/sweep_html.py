@@ -8,7 +8,7 @@ from html import escape
 
 from hpcpar.errors import InputError
 from hpcpar.report.sweep_points import Point
-from hpcpar.report.tables.sweep_table import COLUMNS, LEFT, conclusion, notes, rows
+from hpcpar.report.tables.sweep_table import LEFT, columns, conclusion, notes, rows
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #222; --page: #fff; --faint: #555; --rule: #ddd; }
@@ -67,7 +67,7 @@ def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point
              f"<style>{_STYLE}</style></head><body>", f"<h1>{escape(title)}</h1>",
              f'<p class="answer">{escape(conclusion(points))}</p>', "<dl>"]
     lines += [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in settings]
-    lines += ["</dl>", '<div class="wide"><table>', _cells("th", COLUMNS)]
+    lines += ["</dl>", '<div class="wide"><table>', _cells("th", columns(points))]
     lines += [_cells("td", row) for row in rows(points)]
     lines.append("</table></div>")
     lines += [f'<p class="note">{escape(note)}</p>' for note in notes(points)]

@@ -9,6 +9,8 @@ from hpcpar.report.tables import percent, seconds, show, show_line, trusted
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
            "epoch: measured", "accuracy", "speedup", "efficiency", "node-hours")
+#: Columns that need the size of an epoch.
+EPOCHS = ("epoch: predicted", "epoch: measured", "node-hours")
 #: Number of text columns at the left.
 LEFT = 3
 #: Columns that a narrow table leaves out, in this order.
@@ -23,9 +25,19 @@ def _ratio(value: float | None, form: str) -> str:
 MOST_EFFICIENT = 1.1
 
 
+def columns(points: Sequence[Point]) -> tuple[str, ...]:
+    """The headings of `rows`."""
+    return tuple(name for name in COLUMNS if _epochs(points) or name not in EPOCHS)
+
+
+def _epochs(points: Sequence[Point]) -> bool:
+    """True if the size of an epoch is known."""
+    return any(p.batches is not None for p in points)
+
+
 def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
     """One row per point; predicted speedup, efficiency and node-hours are in parentheses."""
-    table = []
+    table, epochs = [], _epochs(points)
     for p in points:
         if p.predicted is None:
             continue
@@ -33,7 +45,7 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
         over = base(points, side)
         derived = [_ratio(speedup(p, over, side), "{:.2f}"),
                    _ratio(efficiency(p, over, side), "{:.1%}"),
-                   _ratio(p.node_hours(side), "{:.3g}")]
+                   *[_ratio(p.node_hours(side), "{:.3g}")] * epochs]
         if side == "predicted":
             derived = [f"({text})" for text in derived]
         chosen = "" if p.chosen == p.strategy else p.chosen
@@ -41,7 +53,8 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
         measured_s = p.measured.iteration_s if p.measured else None
         table.append((str(p.ranks), p.strategy, chosen, str(p.batch),
                       seconds(p.predicted.iteration_s), about + seconds(measured_s),
-                      seconds(p.epoch_s("predicted")), about + seconds(p.epoch_s("measured")),
+                      *[seconds(p.epoch_s("predicted")),
+                        about + seconds(p.epoch_s("measured"))] * epochs,
                       percent(p.accuracy), *derived))
     return table
 
@@ -81,7 +94,8 @@ def notes(points: Sequence[Point]) -> list[str]:
                    "measured time is the median of a run's iterations")
     over = base(points, "measured") or base(points, "predicted")
     if over is not None:
-        out.append(f"speedup and efficiency are relative to {over.case}; node-hours are per epoch; "
+        out.append(f"speedup and efficiency are relative to {over.case}; "
+                   + "node-hours are per epoch; " * _epochs(points) +
                    "values in parentheses are predicted")
     for p in points:
         gain = efficiency(p, over, "measured") if p.measured and not p.simulated else None
@@ -106,6 +120,7 @@ def show_points(title: str, points: Sequence[Point], wide: bool = False) -> None
         show_line(f"{title}: nothing can run")
     else:
         show_line(conclusion(points))
-        show(title, COLUMNS, table, left=LEFT, drop=_DROPPED, wide=wide)
+        names = columns(points)
+        show(title, names, table, left=LEFT, drop=[n for n in _DROPPED if n in names], wide=wide)
     for line in notes(points):
         show_line(line)

@@ -110,8 +110,8 @@ def test_numpy_files_of_pixels(tmp_path: Path, kind: str) -> None:
                  for a, b in zip(f[f"{p}images"], f[p + kind], strict=True)}
         stored = y if kind == "labels" else y.astype("f4")
         assert pairs == {(a.tobytes(), b.tobytes()) for a, b in zip(x, stored, strict=True)}
-    np.save(tmp_path / "y.npy", y[:, ..., :2])
-    with pytest.raises(InputError, match=r"targets\), followed by \(5, 4\) for pixels"):
+    np.save(tmp_path / "y.npy", y[..., None, None])
+    with pytest.raises(InputError, match=r"targets\), followed by 2 image axes for pixels"):
         from_numpy(path, str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))
 
 

@@ -25,7 +25,7 @@ def task(name: str, ranks: int, batch: int, machine: str, **options: object) -> 
         spec = NetworkSpec(name, *defaults(name))
         net = spec.build()
     return auto.task(net, spec, ranks, batch, files.load(machine),
-                     **PlanningOptions(**options).planning(spec))
+                     **PlanningOptions(**options).planning(net))
 
 
 @pytest.mark.parametrize("name", ["lenet5", "residual", "alexnet"])
