@@ -73,7 +73,7 @@ class DatasetSplit:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Extents of the ground truth per pixel, as those of an image; () without pixels."""
+        """Extents of the ground truth per pixel, in the order of an image's; () without pixels."""
         kept = tuple(self.truth.shape[1 if self.truth.dtype.kind in "iu" else 2:])
         return (1, *kept) if len(kept) == 1 else kept
 

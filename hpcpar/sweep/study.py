@@ -91,8 +91,8 @@ class Study:
     nodes: dict[str, Extent] = field(default_factory=dict)
     #: Further numbers of ranks, which are simulated.
     simulated: tuple[Extent, ...] = ()
-    #: Samples of an epoch: the data's, or for synthetic data those of the data set that fits the
-    #: network; None if unknown.
+    #: Samples of an epoch: the data's; for synthetic data, the number in the data set that fits
+    #: the network; None if unknown.
     epoch_samples: Count | None = None
     #: Modules that every run imports: of the user's own layers, strategies and the like.
     layers: tuple[str, ...] = ()

@@ -122,7 +122,7 @@ class ParallelModule(nn.Module):
         return box[place]
 
     def _require_other(self, given: Shape, output: int) -> None:
-        """Check that the last axes of labels, which are not the output's, are no image's."""
+        """Refuses labels whose last axes are an image's other than the output's."""
         images = {self._image[1:], *(shape[1:] for shape in self._traced.outputs)}
         boxes = (self.engine.pixels(output, rank) for rank in range(self.ranks))
         images |= {shape(_in_module(box, self._traced.outputs[output])[1:]) for box in boxes}

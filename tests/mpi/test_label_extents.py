@@ -208,7 +208,7 @@ def test_verify_cuts_its_own_crops(loss: type[Loss], shape: tuple[int, ...], ran
                                   "signals"])
 def test_labels_of_other_extents_are_refused_on_all_ranks(name: str, ranks: World,
                                                           tmp_path: Path) -> None:
-    """Those of the input, those of a part of the output, and those of one more pixel."""
+    """The extents of the input, of a part of the output, and of one more pixel."""
     _, shape, extents = CASES[name]
     folder = shared(tmp_path, ranks)
     network = network_of(name, SoftmaxCrossEntropy)

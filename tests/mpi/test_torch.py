@@ -115,7 +115,7 @@ def train(model: Any, module: nn.Module, batch: tuple[Tensor, Tensor],
 
 
 def test_labels_of_another_image_are_refused(batch: tuple[Tensor, Tensor]) -> None:
-    """On every rank: those of another output, and those of a part of the output; not of boxes."""
+    """On every rank: labels of another output, or of a part of the output, but not of boxes."""
     model = parallel(Deep(), "spatial")
     labels = torch.zeros(BATCH, 12, 12, dtype=torch.int64)
     with pytest.raises(InputError, match=r"labels of 12x12 pixels for output 1, which has 6x6: "

@@ -216,7 +216,7 @@ def test_the_command_says_the_size_of_labels(tmp_path: Path,
 
 
 def test_synthetic_labels_show_the_patterns_of_the_images(tmp_path: Path) -> None:
-    """Reduced or enlarged labels are those of the pixels that they cover."""
+    """Reduced or enlarged labels belong to the pixels that they cover."""
     for number, extents in enumerate(((16, 16), (8, 8), (32, 32))):
         synthetic(str(tmp_path / f"{number}.h5"), (1, 16, 16), 4, 3, pixels=True, extents=extents)
     equal, small, large = (h5py.File(tmp_path / f"{i}.h5")["labels"][...] for i in range(3))
