@@ -12,7 +12,7 @@ from hpcpar.cli.main import COMMANDS, parsers
 project = "hpcpar"
 author = copyright = "the hpcpar authors"
 version = release = hpcpar.__version__
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx_copybutton"]
 exclude_patterns = ["conf.py"]
 html_theme = "furo"
 html_title = "hpcpar"

@@ -16,7 +16,7 @@ from hpcpar.files import is_special
 from hpcpar.launchers import launcher
 from hpcpar.option_fields import OptionGroup, options_of
 
-#: A resumed training may replace the checkpoint that it started from.
+#: A resumed training run may replace the checkpoint that it started from.
 _MAY_BE_ONE_FILE = {"checkpoint", "resume"}
 #: A file's first bytes show its kind.
 _HEAD_BYTES = 1 << 20

@@ -127,9 +127,10 @@ class PlanFields(StepOptions, section="plan"):
     collectives: str = option(
         Plan.collectives, OneOf(COLLECTIVES),
         "algorithm of collectives; auto: the cheapest for each step; mpi: the library's own")
-    synchronisation: str = option(
-        Plan.synchronisation, OneOf(Synchronization), "how replicas stay equal: an "
-        "allreduce of gradients, sharded updates, or a parameter server")
+    synchronization: str = option(
+        Plan.synchronization, OneOf(Synchronization), "how replicas stay equal: an "
+        "allreduce of gradients, sharded updates, or a parameter server",
+        former=("--synchronisation",))
     optimizer: str = option(
         Plan.optimizer, OneOf(OPTIMIZERS),
         "optimizer; hpcpar run --rate sets its learning rate")

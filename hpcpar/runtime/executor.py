@@ -214,10 +214,10 @@ class Executor:
         """A layer's gradient before and after its sum, or its weights before and after a gather."""
         p, is_gradient = self.parameters[step.layer], step.phase is Phase.GRADIENT
         flat = p.grad if is_gradient else p.flat
-        if is_gradient and self.plan.synchronisation is Synchronization.ALLREDUCE:
+        if is_gradient and self.plan.synchronization is Synchronization.ALLREDUCE:
             return flat, flat
         whole = p.matrix(flat)
-        shard = p.updated(flat) if self.plan.synchronisation is Synchronization.SHARDED else whole
+        shard = p.updated(flat) if self.plan.synchronization is Synchronization.SHARDED else whole
         return (whole, shard) if is_gradient else (shard, whole)
 
     def _load(self, part: int) -> None:

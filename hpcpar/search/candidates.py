@@ -32,7 +32,7 @@ from hpcpar.simulation.price_plan import (
 )
 
 #: Options of a plan; all other options go to pricing.
-PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronisation", "batch_norm",
+PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",
                 "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
 
 #: Multiple of the fastest plan's time beyond which a plan is not an alternative.

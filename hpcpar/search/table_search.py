@@ -107,7 +107,7 @@ class Search:
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=machine,
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
-        reductions = self.plan.synchronisation is Synchronization.ALLREDUCE
+        reductions = self.plan.synchronization is Synchronization.ALLREDUCE
         self.units = units(network, Spaces(network, ranks, batch, machine, reductions))
         self.edges = layer_edges(network, self.units)
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
@@ -276,7 +276,7 @@ class Search:
         It contains computation and communication that the next step needs. It leaves out movements
         between layers and the loss, whose sum is due at the end of the iteration.
         """
-        if self.plan.synchronisation is not Synchronization.ALLREDUCE:
+        if self.plan.synchronization is not Synchronization.ALLREDUCE:
             return 0.0  # the distribution of weights may be hidden too
         return sum(float((table.seconds - table.hideable).min()) for table in self.nodes[:-1])
 

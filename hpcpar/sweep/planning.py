@@ -81,7 +81,7 @@ def _possible(study: Study, network: Network, case: Case) -> Candidate | str:
         return str(err)
     p = found.prediction
     if not p.fits:
-        return (f"needs {amount(p.memory_bytes)} a rank, the machine has "
+        return (f"needs {amount(p.memory_bytes)} per rank, the machine has "
                 f"{amount(p.memory_limit_bytes)}")
     return found
 

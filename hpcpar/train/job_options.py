@@ -74,4 +74,4 @@ class JobOptions(SavingOptions, SGD, LengthOptions, GpuOptions, AugmentOptions, 
         "", path, "resume from this checkpoint of any plan, and continue the record of --out",
         "CHECKPOINT", first=True)
     partial: bool = flag("resume from the intact part of a damaged checkpoint", needs="resume")
-    overwrite: bool = flag("replace a checkpoint or record of another training", first=True)
+    overwrite: bool = flag("replace a checkpoint or record of another training run", first=True)

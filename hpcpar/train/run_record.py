@@ -228,7 +228,7 @@ def cut(record: RunRecord, step: int, epoch: int) -> RunRecord:
 
 def join(before: RunRecord, now: RunRecord, step: int, epoch: int,
          max_iterations: int) -> RunRecord:
-    """The record of a resumed training: iterations and epochs from both parts, the rest from `now`.
+    """The record of a resumed training run: iterations and epochs of both parts, else `now`'s.
 
     An iteration that both parts did appears once.
 

@@ -1,4 +1,5 @@
-"""Trainings that are stopped, killed or resumed from damaged files lose an iteration, not an epoch.
+"""Training runs that are stopped, killed or resumed from damaged files lose an iteration,
+not an epoch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WORDS = ("--rate", 0.04, "--seed", 3, "--schedule", "constant", "--json")
 @pytest.fixture
 def job(mpiexec: str, digits: Path, plan: Make,
         tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A training of two ranks that would take for ever, past its first checkpoints."""
+    """A training run of two ranks that would take for ever, past its first checkpoints."""
     words = ["--plan", plan(2, "data", precision="fp64"), "--data", digits, "--epochs", 10**6,
              "--checkpoint", tmp_path / "c.h5", "--checkpoint-every", "20steps", "--out",
              tmp_path / "run.h5", *WORDS]
@@ -92,7 +93,7 @@ def test_a_signal_while_ranks_start_ends_the_job_cleanly(whom: str, mpiexec: str
 
 
 def curve(hpcpar: Run, plan: Make, digits: Path, steps: int) -> list[float]:
-    """Losses of a training on one rank that nobody disturbs."""
+    """Losses of a training run on one rank that nobody disturbs."""
     done = hpcpar(1, "run", "--plan", plan(1, "data", precision="fp64"), "--data", digits,
                   "--steps", steps, *WORDS)
     losses: list[float] = summary(done)["losses"]
@@ -102,7 +103,7 @@ def curve(hpcpar: Run, plan: Make, digits: Path, steps: int) -> list[float]:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
 def test_a_signal_to_a_rank_ends_the_job_cleanly(name: str, job: subprocess.Popen[str], hpcpar: Run,
                                                  plan: Make, digits: Path, tmp_path: Path) -> None:
-    """All ranks write a checkpoint and the record; what goes on from them is one training."""
+    """All ranks write a checkpoint and the record; what goes on from them is one training run."""
     os.kill(ranks(tmp_path)[-1], getattr(signal, name))
     out, err = job.communicate(timeout=LIMIT_S)
     assert job.returncode == STATUS, err

@@ -90,8 +90,8 @@ def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: 
 
 def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Make, digits: Path,
                                              tmp_path: Path) -> None:
-    """A training that is killed goes on from its checkpoint, under another plan on more ranks, as
-    if nothing had happened.
+    """A training run that is killed goes on from its checkpoint, under another plan on more ranks,
+    as if nothing had happened.
     """
     save = tmp_path / "c.h5"
     words = ("--data", digits, "--rate", 0.04, "--epochs", 8, "--schedule", "owt", "--json")

@@ -44,7 +44,7 @@ def job(mpiexec: str, what: str, ranks: int, *words: object,
 @pytest.mark.parametrize(
     ("ranks", "strategy", "options"),
     [(4, "pipeline:2x2", {"microbatches": 2}),
-     (3, "spatial", {"batch_norm": "local", "synchronisation": "server"}),
+     (3, "spatial", {"batch_norm": "local", "synchronization": "server"}),
      (2, "channel", {"optimizer": "adam"})],
 )
 def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[str, object],
@@ -60,7 +60,7 @@ def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[s
     # also of layers whose output another overwrites in place
     assert all(layers[name][q] is not None for name in ("fc1", "b.bn2")
                for q in ("output", "gradient"))
-    assert (layers["fc2"]["weight_gradient"] is None) == ("synchronisation" in options)
+    assert (layers["fc2"]["weight_gradient"] is None) == ("synchronization" in options)
     assert ("by design" in done.stderr) == ("batch_norm" in options)
 
 

@@ -71,7 +71,7 @@ def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
     """Layouts of the weights that ranks hold, and of the shards that they update."""
     config = plan.configs[layer.name]
     layouts = [parameters(network, layer, config)]
-    if plan.synchronisation is Synchronization.SHARDED:
+    if plan.synchronization is Synchronization.SHARDED:
         layouts.append(shards(network, layer, config))
     return layouts
 

@@ -43,7 +43,7 @@ def signed(value: float) -> str:
 
 
 def _show_runs(rows: Sequence[Row], wide: bool) -> None:
-    """One line a run."""
+    """One line per run."""
     several = len({row.network for row in rows}) > 1
     title = "Predicted and measured time of an iteration"
     columns = ("run", *["network"] * several, "strategy", "ranks", "batch", "predicted", "measured",

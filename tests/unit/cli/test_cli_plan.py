@@ -225,7 +225,7 @@ def test_the_cheapest_way_to_fit_is_proposed_and_an_unfit_plan_is_not_written(
     file = str(tmp_path / "plan.json")
     assert main(["plan", *network, "-o", file]) == 2
     shown = " ".join(capsys.readouterr().err.split())
-    assert ("note: data needs 44.1 GB a rank, but the machine has 16 GB; cheapest remedy: "
+    assert ("note: data needs 44.1 GB per rank, but the machine has 16 GB; cheapest remedy: "
             "--microbatches 4 --order 1f1b needs 11.4 GB" in shown)
     assert "plan.json is not written: data does not fit in memory" in shown
     assert not (tmp_path / "plan.json").exists()

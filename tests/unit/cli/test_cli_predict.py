@@ -47,8 +47,7 @@ def test_when_activations_are_gathered(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_reading_images(capsys: pytest.CaptureFixture[str]) -> None:
-    """16 images of 784 bytes a rank, read beside the iteration before; only what exceeds it counts.
-    """
+    """16 images of 784 bytes per rank, read beside the iteration before; only the rest counts."""
     without = document(capsys, *LENET)
     assert without["io_s"] == 0
     quick = document(capsys, *LENET, "--io", "1e9")
@@ -93,8 +92,8 @@ def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
     assert one_node[0] == one_node[1]
 
 
-def test_synchronisation_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
-    allreduce, sharded, server = (document(capsys, *LENET, "--synchronisation", s)
+def test_synchronization_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
+    allreduce, sharded, server = (document(capsys, *LENET, "--synchronization", s)
                                   for s in ("allreduce", "sharded", "server"))
     assert (allreduce["phases"]["update"]["communication_s"]
             == 0
@@ -230,7 +229,7 @@ def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> Non
             and found["choice"]["efficiency"] >= 0.5)
     many = document(capsys, "--network", "lenet5", "--batch-per-rank", "8", "--ranks", "2,4")
     assert [p["batch"] for p in many["predictions"]] == [16, 32]
-    assert "batch 8 a rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
+    assert "batch 8 per rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
                                     "--ranks", "2,4")
 
 
@@ -298,8 +297,8 @@ def test_a_plan_file_is_explained_as_its_strategy_is(
         ([*LENET, "--io", "inf"], "argument --io: 'inf' is not a number greater than 0"),
         ([*LENET, "--io-item-bytes", "0"],
          "argument --io-item-bytes: '0' is not a number greater than 0"),
-        ([*LENET, "--synchronisation", "servr"],
-         "argument --synchronisation: unknown value 'servr'; did you mean 'server'?"),
+        ([*LENET, "--synchronization", "servr"],
+         "argument --synchronization: unknown value 'servr'; did you mean 'server'?"),
         ([*LENET, "--batch-norm", "locl"],
          "argument --batch-norm: unknown value 'locl'; did you mean 'local'?"),
         ([*LENET, "--optimizer", "adm"],
@@ -382,7 +381,7 @@ def test_explain_names_everything_left_out_of_the_prediction(
 
     one = ["--network", "lenet5", "--ranks", "1", "--batch", "64", "--machine", "dgx-h100"]
     several = ["--network", "mobilenet_v2", "--ranks", "128", "--batch", "128", "--machine",
-               "dgx-h100", "--strategy", "spatial", "--synchronisation", "server"]
+               "dgx-h100", "--strategy", "spatial", "--synchronization", "server"]
     lines = outside(*one)
     assert [line.split()[0] for line in lines] == ["reading", "start-up,", "host", "layers",
                                                    "clocks"]

@@ -1,5 +1,5 @@
 """No file that a command writes is another of its files, by whatever name; and none replaces a
-file of another kind, or another training's.
+file of another kind, or another training run's.
 """
 
 from __future__ import annotations

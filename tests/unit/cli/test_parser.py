@@ -99,6 +99,8 @@ def test_hints_work_in_subcommands(words: list[str], hint: str,
     ("export --plan p.json --format goal --output=p.goal --force", "overwrite", True),
     ("sweep weak --network lenet5 --ranks 2 --batch 8 --output w --strategies data", "strategy",
      "data"),
+    ("plan --network lenet5 --ranks 2 --batch 8 --synchronisation server", "synchronization",
+     "server"),
 ])
 def test_former_names_still_work_but_are_not_shown(
         words: str, name: str, value: object, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +111,8 @@ def test_former_names_still_work_but_are_not_shown(
     kind = command[:2] if command[0] == "sweep" else command[:1]
     text = shown_help(capsys, *kind) + shown_help(capsys, *kind, *["--help-all"] * (
         kind[0] in ("plan", "sweep")))
-    assert not any(f"--{former}" in text for former in ("output", "force", "strategies")
+    assert not any(f"--{former}" in text for former in (
+        "output", "force", "strategies", "synchronisation")
                    if (command[0], former) != ("plan", "force"))
 
 

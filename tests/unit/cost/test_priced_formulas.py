@@ -65,7 +65,7 @@ def small(pooled: bool) -> Network:
 
 NETWORKS = {True: small(True), False: small(False)}
 PRODUCTS = 5
-#: One iteration an epoch: terms are seconds an iteration.
+#: One iteration per epoch: terms are seconds per iteration.
 JOB = paradl.TrainingRun(B, B)
 
 

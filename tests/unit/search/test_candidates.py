@@ -22,7 +22,7 @@ from tests.unit.search.test_bucket_sizes import sizes_of_rows
 @pytest.mark.parametrize(
     ("name", "ranks", "machine", "options"),
     [("lenet5", 6, "p100x4x4", {"bucket_bytes": None}),
-     ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
+     ("cosmoflow", 4, "h100x8", {"synchronization": "sharded"}),
      ("lenet5", 4, "local", {"bucket_bytes": 1 << 16, "gather": "eager"})],
 )
 def test_every_candidate_has_the_price_of_its_plan(name: str, ranks: int, machine: str,

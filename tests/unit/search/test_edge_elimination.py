@@ -105,7 +105,7 @@ def test_an_integer_program_agrees() -> None:
 
 @settings(max_examples=25)
 @given(problems(), st.integers(1, 12))
-def test_minimising_in_blocks_changes_nothing(problem: Problem, block: int) -> None:
+def test_minimizing_in_blocks_changes_nothing(problem: Problem, block: int) -> None:
     whole = solve(*problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(edge_elimination, "BLOCK", block)

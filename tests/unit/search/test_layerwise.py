@@ -79,7 +79,7 @@ def spec(net: Network) -> NetworkSpec:
 
 
 def load_machine(name: str) -> Machine:
-    """A preset, or one with two ranks a node, where few ranks have two placements."""
+    """A preset, or one with two ranks per node, where few ranks have two placements."""
     if name != "nodes of two":
         return files.load(name)
     machine = files.load("p100x4x4")
@@ -245,14 +245,14 @@ def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
 
 # -- plans -----------------------------------------------------------------------------------------
 def test_sharded_weights_exclude_cut_reductions() -> None:
-    found = search("lenet5", 4, 32, "local", synchronisation="sharded")
+    found = search("lenet5", 4, 32, "local", synchronization="sharded")
     assert all((unit.space.config().k == 1).all() for unit in found.units)
     assert any(np.max(unit.space.config().k) > 1 for unit in search("lenet5", 4, 32, "local").units)
 
 
 def test_options_reach_the_plan() -> None:
-    found = search("lenet5", 2, 8, "local", precision="fp64", synchronisation="sharded").best()
-    assert (found.plan.dtype, found.plan.synchronisation, found.plan.strategy) == (
+    found = search("lenet5", 2, 8, "local", precision="fp64", synchronization="sharded").best()
+    assert (found.plan.dtype, found.plan.synchronization, found.plan.strategy) == (
         "float64", "sharded", "layerwise",
     )
     assert set(found.plan.configs) == {layer.name for layer in network("lenet5").layers}

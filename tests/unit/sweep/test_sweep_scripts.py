@@ -251,7 +251,7 @@ def test_scripts_are_valid_shell() -> None:
 
 
 def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
-    """Four ranks a node; three times the predicted time of every case, and five minutes."""
+    """Four ranks per node; three times the predicted time of every case, and five minutes."""
     machine = replace(files.load("p100x4x4"), compute={"conv2d.forward x=1": 0.5})
     study = replace(STUDY, machine=machine, out=str(tmp_path), steps=600)
     for case in LARGE:

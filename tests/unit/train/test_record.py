@@ -76,7 +76,7 @@ def test_iterations_of_the_slowest_rank_add_up_to_the_epoch() -> None:
 
 
 def part(first: int, stop: int, epochs: tuple[int, ...]) -> RunRecord:
-    """A part of a training: iteration n takes n s on rank 0, n + 0.5 s on rank 1."""
+    """A part of a training run: iteration n takes n s on rank 0, n + 0.5 s on rank 1."""
     numbers = np.arange(first, stop)
     whole = sample(2, len(numbers))
     by_epoch = np.array(epochs, float)

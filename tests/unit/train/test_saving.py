@@ -1,4 +1,4 @@
-"""When a training is saved and when it stops, on one rank whose clock is the test's."""
+"""When a training run is saved and when it stops, on one rank whose clock is the test's."""
 
 from __future__ import annotations
 
