@@ -126,7 +126,7 @@ def _inlined(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """All nodes, with PyTorch's conditional squeeze of an axis replaced by the squeeze."""
     for node in nodes:
         then = [a.g.node for a in node.attribute if a.name == "then_branch"]
-        if then and then[0][-1].op_type == "Squeeze":
+        if then and then[0] and then[0][-1].op_type == "Squeeze":
             then[0][-1].output[:] = node.output
             yield from then[0]
         else:
