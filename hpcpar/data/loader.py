@@ -15,8 +15,9 @@ from hpcpar.data.augment import Augmentation, Crops
 from hpcpar.data.box_reader import BoxReader, CropReader
 from hpcpar.data.dataset import NO_LABEL, REMEDY, open_split, read_attributes, where_of
 from hpcpar.errors import InputError, unknown
+from hpcpar.file_cost import MOST_BYTES
 from hpcpar.files import reason
-from hpcpar.hdf5 import MOST_BYTES, content, open_hdf5
+from hpcpar.hdf5 import content, open_hdf5
 from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
@@ -129,7 +130,8 @@ class Loader:
         if self._targets:
             self._check_outputs(values.shape[1], columns[0])
         if not pixels:
-            self._check_truth(content(values, where, REMEDY, MOST_BYTES))
+            # held twice, beside two orders of the samples
+            self._check_truth(content(values, where, REMEDY, MOST_BYTES // 4))
         self._truth = (CropReader(self.path, values, columns, RESIDENT_BYTES, crops) if pixels
                        else BoxReader(self.path, values, columns, sys.maxsize))
         #: Whole samples' labels, if some are ignored.
