@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from hpcpar.errors import InputError, one_line
+from hpcpar.file_cost import require_memory
 from hpcpar.network.builder import Graph, Option
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.layers.loss import Loss
@@ -73,6 +74,8 @@ class Importer:
         #: Names of modules with weights; other layers must not take them.
         self._modules = {name.rpartition(".")[0] for name in operations.constants
                          if name.endswith(".weight")}
+        #: Memory of the computed constants, which are kept.
+        self._computed_bytes = 0
         #: The next numbers of layers by their common path.
         self._numbers: dict[str, Iterator[int]] = {}
         #: Tensors of refused nodes and of nodes that depend on them.
@@ -240,6 +243,10 @@ class Importer:
             if values > max(MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
                 raise ValueError(f"it has {values} values")
             value = node.compute([None if c is None else c.read() for c in constants])
+            if node.op != "Constant":  # the file holds its value
+                self._computed_bytes += value.nbytes
+            require_memory(self._computed_bytes, "the constants that the file computes",
+                           "export it with constants folded")
             return Constant.of(value, origins)
         except Exception as err:  # whatever the operator raises on a file's constants
             why = " ".join(str(err).split())

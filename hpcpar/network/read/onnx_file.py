@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.files import require_regular
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def read(path: str) -> Operations:
         raise InputError(
             f"reading '{path}' needs the package onnx: pip install hpcpar[onnx]") from err
     try:
+        require_regular(path)
         model = onnx.load(path, load_external_data=False)
     except OSError as err:
         raise InputError(f"cannot read '{path}': {err.strerror or err}") from err
