@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -71,11 +72,23 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def is_special(path: str) -> bool:
-    """True for devices, pipes and terminals."""
+    """True for devices, pipes, sockets, terminals and folders."""
     try:
         return not stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
         return False
+
+
+def require_regular(path: str) -> None:
+    """Refuses pipes, devices and sockets in place of a file: reading may never end.
+
+    Raises
+    ------
+    OSError
+        The path leads to one of them.
+    """
+    if is_special(path) and not os.path.isdir(path):
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def remove_temporaries(path: str) -> None:

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from hpcpar.child import command
 from hpcpar.errors import InputError
-from hpcpar.files import atomic_path, reason
+from hpcpar.file_cost import MOST_BYTES, limit_memory
+from hpcpar.files import atomic_path, reason, require_regular
 from hpcpar.signals import SIGNALS
 
-#: Limits of a check: processor time (s), objects in a file, memory for its metadata and texts.
-CHECK_S, MOST_OBJECTS, MOST_BYTES = 20, 100_000, 1 << 30
+#: Limits of a check: processor time (s), objects in a file.
+CHECK_S, MOST_OBJECTS = 20, 100_000
 #: Arrays up to this size are read even if they are larger than their (compressed) file.
 _SMALL_BYTES = 1 << 20
 
@@ -67,6 +68,7 @@ _EXTERNAL = "has data in other files"
 def _fault(path: str) -> str:
     """The fault in a file's structure; empty if it has none or cannot be opened."""
     try:
+        require_regular(path)
         f = h5py.File(path, "r")
     except OSError:
         return ""
@@ -113,10 +115,7 @@ def _print_fault(limit_s: int, paths: Sequence[str]) -> None:
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
-    with open("/proc/self/statm", encoding="ascii") as f:
-        used_bytes = int(f.read().split()[5]) * resource.getpagesize()
-    # a small file can refer to one long text many times
-    resource.setrlimit(resource.RLIMIT_DATA, (used_bytes + MOST_BYTES,) * 2)
+    limit_memory()  # a small file can refer to one long text many times
     for path in paths:
         try:
             fault = _fault(path)
@@ -138,6 +137,7 @@ def open_hdf5(path: str, what: str, remedy: str) -> h5py.File:
         The file is missing, truncated, unreadable or not HDF5; the message ends with `remedy`.
     """
     try:
+        require_regular(path)
         return h5py.File(path, "r")
     except FileNotFoundError:
         fault = "does not exist"

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.files import reason
+from hpcpar.files import reason, require_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,6 +67,7 @@ def read_bytes(path: str, what: str, remedy: str) -> bytes:
         The file cannot be read, or is larger than `LARGEST`.
     """
     try:
+        require_regular(path)
         with open(path, "rb") as f:
             text = f.read(LARGEST + 1)
     except OSError as err:

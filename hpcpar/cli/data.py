@@ -105,7 +105,7 @@ class NumpyCommand(ArrayOptions, DataCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class XarrayCommand(ArrayOptions, DataCommand):
+class XarrayCommand(ArrayOptions, ExternalOptions, DataCommand):
     """Variables of a NetCDF file or a Zarr store."""
 
     example = "hpcpar data xarray own.h5 era5.zarr --images t2m,z500 --labels regime"
@@ -122,7 +122,8 @@ class XarrayCommand(ArrayOptions, DataCommand):
     def make(self) -> None:
         with _progress(self.file) as progress:
             from_xarray(self.file, self.source, self.images, self.labels, self,
-                        samples=self.samples, channels=self.channels, progress=progress)
+                        samples=self.samples, channels=self.channels,
+                        allow_external=self.allow_external, progress=progress)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,10 +25,13 @@ from hpcpar.data.dataset import (
 from hpcpar.data.label_extents import LabelExtentOptions
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
+from hpcpar.file_cost import MOST_BYTES, require_memory
 from hpcpar.hdf5 import replacing
 from hpcpar.network.layers.base import shape_text
 from hpcpar.option_fields import option
 
+#: Memory for each sample's label, place and part.
+SAMPLE_BYTES = 24
 #: The label that 8-bit masks usually reserve for ignored pixels.
 USUAL_IGNORED = 255
 _label = partial(whole, -2**31, 2**31)
@@ -81,6 +84,8 @@ class Images:
             raise InputError(f"{name} holds {blocks.dtype} of shape {tuple(blocks.shape)}; give "
                              "images [N, C, H, W] (volumes [N, C, D, H, W]) of uint8, int16, "
                              "uint16 or floating point")
+        converted_bytes = 0 if self.dtype == blocks.dtype else self.dtype.itemsize
+        _require_memory(blocks, 1 + converted_bytes, name)
 
     def block(self, samples: slice) -> NDArray[Any]:
         """A block of images in the type of the data file.
@@ -129,6 +134,13 @@ class Truth:
                 f"{images.samples} whole numbers, one per image (labels, or one-hot), or "
                 f"floating-point numbers [{images.samples}, outputs] (targets), followed by "
                 f"{len(image)} image axes for pixels")
+        if math.prod(blocks.shape[:1]) * SAMPLE_BYTES > MOST_BYTES:
+            raise InputError(f"{name} holds {blocks.shape[0]:,} samples, but hpcpar data takes at "
+                             f"most {MOST_BYTES // SAMPLE_BYTES:,}; give fewer")
+        #: Type of labels while they are converted; a sample may have many.
+        small = np.can_cast(blocks.dtype, "i4") and options.first_label in (None, 0, 1)
+        self._kind = np.dtype("i4" if small else "i8")
+        _require_memory(blocks, 2 + self._kind.itemsize, name)
         by_channel = len(sample) == len(extents) + 1 and sample[1:] == extents
         self.one_hot = by_channel and not self.targets and sample[0] > 1
         #: Shape of a sample before the options select its pixels.
@@ -166,9 +178,12 @@ class Truth:
                                  "fix or leave out those samples")
             return targets
         labels = self._labels(samples)
-        return np.where(self._counts(labels), labels - (self.options.first_label or 0), NO_LABEL)
+        ignored = ~self._counts(labels)
+        labels -= self.options.first_label or 0
+        labels[ignored] = NO_LABEL
+        return labels
 
-    def _labels(self, samples: slice) -> NDArray[np.int64]:
+    def _labels(self, samples: slice) -> NDArray[Any]:
         """Labels in the source's numbering."""
         labels = np.asarray(self.blocks[samples])
         if self.one_hot:
@@ -177,9 +192,9 @@ class Truth:
                                  "that are not one-hot (a single 1, else 0); give one label, or "
                                  "floating-point numbers as targets")
             labels = labels.argmax(axis=1)
-        return labels.reshape(len(labels), *self._whole)[self._kept].astype(np.int64)
+        return labels.reshape(len(labels), *self._whole)[self._kept].astype(self._kind)
 
-    def _counts(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _counts(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """Mask of the labels that are not ignored."""
         ignore = self.options.ignore
         return np.full(labels.shape, True) if ignore is None else labels != ignore
@@ -200,9 +215,13 @@ class Truth:
         low, high, below, first = 2**62, -2**62, -2**62, self.options.first_label
         for samples in _slices(self.blocks):
             labels = self._labels(samples)
-            labels = labels[self._counts(labels)]
-            low, high = labels.min(initial=low), labels.max(initial=high)
-            below = labels.max(initial=below, where=labels < USUAL_IGNORED)
+            counted, ends = self._counts(labels), np.iinfo(labels.dtype)
+            if counted.any():
+                low = min(low, int(labels.min(initial=ends.max, where=counted)))
+                high = max(high, int(labels.max(initial=ends.min, where=counted)))
+            counted &= labels < USUAL_IGNORED
+            if counted.any():
+                below = max(below, int(labels.max(initial=ends.min, where=counted)))
         if low > high:
             raise InputError(f"{self.name}: every label is the ignored one; drop --ignore, or give "
                              "another label")
@@ -235,6 +254,18 @@ def _slices(*arrays: SampleArray) -> Iterator[slice]:
         yield slice(start, min(start + step, arrays[0].shape[0]))
 
 
+def _require_memory(blocks: SampleArray, more_bytes: int, name: str) -> None:
+    """Checks the memory for one sample: as it is read, and more for each of its values."""
+    stored_bytes = 0 if isinstance(blocks, np.memmap) else blocks.dtype.itemsize
+    require_memory(math.prod(blocks.shape[1:]) * (stored_bytes + more_bytes),
+                   f"one sample of {name}", "store smaller samples, or numbers of fewer bytes")
+
+
+def _chosen_of(values: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """The chosen samples; all of them without a copy, because one may be large."""
+    return values if mask.all() else values[mask]
+
+
 def write_arrays(path: str, parts: Sequence[tuple[Images, Truth]], source: str,
                  options: ArrayOptions, progress: Progress | None = None) -> None:
     """Write a data file from arrays.
@@ -265,9 +296,10 @@ def write_arrays(path: str, parts: Sequence[tuple[Images, Truth]], source: str,
                 pixels, known = x.block(block), y.block(block)
                 for split, mask in splits:
                     at = slice(int(mask[:block.start].sum()), int(mask[:block.stop].sum()))
-                    split.images[at], split.truth[at] = pixels[mask[block]], known[mask[block]]
+                    split.images[at] = _chosen_of(pixels, mask[block])
+                    split.truth[at] = _chosen_of(known, mask[block])
                 if x.dtype.kind != "f" and "" in chosen:
-                    statistics.add(pixels[chosen[""][block]])
+                    statistics.add(_chosen_of(pixels, chosen[""][block]))
                 done += len(pixels)
                 if progress:
                     progress(done, total)

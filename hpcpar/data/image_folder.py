@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Condition
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +24,19 @@ from hpcpar.data.dataset import (
 )
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
-from hpcpar.files import reason
+from hpcpar.file_cost import MOST_BYTES
+from hpcpar.files import reason, require_regular
 from hpcpar.hdf5 import replacing
 
 #: Suffixes of image files; other files in the folders are ignored.
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif",
             ".tiff", ".webp", ".gif", ".tga", ".avif", ".heic")
+#: Formats by their names in Pillow.
+FORMATS = ("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "TIFF", "WEBP", "GIF", "TGA", "AVIF", "HEIF")
+#: Memory for a pixel while an image is decoded, turned and converted.
+PIXEL_BYTES = 9
+#: EXIF's tag for how the camera was held.
+_ORIENTATION = 0x0112
 #: Pillow's modes by number of channels.
 MODES = {1: "L", 3: "RGB"}
 #: Paths of images and their labels.
@@ -71,14 +82,16 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
     total, tried, skipped = sum(map(len, splits.values())), 0, list[str]()
     require_room(path, total, shape, 1)
     block = max(1, BLOCK_BYTES // math.prod(shape))
-    with (replacing(path, "data file") as f,
+    room = _Room(MOST_BYTES)
+    with (warnings.catch_warnings(), replacing(path, "data file") as f,
           ThreadPoolExecutor(len(os.sched_getaffinity(0)), "hpcpar-images") as pool):
+        warnings.simplefilter("ignore")  # Pillow warns about images that it reads nevertheless
         for prefix, files in splits.items():
             split, done = create_split(f, prefix, len(files), shape, "u1", grows=True), 0
             statistics = ChannelStatistics(shape[0])
             for start in range(0, len(files), block):
                 batch = files[start : start + block]
-                read = list(pool.map(lambda file: _pixels(file[0], shape), batch))
+                read = list(pool.map(lambda file: _pixels(file[0], shape, room), batch))
                 faults = [pixels for pixels in read if isinstance(pixels, InputError)]
                 if faults and not skip_damaged:
                     raise faults[0]
@@ -157,34 +170,82 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
             yield place, files
 
 
-def _pixels(path: str, shape: tuple[int, ...]) -> NDArray[np.uint8] | InputError:
+def _pixels(path: str, shape: tuple[int, ...], room: _Room) -> NDArray[np.uint8] | InputError:
     """The pixels to store (C, H, W), or the image's fault.
 
-    The image is rotated by its EXIF data, scaled (bilinear) to just cover (H, W), and cropped at
-    the center. Transparency and all frames but the first are dropped.
+    The image is rotated by its EXIF data, cropped at the center to the proportions of (H, W), and
+    scaled (bilinear) to it. Transparency and all frames but the first are dropped.
     """
+    from PIL import Image
+
+    try:
+        require_regular(path)
+        with Image.open(path, formats=_formats()) as opened:
+            pixels = math.prod(opened.size)
+            if pixels * PIXEL_BYTES > MOST_BYTES:
+                raise ValueError(f"it has {pixels:,} pixels; images of at most "
+                                 f"{MOST_BYTES // PIXEL_BYTES:,} are read")
+            with room.taken(pixels * PIXEL_BYTES):
+                return _scaled(opened, shape)
+    except (Exception, MemoryError) as err:  # decoders raise all kinds on damaged files
+        return InputError(f"{path} cannot be read as an image ({reason(err)}); fix or remove it, "
+                          "or skip such images with --skip-damaged")
+
+
+def _formats() -> list[str]:
+    """Formats of Pillow that are read: others, such as EPS, start programs."""
+    from PIL import Image
+
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _scaled(opened: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The pixels of an open image."""
     from PIL import Image, ImageOps
 
     channels, height, width = shape
-    try:
-        with Image.open(path) as opened:
-            # Pillow cuts 16-bit colors to 8 bits; its decoder arguments reveal that
-            if opened.mode[0] in "IF" or any(
-                    ";16" in str(args) or (codec[:3] == "ppm" and args[1:] > (255,))
-                    for codec, _, _, args in opened.tile if args != "1;I"):
-                raise ValueError(f"its pixels have more than 8 bits, {opened.mode}; hpcpar data "
-                                 "numpy keeps 16 bits")
-            image = ImageOps.exif_transpose(opened)
-            image.load()
-    except Exception as err:  # decoders raise all kinds of exceptions on damaged files
-        return InputError(f"{path} cannot be read as an image ({reason(err)}); fix or remove it, "
-                          "or skip such images with --skip-damaged")
+    # Pillow cuts 16-bit colors to 8 bits; its decoder arguments reveal that
+    if opened.mode[0] in "IF" or any(
+            ";16" in str(args) or (codec[:3] == "ppm" and args[1:] > (255,))
+            for codec, _, _, args in opened.tile if args != "1;I"):
+        raise ValueError(f"its pixels have more than 8 bits, {opened.mode}; hpcpar data numpy "
+                         "keeps 16 bits")
+    # copies would add to the memory of large images
+    turned = opened.getexif().get(_ORIENTATION, 1) != 1
+    image = ImageOps.exif_transpose(opened) if turned else opened
+    image.load()
     if image.mode == "P":  # a palette may have transparent colors
         image = image.convert("RGBA")
+    if image.mode != MODES[channels]:
+        image = image.convert(MODES[channels])
     wide = image.width * height >= image.height * width
-    size = ((image.width * height // image.height, height) if wide
-            else (width, image.height * width // image.width))
-    image = image.convert(MODES[channels]).resize(size, Image.Resampling.BILINEAR)
-    left, top = (size[0] - width) // 2, (size[1] - height) // 2
-    pixels = np.asarray(image)[top : top + height, left : left + width]
+    whole = ((image.width * height // image.height, height) if wide
+             else (width, image.height * width // image.width))
+    left, top = (whole[0] - width) // 2, (whole[1] - height) // 2
+    part = (left, top, left + width, top + height)
+    # only this part is scaled: the whole of a narrow image would become very large
+    box = tuple(end * size / scaled for end, size, scaled in zip(
+        part, image.size * 2, whole * 2, strict=True))
+    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, box))
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)
+
+
+class _Room:
+    """Memory for the images that threads decode at the same time."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._free_bytes, self._changed = total_bytes, Condition()
+
+    @contextmanager
+    def taken(self, size_bytes: int) -> Iterator[None]:
+        """Waits until that much is free, and takes it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free_bytes >= size_bytes)
+            self._free_bytes -= size_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free_bytes += size_bytes
+                self._changed.notify_all()

@@ -23,8 +23,9 @@ from hpcpar.data.dataset import (
 )
 from hpcpar.data.label_extents import remedy
 from hpcpar.errors import InputError, unknown
+from hpcpar.file_cost import MOST_BYTES
 from hpcpar.files import reason
-from hpcpar.hdf5 import MOST_BYTES, content, open_hdf5
+from hpcpar.hdf5 import content, open_hdf5
 from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
@@ -144,7 +145,8 @@ class Loader:
         if self._targets:
             self._check_outputs(values.shape[1], columns[0])
         if not pixels:
-            self._check_truth(content(values, where, REMEDY, MOST_BYTES))
+            # held twice, beside two orders of the samples
+            self._check_truth(content(values, where, REMEDY, MOST_BYTES // 4))
         cropped = pixels and extents == sample[1:]
         self._truth = (CropReader(self.path, values, columns, RESIDENT_BYTES, crops) if cropped
                        else BoxReader(self.path, values, columns,

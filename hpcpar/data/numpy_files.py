@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.data.arrays import ArrayOptions, Images, Truth, write_arrays
+from hpcpar.data.arrays import ArrayOptions, Images, SampleArray, Truth, write_arrays
 from hpcpar.data.dataset import Progress
 from hpcpar.errors import InputError
-from hpcpar.files import reason
+from hpcpar.file_cost import bounded, require_memory
+from hpcpar.files import reason, require_regular
 
 #: Most color channels of an image: a last axis up to this length, after longer ones, looks like
 #: channels.
@@ -27,7 +29,7 @@ HELD_OUT = ("val", "valid", "test")
 
 def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | None = None, *,
                channels_last: bool | None = None, progress: Progress | None = None) -> None:
-    """Write a data file from two .npy files, or from one .npz file, which is read into memory.
+    """Write a data file from two .npy files, or from one .npz file.
 
     Parameters
     ----------
@@ -48,41 +50,93 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
         A file cannot be read or written, or its contents do not fit.
     """
     options = options or ArrayOptions()
-    if zipfile.is_zipfile(images):
-        if truth:
-            raise InputError(f"{images} itself holds the labels or targets; leave out {truth}")
-        arrays = _archived(images)
-    elif truth:
-        arrays = [((images, _mapped(images)), (truth, _mapped(truth)))]
-    else:
-        _mapped(images)
-        raise InputError(f"{images} holds only images; give the .npy file of their labels, too")
-    parts = []
-    for (x, pixels), (y, known) in arrays:
-        made = Images(_channels_first(x, pixels, channels_last), x)
-        parts.append((made, Truth(known, y, made, options)))
-    sources = [images, truth] if truth else [name for (name, _), _ in arrays]
-    names = ", ".join(map(os.path.basename, sources))
-    write_arrays(path, parts, f"NumPy files {names}", options, progress)
+    with ExitStack() as stack:
+        if _is_archive(images):
+            if truth:
+                raise InputError(f"{images} itself holds the labels or targets; leave out {truth}")
+            with _reading(images):
+                archive = stack.enter_context(zipfile.ZipFile(images))
+            arrays = _archived(images, archive)
+        elif truth:
+            arrays = [((images, _mapped(images)), (truth, _mapped(truth)))]
+        else:
+            _mapped(images)
+            raise InputError(f"{images} holds only images; give the .npy file of their labels, too")
+        parts = []
+        for (x, pixels), (y, known) in arrays:
+            made = Images(_channels_first(x, pixels, channels_last), x)
+            parts.append((made, Truth(known, y, made, options)))
+        sources = [images, truth] if truth else [name for (name, _), _ in arrays]
+        names = ", ".join(map(os.path.basename, sources))
+        write_arrays(path, parts, f"NumPy files {names}", options, progress)
 
 
-def _archived(path: str) -> list[Any]:
+def _is_archive(path: str) -> bool:
+    """True for .npz files."""
+    with _reading(path):
+        require_regular(path)
+        return zipfile.is_zipfile(path)
+
+
+def _archived(path: str, archive: zipfile.ZipFile) -> list[Any]:
     """(name, array) of images and ground truth, for the training part and a held-out part."""
-    with _reading(path), np.load(path, allow_pickle=False) as arrays:
-        held = next((part for part in HELD_OUT if _keys(arrays, part)), "train")
-        train = _keys(arrays, "") or _keys(arrays, "train")
-        if not train:
-            raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}, without clear names "
-                             "for images and labels; save them with "
-                             "numpy.savez(FILE, images=..., labels=...)")
-        for part in HELD_OUT:
-            named = [name for name in arrays if part in name.lower().split("_")]
-            if named and not _keys(arrays, part):
-                raise InputError(f"{path} holds {', '.join(named)}: the held-out part '{part}' "
-                                 "needs images and labels, one array of each")
-        parts = {"": train, "held-out part ": _keys(arrays, held)}
-        return [[(f"{path}: {part}'{key}'", arrays[key]) for key in keys]
-                for part, keys in parts.items() if not part or held in HELD_OUT]
+    members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+    held = next((part for part in HELD_OUT if _keys(members, part)), "train")
+    train = _keys(members, "") or _keys(members, "train")
+    if not train:
+        raise InputError(f"{path} holds {', '.join(members) or 'nothing'}, without clear names "
+                         "for images and labels; save them with "
+                         "numpy.savez(FILE, images=..., labels=...)")
+    for part in HELD_OUT:
+        named = [name for name in members if part in name.lower().split("_")]
+        if named and not _keys(members, part):
+            raise InputError(f"{path} holds {', '.join(named)}: the held-out part '{part}' "
+                             "needs images and labels, one array of each")
+    parts = {"": train, "held-out part ": _keys(members, held)}
+    return [[(where := f"{path}: {part}'{key}'", _member(archive, members[key], where))
+             for key in keys]
+            for part, keys in parts.items() if not part or held in HELD_OUT]
+
+
+def _member(archive: zipfile.ZipFile, name: str, where: str) -> SampleArray:
+    """An array of a .npz file; whole in memory only if it is stored column by column."""
+    with _reading(where):
+        member = _Member(archive, name, where)
+    if not member.by_columns:
+        return member
+    require_memory(math.prod(member.shape) * member.dtype.itemsize, f"{where} (in Fortran's order)",
+                   "save it in C order: numpy.ascontiguousarray")
+    whole: NDArray[Any] = member[0:member.shape[0]]
+    return whole.reshape(member.shape[::-1]).T
+
+
+class _Member:
+    """An array of a .npz file that is read forward, some samples at a time."""
+
+    def __init__(self, archive: zipfile.ZipFile, name: str, where: str) -> None:
+        self._open: Callable[[], Any] = lambda: archive.open(name)
+        self._where, self._stream, self._next = where, self._open(), 0
+        version = np.lib.format.read_magic(self._stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0}[version]
+        self.shape, by_columns, self.dtype = read(self._stream)
+        self.by_columns = by_columns and len(self.shape) > 1
+        self._header_bytes = self._stream.tell()
+        if self.dtype.hasobject or not self.dtype.itemsize or min(self.shape, default=0) < 0:
+            raise ValueError(f"it holds {self.dtype} of shape {self.shape}")
+
+    def __getitem__(self, samples: slice) -> NDArray[Any]:
+        shape = (samples.stop - samples.start, *self.shape[1:])
+        sample_bytes = math.prod(shape[1:]) * self.dtype.itemsize
+        with _reading(self._where), bounded(self._where, "store smaller samples"):
+            if samples.start < self._next:  # an archive is read forward only
+                self._stream = self._open()
+                self._stream.read(self._header_bytes)
+                self._next = 0
+            self._stream.seek((samples.start - self._next) * sample_bytes, os.SEEK_CUR)
+            content = self._stream.read(shape[0] * sample_bytes)
+            self._next = samples.stop
+            return np.frombuffer(content, self.dtype).reshape(shape)
 
 
 def _keys(names: Iterable[str], part: str) -> list[str]:
@@ -111,21 +165,37 @@ def _reading(path: str) -> Iterator[None]:
 
 def _mapped(path: str) -> NDArray[Any]:
     """A memory-mapped .npy file."""
+    if _is_archive(path):
+        raise InputError(f"{path} is a .npz file; give one such file, with images and labels")
     with _reading(path):
-        if zipfile.is_zipfile(path):
-            raise InputError(f"{path} is a .npz file; give one such file, with images and labels")
         return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
-def _channels_first(name: str, pixels: NDArray[Any], last: bool | None) -> NDArray[Any]:
+def _channels_first(name: str, pixels: SampleArray, last: bool | None) -> SampleArray:
     """Images [N, C, H, W] or volumes [N, C, D, H, W]."""
-    if pixels.ndim == 3 and not last:
-        pixels = pixels[:, None]
-    if pixels.ndim not in (4, 5):
-        raise InputError(f"{name} holds {pixels.dtype} of shape {pixels.shape}; give images [N, C, "
+    shape: tuple[int, ...] = pixels.shape
+    if len(shape) == 3 and not last:
+        shape = (shape[0], 1, *shape[1:])
+    if len(shape) not in (4, 5):
+        raise InputError(f"{name} holds {pixels.dtype} of shape {shape}; give images [N, C, "
                          "H, W], [N, H, W] or volumes [N, C, D, H, W]")
-    if last is None and pixels.shape[-1] <= COLORS < min(pixels.shape[1:-1]):
-        raise InputError(f"{name} holds {pixels.shape}, which looks like channels last; store its "
-                         f"{pixels.shape[-1]} channels first with --channels-last, or keep its "
-                         f"{pixels.shape[1]} channels with --no-channels-last")
-    return np.moveaxis(pixels, -1, 1) if last else pixels
+    if last is None and shape[-1] <= COLORS < min(shape[1:-1]):
+        raise InputError(f"{name} holds {shape}, which looks like channels last; store its "
+                         f"{shape[-1]} channels first with --channels-last, or keep its "
+                         f"{shape[1]} channels with --no-channels-last")
+    if not isinstance(pixels, np.ndarray):
+        return _Turned(pixels, shape, bool(last))
+    return np.moveaxis(pixels.reshape(shape), -1, 1) if last else pixels.reshape(shape)
+
+
+class _Turned:
+    """Images of an array that is read some samples at a time, channels first."""
+
+    def __init__(self, blocks: SampleArray, shape: tuple[int, ...], last: bool) -> None:
+        self._blocks, self._shape, self._last = blocks, shape, last
+        self.dtype = blocks.dtype
+        self.shape = (shape[0], shape[-1], *shape[1:-1]) if last else shape
+
+    def __getitem__(self, samples: slice) -> NDArray[Any]:
+        pixels = self._blocks[samples].reshape(-1, *self._shape[1:])
+        return np.moveaxis(pixels, -1, 1) if self._last else pixels

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
-from hpcpar.files import lock, require_no_links, write_text
-from hpcpar.schema import Bytes, Line, Seconds, one_of, read_json
+from hpcpar.files import lock, reason, require_no_links, require_regular, write_text
+from hpcpar.schema import Bytes, Line, Seconds, one_of, read_bytes, read_json
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
 #: same plan and runs it. ``submitted``: waits or runs in a batch system. ``running``: runs here.
@@ -36,6 +36,8 @@ CASES, JOBS = "cases", "jobs"
 CALIBRATION_LOG = "calibration.log"
 #: Files in a sweep's folder: the study, and its report.
 STUDY, PAGE, DATA = "study.json", "report.html", "report.json"
+#: The end of a log in which its last line is looked for.
+_LOG_END_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,10 @@ def clear(folder: str) -> None:
 
 def exit_status(folder: str) -> int | None:
     """The exit status of the case's launcher; None while it runs."""
+    path = os.path.join(folder, EXIT)
     try:
-        with open(os.path.join(folder, EXIT), encoding="utf-8") as f:
-            return int(f.read())
-    except (FileNotFoundError, ValueError):
+        return int(read_bytes(path, "file", AGAIN)) if os.path.exists(path) else None
+    except ValueError:
         return None
 
 
@@ -158,9 +160,14 @@ def last_line(log: str) -> str:
     hpcpar's own lines win, because launchers add theirs at the end.
     """
     try:
-        with open(log, encoding="utf-8", errors="replace") as f:
-            lines = [line.strip() for line in f if line.strip()]
+        require_regular(log)
+        with open(log, "rb") as f:
+            f.seek(max(0, os.path.getsize(log) - _LOG_END_BYTES))
+            lines = [line.strip() for line in f.read().decode(errors="replace").splitlines()
+                     if line.strip()]
     except FileNotFoundError:
         return ""
+    except OSError as err:
+        raise InputError(f"cannot read log {log}: {reason(err)}; {AGAIN}") from err
     ours = [line.partition("hpcpar: ")[2] for line in lines if "hpcpar: " in line]
     return (ours or lines or [""])[-1]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcpar.errors import InputError, one_line
-from hpcpar.files import atomic_path
+from hpcpar.file_cost import bounded
+from hpcpar.files import atomic_path, require_regular
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_module import traced
@@ -55,8 +56,14 @@ def write_checkpoint(path: str, module: nn.Module, shape: Shape, state_file: str
     InputError
         The file is unreadable, or does not fit the module.
     """
+    own = sum(tensor.nbytes for tensor in module.state_dict().values())
     try:
-        module.load_state_dict(torch.load(state_file, map_location="cpu", weights_only=True))
+        require_regular(state_file)
+        with bounded(state_file, "give the state_dict of this module, without other tensors", own):
+            state = torch.load(state_file, map_location="cpu", weights_only=True)
+        module.load_state_dict(state)
+    except InputError:
+        raise
     except Exception as err:  # PyTorch raises many kinds
         raise InputError(f"{state_file} does not fit the module ({one_line(err)})") from err
     trace = traced(module, shape, SoftmaxCrossEntropy)

@@ -79,7 +79,10 @@ class Base:
         np.save(folder / "images.npy", np.arange(20 * 64, dtype="u1").reshape(20, 1, 8, 8))
         np.save(folder / "labels.npy", np.arange(20) % 4)
         np.save(folder / "targets.npy", np.linspace(0, 1, 40, dtype="f4").reshape(20, 2))
+        np.savez_compressed(folder / "both.npz", images=np.load(folder / "images.npy"),
+                            labels=np.load(folder / "labels.npy"))
         _pictures(folder / "pictures")
+        _fields(folder)
 
     def _make(self, *argv: str) -> None:
         with (inside(self.folder), contextlib.redirect_stdout(io.StringIO()),
@@ -177,3 +180,20 @@ def _pictures(folder: Path) -> None:
         for i in range(4):
             pixels = np.full((6, 9, 3), 40 * i, "u1")
             Image.fromarray(pixels).save(folder / label / f"{i}.{('png', 'bmp', 'gif')[i % 3]}")
+
+
+def _fields(folder: Path) -> None:
+    """NetCDF files of versions 3 and 4, and Zarr stores of versions 2 and 3."""
+    import xarray
+
+    rng = np.random.default_rng(0)
+    content = xarray.Dataset({
+        "x": (("time", "lat", "lon"), rng.random((12, 5, 7)).astype("f4")),
+        "y": (("time",), np.arange(12, dtype="i4") % 3),
+        "name": (("time",), np.array([f"day {i}" for i in range(12)])),
+    }, {"lat": np.linspace(0.0, 1.0, 5)})
+    packed = {"x": {"dtype": "i2", "scale_factor": 1 / 128, "_FillValue": -1}}
+    content.to_netcdf(folder / "fields.nc", engine="h5netcdf", encoding=packed)
+    content.drop_vars("name").to_netcdf(folder / "fields3.nc", engine="scipy")
+    content.to_zarr(folder / "fields.zarr", encoding=packed, zarr_format=3)
+    content.to_zarr(folder / "fields2.zarr", encoding=packed, zarr_format=2, consolidated=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -43,6 +47,21 @@ def damaged(rng: Random, content: bytes) -> bytes:
         elif kind == "cut" and rng.random() < 0.3:
             del data[at:]
     return bytes(data)
+
+
+def replace_file(rng: Random, path: Path) -> None:
+    """Puts something else in place of a file: a pipe, a socket, a device, a folder or a link."""
+    kind = rng.choice(("pipe", "socket", "device", "folder", "self", "above", "nowhere"))
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as end, contextlib.suppress(OSError):  # a long path
+            end.bind(str(path))
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"device": "/dev/zero", "self": path, "above": "..",
+                         "nowhere": "nowhere"}[kind])
 
 
 def _names(f: h5py.File) -> list[str]:

@@ -23,6 +23,8 @@ from tests import limits
 
 #: A command that takes longer (s) is stuck.
 LIMIT_S = round(limits.LIMIT_S / 3)
+#: Processor time and memory of a command.
+MOST_CPU_S, MOST_MEMORY_BYTES = 60, 1_500_000_000
 #: Within that, a damaged HDF5 file has to be found.
 CHECK_S = 5
 #: Memory that a case may allocate beyond what the process has.
@@ -72,7 +74,7 @@ def _limited() -> Iterator[None]:
 
 def command(argv: Sequence[str]) -> str:
     """The fault in how a command ended; empty if there is none."""
-    out, err, begin = io.StringIO(), io.StringIO(), time.perf_counter()
+    out, err, begin_s, before = io.StringIO(), io.StringIO(), time.process_time(), peak_bytes()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _limited():
             status = main(argv)
@@ -82,9 +84,16 @@ def command(argv: Sequence[str]) -> str:
         status = 0 if end.code == 0 else 3
     except BaseException as escaped:
         return f"{type(escaped).__name__} escapes: {str(escaped)[:200]!r}, from {_where(escaped)}"
-    if time.perf_counter() - begin > LIMIT_S:
-        return f"takes {time.perf_counter() - begin:.0f} s"
+    if time.process_time() - begin_s > MOST_CPU_S:
+        return f"takes {time.process_time() - begin_s:.0f} s of processor time"
+    if peak_bytes() > max(before, MOST_MEMORY_BYTES):
+        return f"takes {peak_bytes() / 1e9:.2f} GB of memory"
     return _ending(status, out.getvalue(), err.getvalue(), "--json" in argv)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _where(err: BaseException) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import tomli_w
 
 from tests.fuzz.base import LENET, Base
-from tests.fuzz.damage import damage_hdf5, damage_onnx, damaged
+from tests.fuzz.damage import damage_hdf5, damage_onnx, damaged, replace_file
 from tests.fuzz.options import odd_options
 from tests.fuzz.trees import deepened, json_text, mutated
 
@@ -168,7 +173,7 @@ def sweep(rng: Random, base: Base) -> Case:
     path = base.case / name
     if rng.random() < 0.1:
         path.unlink()
-        path.mkdir()
+        replace_file(rng, path)
     elif name.endswith(".json"):
         base.write(name, _json(rng, json.loads(path.read_text("utf-8"))))
     else:
@@ -206,6 +211,97 @@ def arrays(rng: Random, base: Base) -> Case:
     return Case(["data", "numpy", "d.h5", images, truth, "--json"])
 
 
+def archive(rng: Random, base: Base) -> Case:
+    """A .npz file: its bytes, the bytes of a member, or what the member's header says."""
+    path = base.copy("both.npz")
+    if rng.random() < 0.4:
+        with open(path, "rb") as f:
+            content = damaged(rng, f.read())
+        base.write("both.npz", content)
+    else:
+        with zipfile.ZipFile(path) as f:
+            members = {name: f.read(name) for name in f.namelist()}
+        name = rng.choice(sorted(members))
+        if rng.random() < 0.5:
+            members[name] = damaged(rng, members[name][:128]) + members[name][128:]
+        else:
+            shape = rng.choice(("(1099511627776, 1, 8, 8)", "(20, 1, 99999, 99999)", "(20,)", "()",
+                                "(-1, 8, 8)", "(4294967296,)", "(20, 1, 8, 8)", "(0, 1, 8, 8)"))
+            kind = rng.choice(("|u1", "<f4", "<i8", "|O", "<c16", "<U9", "|S0", "|V4", "<M8[s]"))
+            header = f"{{'descr': '{kind}', 'fortran_order': {rng.random() < 0.3}, 'shape': "
+            header = f"{header}{shape}, }}".ljust(117) + "\n"
+            content = rng.choice((members[name][128:], bytes(rng.choice((0, 1 << 20, 1 << 26)))))
+            members[name] = b"\x93NUMPY\x01\x00v\x00" + header.encode() + content
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as f:
+            for name, content in members.items():
+                f.writestr(name, content)
+    return Case(["data", "numpy", "d.h5", path, "--json"])
+
+
+_XARRAY = ["--images", "x", "--labels", "y", "--json"]
+
+
+def netcdf(rng: Random, base: Base) -> Case:
+    """A NetCDF file of version 3 or 4."""
+    if rng.random() < 0.4:
+        with open(base["fields3.nc"], "rb") as f:
+            path = base.write("fields3.nc", damaged(rng, f.read()))
+    else:
+        path = _hdf5(rng, base, "fields.nc")[0]
+    return Case(["data", "xarray", "d.h5", path, *_XARRAY], child=True)
+
+
+def zarr(rng: Random, base: Base) -> Case:
+    """A Zarr store of version 2 or 3: its metadata, its chunks, or what stands in their place."""
+    name = rng.choice(("fields.zarr", "fields2.zarr"))
+    folder = base.copy(name)
+    files = sorted(p for p in (base.case / name).rglob("*") if p.is_file())
+    described = [p for p in files if p.name.startswith((".z", "zarr"))]
+    for _ in range(rng.choice((1, 1, 2))):
+        path = rng.choice(described if rng.random() < 0.7 else files)
+        if rng.random() < 0.1:
+            path.unlink(missing_ok=True)
+            replace_file(rng, path)
+        elif path.is_file():
+            with contextlib.suppress(ValueError, RecursionError):  # it is damaged already
+                if path in described and rng.random() < 0.8:
+                    base.write(str(path), _json(rng, json.loads(path.read_bytes())))
+                    continue
+            path.write_bytes(rng.choice((damaged(rng, path.read_bytes()), zlib.compress(
+                bytes(1 << 26)), gzip.compress(bytes(1 << 26)))))
+    return Case(["data", "xarray", "d.h5", folder, *_XARRAY], child=True)
+
+
+def trace(rng: Random, base: Base) -> Case:
+    """A record from which a trace is made, or programs for simulators."""
+    path, bytes_ = _hdf5(rng, base, "run.h5")
+    return Case(["trace", path, "-o", "t.json", *["--json"] * rng.randrange(2)], bytes_)
+
+
+def special(rng: Random, base: Base) -> Case:
+    """Something else in place of a file: a pipe, a socket, a device, a folder, a dangling link."""
+    path = base.case / "x"
+    replace_file(rng, path)
+    named, plan = str(path), base["plan.json"]
+    small = ["--batch", "16", "--ranks", "2"]
+    return Case(rng.choice((
+        ["predict", "--plan", named], ["run", "--plan", plan, "--data", named, "--steps", "1"],
+        ["run", "--plan", plan, "--data", base["data.h5"], "--resume", named, "--steps", "9"],
+        ["compare", named], ["trace", named, "-o", "t.json"], ["data", "info", named],
+        ["machines", named], ["networks", _renamed(path, "x.json")],
+        ["networks", _renamed(path, "x.onnx")],
+        ["predict", "--network", "lenet5", *small, "--machine", named],
+        ["data", "numpy", "d.h5", named, base["labels.npy"]],
+        ["data", "numpy", "d.h5", base["images.npy"], named], ["data", "numpy", "d.h5", named],
+        ["data", "xarray", "d.h5", named, *_XARRAY], ["data", "images", "d.h5", named],
+        ["sweep", "report", named])), child=True)
+
+
+def _renamed(path: Path, name: str) -> str:
+    """The new path of a file."""
+    return str(path.rename(path.with_name(name)))
+
+
 def pictures(rng: Random, base: Base) -> Case:
     """A folder of images."""
     folder = base.copy("pictures")
@@ -215,8 +311,7 @@ def pictures(rng: Random, base: Base) -> Case:
             path.write_bytes(damaged(rng, path.read_bytes()))
         else:
             path.unlink()
-            rng.choice((path.mkdir, lambda p=path: p.symlink_to(p),
-                        lambda p=path: p.symlink_to("..")))()
+            replace_file(rng, path)
     return Case(["data", "images", "d.h5", folder, "--input", "3x8x8", "--json",
                  *["--skip-damaged"] * rng.randrange(2)])
 
@@ -229,5 +324,6 @@ def options(rng: Random, base: Base) -> Case:
 #: Every kind; options, which reach all commands, come up most.
 KINDS: dict[str, Callable[[Random, Base], Case]] = {
     f.__name__: f for f in (plan, network, machine, site, job, onnx, data, checkpoint, record,
-                            sweep, arrays, pictures, options)}
+                            trace, sweep, arrays, archive, netcdf, zarr, pictures, special,
+                            options)}
 ROTATION = (*KINDS, "options", "options", "plan", "machine", "onnx", "record")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -161,5 +162,8 @@ def test_files_are_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(schema, "LARGEST", 10)
     with pytest.raises(InputError, match=r"list .*x\.toml is larger than .* MiB; page has"):
         read_toml(str(path), Whole, "list", "page")
-    with pytest.raises(InputError, match="is larger than"):
-        read_bytes("/dev/zero", "list", "r")
+    for place in "/dev/zero", str(tmp_path / "pipe"):
+        if place != "/dev/zero":
+            os.mkfifo(place)
+        with pytest.raises(InputError, match=r"cannot read list .*: it is not a regular file; r"):
+            read_bytes(place, "list", "r")

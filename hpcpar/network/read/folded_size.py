@@ -15,6 +15,8 @@ _SHRINKING = frozenset((
     "Slice", "Sqrt", "Squeeze", "Shape", "Unsqueeze"))
 #: Operators that broadcast their inputs.
 _BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
+#: NumPy's arrays have at most this many axes.
+_MOST_AXES = 64
 
 
 def most_values(node: Node, constants: Sequence[Constant]) -> int:
@@ -26,6 +28,8 @@ def most_values(node: Node, constants: Sequence[Constant]) -> int:
         return math.prod(np.broadcast_shapes(*(c.dims for c in constants)))
     if node.op in ("ConstantOfShape", "Expand"):
         factor = sizes[0] if node.op == "Expand" else 1
+        if sizes[-1] > _MOST_AXES:
+            raise ValueError(f"its shape has {sizes[-1]} axes")
         return factor * abs(math.prod(constants[-1].read().ravel().tolist()))
     if node.op == "Gather":
         return math.prod(sizes)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from hpcpar.errors import InputError, one_line
+from hpcpar.file_cost import require_memory
 from hpcpar.network.builder import Graph, Option
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.layers.loss import Loss
@@ -73,6 +74,10 @@ class Importer:
         #: Names of modules with weights; other layers must not take them.
         self._modules = {name.rpartition(".")[0] for name in operations.constants
                          if name.endswith(".weight")}
+        #: Memory of the computed constants, which are kept.
+        self._computed_bytes = 0
+        #: The next numbers of layers by their common path.
+        self._numbers: dict[str, Iterator[int]] = {}
         #: Tensors of refused nodes and of nodes that depend on them.
         self._lost: set[str] = set()
         self._lost_constants: set[str] = set()
@@ -116,11 +121,11 @@ class Importer:
         constant = all(i in self.constants or not i for i in node.inputs)
         if self._is_lost_constant(node):
             self._lost_constants.add(output)
-        elif node.op not in (*self.operators, "Shape") and not constant:
+        elif not (constant or node.op == "Shape" or node.op in self.operators):
             key = node.op.lower().replace("_", "")
             remedy = REMEDIES.get(key, "leave it out, or use one from docs/reference/networks.md")
             raise node.error(f"operator {node.op} is not supported; {remedy}")
-        elif (self._lost | self._lost_constants).intersection(node.inputs):
+        elif not all(lost.isdisjoint(node.inputs) for lost in (self._lost, self._lost_constants)):
             self._lost.update(node.outputs)
         elif node.op == "Shape" and not constant:
             self.constants[output] = self._shape(node)
@@ -195,8 +200,9 @@ class Importer:
         """Whether a node computes with the shape of a lost tensor."""
         if node.op == "Shape" and self._lost.intersection(node.inputs):
             return True
-        known = {"", *self.constants, *self._lost_constants}
-        return bool(self._lost_constants.intersection(node.inputs)) and known >= set(node.inputs)
+        others = [name for name in node.inputs if name and name not in self._lost_constants]
+        return (not self._lost_constants.isdisjoint(node.inputs)
+                and all(name in self.constants for name in others))
 
     def _check_shape(self, node: Node) -> None:
         """Compare a layer's shape with the source's, where features may be images of one pixel."""
@@ -237,6 +243,10 @@ class Importer:
             if values > max(MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
                 raise ValueError(f"it has {values} values")
             value = node.compute([None if c is None else c.read() for c in constants])
+            if node.op != "Constant":  # the file holds its value
+                self._computed_bytes += value.nbytes
+            require_memory(self._computed_bytes, "the constants that the file computes",
+                           "export it with constants folded")
             return Constant.of(value, origins)
         except Exception as err:  # whatever the operator raises on a file's constants
             why = " ".join(str(err).split())
@@ -387,8 +397,11 @@ class Importer:
             parts.append(part)
         path = ".".join(parts) or node.op.lower()
         weighted = module if field == "weight" else ""
+        # the numbers of a path go on, so that many nodes of one name take linear time
+        numbers = self._numbers.setdefault(path + suffix, itertools.count(2))
         candidates = itertools.chain(
             (name + suffix for name in (weighted, ".".join(parts[:-1]), path) if name),
-            (f"{path}_{i}{suffix}" for i in itertools.count(2)))
-        taken = {"loss", *self.graph.shapes, *(self._modules - {weighted})}
-        return next(name for name in candidates if name not in taken)
+            (f"{path}_{i}{suffix}" for i in numbers))
+        return next(name for name in candidates
+                    if name not in self.graph.shapes and name != "loss"
+                    and (name == weighted or name not in self._modules))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hpcpar.errors import InputError
+from hpcpar.file_cost import bounded
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import Shape, shape_text
 from hpcpar.network.read.onnx_file import read
@@ -28,8 +30,11 @@ def load(path: str, shape: Shape | None = None) -> Network:
         The package onnx or the file is missing, an operator or option has no layer in hpcpar, or
         shapes do not fit.
     """
-    file = read(path)
-    return build(file, Path(path).stem, _sample_shape(file, shape))
+    size_bytes = os.path.getsize(path) if os.path.isfile(path) else 0
+    # the file's bytes, its parsed content, and one copy of its constants
+    with bounded(f"'{path}'", "export it with constants folded", 3 * size_bytes):
+        file = read(path)
+        return build(file, Path(path).stem, _sample_shape(file, shape))
 
 
 def _sample_shape(file: Operations, given: Shape | None) -> Shape:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.files import require_regular
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def read(path: str) -> Operations:
         raise InputError(
             f"reading '{path}' needs the package onnx: pip install hpcpar[onnx]") from err
     try:
+        require_regular(path)
         model = onnx.load(path, load_external_data=False)
     except OSError as err:
         raise InputError(f"cannot read '{path}': {err.strerror or err}") from err
@@ -126,7 +128,7 @@ def _inlined(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """All nodes, with PyTorch's conditional squeeze of an axis replaced by the squeeze."""
     for node in nodes:
         then = [a.g.node for a in node.attribute if a.name == "then_branch"]
-        if then and then[0][-1].op_type == "Squeeze":
+        if then and then[0] and then[0][-1].op_type == "Squeeze":
             then[0][-1].output[:] = node.output
             yield from then[0]
         else:

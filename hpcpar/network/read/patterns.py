@@ -49,6 +49,8 @@ class _Matcher:
     def __init__(self, operations: Operations) -> None:
         self.constants = operations.constants
         self.makers = {node.outputs[0]: node for node in operations.nodes}
+        #: Results of `_ends_of`; many nodes may read one large tensor.
+        self._ends: dict[str, tuple[float, float] | None] = {}
         #: Tensors that depend neither on the input nor on its shape.
         self.fixed = set(operations.constants)
         for node in operations.nodes:
@@ -82,6 +84,13 @@ class _Matcher:
 
     def _is_number(self, tensor: str, number: float) -> bool:
         """Whether every value of a tensor equals this number."""
+        if tensor not in self._ends:
+            self._ends[tensor] = self._ends_of(tensor)
+        ends = self._ends[tensor]
+        return ends is not None and bool(np.allclose(ends, number, rtol=1e-6, atol=0))
+
+    def _ends_of(self, tensor: str) -> tuple[float, float] | None:
+        """The least and the largest value of a constant; None of any other tensor."""
         constant, maker = self.constants.get(tensor), self.makers.get(tensor)
         try:
             if constant is not None:
@@ -89,10 +98,10 @@ class _Matcher:
             elif maker is not None and maker.op == "Constant" and maker.compute is not None:
                 value = maker.compute([])
             else:
-                return False
+                return None
+            return float(value.min()), float(value.max())
         except Exception:  # it may be in an external file
-            return False
-        return bool(np.allclose(value, number, rtol=1e-6, atol=0))
+            return None
 
 
 def merged(operations: Operations) -> Operations:
