@@ -62,7 +62,7 @@ def import_(tmp_path: Path, source: str, **more: Any) -> None:
 def test_a_store_whose_codecs_run_code_is_refused(tmp_path: Path, consolidated: bool) -> None:
     source = store(tmp_path / "a.zarr", consolidated, filters=[{"id": "pickle"}])
     (tmp_path / "a.zarr" / "x" / "0.0.0").write_bytes(pickle.dumps(RunsCode()))
-    with pytest.raises(InputError, match="names the codec 'pickle'.*default codecs"):
+    with pytest.raises(InputError, match=r"names the codec 'pickle'.*default codecs"):
         import_(tmp_path, source)
     assert RAN == [] and not list(tmp_path.glob("*.h5*"))
 
@@ -81,7 +81,8 @@ def test_harmless_stores_are_read(tmp_path: Path) -> None:
     {"codecs": ["own"]}, {"codecs": [{"name": "numcodecs.pickle"}]},
     {"codecs": [{"name": "sharding_indexed", "configuration": {
         "codecs": [{"name": "bytes"}, {"name": "own"}]}}]},
-    {"codecs": [{"name": "sharding_indexed", "configuration": {"index_codecs": [{"name": "own"}]}}]},
+    {"codecs": [{"name": "sharding_indexed", "configuration": {
+        "index_codecs": [{"name": "own"}]}}]},
     {"consolidated_metadata": {"metadata": {"attributes": {"codecs": [{"name": "own"}]}}}},
     {"consolidated_metadata": {"metadata": {"a.zattrs": {"codecs": [{"name": "own"}]}}}},
     {"storage_transformers": [{"name": "own"}]}, {"codecs": [{"id": "bytes", "name": "own"}]},
