@@ -1,8 +1,8 @@
 """The limit on memory for reading files of unknown origin.
 
-A reader first checks what a file declares with `require_memory`: what is held at once, such as a
-chunk, a sample, an image or all constants, not the size of the file. It then reads within
-`bounded`, because compressed data may expand to more than is declared.
+A reader first checks declared sizes with `require_memory`: those of a chunk, a sample, an image or
+all constants, not the size of the file. It then reads within `bounded`, because compressed data may
+expand beyond their declared size.
 """
 
 from __future__ import annotations
