@@ -1,6 +1,6 @@
 """The limit on memory for reading files of unknown origin.
 
-A reader first checks declared sizes with `require_memory`: those of a chunk, a sample, an image or
+A reader first checks declared sizes with `require_memory`: of a chunk, a sample, an image or
 all constants, not the size of the file. It then reads within `bounded`, because compressed data may
 expand beyond their declared size.
 """
