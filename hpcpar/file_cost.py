@@ -1,8 +1,8 @@
-"""What reading a file may cost: the one limit on memory for files of unknown origin.
+"""The limit on memory for reading files of unknown origin.
 
-A reader first checks what a file declares with `require_memory`: what is held at once, such as a
-chunk, a sample, an image or all constants, not the size of the file. It then reads within
-`bounded`, because compressed data may expand to more than is declared.
+A reader first checks declared sizes with `require_memory`: of a chunk, a sample, an image or
+all constants, not the size of the file. It then reads within `bounded`, because compressed data may
+expand beyond their declared size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30
 
 
 def require_memory(need_bytes: int, what: str, remedy: str) -> None:
-    """Refuses what takes more than `MOST_BYTES` by its declared size.
+    """Refuses declared sizes above `MOST_BYTES`.
 
     Raises
     ------

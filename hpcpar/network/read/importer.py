@@ -245,7 +245,8 @@ class Importer:
             value = node.compute([None if c is None else c.read() for c in constants])
             if node.op != "Constant":  # the file holds its value
                 self._computed_bytes += value.nbytes
-            require_memory(self._computed_bytes, "the constants that the file computes",
+            # twice, because computing one takes memory beside those that are kept
+            require_memory(2 * self._computed_bytes, "the constants that the file computes",
                            "export it with constants folded")
             return Constant.of(value, origins)
         except Exception as err:  # whatever the operator raises on a file's constants

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -248,3 +249,18 @@ def test_command_says_what_it_left_out(folder: Path, tmp_path: Path,
     info = json.loads(told.out)
     assert info["images"]["shape"][1:] == [3, 5, 4] and info["classes"] == 2
     assert info["images"]["shape"][0] + info["test_images"]["shape"][0] == 19
+
+
+def test_a_narrow_image_a_pipe_and_a_large_one_are_no_trap(
+        folder: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """A narrow image was scaled as a whole: 5 million pixels wide."""
+    Image.new("L", (200_000, 1)).save(folder / "cat" / "wide.png")
+    Image.new("1", (12_000, 12_000)).save(folder / "cat" / "large.png")
+    os.mkfifo(folder / "cat" / "pipe.png")
+    (folder / "cat" / "program.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n")
+    faults = from_images(str(tmp_path / "a.h5"), str(folder), (3, 256, 256), 0.0,
+                         skip_damaged=True)
+    assert [f.split(" ")[0].rpartition("/")[2] for f in faults] == [
+        "large.png", "pipe.png", "program.png"]
+    assert "144,000,000 pixels" in faults[0] and "not a regular file" in faults[1]
+    assert not recwarn.list

@@ -81,7 +81,8 @@ def test_harmless_stores_are_read(tmp_path: Path) -> None:
     {"codecs": ["own"]}, {"codecs": [{"name": "numcodecs.pickle"}]},
     {"codecs": [{"name": "sharding_indexed", "configuration": {
         "codecs": [{"name": "bytes"}, {"name": "own"}]}}]},
-    {"codecs": [{"name": "sharding_indexed", "configuration": {"index_codecs": [{"name": "own"}]}}]},
+    {"codecs": [{"name": "sharding_indexed", "configuration": {
+        "index_codecs": [{"name": "own"}]}}]},
     {"consolidated_metadata": {"metadata": {"attributes": {"codecs": [{"name": "own"}]}}}},
     {"consolidated_metadata": {"metadata": {"a.zattrs": {"codecs": [{"name": "own"}]}}}},
     {"storage_transformers": [{"name": "own"}]}, {"codecs": [{"id": "bytes", "name": "own"}]},
