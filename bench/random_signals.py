@@ -57,7 +57,7 @@ class Fate:
 
 @dataclass
 class Case:
-    """A training in a folder, and its random numbers."""
+    """A training run in a folder, and its random numbers."""
 
     folder: Path
     words: list[str]

@@ -19,7 +19,7 @@ FORMATS = {
 }
 STRATEGIES = {
     **_each("ddp dp dataparallel data-parallel batch", "write data"),
-    **_each("fsdp zero zero1 zero2 zero3", "write data, and add --synchronisation sharded"),
+    **_each("fsdp zero zero1 zero2 zero3", "write data, and add --synchronization sharded"),
     **_each("tp tensor tensor-parallel megatron", "write filter, or grid:PRxPC with data parallel"),
     **_each("mp model model-parallel", "write filter, channel or pipeline"),
     **_each("pp gpipe", "write pipeline"),

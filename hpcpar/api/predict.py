@@ -46,7 +46,7 @@ from hpcpar.simulation.price_plan import Prediction
 #: Options that a plan fixes, except its number format, which `predict` may change.
 FIXED = tuple(f.name for f in fields(PlanFields) if f.name != "precision")
 #: Options of a plan that its alternatives keep.
-KEPT = ("overlap", "collectives", "precision", "synchronisation", "batch_norm", "optimizer")
+KEPT = ("overlap", "collectives", "precision", "synchronization", "batch_norm", "optimizer")
 #: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]
 

@@ -86,7 +86,7 @@ def check_training(args: RunCommand) -> None:
             resumes and same_file(args.resume, args.checkpoint)):
         raise InputError(f"checkpoint {args.checkpoint} exists; resume from it with --resume "
                          f"{args.checkpoint}, replace it with --overwrite, or choose another name")
-    # a resumed training moves another training's record aside
+    # a resumed run moves another run's record aside
     if args.out and not resumes and recorded_by(args.out) and not recorded_by(args.out).endswith(
             " ".join(["", *sys.argv[1:]])):
         raise InputError(f"run record {args.out} comes from another command; replace it with "

@@ -61,7 +61,7 @@ class FromTorchCommand(WeightsCommand):
         from hpcpar.train.checkpoint import read_state
 
         if holds_something(self.checkpoint) and (step := read_state(self.checkpoint).step):
-            raise InputError(f"checkpoint {self.checkpoint} has {step} iterations of a training: "
+            raise InputError(f"checkpoint {self.checkpoint} has {step} iterations of a run: "
                              "it is not replaced; remove it, or choose another name")
         module, shape = self.module()
         from hpcpar.torch.checkpoint import write_checkpoint

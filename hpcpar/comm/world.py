@@ -126,7 +126,7 @@ class World:
         return out
 
     def share(self, call: str, value: T, comm: Any = None, in_loop: bool = True) -> dict[int, T]:
-        """The value of each rank (or of those of `comm`); they make the same call together.
+        """The value of each rank, or rank of `comm`; they make the same call together.
 
         One collective carries small values; a second one follows if any value is large.
 

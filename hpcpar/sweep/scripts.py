@@ -96,7 +96,7 @@ def _limit_s(study: Study, asked: BatchOptions, job: BatchJob) -> int:
 
 
 def cost(study: Study, asked: BatchOptions, planned: Iterable[BatchJob]) -> tuple[list[str], str]:
-    """What jobs cost if they use their whole time limit: a line for each, and their sum."""
+    """The cost of jobs that use their whole time limit: a line for each, and their sum."""
     lines, hours = [], []
     for job in planned:
         nodes, limit_s = study.nodes[str(job.ranks)], _limit_s(study, asked, job)

@@ -48,7 +48,7 @@ class CheckpointFiles:
                  adopts: bool = False) -> None:
         self._path, self._start = os.path.realpath(path) if os.path.islink(path) else path, start
         self._keep = 1 if is_special(path) else keep
-        #: Iteration of the file at `path`; None if another training wrote it, or nobody.
+        #: Iteration of the file at `path`; None if another run wrote it, or nobody.
         self._step = start.step if resume and same_file(resume, path) else None
         #: Older checkpoints of this training by iteration, and their files; first written first.
         self._older: dict[int, tuple[int, ...]] = {}

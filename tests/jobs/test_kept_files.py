@@ -34,7 +34,7 @@ module.write = then_die
 sys.exit(main(sys.argv[3:]))
 """
 #: Sends itself a signal where the run has returned, and where the interpreter shuts down.
-SIGNALLED = """
+UNDER_A_SIGNAL = """
 import atexit, os, sys
 from hpcpar import __main__
 from hpcpar.cli import main as commands, run
@@ -114,7 +114,7 @@ def test_a_signal_after_the_work_is_saved_changes_nothing(
         name: str, place: str, plan: Make, digits: Path, tmp_path: Path) -> None:
     command = words(plan(1, "data"), digits, tmp_path, 4)
     done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, str(int(getattr(signal, name))), place, *command],
+        [sys.executable, "-c", UNDER_A_SIGNAL, str(int(getattr(signal, name))), place, *command],
         capture_output=True, text=True, timeout=LIMIT_S, env=clean_environment(), check=False)
     assert done.returncode == 0, done.stderr
     assert "Trained to step 4" in done.stdout and numbers(tmp_path / "run.h5") == [*range(4)]
@@ -122,7 +122,7 @@ def test_a_signal_after_the_work_is_saved_changes_nothing(
 
 def test_a_record_of_another_training_is_not_continued(hpcpar: Run, plan: Make, digits: Path,
                                                        tmp_path: Path) -> None:
-    """Two trainings with one plan share a folder."""
+    """Two training runs with one plan share a folder."""
     here = plan(1, "data")
     for name, rate in (("a", 0.01), ("b", 0.02)):
         (tmp_path / name).mkdir()

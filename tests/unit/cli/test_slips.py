@@ -52,7 +52,7 @@ def test_16_bit_formats_lead_to_amp(name: str, refused: Refused) -> None:
     ("--precision float32", "write fp32"), ("--precision double", "write fp64"),
     ("--precision fp8", "the smallest format is amp"), ("--precision fp23", "did you mean 'fp32'"),
     ("--strategy ddp", "write data"), ("--strategy tensor_parallel", "write filter"),
-    ("--strategy fsdp", "--synchronisation sharded"), ("--loss mse", "write mean_squared_error"),
+    ("--strategy fsdp", "--synchronization sharded"), ("--loss mse", "write mean_squared_error"),
     ("--loss cross_entropy", "write softmax_cross_entropy"),
 ])
 def test_names_of_other_tools_are_answered(

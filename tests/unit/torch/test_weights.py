@@ -73,7 +73,7 @@ def test_weights_replace_no_training(folder: Path, capsys: pytest.CaptureFixture
     checkpoint.write("weights.h5", checkpoint.image((), (), state))
     before = Path("weights.h5").read_bytes()
     assert main(["weights", "from-torch", "before.pt", "weights.h5", *network]) == 2
-    assert "weights.h5 has 700 iterations of a training" in capsys.readouterr().err
+    assert "weights.h5 has 700 iterations of a run" in capsys.readouterr().err
     assert Path("weights.h5").read_bytes() == before
 
 

@@ -55,7 +55,7 @@ def test_the_newest_checkpoints_stay(path: Path) -> None:
 
 
 def test_files_of_others_stay(path: Path) -> None:
-    """Text, checkpoints of another training, copies under another number, links, folders; also
+    """Text, checkpoints of another run, copies under another number, links, folders; also
     those with higher numbers, which do not displace the run's own.
     """
     for step in (1, 3, 300):
@@ -117,7 +117,7 @@ def test_a_foreign_file_in_the_way_is_refused_first(kind: str, path: Path) -> No
 
 
 def test_checkpoints_of_the_future_are_replaced_on_request(path: Path) -> None:
-    """A training goes back to an older checkpoint: what it did after that is not deleted unasked.
+    """A run goes back to an older checkpoint: what it did after that is not deleted unasked.
     """
     train(files(path, 3), path, 20, 40, 60)
     shutil.move(path, path.with_name("last.h5"))
