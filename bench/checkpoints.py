@@ -1,4 +1,4 @@
-"""The time that a checkpoint takes from a training, written while the training goes on.
+"""The time that a checkpoint takes from a training run, written while the training goes on.
 
 Run: ``python bench/checkpoints.py`` (some minutes; ``--network``, ``--ranks``, ``--batch``).
 Jobs with and without checkpoints on the way train alike, in turn. The overhead is

@@ -3,8 +3,8 @@
 Run: ``python bench/ddp.py`` (half an hour; ``--networks alexnet`` for one of them; needs PyTorch).
 The machine is calibrated for each network, which gets two plans: ``data`` and ``auto``. Jobs of
 both and of DistributedDataParallel over gloo take turns, so that noise affects them alike: same
-network, batch and optimizer, float32, one thread a rank. The median iteration of a job counts, and
-the median over the rounds of the ratio. It exits with 1 where ``auto`` is below `GOAL`.
+network, batch and optimizer, float32, one thread per rank. The median iteration of a job counts,
+and the median over the rounds of the ratio. It exits with 1 where ``auto`` is below `GOAL`.
 ``--kernels numpy,torch --strategies owt`` compares convolutions under one plan, not calibrated.
 """
 
@@ -38,7 +38,7 @@ RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4
 
 
 def environment() -> dict[str, str]:
-    """One thread a rank, the processor's own BLAS kernels."""
+    """One thread per rank, the processor's own BLAS kernels."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
     return env | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 

@@ -35,7 +35,7 @@ sys.exit(main(sys.argv[5:]))
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of jobs: one thread a rank, the processor's own BLAS kernels."""
+    """The environment of jobs: one thread per rank, the processor's own BLAS kernels."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
     path = os.pathsep.join(p for p in (str(ROOT), env.get("PYTHONPATH", "")) if p)
     return env | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path} | extra
@@ -62,7 +62,7 @@ class Fate:
 
 @dataclass
 class Training:
-    """A training in a folder, in as many jobs as it takes.
+    """A training run in a folder, in as many jobs as it takes.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 Run: ``python bench/never_worse.py`` (minutes; ``--cases`` and ``--draws`` for more or less). Cases
 (network, machine, ranks, batch) are drawn from a seed, and for each of them plans: any strategy and
-placement, with any overlap, buckets, micro-batches, order, recomputation and synchronisation.
+placement, with any overlap, buckets, micro-batches, order, recomputation and synchronization.
 Options that change the training stay: batch, element type, statistics of batch normalization,
 optimizer. A plan that fits and is predicted faster than the choice of ``plan`` by more than 0.1% is
 a counter-example: its command line is printed, without the options that it does not need, and the
@@ -40,7 +40,7 @@ from hpcpar.search.layerwise import plan_layerwise  # noqa: E402
 from hpcpar.search.searches import SEARCHES  # noqa: E402
 from hpcpar.simulation.price_plan import Prediction  # noqa: E402
 
-#: Network -> samples a rank.
+#: Network -> samples per rank.
 NETWORKS = {"lenet5": 64, "mlp": 64, "alexnet": 32, "alexnet-owt": 32, "vgg16": 32, "resnet50": 32,
             "resnet152": 32, "inception_v3": 32, "mobilenet_v2": 32, "unet": 4, "cosmoflow": 4}
 #: Networks of the counter-examples: all kinds, none twice.
@@ -53,7 +53,7 @@ MORE_RANKS = (2, 3, 4, 6, 8, 12, 16, 32, 48, 64, 100, 128, 256, 512, 1000, 1024,
 OPTIONS: dict[str, tuple[object, ...]] = {
     "gather": GATHERS,
     "overlap": ("none", "gradient", "full"),
-    "synchronisation": ("allreduce", "sharded", "server"),
+    "synchronization": ("allreduce", "sharded", "server"),
     "microbatches": (1, 2, 4, 8, 16, 32),
     "order": ("gpipe", "1f1b"),
     "bucket": (0, *(1 << i for i in range(16, 30, 2))),
@@ -101,7 +101,7 @@ def drawn_cases(count: int, seed: int, networks: list[str], ranks: list[int]) ->
 
 def drawn_plan(draw: random.Random, ranks: int, names: Sequence[str]) -> dict[str, Any]:
     """Options of the command line: a strategy, and each of the `names` with one half."""
-    # schemes b and c of one weird trick update weights more often: another training
+    # schemes b and c of one weird trick update weights more often: another training run
     others = ("owt-b", "owt-c", *SEARCHES)
     name = draw.choice([*(name for name in STRATEGIES if name not in others),
                         "layerwise"])

@@ -65,7 +65,7 @@ def rate(name: str, strategy: str, machine_name: str, overlap: Overlap, runs: in
 
 
 def many_ranks(strategy: str, runs: int) -> tuple[float, float]:
-    """Seconds of one prediction of ResNet-152 at 16 ranks and at 2^20, 32 samples a rank."""
+    """Seconds of one prediction of ResNet-152 at 16 ranks and at 2^20, 32 samples per rank."""
     machine = files.load("abci-v100")
     net = network("resnet152")
     spec = NetworkSpec("resnet152", net.image_shape, net.classes)

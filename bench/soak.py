@@ -1,7 +1,7 @@
 """Resident memory of a rank over a million iterations, with and without a record.
 
 Run: ``python bench/soak.py`` (a quarter of an hour; ``--iterations 100000`` for a shorter one).
-Two trainings of one rank run side by side, the smallest that there are, so that any growth with
+Two training runs of one rank go side by side, the smallest that there are, so that any growth with
 iterations shows. The iterations that a run keeps fill up in the first half. The exit status is 1
 where a process grows by more than `MOST_BYTES` in the second half.
 """

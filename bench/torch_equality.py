@@ -82,7 +82,7 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
                for layer in network.layers}
     normalizes = any(isinstance(layer, BatchNorm) for layer in network.layers)
     return replace(plan, configs=configs, batch_norm="sync",
-                   synchronisation=Synchronization.ALLREDUCE, network=NetworkSpec.of(network),
+                   synchronization=Synchronization.ALLREDUCE, network=NetworkSpec.of(network),
                    machine=files.load("local"),
                    microbatches=1 if normalizes else plan.microbatches)
 

@@ -12,7 +12,7 @@ from hpcpar.cli.main import COMMANDS, parsers
 project = "hpcpar"
 author = copyright = "the hpcpar authors"
 version = release = hpcpar.__version__
-extensions = ["myst_nb"]
+extensions = ["myst_nb", "sphinx_copybutton"]
 exclude_patterns = ["conf.py"]
 html_theme = "furo"
 html_title = "hpcpar"
@@ -21,7 +21,7 @@ myst_heading_anchors = 3
 # the notebook is kept without outputs: every build runs it, and fails where a cell fails
 nb_execution_mode = "force"
 nb_execution_in_temp = True
-nb_execution_timeout = 600
+nb_execution_timeout = 3600
 nb_execution_raise_on_error = True
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+#: `typing` has this name, too, but importing it takes time before signals are handled.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hpcpar.api.compare import compare
     from hpcpar.api.plan import plan

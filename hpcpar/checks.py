@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from typing import Any, TypeVar
@@ -20,6 +20,8 @@ LARGEST_COUNT = 10**10
 MOST_RANKS, MOST_MICROBATCHES = 1 << 20, 1024
 #: Largest seed: it is stored in 64 bits.
 MOST_SEED = 2**63 - 1
+#: Images with more channels and a width of 1 or 3 are taken for images with their channels last.
+MOST_CHANNELS = 4
 #: Bounds of times, rates and factors; products of a few such values stay finite.
 LEAST_AMOUNT, MOST_AMOUNT = 1e-12, 1e18
 #: Seconds per unit of time.
@@ -50,6 +52,8 @@ class OneOf:
     """Checks that a value is one of the known names."""
 
     known: Iterable[str]
+    #: Answers to names of other tools.
+    answers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def metavar(self) -> str:
@@ -58,7 +62,7 @@ class OneOf:
     def __call__(self, value: object) -> str:
         name = str(value)
         if name not in tuple(self.known):
-            raise ValueRefused(unknown("value", name, self.known))
+            raise ValueRefused(unknown("value", name, self.known, self.answers))
         return name
 
 
@@ -159,7 +163,11 @@ def image(value: str | Iterable[int]) -> tuple[int, ...]:
     if re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9}){1,3}", text, re.ASCII) is None:
         raise ValueRefused(f"{_shown(text)} is not an image shape CxHxW, as in 3x224x224 "
                            "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
-    return tuple(map(int, text.split("x")))
+    shape = tuple(map(int, text.split("x")))
+    if len(shape) > 2 and shape[-1] in (1, 3) and shape[0] > MOST_CHANNELS:
+        first = "x".join(map(str, (shape[-1], *shape[:-1])))
+        raise ValueRefused(f"'{text}' has its channels last; write them first, {first}")
+    return shape
 
 
 def extents(value: str | Iterable[int]) -> tuple[int, ...]:

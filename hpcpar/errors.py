@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 #: Control characters except tab and newline, bidirectional controls, and surrogates.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -33,12 +33,22 @@ def on_all_ranks(error: InputError | RunError) -> InputError | RunError:
     return error
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in `known`; it suggests the closest match."""
+def unknown(what: str, name: str, known: Iterable[str],
+            answers: Mapping[str, str] | None = None) -> InputError:
+    """The error for a name that is not in `known`; it suggests the closest match.
+
+    Parameters
+    ----------
+    answers : mapping, optional
+        Better answers to some names, as in `hpcpar.other_names`.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if answer := (answers or {}).get(name.lower().replace("_", "-")):
+        return InputError(f"unknown {what} '{name}': {answer}")
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    return InputError(f"unknown {what} '{name}'{hint} (known: {', '.join(names)})")
+    listed = f" (known: {', '.join(names)})" if names else ""
+    return InputError(f"unknown {what} '{name}'{hint}{listed}")
 
 
 def require_free(what: str, name: str, owner: str | None, module: str) -> None:

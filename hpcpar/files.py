@@ -9,11 +9,11 @@ import secrets
 import shutil
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, unknown
 
 
 def reason(err: Exception) -> str:
@@ -57,6 +57,17 @@ def make_folder(path: str) -> None:
     except OSError as err:
         raise InputError(
             f"cannot make folder {path}: {err.strerror}; choose another place with --out") from err
+
+
+def looks_like_file(text: str) -> bool:
+    """True for text with a separator or a suffix, unlike a preset's name."""
+    return os.sep in text or re.search(r"\.[A-Za-z]\w*$", text) is not None
+
+
+def unknown_name(what: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for an unknown name where a file could be given as well."""
+    here = {name.lower(): f"for the file of this name, write ./{name}"}
+    return unknown(what, name, known, here if os.path.exists(name) else None)
 
 
 def is_special(path: str) -> bool:
@@ -127,7 +138,8 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
     try:
         target = os.path.realpath(path)
         present = os.listdir(target) if os.path.exists(target) else []
-        foreign = [name for name in present if not re.fullmatch(names, name)]
+        foreign = [name for name in present if not re.fullmatch(names, name)
+                   or not stat.S_ISREG(os.lstat(os.path.join(target, name)).st_mode)]
         if foreign:
             raise InputError(f"folder {path} has other files, too ({foreign[0]}); choose another")
         temporary = temporary_of(target)

@@ -31,6 +31,10 @@ class Option:
     help: str
     #: An example of the value, or its form.
     metavar: str = ""
+    #: Explanations that only the long help and the reference show.
+    details: str = ""
+    #: Whether the short help of a command with many options shows it.
+    first: bool = False
     #: Section of the help; by default the group's section.
     section: str = ""
     #: Names on the command line, by default the field's name after two hyphens; a name without
@@ -47,7 +51,7 @@ class Option:
 
 
 #: Names of the option for a command's result.
-OUT: dict[str, Any] = {"names": ("-o", "--out"), "former": ("--output",)}
+OUT: dict[str, Any] = {"names": ("-o", "--out"), "former": ("--output",), "first": True}
 
 
 def about(check: Callable[[Any], Any], help: str, metavar: str = "", **more: Any) -> dict[str, Any]:
@@ -142,9 +146,10 @@ def words(f: Field[Any]) -> tuple[str, ...]:
     return f.metadata["option"].names or (f"--{f.name.replace('_', '-')}",)
 
 
-def help_of(f: Field[Any]) -> str:
-    """An option's help with its default."""
-    text: str = f.metadata["option"].help
+def help_of(f: Field[Any], details: bool = True) -> str:
+    """An option's help with its default, and its details."""
+    about = f.metadata["option"]
+    text: str = f"{about.help}: {about.details}" if details and about.details else about.help
     silent = f.default is MISSING or f.default is False or f.default in (None, "", ())
     if silent or "(default" in text:
         return text
@@ -155,4 +160,5 @@ def help_of(f: Field[Any]) -> str:
 def metavar_of(f: Field[Any]) -> str:
     """The form of an option's value."""
     about = f.metadata["option"]
-    return about.check.metavar if isinstance(about.check, OneOf) else about.metavar
+    known: str = about.check.metavar if isinstance(about.check, OneOf) else ""
+    return about.metavar or known

@@ -6,14 +6,17 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import combinations
 from typing import Any
 
+from hpcpar.checks import ValueRefused
 from hpcpar.errors import InputError
 from hpcpar.files import is_special
+from hpcpar.launchers import launcher
 from hpcpar.option_fields import OptionGroup, options_of
 
-#: A resumed training may replace the checkpoint that it started from.
+#: A resumed training run may replace the checkpoint that it started from.
 _MAY_BE_ONE_FILE = {"checkpoint", "resume"}
 #: A file's first bytes show its kind.
 _HEAD_BYTES = 1 << 20
@@ -30,14 +33,43 @@ class OutputKind:
         Regular expression that matches in the first mebibyte of such a file.
     holds : callable
         Returns whether an HDF5 file has this kind.
+    suffixes : tuple of str
+        Suffixes that a name may have; any if empty.
+    folder : bool
+        Whether it may be a folder.
+    needs : str
+        Package that writes such files, and its extra of hpcpar.
     """
 
     what: str
     pattern: bytes
     holds: Callable[[Any], bool] | None = None
+    suffixes: tuple[str, ...] = ()
+    folder: bool = False
+    needs: tuple[str, str] | None = None
 
     def __call__(self, path: str) -> str:
+        if self.suffixes and not path.lower().endswith(self.suffixes) and not is_special(path):
+            raise ValueRefused(f"'{path}' is not the name of a {self.what}; use one that ends in "
+                               f"{', '.join(self.suffixes)}")
         return path
+
+    def check_place(self, path: str) -> None:
+        """Checks that the file can be written, before anything is computed for it."""
+        if self.needs and find_spec(self.needs[0]) is None:
+            raise InputError(f"a {self.what} needs {self.needs[0]}; install it with: pip install "
+                             f"'hpcpar[{self.needs[1]}]'")
+        folder = os.path.dirname(os.path.realpath(path))
+        if os.path.isdir(path) and not self.folder:
+            fault = "it is a folder"
+        elif not os.path.isdir(folder):
+            fault = "its folder does not exist"
+        elif not (os.access(folder, os.W_OK) or is_special(path)):
+            fault = "its folder is not writable"
+        else:
+            return
+        raise InputError(f"cannot write {self.what} {path}: {fault}; choose an existing, "
+                         "writable folder")
 
     def check(self, path: str) -> None:
         """Checks that an existing file looks like this kind, so that it may be replaced."""
@@ -64,11 +96,13 @@ class OutputKind:
 
 
 PLAN = OutputKind("plan file", rb'"hpcpar_plan"')
-NETWORK = OutputKind("network file", rb'"hpcpar_network"')
+NETWORK = OutputKind("network file", rb'"hpcpar_network"', suffixes=(".json",))
 MACHINE = OutputKind("machine file", rb"(?m)^\s*(\[\[\s*levels\s*\]\]|levels\s*=)")
-PICTURE = OutputKind("picture", rb"(?s)\A(\x89PNG|%PDF|%!PS|\xff\xd8\xff|II\*|RIFF|<\?xml.*<svg)")
+PICTURE = OutputKind("picture", rb"(?s)\A(\x89PNG|%PDF|%!PS|\xff\xd8\xff|II\*|RIFF|<\?xml.*<svg)",
+                     suffixes=(".png", ".pdf", ".svg", ".eps", ".ps", ".jpg", ".jpeg", ".tif",
+                               ".tiff", ".webp"), needs=("matplotlib", "plot"))
 TIMELINE = OutputKind("timeline", rb'\A\s*\{\s*"traceEvents"')
-PROGRAMS = OutputKind("GOAL file", rb"\Anum_ranks \d")
+PROGRAMS = OutputKind("GOAL file", rb"\Anum_ranks \d", folder=True)
 RECORD = OutputKind("run record", _HDF5, lambda f: "hpcpar_record" in f.attrs)
 CHECKPOINT = OutputKind("checkpoint", _HDF5, lambda f: (
     "state" in f and "hpcpar_checkpoint" in f["state"].attrs))
@@ -90,6 +124,15 @@ def check_outputs(options: OptionGroup) -> None:
     for _, path, kind in _files(options):
         if kind:
             kind.check(path)
+    if not launcher():
+        check_places(options)
+
+
+def check_places(options: OptionGroup) -> None:
+    """Checks that a command's outputs can be written; one rank of a job suffices."""
+    for _, path, kind in _files(options):
+        if kind:
+            kind.check_place(path)
 
 
 def holds_something(path: str) -> bool:

@@ -1,19 +1,26 @@
-"""Requests to stop: the one module that handles signals, from the start of a process."""
+"""Requests to stop: the one module that handles signals, from the start of a process.
+
+It imports little, because until `hold` a signal ends the process as Python does.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
 
-from hpcpar.variables import whole_number
+from hpcpar import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+    from typing import Any
 
 #: Signals that end a run cleanly: Slurm sends the first before it kills and the second on a
-#: script's request (``--signal``); Ctrl-C sends the third.
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+#: script's request (``--signal``); Ctrl-C sends the third, a terminal that closes the last, unless
+#: nohup ignores it.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT,
+           *[signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) != signal.SIG_IGN))
 #: Exit status of a run that stopped on request and can be resumed (EX_TEMPFAIL).
 STATUS = 75
 #: Reserve before a time limit (s), on top of the time for writing the last files.
@@ -33,10 +40,14 @@ class _Hold:
 
 
 def hold() -> None:
-    """Notes requests until `handle` or `release` is called."""
+    """Notes requests until `handle` or `release` is called.
+
+    They may be blocked until now (``env --block-signal``), so that none is lost before.
+    """
     held = _Hold()
     for number in SIGNALS:
         signal.signal(number, held)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def held() -> list[int]:
@@ -45,14 +56,13 @@ def held() -> list[int]:
     return handler.numbers if isinstance(handler, _Hold) else []
 
 
-def handle(action: Callable[[int, FrameType | None], object],
-           more: tuple[signal.Signals, ...] = ()) -> dict[signal.Signals, Any]:
-    """Lets `action` handle requests and `more` signals; returns the previous handlers.
+def handle(action: Callable[[int, FrameType | None], object]) -> dict[signal.Signals, Any]:
+    """Lets `action` handle requests; returns the previous handlers.
 
     `action` is called at once for requests that `hold` noted.
     """
     noted = held()
-    before = {number: signal.signal(number, action) for number in (*SIGNALS, *more)}
+    before = {number: signal.signal(number, action) for number in SIGNALS}
     while noted:
         action(noted.pop(0), None)
     return before
@@ -70,6 +80,12 @@ def release() -> None:
         os.kill(os.getpid(), request)
 
 
+def ignore() -> None:
+    """Ignores requests: this process has done its work, and ends with the status of that work."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class StopRequest:
     """Context that notes requests to stop this process.
 
@@ -85,6 +101,8 @@ class StopRequest:
     """
 
     def __init__(self, limit_s: float = 0.0) -> None:
+        from hpcpar.variables import whole_number
+
         now = time.time()
         ends = [now + limit_s] if limit_s else []
         end_of_job = whole_number("SLURM_JOB_END_TIME")

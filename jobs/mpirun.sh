@@ -9,6 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../.venv/bin/activate"
 if [ -n "${4:-}" ]; then # MPICH takes -f, Open MPI --hostfile
   mpiexec --version 2>&1 | grep -q 'Open MPI' && launch+=(--hostfile "$4") || launch+=(-f "$4")
 fi
-"${launch[@]}" hpcpar run --plan "${2:?a plan file}" --data "${3:?a data file}" --epochs 1 \
+source "$(dirname "${BASH_SOURCE[0]}")/await.sh"
+await "${launch[@]}" hpcpar run --plan "${2:?a plan file}" --data "${3:?a data file}" --epochs 1 \
   --out run.h5 --checkpoint weights.h5 --overwrite
 hpcpar compare run.h5

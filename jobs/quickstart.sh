@@ -19,7 +19,7 @@ run() {
   "$@" || { printf 'quickstart: this command failed with status %s: %s\n' "$?" "$*" >&2; exit 1; }
 }
 
-# 64 samples a rank: an iteration takes at least 20 ms, long enough to predict
+# 64 samples per rank: an iteration takes at least 20 ms, long enough to predict
 lenet=(--network lenet5 --input 1x32x32 --batch $((64 * ranks)))
 
 run hpcpar data digits $out/digits.h5 --size 32

@@ -7,7 +7,7 @@
 #$ -pe mpi 8
 #$ -l h_rt=01:00:00
 #$ -r y
-# -pe: the site's parallel environment (qconf -spl) and slots, one a core
+# -pe: the site's parallel environment (qconf -spl) and slots, one per core
 # some sites want -P project, -q queue
 set -euo pipefail
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hpcpar.kernels.interface import Array, Backend
 
 DTYPES = (np.float64, np.float32)
-FIFTY_EXAMPLES = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+FIFTY_EXAMPLES = settings(max_examples=50)
 
 
 def torch_module() -> Any:

@@ -195,23 +195,23 @@ COMMANDS: list[Command] = [
     # synchronization, collectives, buckets, optimizers, precisions
     Command(
         "alexnet", "p100x4x4", 256, (16,), ("data", "grid:4x4", "owt", "pipeline:4x4"),
-        "--synchronisation sharded",
+        "--synchronization sharded",
     ),
     Command(
         "alexnet", "p100x4x4", 256, (16,), ("data", "grid:4x4", "owt", "pipeline:4x4"),
-        "--synchronisation server",
+        "--synchronization server",
     ),
     Command(
         "lenet5", "local", 64, (3, 6), ("data", "spatial"),
-        "--synchronisation sharded --optimizer adam",
+        "--synchronization sharded --optimizer adam",
     ),
     Command(
         "lenet5", "local", 64, (3, 6), ("data", "spatial"),
-        "--synchronisation server --overlap none",
+        "--synchronization server --overlap none",
     ),
     Command(
         "resnet50", "abci-v100", 512, (16,), ("data",),
-        "--synchronisation sharded --optimizer adam",
+        "--synchronization sharded --optimizer adam",
     ),
     Command("alexnet", "k80x16", 256, (6, 16), ("data", "filter", "owt"), "--collectives ring"),
     Command("alexnet", "k80x16", 256, (6, 16), ("data", "filter", "owt"), "--collectives tree"),
@@ -223,7 +223,7 @@ COMMANDS: list[Command] = [
     Command("alexnet", "p100x4x4", 256, (16,), ("data", "grid-fc:4x4"), "--bucket 26214400"),
     Command(
         "alexnet", "p100x4x4", 256, (16,), ("data", "grid-fc:4x4"),
-        "--bucket 0 --synchronisation sharded",
+        "--bucket 0 --synchronization sharded",
     ),
     Command(
         "alexnet", "p100x4x4", 256, (4,), ("data", "domain:2x2"),
@@ -275,7 +275,7 @@ COMMANDS: list[Command] = [
     *searches("layerwise", "alexnet", "p100x4x4", 128, (4,), "--overlap none", quick=False),
     *searches("layerwise", "alexnet", "k20x8", 128, (8,), "--overlap gradient", quick=False),
     *searches(
-        "layerwise", "alexnet", "k80x16", 128, (8,), "--synchronisation sharded", quick=False
+        "layerwise", "alexnet", "k80x16", 128, (8,), "--synchronization sharded", quick=False
     ),
     *searches("auto", "alexnet", "p100x4x4", 128, (4,)),
     *searches("auto", "alexnet", "p100x4x4", 128, (7, 16, 64), quick=False),

@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# Every test, from nothing: makes .venv, then style, types, the MPI tests on one rank and those of a GPU side by side; then unit tests,
-# kernels beside the fuzzer, whole jobs, and the MPI tests on 2 to 8 ranks.
-#   bash tests/run.sh --quick     style, types, what plans and schedules rest on, and every MPI test on 2 ranks: 3 minutes
-#   bash tests/run.sh             draws a third of the cases of each parametrized test, by a seed that it prints
-#   bash tests/run.sh --seed 7    the third of that seed; three seeds in a row draw every case
-#   bash tests/run.sh --all       every case
+# Makes .venv, then runs style, types and tests, whose output it shows part by part.
+#   bash tests/run.sh                     a sample: some tests of every file, MPI on 1 to 4 ranks, one whole job
+#   bash tests/run.sh --third             every test, with a third of the cases of each parametrized one
+#   bash tests/run.sh --all               every case
+#   bash tests/run.sh [--third] --seed 7  the sample or third of this seed; three seeds in a row draw every case of --third
 #   HPCPAR_EXTRAS= bash tests/run.sh                    leaves out what needs PyTorch
 #   HPCPAR_EXTRAS=oracle,cuda-check bash tests/run.sh   compiles CUDA sources and plans of cuDNN, too
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-quick=''
-case "$*" in
-  "") seed=$((RANDOM % 1000)) minutes=12 ;;
-  --quick) seed=$((RANDOM % 1000)) minutes=3 quick=yes ;;
-  "--seed "[0-9]*) seed=$2 minutes=12 ;;
-  --all) seed='' minutes=20 ;;
-  *) printf 'usage: bash tests/run.sh [--quick | --all | --seed NUMBER]\n' >&2; exit 2 ;;
-esac
+draw=sample drawn='a sample' minutes=4 seed=$((RANDOM % 1000))
+while [ $# -gt 0 ]; do
+  case "$1 ${2-}" in
+    "--third "*) draw=third drawn='a third of the cases' minutes=12 ;;
+    "--all ") draw='' drawn='every case' minutes=20 seed='' ;;
+    "--seed "[0-9]*) seed=$2 && shift ;;
+    *) printf 'usage: bash tests/run.sh [--third | --all] [--seed NUMBER]\n' >&2; exit 2 ;;
+  esac
+  shift
+done
+drawn+=${seed:+ (--seed $seed)}
 extras=${HPCPAR_EXTRAS-oracle}
 if [ ! -d .venv ]; then
   with_torch=', and 0.2 GB for the CPU build of PyTorch (3 GB where pip knows only the CUDA build)'
@@ -24,13 +26,11 @@ if [ ! -d .venv ]; then
 fi
 bash jobs/setup-venv.sh "mpi,plot,digits,images,test${extras:+,$extras}" || exit 1
 export PATH="$PWD/.venv/bin:$PATH" OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
-# no part has a limit of time: a slow or busy machine makes tests slow, not red; a single test that is stuck ends at a limit that scales
+# no verdict comes from the clock: a slow or busy machine makes tests slow, not red; a test that is stuck ends at a limit that scales
 HPCPAR_TEST_SLOWNESS=$(python tests/speed.py) || exit 1
-export HPCPAR_TEST_SEED=$seed HPCPAR_TEST_SLOWNESS
+export HPCPAR_TEST_SEED=$seed HPCPAR_TEST_DRAW=$draw HPCPAR_TEST_SLOWNESS
 minutes=$(python -c "print(round($minutes * $HPCPAR_TEST_SLOWNESS))")
-limit_s=$(python -c 'from tests.limits import LIMIT_S; print(round(LIMIT_S))')
-drawn=${seed:+a third of the cases (--seed $seed)}
-printf '%s: about %s minutes on 2 quiet cores of this machine\n' "${drawn:-every case}" "$minutes"
+printf '%s: about %s minutes on 2 quiet cores of this machine\n' "$drawn" "$minutes"
 unset PYTHONDONTWRITEBYTECODE # sources are compiled once, not in each of some hundred processes
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -85,46 +85,39 @@ count() { cat "$logs"/*.log | grep -E "$counts" | grep -oE "[0-9]+ $1" | awk '{n
 
 total() { # the summary, and the status of all
   printf '\n'
-  printf '%s\n' "${summary[@]}"
-  printf '%s\n' "${drawn:-every case}"
+  printf '%s\n' "${summary[@]}" "$drawn"
   printf '%-14s %4s s\n' "in all" "$SECONDS"
   printf '%s passed, %s failed, %s skipped\n' "$(count passed)" "$(($(count failed) + $(count error)))" "$(count skipped)"
   exit $failed
 }
 
-mpi() { # mpi RANKS [TESTS...]: the command; plugins that these tests do not use would be loaded by every rank
-  command=(mpiexec -n "$1" python -m pytest -o timeout=$limit_s "${@:2}" -p no:hypothesispytest -p no:xdist)
+mpi() { # mpi RANKS: the command; plugins that these tests do not use would be loaded by every rank
+  command=(mpiexec -n "$1" python -m pytest tests/mpi -p no:hypothesispytest -p no:xdist)
 }
 
 workers="-n auto --maxprocesses 4 --dist worksteal"
 recorded=tests/unit/test_recorded_predictions.py
+case $draw in
+  sample) jobs='tests/jobs/test_training.py::test_digits_reach_97_percent' more_ranks='2 3 4' ;;
+  *) jobs=tests/jobs more_ranks='2 3 4 6 8' ;;
+esac
 # what uses one core each
 beside "style" python -m ruff check hpcpar kernels tests bench docs
 beside "types" python -m mypy
-if [ "$quick" ]; then
-  part "unit tests" python -m pytest -o timeout=$limit_s \
-    tests/unit/{network,plan,schedule,runtime,cost,data,train} \
-    tests/unit/test_{sentences,published_schemas,rooms,names}.py $workers
-  together
-  part "recorded" python -m pytest -o timeout=$limit_s $recorded $workers
-  mpi 2 tests/mpi
-  part "mpi 2 ranks" "${command[@]}"
-  total
-fi
-mpi 1 tests/mpi
+mpi 1
 beside "mpi 1 ranks" "${command[@]}"
-beside "gpu tests" python -m pytest -o timeout=$limit_s tests/gpu -rs
+beside "gpu tests" python -m pytest tests/gpu -rs
 together
-part "unit tests" python -m pytest -o timeout=$limit_s tests/unit $workers --ignore $recorded
+part "unit tests" python -m pytest tests/unit $workers --ignore $recorded
 # the fuzzer has one process
-beside "fuzz" python -m pytest -o timeout=$limit_s tests/fuzz -p no:hypothesispytest -p no:xdist
-part "recorded" python -m pytest -o timeout=$limit_s $recorded $workers
-part "kernels" python -m pytest -o timeout=$limit_s tests/kernels $workers
+beside "fuzz" python -m pytest tests/fuzz -p no:hypothesispytest -p no:xdist
+part "recorded" python -m pytest $recorded $workers
+part "kernels" python -m pytest tests/kernels $workers
 together
 # most jobs wait for one process; a file keeps to a worker, as its tests share what they have trained
-part "whole jobs" python -m pytest -o timeout=$limit_s tests/jobs -n 2 --dist loadfile
-for ranks in 2 3 4 6 8; do
-  mpi $ranks tests/mpi
+part "whole jobs" python -m pytest $jobs -n 2 --dist loadfile
+for ranks in $more_ranks; do
+  mpi $ranks
   part "mpi $ranks ranks" "${command[@]}"
 done
 

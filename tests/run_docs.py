@@ -1,7 +1,8 @@
 """Runs the commands on documentation pages: every ``sh`` block, in order, as a reader would.
 
-Run: ``python tests/run_docs.py README.md docs`` in a checkout with a ``.venv``. Blocks of other
-kinds (``text``, ``sh batch``) need hours, other machines or the reader's files.
+Run: ``python tests/run_docs.py README.md docs`` in a checkout with a ``.venv``. A ``python`` block
+whose first line is ``# FILE.py`` is written to that file. Blocks of other kinds (``text``,
+``sh batch``) need hours, other machines or the reader's files.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: A block to run, which may be indented inside a list.
-BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```", re.M | re.S)
-#: Time limit of a page.
-LIMIT_S = 900
+#: A block to run, or a file to write; both may be indented inside a list.
+BLOCK = re.compile(r"^( *)```(?:sh|python\n *# (\S+\.py))\n(.*?)^\1```", re.M | re.S)
+#: A page that takes longer (s) is stuck.
+LIMIT_S = 3600
 
 
 def pages(names: Iterable[str]) -> list[Path]:
@@ -34,11 +36,11 @@ def pages(names: Iterable[str]) -> list[Path]:
 def script(text: str, skipped: str) -> str:
     """The commands on a page as one script, which prints each line before it runs it."""
     lines = ["set -euo pipefail"]
-    for _, block in BLOCK.findall(text):
+    for _, file, block in BLOCK.findall(text):
         if skipped and skipped in block:
             continue
-        if "<<" in block:  # a block with a here-document is printed and run as a whole
-            lines += [f"printf '%s\\n' {shlex.quote(block)}", block]
+        if file:
+            lines.append(f"printf '%s' {shlex.quote(textwrap.dedent(block))} >{shlex.quote(file)}")
             continue
         for line in block.splitlines():
             lines += [f"printf '%s\\n' {shlex.quote('$ ' + line.strip())}", line]

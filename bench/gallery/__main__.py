@@ -72,10 +72,10 @@ def page(training: Gallery, forward: Gallery, image: str) -> str:
 def speedup_lines(faster: list[speedups.Speedup]) -> list[str]:
     """The section on speedups."""
     return ["## Speedups", "",
-            "Samples a second, as a multiple of the samples a second on the fewest devices with",
-            "the same source, network, input, machine, framework, batch per device, exchange, data",
-            "and note. A run on one device has no exchange and fits any. Counted rows only; the",
-            "error is |predicted speedup / measured speedup - 1|. How gradients are exchanged",
+            "Samples per second, as a multiple of the samples per second on the fewest devices",
+            "with the same source, network, input, machine, framework, batch per device, exchange,",
+            "data and note. A run on one device has no exchange and fits any. Counted rows only;",
+            "the error is |predicted speedup / measured speedup - 1|. How gradients are exchanged",
             "comes from each framework's documentation (`bench/gallery/exchange.py`): sizes of",
             "buckets, Horovod's cycle, what overlaps. Every iteration waits for the slowest device",
             "(`slowest` in `hpcpar/cost/compute/step_time.py`). No number there is fitted, but two",
@@ -89,13 +89,13 @@ def shared_lines(shown: list[Result]) -> list[str]:
                   and r.row.graph_name == "cosmoflow_2"), None)
     out = ["## A sample on several nodes", "",
            "CosmoFlow on Fugaku (MLPerf HPC v0.7), the image cut in depth, or in depth and height;",
-           "times as fast as with a sample a node. What is measured fits 85 ms that every node",
+           "times as fast as with a sample per node. What is measured fits 85 ms that every node",
            "spends and 145 ms that nodes share. Neither messages (7 ms) nor tiles of a small box",
            "on 48 cores make 85 ms; reading and decoding the whole sample on the same cores may",
            "(input is part of the figures, and is not predicted). A64FX and KNL keep one rate",
            "each: the model of kernels is not fitted to them.", "",
-           "| nodes | nodes a sample | measured | predicted | times as fast, measured | predicted "
-           "|", "| --- | --- | --- | --- | --- | --- |"]
+           "| nodes | nodes per sample | measured | predicted | times as fast, measured | "
+           "predicted |", "| --- | --- | --- | --- | --- | --- |"]
     for result in sorted((r for r in shown if r.row.batch < 1), key=lambda r: -r.row.batch):
         row = result.row
         assert alone is not None

@@ -66,7 +66,7 @@ def exchange_of(row: Row) -> Exchange:
     """The exchange of a row, by its framework and the words of its column `sync`."""
     options = PlanOptions(batch_norm="sync" if synchronized_norm(row) else "local")
     if "parameter server" in row.sync:
-        return Exchange(PlanOptions(**options, synchronisation=Synchronization.SERVER))
+        return Exchange(PlanOptions(**options, synchronization=Synchronization.SERVER))
     for words, bucket_bytes in BUCKETS.items():
         if words in row.sync:
             cycle_s = HOROVOD_CYCLES_S[float(row.year) >= HOROVOD_021]

@@ -27,7 +27,7 @@ def draw(results: list[Result], path: str) -> None:
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal",
              xlabel="measured time of an iteration (ms)",
              ylabel="predicted time of an iteration (ms)",
-             title=f"{len(results)} published float32 training runs, predicted from data sheets")
+             title=f"{len(results)} published training runs, predicted from data sheets")
     for axis in axes.xaxis, axes.yaxis:
         axis.set_major_formatter("{x:g}")
     axes.grid(which="major", color="#DDDDDD", linewidth=0.6)

@@ -28,12 +28,12 @@ class Speedup:
 
     @property
     def predicted(self) -> float:
-        """Samples a second, as a multiple of the first row's."""
+        """Samples per second, as a multiple of the first row's."""
         return self._of(self.first.predicted_s, self.result.predicted_s)
 
     @property
     def measured(self) -> float:
-        """Samples a second, as a multiple of the first row's."""
+        """Samples per second, as a multiple of the first row's."""
         return self._of(self.first.row.iteration_s, self.result.row.iteration_s)
 
     @property

@@ -4,8 +4,8 @@
 
     python bench/papers/deepa.py [--bars] [--json FILE] [--plot FILE]
 
-AlexNet, VGG-16 and Inception-v3, 32 images a GPU, on 16 K80 (preset `k80x16`) and on up to 16 P100
-(`p100x4x4`): the published configurations, and the plan that this project's layer-wise search
+AlexNet, VGG-16 and Inception-v3, 32 images per GPU, on 16 K80 (preset `k80x16`) and on up to 16
+P100 (`p100x4x4`): the published configurations, and the plan that this project's layer-wise search
 finds. The figures are drawings; the numbers come from the text. DeePa spreads its parameter
 servers over the GPUs (section 5): ours is the schedule with sharded parameters; other columns have
 one server a layer, and Eq 1 with gradients hidden. TensorFlow and PyTorch are not simulated: our
@@ -225,12 +225,12 @@ def panels(names: Sequence[str]) -> list[Panel]:
                     bars[f"{strategy} {ranks}"] = {"computing": p.compute_s,
                                                    "exposed communication": p.iteration_s
                                                    - p.compute_s}
-            out.append(Panel(figure, f"{TITLES[name]}, {preset}", bars, "s a step"))
+            out.append(Panel(figure, f"{TITLES[name]}, {preset}", bars, "s per step"))
     for name in names:
         volumes = {s: volume(name, s, 16) for s in ("data", "owt", *variants(name))}
         bars = {s: {"parameters": v.parameters_bytes / 1e9, "tensors": v.tensors_bytes / 1e9}
                 for s, v in volumes.items()}
-        out.append(Panel("Fig 8", TITLES[name], bars, "GB a step"))
+        out.append(Panel("Fig 8", TITLES[name], bars, "GB per step"))
     return out
 
 

@@ -158,7 +158,7 @@ def panel(figure: str, title: str, found: dict[Grid, Epoch]) -> Panel:
     }
     best = fastest(found)
     total, communication = next(iter(found.values())).over(found[best])
-    return Panel(figure, title, bars, "s an epoch",
+    return Panel(figure, title, bars, "s per epoch",
                  {name(best): f"{total:.1f}x ({communication:.1f}x)"})
 
 
@@ -173,7 +173,7 @@ def panels() -> list[Panel]:
     out += [panel("Fig 9", f"P = {p}, B = {WEAK_IMAGES * p}", epochs(one_grid, p, WEAK_IMAGES * p))
             for p in RANKS]
     for p in MANY_RANKS:
-        parts = f"{p // SMALL_BATCH} part{'s' if p > SMALL_BATCH else ''} an image"
+        parts = f"{p // SMALL_BATCH} part{'s' if p > SMALL_BATCH else ''} per image"
         title = f"P = {p}, B = {SMALL_BATCH}, {parts}"
         out.append(panel("Fig 10", title, epochs(domain_and_fc_grid, p, SMALL_BATCH)))
     return out
@@ -248,12 +248,12 @@ def claims_of_batches() -> list[Claim]:
               note="the paper measures, and `hpcpar calibrate` would",
               because="ours has one rate at any batch, and fewer updates the larger it is: nothing "
               "turns the curve"),
-        Claim("Fig 4, one KNL: epoch at 4 images a rank", 12_400, 512 * compute_s(512, BATCH), " s",
-              "not printed: implied by 2.1x, 2.5x and their communication (12,200 to 12,600)",
+        Claim("Fig 4, one KNL: epoch at 4 images per rank", 12_400, 512 * compute_s(512, BATCH),
+              " s", "not printed: implied by 2.1x, 2.5x and their communication (12,200 to 12,600)",
               judged="not reproduced because the preset is fitted to it"),
         Claim("Eq 4, P = 512: batch of the fastest epoch, 512 to 8,192", None,
               min(pure, key=lambda b: pure[b]),
-              note=f"s an epoch: {listed({str(b): v for b, v in pure.items()})}; what Eq 4 sends "
+              note=f"s per epoch: {listed({str(b): v for b, v in pure.items()})}; what Eq 4 sends "
               "does not depend on B, so the largest B is the fastest: accuracy limits it"),
         Claim("Eq 5, 3x3 on 13x13x384: largest batch for which model parallelism moves less", 12,
               max(b for b, ratio in ratios.items() if ratio > 1),

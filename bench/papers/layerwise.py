@@ -125,7 +125,7 @@ def variants(name: str) -> tuple[str, ...]:
 # -- pricing ---------------------------------------------------------------------------------------
 @cache
 def machine(preset: str, name: str) -> Machine:
-    """The preset; for a network in `MEASURED` slowed down to its measured images a second."""
+    """The preset; for a network in `MEASURED` slowed down to its measured images per second."""
     out = files.load(preset)
     if (preset, name) not in MEASURED:
         return out
@@ -138,21 +138,21 @@ def machine(preset: str, name: str) -> Machine:
     return replace(out, device=replace(device, **rates, launch_s=device.launch_s / slower))
 
 
-def predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
+def predict(preset: str, name: str, strategy: str, ranks: int, synchronization: str,
             overlap: Overlap = Overlap.FULL, classes: int = 1000,
             batch: int | None = None) -> Prediction:
     """The priced schedule with local batch normalization, by default with 32 images per GPU."""
-    return _predict(preset, name, strategy, ranks, synchronisation, overlap, classes,
+    return _predict(preset, name, strategy, ranks, synchronization, overlap, classes,
                     batch or IMAGES * ranks)
 
 
 @cache
-def _predict(preset: str, name: str, strategy: str, ranks: int, synchronisation: str,
+def _predict(preset: str, name: str, strategy: str, ranks: int, synchronization: str,
              overlap: Overlap, classes: int, batch: int) -> Prediction:
     on, net, named = machine(preset, name), network(name, classes), spec(name, classes)
     options: dict[str, Any] = {"overlap": overlap, "batch_norm": "local",
-                            "synchronisation": Synchronization(synchronisation)}
-    if synchronisation == "server":
+                            "synchronization": Synchronization(synchronization)}
+    if synchronization == "server":
         options["collectives"] = "mpi"  # the server talks to every GPU, without a tree
     if strategy == SEARCHED:
         return auto.named_or_layerwise(net, named, ranks, batch, on, bucket_bytes=0,

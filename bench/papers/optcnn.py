@@ -2,7 +2,7 @@
 
     python bench/papers/optcnn.py [--bars] [--json FILE] [--plot FILE]
 
-AlexNet, VGG-16 and Inception-v3, 32 images a GPU, preset `p100x4x4`: data, model (every layer by
+AlexNet, VGG-16 and Inception-v3, 32 images per GPU, preset `p100x4x4`: data, model (every layer by
 channels) and OWT parallelism, the published layer-wise configurations, and the plan that this
 project's layer-wise search finds. The figures are drawings; the numbers come from the text.
 Steps are priced with one parameter server a layer, and with parameters spread over all GPUs that
@@ -194,7 +194,7 @@ def panels(names: Sequence[str], ranks: Sequence[int]) -> list[Panel]:
                 v = volume(name, s, p)
                 bars[f"{s} {p}"] = {"parameters": v.parameters_bytes / 1e9,
                                     "tensors": v.tensors_bytes / 1e9}
-        out.append(Panel("Fig 8", TITLES[name], bars, "GB a step"))
+        out.append(Panel("Fig 8", TITLES[name], bars, "GB per step"))
     return out
 
 

@@ -2,7 +2,7 @@
 
     python bench/papers/owt.py [--bars] [--json FILE] [--plot FILE]
 
-The one-tower AlexNet, 128 images a GPU, preset `k20x8`, whose rate is fitted to the one-GPU row.
+The one-tower AlexNet, 128 images per GPU, preset `k20x8`, whose rate is fitted to the one-GPU row.
 Table 1 uses scheme (b). `owt-b` updates the fully connected layers after every pass: batch size
 (128 K, 128). For (128 K, 128 K) its K - 1 further updates are taken off. The inputs of a pass
 travel beside computing, as section 4 has it.
@@ -122,8 +122,8 @@ REMARKS = (
     "Ours is a few percent faster on every row: the paper's GPUs lose to small matrices (section "
     "5.1), ours compute at one rate, fitted to the first row. The links are the paper's.",
     "(m, m) is scheme (b) less its K - 1 further updates of linear layers.",
-    "That pure data parallelism with overlap would be fastest here holds for 128 images a GPU; the "
-    "paper does not time it.",
+    "That pure data parallelism with overlap would be fastest here holds for 128 images per GPU; "
+    "the paper does not time it.",
 )
 
 

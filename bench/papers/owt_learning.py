@@ -36,7 +36,7 @@ def hpcpar(folder: str, *words: object) -> str:
 
 
 def error(folder: str, strategy: str, ranks: int, k: int, *options: object) -> float:
-    """Mean error in percent of trainings with a batch of 32 K."""
+    """Mean error in percent of training runs with a batch of 32 K."""
     plan = f"{strategy}-{ranks}-{k}.json"
     hpcpar(folder, "plan", "--network", "lenet5", "--input", "1x8x8", "--ranks", ranks, "--batch",
            BASE * k, "--strategy", strategy, "-o", plan)

@@ -4,7 +4,7 @@
 
 ResNet-50, ResNet-152, VGG-16 (224 x 224) and CosmoFlow (4 x 256^3) on up to 1024 V100 (preset
 `abci-v100`). FW, BW and WU of Table 3 come from one GPU's priced schedule, where the paper has
-measurements. Its figures are drawings: the numbers are the text's. Assumed: images a GPU (64 for
+measurements. Its figures are drawings: the numbers are the text's. Assumed: images per GPU (64 for
 ResNet-50, 32 else; a node as many for df), 32 samples for filter, channel and pipeline, d_f and d_s
 in a node of 4, no overlap, local batch normalization.
 """
@@ -74,9 +74,9 @@ def claims_of_the_public_tool() -> list[Claim]:
     """
     out = []
     for title, weights, images, alpha_s, published_s in (
-        ("VGG-16, 32 a GPU, 30.31 us", 169_801_408, 32, 30.31e-6, 256.98),
-        ("ResNet-50, 64 a GPU, 30.31 us", 22_734_016, 64, 30.31e-6, 18.19),
-        ("ResNet-50, 64 a GPU, 40.31 us", 22_734_016, 64, 40.31e-6, 18.56),
+        ("VGG-16, 32 per GPU, 30.31 us", 169_801_408, 32, 30.31e-6, 256.98),
+        ("ResNet-50, 64 per GPU, 30.31 us", 22_734_016, 64, 30.31e-6, 18.19),
+        ("ResNet-50, 64 per GPU, 40.31 us", 22_734_016, 64, 40.31e-6, 18.56),
     ):
         row = paradl.table3_data([Table3Layer("all", w=weights)],
                                  TrainingRun(IMAGENET, 16 * images), 16,
@@ -90,7 +90,7 @@ def claims_of_the_public_tool() -> list[Claim]:
                      machine=flat)
     found_s = price(spec.build(), plan, flat).phases["gradient"]["communication_s"] * IMAGENET / 512
     latency_s = 15 * 30 * 30.31e-6 * IMAGENET / 512
-    note = f"16 allreduces, one a layer, in place of one: {latency_s:.0f} s more latency"
+    note = f"16 allreduces, one per layer, in place of one: {latency_s:.0f} s more latency"
     return [*out, Claim("... VGG-16 of 169.8 M weights, priced schedule", 256.98, found_s, " s",
                         note)]
 
@@ -147,7 +147,7 @@ def claims_of_cosmoflow(model: Model) -> list[Claim]:
                            schedule(model, "data", 1, 1))
     times_s = [table3(large, "ds", p).epoch_s for p in (16, 1024)]
     few, many = (formula_ms(large, "ds", p) for p in (16, 1024))
-    note = (f"'perfect' in the text, on a logarithmic axis. By Table 3 an iteration takes "
+    note = (f"'perfect' in the text, on a logarithmic axis. By Table 3, an iteration takes "
             f"{sum(few.values()):.0f} ms on 16 GPUs and {sum(many.values()):.0f} on 1024: the "
             f"allreduce takes {few['gradients']:.1f} and {many['gradients']:.1f}")
     room = f"{MACHINE.device.memory_bytes / 1e9:.0f} GB"
@@ -241,7 +241,7 @@ def claims_of_df(models: Sequence[Model]) -> list[Claim]:
         for images in (int(m.images), 8, 2):
             df, data = (sample_us(m, s, SCALES[-1], images * SCALES[-1]) for s in ("df", "data"))
             also: dict[str, Value] = {way: df[way] / data[way] for way in data}
-            out.append(Claim(f"{m.title}, {images} images a GPU", also.pop("Table 3"),
+            out.append(Claim(f"{m.title}, {images} images per GPU", also.pop("Table 3"),
                              also.pop("schedule"), "x", also=also,
                              because=EVERY_LAYER if "ResNet" in m.title else ""))
     return out
@@ -340,8 +340,8 @@ def remarks(df: Sequence[Claim]) -> list[str]:
         "hide what computing covers; their halos include the sums of batch normalization over all "
         "ranks. ParaDL's ds sends through leaders.",
         f"**\"df can outperform data parallelism at large scale\"**, {scale} GPUs, the same batch "
-        f"for both: df is ahead {told}. Its collectives of activations shrink with the images a "
-        "GPU, gradients do not; at the paper's images a GPU activations cost more than the "
+        f"for both: df is ahead {told}. Its collectives of activations shrink with the images per "
+        "GPU, gradients do not; at the paper's images per GPU activations cost more than the "
         "gradients that df saves.",
         "**Update, 15%**: ours is one pass over weights, velocities and gradients at full memory "
         "bandwidth; the paper's is PyTorch's.",
@@ -381,7 +381,7 @@ def report(models: Sequence[Model] = MODELS, scales: Sequence[int] = SCALES) -> 
         for words in ("leaders", "others' load", "pipeline over data", "1024 GPUs over 16"))
     return Report("ParaDL (HPDC 2021)", sections, panels(models, scales), remarks(df),
                   "the public tool to the last digit, limits, halos' share, df's contention, df "
-                  "ahead of data for VGG-16 at 2 images a GPU",
+                  "ahead of data for VGG-16 at 2 images per GPU",
                   "accuracy (needs measurements); the update's share; one GPU's 29 h; ds with "
                   f"leaders at more than twice data's allreduce ({led}); Fig 5's 64x "
                   f"({perfect}); Fig 6's 4x under load ({loaded}); pipeline ahead of data "

@@ -190,7 +190,7 @@ def _graph(page: Canvas, x: float, title: str, words: str, nodes: Sequence[int],
 
 
 def check() -> Canvas:
-    """How a plan is verified: three trainings from the same weights, and two differences."""
+    """How a plan is verified: three training runs from the same weights, and two differences."""
     result = hpcpar.plan("lenet5", 4, 64, "local", "grid:2x2")
     network, config = result.best.task.network, result.plan.configs["fc2"]
     layout = owned(network, network.by_name["fc2"], config, 64)

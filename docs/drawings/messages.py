@@ -89,6 +89,7 @@ def halo() -> Canvas:
     step = comm(schedule, "conv2", Phase.FORWARD)
     extent, cell, x, y = step.source.box(3)[2][1], 28, 20, 40
     page = canvas(286)
+    height, width = (stop - start for start, stop in step.destination.box(0)[2:])
     page.text(x, 18, f"an image of {extent} x {extent}, before windows of 5 x 5", left=True,
               bold=True)
     for rank in range(4):
@@ -97,9 +98,11 @@ def halo() -> Canvas:
             for j in range(left, right):
                 page.box(x + j * cell + 1, y + i * cell + 1, cell - 2, cell - 2,
                          color=RANKS[rank], faint=True)
-        page.box(x + (left + right) * cell / 2 - 28, y + (top + bottom) * cell / 2 - 10, 56, 20,
+        # the name stands beside what rank 0 needs, which would cross it
+        top, left = (max(top, height) if bottom > height else top,
+                     max(left, width) if right > width else left)
+        page.box(x + (left + right) * cell / 2 - 24, y + (top + bottom) * cell / 2 - 10, 48, 20,
                  f"rank {rank}", RANKS[rank])
-    _, height, width = (stop - start for start, stop in step.destination.box(0)[1:])
     page.box(x - 3, y - 3, width * cell + 6, height * cell + 6, color=RED, filled=False,
              dashed=True)
     _received(page, step, 0, 300)

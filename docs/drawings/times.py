@@ -88,8 +88,7 @@ def simulated() -> Canvas:
             axes.barh(rank, end - start, 0.6, start, color=PHASES[phase], edgecolor="white",
                       linewidth=0.4)
             if phase != "update":
-                axes.text((start + end) / 2, rank, str(part), color="white", fontsize=8,
-                          ha="center", va="center")
+                axes.text(start + 1.5, rank, str(part), color="white", fontsize=8, va="center")
     _path(axes, report)
     axes.set_yticks(range(4), [f"rank {rank}" for rank in range(4)])
     axes.set(ylim=(3.5, -0.6), xlabel="time (ms)", xlim=(0, 1010 * report.played.mean_s))
@@ -158,21 +157,27 @@ def _event(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> N
 
 
 def comparison() -> Canvas:
-    """Predicted and measured phases, and the terms that deviate most."""
+    """Predicted and measured phases, and the terms whose sum is the difference."""
     plan = hpcpar.plan("alexnet", 4, 128, "p100x4x4", "grid-fc:1x4")
     row = compare_one(record_of(hpcpar.simulate(plan, slow={"rank3": 1.2}).simulated))
     page = canvas(305)
     _phases(chart(page.figure, 55, 55, 150, 180), row)
     axes = chart(page.figure, 440, 55, WIDTH - 455, 180)
-    terms = row.terms[:6]
-    axes.barh(range(len(terms)), [1e3 * t.excess_s for t in terms], 0.6, color=RED)
-    axes.set_yticks(range(len(terms)), [t.what.partition(",")[0] for t in terms], fontsize=8)
+    terms, others = row.terms[:6], row.terms[6:]
+    bars = {t.what.partition(",")[0]: 1e3 * t.excess_s for t in terms}
+    bars[f"{len(others)} other terms"] = 1e3 * sum(t.excess_s for t in others)
+    axes.barh(range(len(bars)), list(bars.values()), 0.6, color=RED)
+    for y, ms in enumerate(bars.values()):
+        axes.text(max(ms, 0.0) + 0.08, y, f"{ms:+.2f}", fontsize=8, va="center")
+    axes.set_yticks(range(len(bars)), list(bars), fontsize=8)
+    axes.margins(x=0.2)
     axes.invert_yaxis()
     axes.axvline(0.0, color=INK, linewidth=1.0)
     axes.set_xlabel("measured less predicted (ms)")
     accuracy = row.iteration.accuracy or 0.0
     page.text(20, 20, f"{100 * accuracy:.0f}% accurate", left=True, bold=True)
-    page.text(270, 20, "where the difference comes from: the six largest terms",
+    difference_s = row.iteration.measured_s - row.iteration.predicted_s
+    page.text(270, 20, f"where the difference of {1e3 * difference_s:+.2f} ms comes from",
               left=True, bold=True)
     used = {name: PHASES[name] for name in ("forward", "backward", "gradient", "update")}
     legend(page, 55, 288, used, 85)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from hpcpar import other_names
 from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, part, path, positive
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError
@@ -37,13 +38,13 @@ def about_network() -> dict[str, Any]:
     return about(
         path, f"one of {', '.join(NETWORKS)}; file.py:function or module:function that returns a "
         "network or a PyTorch module; a .onnx file; or a .json file from hpcpar networks -o or "
-        "hpcpar plan -o", "NAME", section="network and data")
+        "hpcpar plan -o", "NAME", section="network and data", first=True)
 
 
 def about_machine(default: str) -> dict[str, Any]:
     """The metadata of the option ``machine``; `default` describes the default machine."""
     return about(path, f"preset or machine file (default: {default})", "NAME|FILE",
-                 section="machine")
+                 section="machine", first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class NetworkOptions(OptionGroup, section="network and data"):
 
     input: Shape | str | None = option(
         None, image, "image shape; CxDxHxW for volumes, CxW for signals (default: the network's "
-        "usual shape)", "CxHxW")
+        "usual shape)", "CxHxW", first=True)
     classes: int | None = option(
         None, positive, "number of classes (default: the network's usual number)", "N")
 
@@ -62,7 +63,8 @@ class LossOptions(NetworkOptions, section="network and data"):
     """The variant of a network, and what training minimizes."""
 
     loss: str | None = option(
-        None, OneOf(LOSSES), "the loss that training minimizes (default: the network's own)")
+        None, OneOf(LOSSES, other_names.LOSSES), "the loss that training minimizes: "
+        f"{', '.join(LOSSES)} (default: the network's own)", "LOSS")
     label_smoothing: float | None = option(
         None, part, "fraction of each label to spread over all classes (default: the network's)",
         "SHARE")
@@ -95,10 +97,10 @@ class PrecisionOptions(OptionGroup, section="plan"):
     """The number format of a plan."""
 
     precision: str | None = option(
-        None, OneOf(PRECISIONS),
+        None, OneOf(PRECISIONS, other_names.FORMATS),
         "number format; tf32: float32, with matrix products on tensor cores; amp: activations and "
         "products in float16 or bfloat16, sums, weights and updates in float32 (prediction only) "
-        "(default: the plan's, else fp32)")
+        "(default: the plan's, else fp32)", first=True)
 
     def in_precision(self, plan: Plan) -> Plan:
         """A given plan in the requested number format."""
@@ -125,9 +127,10 @@ class PlanFields(StepOptions, section="plan"):
     collectives: str = option(
         Plan.collectives, OneOf(COLLECTIVES),
         "algorithm of collectives; auto: the cheapest for each step; mpi: the library's own")
-    synchronisation: str = option(
-        Plan.synchronisation, OneOf(Synchronization), "how replicas stay equal: an "
-        "allreduce of gradients, sharded updates, or a parameter server")
+    synchronization: str = option(
+        Plan.synchronization, OneOf(Synchronization), "how replicas stay equal: an "
+        "allreduce of gradients, sharded updates, or a parameter server",
+        former=("--synchronisation",))
     optimizer: str = option(
         Plan.optimizer, OneOf(OPTIMIZERS),
         "optimizer; hpcpar run --rate sets its learning rate")
@@ -154,7 +157,7 @@ class PlanFields(StepOptions, section="plan"):
 class PricingOptions(OptionGroup, section="prediction"):
     """Options that change a plan's price without changing the plan or the machine."""
 
-    epochs: float = option(1.0, amount, "epochs of the training", "N")
+    epochs: float = option(1.0, amount, "epochs of the training", "N", first=True)
     samples: int | None = option(
         None, positive, "samples per epoch (default: those of "
         + ", ".join(f"{data.name}, {data.samples}" for data in DATA_SETS)

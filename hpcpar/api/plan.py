@@ -154,9 +154,10 @@ class PlanArguments(PlanningOptions, LossOptions, section="plan"):
         default="local", metadata=about_machine("the site's, else local"))
     strategy: str = option(
         "auto", str,
-        "auto = the fastest strategy found that fits; "
-        + "".join(f"{entry.form} = {entry.help}; " for entry in STRATEGIES.values())
-        + "the suffix '/outer' spreads model groups across nodes", "S")
+        "auto, the fastest found that fits, or one of "
+        + ", ".join(entry.form for entry in STRATEGIES.values()), "S", first=True,
+        details="; ".join(f"{entry.form} = {entry.help}" for entry in STRATEGIES.values())
+        + "; the suffix '/outer' spreads model groups across nodes")
     _: KW_ONLY
     robust: float | str | None = option(
         None, jitters,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +12,7 @@ from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import (
     NO_EPOCH,
     LossOptions,
+    PlanFields,
     PlanningOptions,
     about_machine,
     about_network,
@@ -31,17 +32,21 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.option_fields import flag, option
-from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan
+from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report.pictures import prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer
 from hpcpar.report.traces import perfetto
 from hpcpar.search import auto
-from hpcpar.search.candidates import Candidate, price_strategy
+from hpcpar.search.candidates import Candidate, price_plan, price_strategy
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
-from hpcpar.simulation.price_plan import Prediction, price
+from hpcpar.simulation.price_plan import Prediction
 
+#: Options that a plan fixes, except its number format, which `predict` may change.
+FIXED = tuple(f.name for f in fields(PlanFields) if f.name != "precision")
+#: Options of a plan that its alternatives keep.
+KEPT = ("overlap", "collectives", "precision", "synchronisation", "batch_norm", "optimizer")
 #: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]
 
@@ -53,7 +58,7 @@ class PredictResult(TableResult):
     Attributes
     ----------
     candidates : tuple of Candidate
-        The priced strategies; empty for a given plan.
+        The priced strategies, or the given plan.
     skipped : tuple of dict
         Strategies that cannot cut the network over a number of ranks, with the reason.
     explanations : tuple of Explanation
@@ -64,8 +69,6 @@ class PredictResult(TableResult):
         The candidate that meets the conditions.
     epochs : float
         Length of the training.
-    other_statistics_s : float or None
-        For a given plan, `Candidate.other_statistics_s`.
     """
 
     predictions: tuple[Prediction, ...]
@@ -75,7 +78,6 @@ class PredictResult(TableResult):
     scales: tuple[Scale, ...] = ()
     choice: Scale | None = None
     epochs: float = 1.0
-    other_statistics_s: float | None = None
 
     @property
     def answer(self) -> str:
@@ -85,13 +87,11 @@ class PredictResult(TableResult):
         if self.scales:
             return answer.of_scaling(self.choice, self.epochs)
         use, best = answer.of_predictions(self.predictions, self.epochs), self.best
-        prediction, other_s = ((best.prediction, best.other_statistics_s) if best else
-                               (self.predictions[0], self.other_statistics_s))
-        return use + answer.statistics(prediction, other_s)
+        return use + (answer.statistics(best.prediction, best.other_statistics_s) if best else "")
 
     @property
     def best(self) -> Candidate | None:
-        """The choice, or the fastest candidate per sample that fits; None for a plan file."""
+        """The choice, or the fastest candidate per sample that fits; None if all were skipped."""
         if self.choice is not None:
             return self.choice.candidate
         return min(self.candidates, default=None,
@@ -138,19 +138,19 @@ class StrategyArguments(PlanningOptions, LossOptions):
     network: NetworkLike | None = field(default=None, metadata=about_network())
     ranks: int | str | Iterable[int] | None = option(
         None, several_ranks, "numbers of ranks (default with --efficiency, --deadline or "
-        "--node-hours: 1,2,4,...,1024)", "P,P,...")
+        "--node-hours: 1,2,4,...,1024)", "P,P,...", first=True)
     batch: int | None = option(
-        None, positive, "samples per mini-batch, over all ranks (strong scaling)", "B")
+        None, positive, "samples per mini-batch, over all ranks (strong scaling)", "B", first=True)
     machine: MachineLike | None = field(
         default=None, metadata=about_machine(
             "the plan's or the sweep's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
         "data", path, "strategies; 'grid:*' means every grid, 'auto' the fastest strategy that "
-        "fits", "S,S,...")
+        "fits", "S,S,...", first=True)
     _: KW_ONLY
     batch_per_rank: float | Fraction | str | None = option(
         None, share, "samples per mini-batch on each rank (weak scaling); 1/4 if four ranks share "
-        "a sample", "B")
+        "a sample", "B", first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +159,11 @@ class PredictArguments(StrategyArguments):
 
     plan: str | Plan | PlanResult | None = option(
         None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
-        "plan.json")
+        "plan.json", first=True)
     forward_only: bool = flag("price inference: the forward pass only", section="prediction")
     explain: bool = flag(
-        "explain what limits each plan, and which changes would help most", section="prediction")
+        "explain what limits each plan, and which changes would help most", section="prediction",
+        first=True)
     efficiency: float | None = option(
         None, fraction, "choose the fastest plan with at least this parallel efficiency (0 to 1)",
         "E", section="prediction")
@@ -181,17 +182,12 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     if asked.plan is not None:
         refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
             "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
-            "batch_per_rank", "gather", "overlap"))
-        refuse("{} compares strategies and ranks: replace --plan with --network, --ranks and "
-                "--batch", asked, ("efficiency", "deadline", "node_hours", "explain"))
+            "batch_per_rank", "strategy", *FIXED))
+        refuse("{} compares numbers of ranks: replace --plan with --network, --ranks and --batch",
+               asked, ("efficiency", "deadline", "node_hours"))
         given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
         plan, machine = plan_and_machine(given, asked.machine)
-        plan = asked.in_precision(plan)
-        priced = _price_plan(plan, machine, asked)
-        other = replace(plan, batch_norm=OTHER_NORM[plan.batch_norm])
-        differs = priced.batch_norm and plan.ranks > 1
-        other_s = _price_plan(other, machine, asked).iteration_s if differs else None
-        return PredictResult((priced,), epochs=asked.epochs, other_statistics_s=other_s)
+        return _given_plan(asked.in_precision(plan), asked.loaded(machine), asked)
     chooses = any(value is not None for value in conditions.values())
     ranks = USUAL_RANKS if asked.ranks is None and chooses else asked.ranks
     if asked.network is None or ranks is None:
@@ -228,8 +224,9 @@ predict = by_keyword(PredictArguments, price_plans)
 
 def refuse(message: str, asked: StrategyArguments, names: Iterable[str]) -> None:
     """Refuses the first of these options that is given."""
+    default = {f.name: f.default for f in fields(asked)}
     for name in names:
-        if getattr(asked, name):
+        if getattr(asked, name) != default[name]:
             raise InputError(message.format(f"--{name.replace('_', '-')}"))
 
 
@@ -249,11 +246,16 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
     return scaling(candidates, task.samples, epochs, serial_s)
 
 
-def _price_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> Prediction:
+def _given_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> PredictResult:
+    """The price of a plan; its explanation compares it with plans of the same kind of training."""
     network = plan.network.build()
-    return price(network, plan, asked.loaded(machine),
-                 samples=asked.epoch_samples(network), accounting=asked.accounting,
-                 training=not asked.forward_only, **asked.pricing)
+    options = {name: getattr(plan, name) for name in KEPT} | {"bucket_bytes": None}
+    task = auto.task(network, plan.network, plan.ranks, plan.batch, machine,
+                     samples=asked.epoch_samples(network), accounting=asked.accounting,
+                     training=not asked.forward_only, **asked.pricing, **options)
+    priced = price_plan(task, plan)
+    return PredictResult((priced.prediction,), (priced,), epochs=asked.epochs,
+                         explanations=(explain(network, priced),) if asked.explain else ())
 
 
 def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],

@@ -54,15 +54,16 @@ class ProposalArguments(StrategyArguments):
 
     ranks: int | str | Iterable[int] | None = option(
         None, several_ranks, "numbers of ranks in the tables (with --sweep: the sweep's)",
-        "P,P,...")
+        "P,P,...", first=True)
     _: KW_ONLY
     sweep: tuple[str, ...] = option(
         (), path, "take network, machine, plans and measured times of this sweep (may be repeated: "
-        "strong and weak scaling)", "FOLDER", section="job", nargs="*")
+        "strong and weak scaling)", "FOLDER", section="job", nargs="*", first=True)
     production: int | None = option(
         None, size, "ranks of the production runs (default: the fastest size with at least "
-        f"{LEAST_EFFICIENCY:.0%} parallel efficiency)", "P", section="job")
-    runs: int = option(1, positive, "production runs, of --epochs each", "N", section="job")
+        f"{LEAST_EFFICIENCY:.0%} parallel efficiency)", "P", section="job", first=True)
+    runs: int = option(1, positive, "production runs, of --epochs each", "N", section="job",
+                      first=True)
     reserve: float = option(0.2, magnitude, "reserve, as a share of the runs' node-hours", "SHARE",
                             section="job")
 
@@ -117,8 +118,7 @@ class ProposalResult(TableResult):
         except InputError as err:
             notes.append(f"No picture: {err}.")
         else:
-            beside = form.beside and f"{os.path.splitext(path)[0]}-scaling{form.beside}"
-            picture = self._picture(beside)
+            picture = self._picture(picture_beside(path))
         parts = page(self.campaign, self.chosen, self.series, picture, notes)
         write_text(path, form.page(parts), "page")
         for line in (*(f"note: {note}" for note in notes), f"wrote {path}"):
@@ -127,13 +127,21 @@ class ProposalResult(TableResult):
     def _picture(self, path: str) -> str:
         """Draws the scaling into a file and returns its name; without a path, returns SVG."""
         if path:
-            PICTURE.check(path)
             self.plot(path)
             return os.path.basename(path)
         figure, text = self.plot(), io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
         pyplot().close(figure)
         return "<svg" + text.getvalue().partition("<svg")[2]
+
+
+def picture_beside(path: str) -> str:
+    """The file of a page's picture, checked as an output; empty if the page contains it."""
+    suffix = page_format(path).beside
+    beside = suffix and f"{os.path.splitext(path)[0]}-scaling{suffix}"
+    if beside:
+        PICTURE.check(beside)
+    return beside
 
 
 def make_proposal(asked: ProposalArguments) -> ProposalResult:

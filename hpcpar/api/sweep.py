@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
@@ -23,10 +23,11 @@ from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.comm.device_options import GpuOptions
+from hpcpar.data import dataset
 from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
-from hpcpar.errors import InputError, unknown
+from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.files import make_folder, require_no_links
 from hpcpar.launchers import mpiexec
 from hpcpar.machine.model import Machine
@@ -34,6 +35,7 @@ from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
 from hpcpar.option_fields import OUT, about, flag, option
+from hpcpar.other_names import LAUNCHERS
 from hpcpar.plan.plan import Plan
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
@@ -47,7 +49,7 @@ from hpcpar.sweep.batch_options import BatchOptions, read, seconds
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.progress import SweepProgress
 from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler
-from hpcpar.sweep.scripts import BatchJob
+from hpcpar.sweep.scripts import BatchJob, cost
 from hpcpar.sweep.study import KINDS, Case, Study, StudyOptions
 
 #: Iterations of a run without --steps and --epochs.
@@ -135,25 +137,26 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
         "the folder's, else the site's, else measured, or local with batch jobs"))
     strategy: str | Iterable[str] = option(
         "auto,data", path, "strategies to run at every size; 'grid:*' means every grid", "S,S,...",
-        section="plan", former=("--strategies",))
+        section="plan", former=("--strategies",), first=True)
     _: KW_ONLY
     simulate: int | str | Iterable[int] | None = option(
         None, several_ranks, "further numbers of ranks, to simulate instead of run", "P,P,...",
         section="prediction")
     data: str = option(
         "", path, f"data file (default: synthetic data, {BATCHES} of the largest mini-batches)",
-        "FILE.h5", section="network and data")
+        "FILE.h5", section="network and data", first=True)
     steps: int | None = option(
         None, positive, f"length of every run in iterations (default {STEPS})", "N",
-        section="training", excludes="length")
+        section="training", excludes="length", first=True)
     epochs: int | None = option(
         None, positive, "length of every run in epochs, instead of --steps", "N",
         section="training", excludes="length")
     retry: bool = flag("run failed cases again")
     dry_run: bool = flag(
-        "plan, and print the commands or batch scripts without running them")
+        "plan, and print the commands or batch scripts without running them", first=True)
     launcher: str = option(
-        "local", OneOf(SCHEDULERS), "start ranks here with mpiexec, or submit batch jobs")
+        "local", OneOf(SCHEDULERS, LAUNCHERS), "start ranks here with mpiexec, or submit batch "
+        "jobs", first=True)
     mpiexec: str = option(
         "", str, "local: launcher command before -n P (default: mpiexec next to this Python, or on "
         "PATH)", "COMMAND")
@@ -178,11 +181,12 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
         return read(self.job_file, given, self.site)
 
 
-def run_sweep(asked: SweepArguments) -> SweepResult:
+def run_sweep(asked: SweepArguments,
+              agreed: Callable[[str], bool] = lambda question: True) -> SweepResult:
     """Runs a scaling study, or continues a stopped one.
 
     The default machine is ``machine.toml`` in the folder. Without that file, a local sweep measures
-    the machine, and other sweeps take ``local``.
+    the machine, and other sweeps take ``local``. Jobs are submitted if `agreed` returns true.
     """
     require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
@@ -199,7 +203,7 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
                            asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(net)
     out = os.path.abspath(asked.out)
-    make_folder(os.path.join(out, "cases"))
+    make_folder(os.path.join(out, folder.CASES))
     with folder.alone(out), SweepProgress() as tell:
         beside = os.path.join(out, folder.MACHINE)
         if machine is None and os.path.exists(beside):
@@ -218,11 +222,12 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         job = job.on(study.machine)
         study = replace(study, simulated=simulated, nodes={
             str(p): job.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
+        studies.save(study)
         if here and machine is None and not dry_run:
             tell.say("calibrating this machine for the plans of the study")
             first = planning.prepare(replace(study, simulated=()), tell.planning)
             study = replace(study, machine=local.calibrate(study, first, _launcher(asked.mpiexec)))
-        studies.save(study)
+            studies.save(study)
         for line in _cautions(study, here and not dry_run):
             tell.say(f"note: {line}")
         states = planning.prepare(study, tell.planning)
@@ -230,13 +235,14 @@ def run_sweep(asked: SweepArguments) -> SweepResult:
         todo = [case for case, status in states.items()
                 if status.state in (PLANNED, RUNNING, *[FAILED] * asked.retry)]
         played = [case for case in todo if study.simulates(case)]
-        if not (here or dry_run):
-            _run_here(study, states, played, [], job, tell)
+        if not here:
             todo = [case for case in todo if case not in played]
         launch = _launcher(asked.mpiexec) if here and todo else []
         scripts = {} if system is None else remote.write(
             study, system, job, todo, asked.one_allocation, os.getcwd())
         if system is not None and not dry_run:
+            _require_consent(cost(study, job, scripts), agreed, tell)
+            _run_here(study, states, played, [], job, tell)
             _run_by_jobs(study, system, states, scripts, asked.no_wait, tell)
         elif not dry_run:
             _run_here(study, states, todo, launch, job, tell)
@@ -308,6 +314,17 @@ def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
         tell.ended(case, states[case])
 
 
+def _require_consent(jobs: tuple[list[str], str], agreed: Callable[[str], bool],
+                     tell: SweepProgress) -> None:
+    lines, total = jobs
+    for line in lines:
+        tell.say(line)
+    tell.stop()  # its bar would cover the question
+    if lines and not agreed(f"Submit {total}?"):
+        raise RunError("no job was submitted; the same command asks again")
+    tell.start()
+
+
 def _run_by_jobs(study: Study, system: Scheduler, states: dict[Case, Status],
                  scripts: dict[BatchJob, str], no_wait: bool, tell: SweepProgress) -> None:
     watch = remote.JobWatcher(study, system, states)
@@ -337,6 +354,10 @@ def _data(network: Network, given: str, out: str, needed: int, dry: bool,
     count = _samples(network, path) if given or os.path.exists(path) else 0
     if given or count >= needed:
         return path, count
+    if count and not str(dataset.info(path).get("source", "")).startswith("synthetic"):
+        raise InputError(f"{path} has {count} samples, but the sweep needs {needed}, and it does "
+                         "not replace data that it did not make: name the file with --data, or "
+                         "choose another --out")
     if not dry:
         tell.say(f"making {needed} synthetic images in {path}")
         targets = network.classes if network.loss.takes_targets else 0

@@ -26,7 +26,8 @@ from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend, MathMode
 from hpcpar.machine import files
 from hpcpar.option_fields import OUT, option, required
-from hpcpar.output_files import MACHINE
+from hpcpar.other_names import FORMATS
+from hpcpar.output_files import MACHINE, check_places
 from hpcpar.plan import plan as plans
 from hpcpar.plan.precision import EXECUTED
 from hpcpar.report.progress import ProgressBar
@@ -50,19 +51,20 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
         section="output")
     refine: tuple[str, ...] = option(
         (), path, "update the existing machine file with the times of these records; needs no MPI "
-        "job", "run.h5", nargs="+")
+        "job", "run.h5", nargs="+", first=True)
     plans: tuple[str, ...] = option(
         (), path, "measure the compute steps of these plans; auto (with --network): search, "
         "measure the best plans' compute steps, and repeat until the choice stays the same",
-        "plan.json", names=("--for",), nargs="+")
+        "plan.json", names=("--for",), nargs="+", first=True)
     budget: float | None = option(
         None, duration_s, "with --for auto: longest time to measure, most informative steps first "
         "(90s, 5min; default: until the choice stays the same)", "N min")
     network: str = field(default="", metadata=about_network())
-    batch: int | None = option(None, positive, "with --network: samples of a mini-batch", "B")
+    batch: int | None = option(None, positive, "with --network: samples of a mini-batch", "B",
+                             first=True)
     strategy: str = option(
         "", str, "with --network: strategies to measure (default: all named strategies)", "A,B")
-    precision: str = option("fp32", OneOf(EXECUTED), "with --network: number format")
+    precision: str = option("fp32", OneOf(EXECUTED, FORMATS), "with --network: number format")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +75,8 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
 def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
     """The plans whose compute steps the job measures, and the kernels."""
     ranks = w.size
+    if w.rank == 0:
+        check_places(args)
     if AUTO in args.plans:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "

@@ -60,9 +60,9 @@ def show_machine(machine: Machine, choice: AutoChoice | None = None, wide: bool 
 def _show_choice(choice: AutoChoice) -> None:
     """Prints the search's choice, and the share of shapes that were measured."""
     end = "unchanged" if choice.stands else "out of budget"
-    show_line(f"auto chooses {words(choice.strategy)}, {seconds(choice.iteration_s)} an iteration: "
-              f"{end} after {choice.searches} searches; {choice.measured} of {choice.shapes} "
-              "shapes in the plans near the fastest are measured")
+    show_line(f"auto chooses {words(choice.strategy)}, {seconds(choice.iteration_s)} per "
+              f"iteration: {end} after {choice.searches} searches; {choice.measured} of "
+              f"{choice.shapes} shapes in the plans near the fastest are measured")
 
 
 def _show_links(machine: Machine, links: Sequence[Mapping[str, Any]], wide: bool) -> None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -27,9 +28,8 @@ from hpcpar.cli.launch import die_with, job_environment, without
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
-from hpcpar.files import lock, require_own, temporary_of
+from hpcpar.files import lock, temporary_of
 from hpcpar.launchers import mpiexec, pmi_of, usual_library
-from hpcpar.output_files import PLAN
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
 from hpcpar.report.tables import say
@@ -41,6 +41,8 @@ from hpcpar.signals import STATUS, handle
 MOST_FAILURES = 3
 #: Seconds between two polls of the job.
 _POLL_S = 0.05
+#: Polls between two requests to stop: a launcher that is just starting may lose the first.
+_POLLS_PER_REQUEST = 100
 #: Asks a job to stop. All launchers forward it; after a SIGTERM, srun would kill the ranks.
 _STOP = signal.SIGUSR1
 #: Seconds that ranks have to save their work after their supervisor is gone.
@@ -62,8 +64,7 @@ def supervise(args: RunCommand, argv: Sequence[str]) -> int:
     if args.start not in (None, given.ranks):
         raise InputError(f"the plan is for {given.ranks} ranks, but -n asks for {args.start}; drop "
                          f"-n, or give -n {given.ranks}")
-    words = [*without(list(argv), _OWN), "--overwrite"]
-    return _Supervisor(words, given, args.plan, args.checkpoint, args.resume,
+    return _Supervisor(without(list(argv), _OWN), given, args.plan, args.checkpoint, args.resume,
                        args.elastic_return).run()
 
 
@@ -100,6 +101,14 @@ def _runs(plan: Plan) -> bool:
     return True
 
 
+def _holds(path: str, plan: Plan) -> bool:
+    """Whether a file holds this plan."""
+    try:
+        return plans.load(path) == plan
+    except InputError:
+        return False
+
+
 @dataclass
 class _Supervisor:
     words: list[str]
@@ -117,16 +126,18 @@ class _Supervisor:
 
     def run(self) -> int:
         """Runs one job after the other."""
-        handle(self._note, (signal.SIGHUP,))
+        handle(self._note)
         self._wait_for_others()
-        first, failures = self._stamp(), 0
+        first, failures, words = self._stamp(), 0, self.words
         while True:
             if self.asked:
                 say(f"elastic: stopped by {signal.Signals(self.asked[0]).name}")
                 return STATUS
             plan = plan_for(self.given, int(self.given.ranks) - len(self.back_s))
             before = self._stamp()
-            status, gone = self._one_job(plan, self.checkpoint if before != first else self.resume)
+            resume = self.checkpoint if before != first else self.resume
+            status, gone = self._one_job(words, plan, resume)
+            words = [*self.words, "--overwrite"]  # what the job before it wrote
             stopped = self.restarting and not gone
             if status in (0, 2) or (status in (1, STATUS) and not gone and not stopped):
                 return status
@@ -165,15 +176,19 @@ class _Supervisor:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked.append(number)
 
-    def _one_job(self, plan: Plan, resume: str) -> tuple[int, list[str]]:
-        """The exit status of a job, and a line for each lost rank."""
-        path = self.path
-        if plan is not self.given:
-            path = f"{os.path.splitext(self.checkpoint)[0]}.p{plan.ranks}.plan.json"
-            require_own(path)
-            PLAN.check(path)
+    def _plan_file(self, plan: Plan) -> str:
+        """The first file beside the checkpoint that has this plan, or is new and gets it."""
+        stem = f"{os.path.splitext(self.checkpoint)[0]}.p{plan.ranks}"
+        names = (f"{stem}{f'.{n}' if n else ''}.plan.json" for n in itertools.count())
+        path = next(name for name in names if not os.path.lexists(name) or _holds(name, plan))
+        if not os.path.lexists(path):
             plans.save(plan, path)
-        command = [*launcher(), "-n", str(plan.ranks), *child.command(), *self.words,
+        return path
+
+    def _one_job(self, words: list[str], plan: Plan, resume: str) -> tuple[int, list[str]]:
+        """The exit status of a job, and a line for each lost rank."""
+        path = self.path if plan is self.given else self._plan_file(plan)
+        command = [*launcher(), "-n", str(plan.ranks), *child.command(), *words,
                    "--plan", path, *(["--resume", resume] if resume else [])]
         say(f"elastic: {plural(int(plan.ranks), 'rank')}, {plan.strategy}"
             f"{f', from {resume}' if resume else ''}")
@@ -192,15 +207,15 @@ class _Supervisor:
         return status, [line for line in lines if lost.KILLED in line] or lines[:1]
 
     def _wait(self, job: subprocess.Popen[bytes]) -> int:
-        self.restarting, passed_on = False, 0
+        self.restarting, polls = False, 0
         while job.poll() is None:
-            for _ in self.asked[passed_on:]:
-                job.send_signal(_STOP)
-                passed_on += 1
             if self._is_back() and not self.restarting:
                 say("elastic: lost ranks are back")
-                job.send_signal(_STOP)
                 self.restarting = True
+            if self.asked or self.restarting:
+                if polls % _POLLS_PER_REQUEST == 0:
+                    job.send_signal(_STOP)
+                polls += 1
             time.sleep(_POLL_S)
         return job.returncode if job.returncode >= 0 else 128 - job.returncode
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import hpcpar
-from hpcpar import signals
+from hpcpar import other_names, signals
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank, watch
 from hpcpar.cli.parser import Parser
@@ -105,7 +105,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     if argv[:1] == ["--print-completion"]:
         command = None
     if command is not None and command not in COMMANDS:
-        raise unknown("command", command, COMMANDS)
+        raise unknown("command", command, COMMANDS, other_names.COMMANDS)
     watched = command in JOBS and watch()
     if command != "run" and not watched:
         signals.release()  # in a job, requests wait until MPI has started on all ranks
@@ -128,8 +128,8 @@ def _dispatch(argv: Sequence[str]) -> int:
     given.pop("kind", None)
     options = given.pop("group")(**given)
     options.check_given(given)
+    check_outputs(options)
     if getattr(options, "elastic", False):
-        check_outputs(options)
         from hpcpar.cli.elastic import supervise
 
         return supervise(options, argv)
@@ -137,7 +137,6 @@ def _dispatch(argv: Sequence[str]) -> int:
         from hpcpar.launchers import mpiexec
 
         start(options.start, argv, mpiexec())
-    check_outputs(options)
     options = site.fill(options, command, given)
     return int(importlib.import_module(f"hpcpar.cli.{command}").main(options))
 

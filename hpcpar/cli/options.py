@@ -21,7 +21,7 @@ class StartOptions(OptionGroup):
 
     start: int | None = option(
         None, ranks, "start P ranks here with mpiexec (default: this process is one rank)", "P",
-        names=("-n",))
+        names=("-n",), first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ExternalOptions(OptionGroup):
 class ResultOptions(OptionGroup, section="output"):
     """The form in which results are printed."""
 
-    json: bool = flag("print everything as one JSON document", excludes="form")
+    json: bool = flag("print everything as one JSON document", excludes="form", first=True)
     csv: bool = flag("print rows of CSV, with units in the column names", excludes="form")
     wide: bool = flag("print all columns of the tables, even on a narrow terminal", excludes="form")
 

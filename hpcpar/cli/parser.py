@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
@@ -17,6 +18,10 @@ from hpcpar.output_files import OutputKind
 
 #: Similarity above which a name counts as a typo, even if another command has that option.
 TYPO = 0.8
+#: Most options that the short help shows all.
+SHORT = 15
+#: Width of texts that the help does not wrap.
+WIDTH = 78
 #: Shell -> shtab's function that completes file names.
 COMPLETED_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
@@ -26,11 +31,22 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         self.commands: Any = None
+        #: Help texts in the short help, where they differ from the long one.
+        self.short: dict[argparse.Action, str] = {}
+        options["description"] = textwrap.fill(str(options["description"]), WIDTH)
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
                          **options)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see: {self.prog} --help)")
+        raise InputError(f"{message} (see: {self.prog} --help{'-all' * bool(self.short)})")
+
+    def print_help(self, file: Any = None) -> None:
+        """Prints the short help."""
+        for action, text in self.short.items():
+            action.help = text
+        if hidden := [*self.short.values()].count(argparse.SUPPRESS):
+            self.epilog = f"{hidden} more options: {self.prog} --help-all\n\n{self.epilog}"
+        super().print_help(file)
 
     def fill(self, group: type[OptionGroup]) -> None:
         """Adds the options of a dataclass, in sections.
@@ -39,7 +55,13 @@ class Parser(argparse.ArgumentParser):
         """
         exclusive: dict[str, Any] = {}
         self.set_defaults(group=group)
-        self.epilog = f"example:\n  {group.example}"
+        lines = textwrap.wrap(group.example, WIDTH - 6, break_on_hyphens=False)
+        self.epilog = "example:\n  " + " \\\n    ".join(lines)
+        many = len(options_of(group)) > SHORT
+        if many:
+            self.add_argument("--help-all", action=_HelpAll, nargs=0,
+                              default=argparse.SUPPRESS,
+                              help=f"show all {len(options_of(group))} options and exit")
         for title, several in groupby(options_of(group), partial(section_of, group)):
             section = self.add_argument_group(title) if title else self
             for f in several:
@@ -52,6 +74,10 @@ class Parser(argparse.ArgumentParser):
                 self._option_string_actions.update(dict.fromkeys(about.former, action))
                 if about.check is path or isinstance(about.check, OutputKind):
                     action.complete = COMPLETED_FILES
+                if many and action.option_strings and not (about.first or action.required):
+                    self.short[action] = argparse.SUPPRESS
+                elif many and about.details:
+                    self.short[action] = f"{help_of(f, details=False)}; --help-all explains them"
 
     def add_subparsers(self, **options: Any) -> Any:
         """Adds commands, and keeps them in ``commands``."""
@@ -85,6 +111,15 @@ class Parser(argparse.ArgumentParser):
         """Long names of all options, also former ones, with the names to show for them."""
         return {name: name if name in action.option_strings else action.option_strings[-1]
                 for name, action in self._option_string_actions.items() if name.startswith("--")}
+
+
+class _HelpAll(argparse.Action):
+    """Prints the help of all options."""
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.short.clear()
+        parser.print_help()
+        parser.exit()
 
 
 def _arguments(f: Field[Any]) -> dict[str, Any]:

@@ -30,7 +30,8 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
     example = "hpcpar plan --network lenet5 --ranks 2 --batch 64 -o plan.json"
     out: str = option("", PLAN, "write the plan file", "plan.json", **OUT)
     force: bool = flag("write the plan even if it does not fit in memory")
-    explain: bool = flag("explain what limits the plan, and which changes would help most")
+    explain: bool = flag("explain what limits the plan, and which changes would help most",
+                         first=True)
     show_schedule: bool = flag("list every step of an iteration")
 
 

@@ -52,7 +52,7 @@ def _show(result: PredictResult, args: PredictCommand) -> None:
         return
     first = predictions[0]
     batches = {p.batch for p in predictions}
-    batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} a rank"
+    batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} per rank"
     tables.show_line(result.answer)
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
                      predictions, args.wide)

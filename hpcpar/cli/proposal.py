@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.api.options import ModuleOptions
-from hpcpar.api.proposal import ProposalArguments, make_proposal
+from hpcpar.api.proposal import ProposalArguments, make_proposal, picture_beside
 from hpcpar.cli.options import ResultOptions
 from hpcpar.option_fields import OUT, required
 from hpcpar.output_files import PAGE
 from hpcpar.report.tables import show_line
-from hpcpar.report.tables.document import page_format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class ProposalCommand(ResultOptions, ModuleOptions, ProposalArguments, section="
 
 def main(args: ProposalCommand) -> int:
     """Runs the command; returns its exit status."""
-    page_format(args.out)
+    picture_beside(args.out)
     result = make_proposal(args)
     result.save(args.out)
     args.show(result.to_json, result.rows, lambda: show_line(result.answer))

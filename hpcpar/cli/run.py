@@ -31,7 +31,7 @@ from hpcpar.report.tables import say, show_line
 from hpcpar.report.tables.answer import of_run, plural
 from hpcpar.runtime.emulate import emulate
 from hpcpar.schedule.runnable import require, require_executed, require_own_training
-from hpcpar.signals import STATUS, StopRequest
+from hpcpar.signals import STATUS, StopRequest, ignore
 from hpcpar.simulation.price_plan import Prediction, price
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record_file, run_record
@@ -105,7 +105,8 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
         lines.say(f"note: {note}")
     recorder = Recorder(w, job, args.device, node, {
         "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
-        "started": started, "command": " ".join(sys.argv)}, _earlier(args, job))
+        "started": started, "command": " ".join(sys.argv),
+        "training": job.identity if isinstance(job, Training) else ""}, _earlier(args, job))
     progress, reason = RunProgress(lines, prediction.iteration_s), ""
     with lines:
         if isinstance(job, Training):
@@ -114,10 +115,15 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
                 reason = job.run(_report_to(metrics, progress), stop, save)
         else:
             reason = job.run(progress.inference, stop)
+    ignore()  # what later signals ask for is done
     job.close()
     if reason and isinstance(job, Inference):
         lines.say(f"stopped by {reason}")
         return STATUS
+    if isinstance(job, Training) and job.unevaluated:
+        lines.say(f"note: stopped by {job.unevaluated} after the last step, before the held-out "
+                  "part was evaluated: evaluate it with --forward-only --resume "
+                  f"{args.checkpoint or 'CHECKPOINT'}")
     for caution in kernels.cautions:
         lines.say(f"note: {caution}")
     run = recorder.collect()
@@ -158,11 +164,12 @@ def _report_to(metrics: Metrics, progress: RunProgress) -> Callable[[Progress], 
 
 def _earlier(args: RunCommand, job: Training | Inference) -> run_record.RunRecord | None:
     """The record that a resumed training continues, on rank 0."""
-    resumes = args.out and args.resume and isinstance(job, Training)
-    if job.world.rank or not resumes:
+    if job.world.rank or not args.out or not args.resume or not isinstance(job, Training):
         return None
-    steps = run_record.steps_of(job.schedule)
-    return record_file.continued(args.out, plans.to_json(job.plan), steps)
+    return record_file.continued(
+        args.out, plans.to_json(job.plan), run_record.steps_of(job.schedule),
+        job.resumed.training if job.resumed else "", job.start,
+        job.start // job.loader.batches_per_epoch)
 
 
 def _images_per_s(run: run_record.RunRecord) -> float:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from hpcpar import other_names
 from hpcpar.api.options import ModuleOptions
 from hpcpar.checks import OneOf, duration_s, path
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
@@ -31,12 +32,12 @@ class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, Star
         "", path, "machine for the prediction in the record (default: the plan's)",
         "NAME|FILE", section="machine")
     device: str = option(
-        "cpu", OneOf((*DEVICES, EMULATE)), "where ranks compute; emulate: ranks sleep for the "
-        "machine file's compute times, and send real messages", section="machine")
+        "cpu", OneOf((*DEVICES, EMULATE), other_names.DEVICES), "where ranks compute; emulate: "
+        "ranks sleep for the machine file's compute times, and send real messages",
+        section="machine", first=True)
     forward_only: bool = flag(
         "do not train: run forward once over the held-out data, or over all samples if none are "
         "held out, with the weights of --resume (or initial weights)", section="training")
-    overwrite: bool = flag("replace a checkpoint or record of another training")
     elastic: bool = flag(
         "start the job, and if ranks are lost, continue with the others (needs --checkpoint)",
         needs="checkpoint")
@@ -86,15 +87,17 @@ def check_training(args: RunCommand) -> None:
         raise InputError(f"checkpoint {args.checkpoint} exists; resume from it with --resume "
                          f"{args.checkpoint}, replace it with --overwrite, or choose another name")
     # a resumed training moves another training's record aside
-    if args.out and holds_something(args.out) and not resumes and _belongs_to_another(args.out):
+    if args.out and not resumes and recorded_by(args.out) and not recorded_by(args.out).endswith(
+            " ".join(["", *sys.argv[1:]])):
         raise InputError(f"run record {args.out} comes from another command; replace it with "
                          "--overwrite, or choose another name")
 
 
-def _belongs_to_another(file: str) -> bool:
-    """True for a record, except one that this same command or a simulation made."""
+def recorded_by(file: str) -> str:
+    """The command of the run that a record measures; empty for a simulation, and for no file."""
     from hpcpar.hdf5 import attributes, open_hdf5
 
+    if not holds_something(file):
+        return ""
     with open_hdf5(file, RECORD.what, "choose another name") as f:
-        made_by = str(attributes(f, f"run record {file}", "choose another name").get("command", ""))
-    return bool(made_by) and not made_by.endswith(" ".join(["", *sys.argv[1:]]))
+        return str(attributes(f, f"run record {file}", "choose another name").get("command", ""))

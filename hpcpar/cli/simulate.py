@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.simulate import SimulateArguments, simulate_plan
 from hpcpar.cli.options import ResultOptions
+from hpcpar.cli.run_options import recorded_by
+from hpcpar.errors import InputError
 from hpcpar.option_fields import OUT, option
 from hpcpar.output_files import PICTURE, RECORD
 from hpcpar.report.progress import ProgressBar
@@ -28,6 +30,9 @@ def main(args: SimulateCommand) -> int:
     """Runs the command; returns its exit status."""
     if args.out:
         RECORD.check_content(args.out)
+        if recorded_by(args.out):
+            raise InputError(f"{args.out} is the record of a run: a simulation does not replace "
+                             "it; choose another name")
     lines = ProgressBar()
     with lines:
         result = simulate_plan(replace(

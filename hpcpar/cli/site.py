@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hpcpar.files import looks_like_file
 from hpcpar.report.tables import say
 from hpcpar.schema import Line, read_toml
 from hpcpar.sweep.folder import MACHINE
@@ -41,7 +42,7 @@ def read() -> SiteDefaults:
     if not path or (VARIABLE not in os.environ and not os.path.exists(path)):
         return SiteDefaults()
     given = read_toml(path, SiteDefaults, "site defaults", "docs/reference/machines.md")
-    if not given.machine.endswith(".toml"):
+    if not looks_like_file(given.machine):
         return given
     beside = os.path.join(os.path.dirname(path), os.path.expanduser(given.machine))
     return replace(given, machine=beside)

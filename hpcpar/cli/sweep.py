@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import sys
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import NoReturn
@@ -12,7 +12,7 @@ from hpcpar.api.sweep import SweepArguments, SweepResult, run_sweep, sweep_repor
 from hpcpar.cli.options import ResultOptions
 from hpcpar.cli.site import config_path, read
 from hpcpar.errors import RunError
-from hpcpar.option_fields import required
+from hpcpar.option_fields import flag, required
 from hpcpar.report.tables import say
 from hpcpar.report.tables.sweep_table import show_points
 from hpcpar.signals import handle
@@ -25,10 +25,18 @@ class StrongCommand(ResultOptions, SweepArguments):
 
     example = "hpcpar sweep strong --network lenet5 --ranks 1,2 --batch 64 --out strong --dry-run"
     kind: str = field(default="strong", init=False)
+    yes: bool = flag("submit batch jobs without asking on a terminal", section="batch jobs")
 
     def run(self) -> SweepResult:
         """Runs the study with the site's options."""
-        return run_sweep(replace(self, site=(config_path(), read().job)))
+        return run_sweep(replace(self, site=(config_path(), read().job)), self._agreed)
+
+    def _agreed(self, question: str) -> bool:
+        """Asks on a terminal; elsewhere nobody can answer, and the answer is yes."""
+        if self.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return True
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ KINDS = {"strong": StrongCommand, "weak": WeakCommand, "report": ReportCommand}
 def main(args: StrongCommand | ReportCommand) -> int:
     """Runs the command; returns its exit status."""
     # as with Ctrl-C, the ranks end, and the folder stays consistent
-    handle(_interrupt, (signal.SIGHUP,))
+    handle(_interrupt)
     result = args.run()
     args.show(result.to_json, result.rows, lambda: _show(result, args.wide))
     if result.note:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from hpcpar import other_names
 from hpcpar.api.options import ModuleOptions
 from hpcpar.checks import OneOf, path
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
@@ -37,7 +38,7 @@ class VerifyCommand(ResultOptions, ModuleOptions, VerifyOptions, DeviceOptions, 
     example = "hpcpar verify -n 2 --plan plan.json"
     plan: str = required(path, "plan file from hpcpar plan -o", "plan.json", section="plan")
     precision: str = option(
-        "fp64", OneOf(FORMATS), "number format of all tensors", section="plan")
+        "fp64", OneOf(FORMATS, other_names.FORMATS), "number format of all tensors", section="plan")
 
 
 def main(args: VerifyCommand) -> int:

@@ -7,10 +7,11 @@ from typing import Any
 
 from hpcpar.api.options import NetworkOptions, about_network
 from hpcpar.checks import image, path
+from hpcpar.errors import InputError
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.source import load_module
 from hpcpar.option_fields import required
-from hpcpar.output_files import CHECKPOINT, STATE
+from hpcpar.output_files import CHECKPOINT, STATE, holds_something
 from hpcpar.report.tables import say
 
 
@@ -57,6 +58,11 @@ class FromTorchCommand(WeightsCommand):
 
     def convert(self) -> str:
         CHECKPOINT.check_content(self.checkpoint)
+        from hpcpar.train.checkpoint import read_state
+
+        if holds_something(self.checkpoint) and (step := read_state(self.checkpoint).step):
+            raise InputError(f"checkpoint {self.checkpoint} has {step} iterations of a training: "
+                             "it is not replaced; remove it, or choose another name")
         module, shape = self.module()
         from hpcpar.torch.checkpoint import write_checkpoint
 

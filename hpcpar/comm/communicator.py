@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcpar.comm import lost
@@ -12,6 +11,7 @@ from hpcpar.comm.backoff import YIELDS, YIELDS_SHARED, pause
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.cards import require_own_card
 from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.lookout import STALL_VARIABLE, stall_s
 from hpcpar.comm.message_buffers import place
 from hpcpar.comm.mpi_transfer import MpiCollective, MpiTransfer
 from hpcpar.comm.nccl_transfer import NcclCollective, NcclTransfer
@@ -26,22 +26,6 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
-
-#: The environment variable that says after how many seconds a wait without any progress ends the
-#: job (0: never), and its default.
-_STALL_VARIABLE, _STALL_S = "HPCPAR_STALL_S", 300.0
-
-
-def _stall_s() -> float:
-    text = os.environ.get(_STALL_VARIABLE, "")
-    try:
-        seconds = float(text) if text else _STALL_S
-    except ValueError:
-        seconds = -1.0
-    if not seconds >= 0:
-        raise InputError(f"{_STALL_VARIABLE}={text} is not a time: give a number of seconds, or 0 "
-                         "to wait forever")
-    return seconds
 
 
 class Communicator:
@@ -62,7 +46,7 @@ class Communicator:
                  transport: Transport = Transport.STAGED) -> None:
         self.world, self.backend, self.transport = world, backend, transport
         self.trace = Trace()
-        self._stall_s = _stall_s()
+        self._stall_s = stall_s()
         shared = fullest_node(world, backend.name).shared
         self._yields = YIELDS_SHARED if shared else YIELDS
         self._comm: Any = world.comm.Dup()
@@ -166,23 +150,26 @@ class Communicator:
         """
         # a transfer that hides its progress must be polled often
         visible = all(t.shows_progress for t in self._active)
-        self._until(lambda: transfer not in self._active, lambda: self._stuck(transfer), visible)
+        self._until(lambda: transfer not in self._active, transfer, visible)
         transfer.finish()
 
     def complete(self) -> None:
         """Wait for all work submitted to the device."""
         mark = self.backend.mark()
-        self._until(lambda: self.backend.reached(mark), self._device_stuck, visible=False)
+        self._until(lambda: self.backend.reached(mark), None, visible=False)
 
-    def _until(self, done: Callable[[], bool], stuck: Callable[[], None], visible: bool) -> None:
-        """Poll until `done`; call `stuck` after a long time without any progress.
+    def _until(self, done: Callable[[], bool], transfer: Transfer | None, visible: bool) -> None:
+        """Poll until `done`, for a transfer or the device; end the job after a long time without
+        any progress.
 
         If progress is `visible` before the end, polls may become rare while there is none.
         """
         polls, seen, since, idle_s = 0, (-1, -1), 0.0, 0.0
+        lookout = self.world.lookout
         while True:
             self.progress()
             if done():
+                lookout.leave()
                 return
             polls += 1
             if not pause(polls, idle_s if visible else 0.0, self._yields):
@@ -195,26 +182,41 @@ class Communicator:
             for group in self._device_groups.values():
                 if fault := group.fault():
                     self.world.abort(f"NCCL reports: {fault}")
+            if diverged := lookout.watch(idle_s, lambda: self._details(transfer)):
+                self.world.abort(diverged)
             if self._stall_s and idle_s > self._stall_s:
-                stuck()
+                self._stuck(transfer)
 
-    def _device_stuck(self) -> None:
-        lost.note(f"its device did not answer for {self._stall_s:g} s")
-        self.world.abort(
-            f"the device has not finished its work for {self._stall_s:g} s: a kernel is stuck, or "
-            f"a message from another rank is missing ({_STALL_VARIABLE} sets the seconds, 0 waits "
-            "forever)"
-        )
+    def _awaited(self, transfer: Transfer | None) -> list[int]:
+        """The ranks that a wait is for; none if it is for the device."""
+        if transfer is None:
+            return []
+        return [peer for peer in transfer.awaited() if peer != self.world.rank]
 
-    def _stuck(self, transfer: Transfer) -> None:
-        step = transfer.step
-        peers = [peer for peer in transfer.awaited() if peer != self.world.rank]
+    def _details(self, transfer: Transfer | None) -> str:
+        """A wait, after its place in the program."""
+        peers = self._awaited(transfer)
+        return f"{_step(transfer)}, for {_ranks(peers)}" if peers else ", for the device"
+
+    def _stuck(self, transfer: Transfer | None) -> None:
+        peers, stall_s = self._awaited(transfer), f"{self._stall_s:g} s"
+        setting = f"({STALL_VARIABLE} sets the seconds, 0 waits forever)"
         if not peers:
-            self._device_stuck()
-        who = f"rank {peers[0]}" if len(peers) == 1 else f"ranks {', '.join(map(str, peers))}"
-        lost.note(f"{who} did not answer for {self._stall_s:g} s")
-        self.world.abort(
-            f"layer '{step.layer}', step {step.index} ({step.label} of {step.tensor}): nothing "
-            f"has arrived for {self._stall_s:g} s from {who}, which may be stuck, lost or slow "
-            f"({_STALL_VARIABLE} sets the seconds, 0 waits forever)"
-        )
+            lost.note(f"its device did not answer for {stall_s}")
+            self.world.abort(f"the device has not finished its work for {stall_s}: a kernel is "
+                             f"stuck, or a message from another rank is missing {setting}")
+        lost.note(f"{_ranks(peers)} did not answer for {stall_s}")
+        self.world.abort(f"{self.world.lookout.place}{_step(transfer)}: nothing has arrived for "
+                         f"{stall_s} from {_ranks(peers)}, which may be stuck, lost or slow "
+                         f"{setting}")
+
+
+def _step(transfer: Transfer | None) -> str:
+    if transfer is None:
+        return ""
+    step = transfer.step
+    return f", layer '{step.layer}', step {step.index} ({step.label} of {step.tensor})"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcpar import other_names
 from hpcpar.checks import OneOf
 from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
@@ -25,7 +26,8 @@ class DeviceOptions(OptionGroup, section="machine"):
         CPU kernels are chosen for GPUs.
     """
 
-    device: str = option("cpu", OneOf(DEVICES), "where ranks compute")
+    device: str = option("cpu", OneOf(DEVICES, other_names.DEVICES), "where ranks compute",
+                         first=True)
     kernels: str = option(
         "numpy", OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, or PyTorch's "
         "(oneDNN; needs the extra torch)")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
+import os
+import pickle
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from hpcpar.comm import lost
+from hpcpar.comm.lookout import Lookout, ranks_text
 from hpcpar.errors import InputError, RunError, on_all_ranks, one_line, visible
 from hpcpar.launchers import launcher, pmi_of
 from hpcpar.signals import release
@@ -25,6 +29,8 @@ T = TypeVar("T")
 #: Seconds that a rank waits before it ends the job after losing contact with another rank, so that
 #: the lost rank's watcher (`hpcpar.cli.launch.watch`) can report first.
 LOST_S = 1.0
+#: Bytes of the message in which ranks share small values.
+_SHARED_BYTES = 512
 
 
 class World:
@@ -52,6 +58,7 @@ class World:
         #: Rank within this node.
         self.local_rank: int = node.Get_rank()
         node.Free()
+        self.lookout = Lookout(MPI, self.comm)
         self.version: str = mpi4py.__version__
         self.library: str = " ".join(MPI.Get_library_version().split("\n")[0].strip("\0 ").split())
 
@@ -59,6 +66,7 @@ class World:
         """A separate world with this rank only."""
         out = copy.copy(self)
         out.comm, out.rank, out.size = self.mpi.COMM_SELF, 0, 1
+        out.lookout = Lookout(self.mpi, out.comm)
         return out
 
     @property
@@ -117,6 +125,68 @@ class World:
         self.comm.Bcast(out, root=0)
         return out
 
+    def share(self, call: str, value: T, comm: Any = None, in_loop: bool = True) -> dict[int, T]:
+        """The value of each rank (or of those of `comm`); they make the same call together.
+
+        One collective carries small values; a second one follows if any value is large.
+
+        Parameters
+        ----------
+        call : str
+            Names the call.
+        in_loop : bool
+            All ranks must be at the same place (`Lookout.place`), and a wait that is too long ends
+            the job.
+
+        Raises
+        ------
+        RunError
+            Ranks make different calls, or are at different places; on every rank.
+        """
+        comm = self.comm if comm is None else comm
+        key, at = (self.lookout.place if in_loop else ""), f"{self.lookout.place}, {call}"
+        own = np.frombuffer(pickle.dumps((self.rank, f"{key}, {call}", at, value)), np.uint8)
+        room, end = _SHARED_BYTES - 8, min(own.size + 8, _SHARED_BYTES)
+        first = np.zeros(_SHARED_BYTES, np.uint8)
+        firsts = np.empty((comm.size, _SHARED_BYTES), np.uint8)
+        first[:8].view(np.int64)[0], first[8:end] = own.size, own[:room]
+        self._rest(comm.Iallgather(first, firsts), call, in_loop)
+        sizes = np.ascontiguousarray(firsts[:, :8]).view(np.int64)[:, 0].tolist()
+        parts = [row[8:8 + size] for row, size in zip(firsts, sizes, strict=True)]
+        if max(sizes) > room:
+            whole = np.empty(sum(sizes), np.uint8)
+            self._rest(comm.Iallgatherv(own, (whole, sizes)), call, in_loop)
+            parts = np.split(whole, np.cumsum(sizes)[:-1])
+        shared = [pickle.loads(part) for part in parts]
+        if len({key for _, key, _, _ in shared}) > 1:
+            ranks_at: dict[str, list[int]] = {}
+            for rank, _, at, _ in shared:
+                ranks_at.setdefault(at, []).append(rank)
+            where = "; ".join(f"{ranks_text(ranks)} at {at}" for at, ranks in ranks_at.items())
+            raise on_all_ranks(RunError(f"ranks are not at the same place of the program: {where}; "
+                                        "make the same calls on every rank"))
+        return {rank: value for rank, _, _, value in shared}
+
+    def _rest(self, request: Any, call: str, limited: bool) -> None:
+        """Wait for the request of a collective."""
+        if fault := self.lookout.rest(request, f", {call}", limited):
+            self.abort(fault)
+
+    def expect_all_at_end(self) -> None:
+        """At the end of the program, wait for all ranks, as MPI does. Ranks that still run the
+        training loop learn that this rank has left it.
+        """
+        atexit.unregister(self._end)  # once, however many models a program makes
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self.lookout.place = f"the end of the program, after {self.lookout.place}"
+        together = self.mpi.Is_finalized()
+        while not together:
+            with suppress(RunError):  # the other ranks raise it, and come here later
+                self.share("where it waits for all ranks", None, in_loop=False)
+                together = True
+
     def agree(self, action: Callable[[], T]) -> T:
         """Run `action` on every rank. If it raises an `InputError` or `RunError` on some ranks, all
         ranks raise the error of the lowest of them.
@@ -130,8 +200,9 @@ class World:
             value = action()
         except (InputError, RunError) as err:
             error = err
-        errors = self.comm.allgather(error and (type(error).__name__, str(error)))
-        for kind, text in filter(None, errors):
+        told = None if error is None else (type(error).__name__, str(error))
+        errors = self.share("a check on all ranks", told, in_loop=False)
+        for kind, text in filter(None, errors.values()):
             raise on_all_ranks((InputError if kind == "InputError" else RunError)(text))
         return value  # type: ignore[return-value]
 
@@ -156,13 +227,14 @@ class World:
                 self.abort(f"failed with {type(err).__name__}: {err}")
             raise
 
-    def abort(self, message: str) -> None:
+    def abort(self, message: str) -> NoReturn:
         """End the job at once."""
         print(f"hpcpar: rank {self.rank} on {self.hostname}: {visible(message)}; ending the job",
               file=sys.stderr, flush=True)
         # the launcher kills the job at once and loses output that it has not forwarded yet
         time.sleep(0.3)
         self.comm.Abort(1)
+        os._exit(1)  # some launchers let a rank live on for a moment
 
 
 def separate_worlds(size: int, library: str) -> str | None:

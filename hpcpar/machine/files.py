@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import resources
@@ -10,8 +9,8 @@ from itertools import takewhile
 
 import tomli_w
 
-from hpcpar.errors import InputError, unknown
-from hpcpar.files import write_text
+from hpcpar.errors import InputError
+from hpcpar.files import looks_like_file, unknown_name, write_text
 from hpcpar.machine import catalog, quantities
 from hpcpar.machine.model import Machine
 from hpcpar.machine.quantities import without_units
@@ -40,19 +39,17 @@ def presets() -> list[str]:
 
 def _read(name_or_path: str) -> tuple[bytes, str]:
     """The text of a preset or machine file, and its name in messages."""
-    looks_like_path = name_or_path.endswith(".toml") or os.sep in name_or_path
-    if not looks_like_path:
-        if name_or_path not in presets():
-            raise unknown("machine", name_or_path, presets())
+    if name_or_path in presets():
         return (_PRESETS / f"{name_or_path}.toml").read_bytes(), f"preset {name_or_path}"
-    text = read_bytes(name_or_path, "machine file",
-                      f"write one with: hpcpar calibrate -o, or name a preset: "
-                      f"{', '.join(presets())}")
+    if not looks_like_file(name_or_path):
+        raise unknown_name("machine", name_or_path, presets())
+    text = read_bytes(name_or_path, "machine file", "write one with: hpcpar calibrate -o, or name "
+                      "a preset (hpcpar machines lists them)")
     return text, f"machine file {name_or_path}"
 
 
 def load(name_or_path: str) -> Machine:
-    """A preset by name, or a machine file by path (with a separator or the suffix ``.toml``).
+    """A preset by name, or a machine file by path (with a separator or a suffix).
 
     Raises
     ------

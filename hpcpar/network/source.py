@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -58,6 +59,31 @@ def load(name: str, shape: Shape | None = None, classes: int | None = None) -> N
     return net
 
 
+def no_network(path: str) -> InputError:
+    """The error for a file that is missing, or does not say which network it holds."""
+    if not os.path.exists(path):
+        return InputError(f"network '{path}': no such file; write file.py:function, "
+                          "module:function, a .onnx or .json file, or a name that hpcpar networks "
+                          "lists")
+    if not path.endswith(".py"):
+        return InputError(f"network '{path}': it is not a network file; give a .onnx file, a .json "
+                          "file from hpcpar networks -o, or file.py:function")
+    names = defined_in(path)
+    return InputError(f"network '{path}': name the function or class that makes the network, as "
+                      f"in {path}:{names[0] if names else 'make'}"
+                      + (f" (known: {', '.join(names)})" if names else ""))
+
+
+def defined_in(path: str | None) -> list[str]:
+    """Public functions and classes of a Python file, read without running it."""
+    try:
+        tree = ast.parse(Path(path or "").read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")]
+
+
 def load_modules(names: Iterable[str]) -> None:
     """Imports a user's modules with layers, strategies and the like.
 
@@ -67,6 +93,9 @@ def load_modules(names: Iterable[str]) -> None:
         Names of modules, or paths of their files.
     """
     for name in names:
+        if (name.endswith(".py") or os.sep in name) and not os.path.exists(name):
+            raise InputError(f"--layers {name}: no such file; name a file.py, an installed module, "
+                             "or one in the current directory")
         with _first_on_path(_folder(name)):
             try:
                 _imported(name)
@@ -154,6 +183,9 @@ def _sample_shape(name: str, function: NetworkFunction, shape: Shape | None) -> 
 def _find(name: str) -> NetworkFunction:
     """The function ``module:function``."""
     module_name, _, attribute = name.rpartition(":")
+    if module_name.endswith(".py") and not (os.path.exists(module_name)
+                                            and attribute.isidentifier()):
+        raise no_network(module_name)
     if not module_name or not attribute.isidentifier():
         raise InputError(f"network '{name}': write module:function, as in my_networks:tiny")
     try:
@@ -164,9 +196,7 @@ def _find(name: str) -> NetworkFunction:
             "file.py:function, or module:function for an installed module or one in the current "
             "directory") from err
     if not hasattr(module, attribute):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value)
-                 and value.__module__ == module.__name__]
-        raise unknown(f"function of '{module_name}'", attribute, known)
+        raise unknown(f"function in {module_name}:", attribute, defined_in(module.__file__))
     function: NetworkFunction = getattr(module, attribute)
     if not callable(function):
         raise InputError(

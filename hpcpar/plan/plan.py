@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _AGAIN = "write it again with: hpcpar plan"
 #: Version of the plan file's format.
 VERSION = 1
+#: Former names of fields in files -> today's.
+_FORMER = {"synchronisation": "synchronization"}
 
 
 class Overlap(str, Enum):
@@ -81,7 +83,7 @@ SWITCHES = ("each", "one")
 #: Most micro-batches, and most FC passes, in a plan file.
 MOST_PARTS = 4096
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
-                                     "precision": PRECISIONS, "synchronisation": Synchronization,
+                                     "precision": PRECISIONS, "synchronization": Synchronization,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
                                      "optimizer": OPTIMIZERS, "order": PipelineOrder}
 
@@ -96,7 +98,7 @@ class Plan:
     ----------
     configs : dict
         Configuration of every layer.
-    overlap, collectives, synchronisation, batch_norm, switch, optimizer, order : str
+    overlap, collectives, synchronization, batch_norm, switch, optimizer, order : str
         One of `Overlap`, `COLLECTIVES`, `Synchronization`, `BATCH_NORMS`, `SWITCHES`,
         `OPTIMIZERS`, `PipelineOrder`.
     precision : str
@@ -124,7 +126,7 @@ class Plan:
     collectives: str = "auto"
     precision: str = "fp32"
     machine: Machine | None = field(default=None, hash=False)
-    synchronisation: Synchronization = Synchronization.ALLREDUCE
+    synchronization: Synchronization = Synchronization.ALLREDUCE
     batch_norm: str = "sync"
     microbatches: Extent = 1
     fc_passes: Extent = 1
@@ -191,7 +193,7 @@ class PlanOptions(StrategyOptions, total=False):
     collectives: str
     precision: str
     machine: Machine | None
-    synchronisation: Synchronization
+    synchronization: Synchronization
     batch_norm: str
     optimizer: str
     order: PipelineOrder
@@ -240,7 +242,7 @@ def from_json(data: object, where: str) -> Plan:
     if data["hpcpar_plan"] != VERSION:
         raise InputError(f"{where} is a plan of version {data['hpcpar_plan']}, but this hpcpar "
                          f"reads version {VERSION}; {_AGAIN}")
-    content = {str(k): v for k, v in data.items() if k != "hpcpar_plan"}
+    content = {_FORMER.get(str(k), str(k)): v for k, v in data.items() if k != "hpcpar_plan"}
     if isinstance(content.get("machine"), dict):
         content["machine"] = files.current_format(content["machine"], where) or None
     plan = convert(content, Plan, where, _AGAIN)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from hpcpar import other_names
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.graph import Network
 from hpcpar.plan import builtin_strategies  # noqa: F401 - registers the built-in strategies
@@ -35,7 +36,7 @@ def entry_of(strategy: str) -> Strategy:
     """The entry of a strategy, named with or without its numbers."""
     name = strategy.partition("/")[0].partition(":")[0]
     if name not in STRATEGIES:
-        raise unknown("strategy", name, STRATEGIES)
+        raise unknown("strategy", name, STRATEGIES, other_names.STRATEGIES)
     return STRATEGIES[name]
 
 

@@ -95,7 +95,7 @@ class RunProgress:
         return f"{median * 1e3:.2f} ms {what} (predicted {self._predicted_s * 1e3:.2f})"
 
     def training(self, now: Trained) -> None:
-        """Reports an iteration of a training."""
+        """Reports an iteration of a training run."""
         self._times.append(now.iteration_s)
         parts = [f"epoch {now.epoch}/{now.epochs}", f"loss {now.loss:.4f}"]
         if not now.epoch_done:
@@ -109,7 +109,7 @@ class RunProgress:
             parts.append(f"test {now.test_accuracy:.2%}{of}{_by_class(now.test_pixels)}")
         elif now.test_loss is not None:
             parts.append(f"test loss {now.test_loss:.4f}")
-        self._lines.say(*parts, self._took(self._times, "an iteration"))
+        self._lines.say(*parts, self._took(self._times, "per iteration"))
         self._times = []
 
     def inference(self, now: InferenceProgress) -> None:
@@ -121,4 +121,4 @@ class RunProgress:
         if now.done < now.passes:
             self._lines.show(now.done, now.passes, *parts[1:])
         else:
-            self._lines.say(*parts, self._took(self._times, "a pass"))
+            self._lines.say(*parts, self._took(self._times, "per pass"))

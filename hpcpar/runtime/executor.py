@@ -214,10 +214,10 @@ class Executor:
         """A layer's gradient before and after its sum, or its weights before and after a gather."""
         p, is_gradient = self.parameters[step.layer], step.phase is Phase.GRADIENT
         flat = p.grad if is_gradient else p.flat
-        if is_gradient and self.plan.synchronisation is Synchronization.ALLREDUCE:
+        if is_gradient and self.plan.synchronization is Synchronization.ALLREDUCE:
             return flat, flat
         whole = p.matrix(flat)
-        shard = p.updated(flat) if self.plan.synchronisation is Synchronization.SHARDED else whole
+        shard = p.updated(flat) if self.plan.synchronization is Synchronization.SHARDED else whole
         return (whole, shard) if is_gradient else (shard, whole)
 
     def _load(self, part: int) -> None:
@@ -287,6 +287,7 @@ class Executor:
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.step, self._actions.training = step, True
+        self.communicator.world.lookout.place = f"iteration {step + 1}"
         return self.run(self.training, images, labels, counted)
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
@@ -294,6 +295,7 @@ class Executor:
         """Loss and correct samples of a batch, without training; labels -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
+        self.communicator.world.lookout.place = "an evaluation"
         return self.run(self.evaluation, images, labels, counted)
 
     def class_counts(self) -> NDArray[np.int64] | None:

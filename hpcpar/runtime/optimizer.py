@@ -50,7 +50,7 @@ class SGD(OptionGroup, section="training"):
 
     rate: float = option(
         0.01, magnitude, "learning rate after the warm-up; hpcpar plan --optimizer chooses the "
-        "optimizer", "RATE")
+        "optimizer", "RATE", first=True)
     schedule: str = option(
         RateSchedule.STEP.value, check_schedule, "decay of the rate: none; by 10 every "
         f"{STEP_EPOCHS} epochs (step:N: every N); half a cosine; by 6.3 after each quarter of the "

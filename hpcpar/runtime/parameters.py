@@ -75,7 +75,7 @@ class Parameters:
         self.dweight, self.dbias = self.split(self.grad)
         if self.layout.holds(rank) and config.coordinate("k", rank):
             self.bias = None
-        cut = reduced and plan.synchronisation is Synchronization.SHARDED
+        cut = reduced and plan.synchronization is Synchronization.SHARDED
         self.shard: Box | None = shards(network, layer, config).box(rank) if cut else None
         self.updates = updates and bool(self.flat.size)
         held = shape(self.shard) if self.shard is not None else self.flat.shape

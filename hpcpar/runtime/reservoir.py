@@ -10,14 +10,16 @@ T = TypeVar("T")
 GROUP = 4
 #: The most step times, over all ranks, in each array of a record (16 MB for its four arrays).
 KEPT_TIMES = 1 << 20
+#: The same for a record that is written with a checkpoint, and therefore often.
+KEPT_TIMES_MEANWHILE = 1 << 16
 #: A record always has room for the step times of `MIN_ITERATIONS` iterations, and never keeps more
 #: than `MAX_ITERATIONS`.
 MIN_ITERATIONS, MAX_ITERATIONS = 16, 1 << 16
 
 
-def max_kept(steps: int, ranks: int) -> int:
+def max_kept(steps: int, ranks: int, times: int = KEPT_TIMES) -> int:
     """The largest number of iterations whose step times, on all ranks, are kept."""
-    return min(MAX_ITERATIONS, max(MIN_ITERATIONS, KEPT_TIMES // max(1, steps * ranks)))
+    return min(MAX_ITERATIONS, max(MIN_ITERATIONS, times // max(1, steps * ranks)))
 
 
 def stride(numbers: Sequence[int], limit: int) -> int:
@@ -64,7 +66,15 @@ class Reservoir(Generic[T]):
         self.numbers.append(number)
         self.values.append(value)
         if len(self.numbers) > self._limit:
-            self._stride = stride(self.numbers, self._limit)
-            chosen = [i for i, n in enumerate(self.numbers) if self.takes(n)]
-            self.numbers = [self.numbers[i] for i in chosen]
-            self.values = [self.values[i] for i in chosen]
+            thinned = self.thinned(self._limit)
+            self._stride, self.numbers, self.values = (
+                thinned._stride, thinned.numbers, thinned.values)
+
+    def thinned(self, limit: int) -> Reservoir[T]:
+        """A reservoir with at most `limit` of these values."""
+        out: Reservoir[T] = Reservoir(limit)
+        out._stride = stride(self.numbers, limit)
+        chosen = [i for i, n in enumerate(self.numbers) if out.takes(n)]
+        out.numbers = [self.numbers[i] for i in chosen]
+        out.values = [self.values[i] for i in chosen]
+        return out

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hpcpar.comm import clock_sync
 from hpcpar.comm.world import World
 from hpcpar.runtime.program import Program
-from hpcpar.runtime.reservoir import Reservoir, max_kept
+from hpcpar.runtime.reservoir import KEPT_TIMES_MEANWHILE, Reservoir, max_kept
 
 #: Arrays of step times in a run's record, as in `StepTimes`, with start and end counted from the
 #: beginning of the iteration; NaN where this rank takes no part in a step.
@@ -40,13 +40,19 @@ class Stamps:
             times = (t.seconds, t.started_s - begin_s, t.ended_s - begin_s, t.waited_s)
             self.kept.add(number, (begin_s, np.array(times, np.float32)))
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """``begin_s`` [kept], and `STEP_TIMES` [kept, steps]."""
-        times = np.zeros((len(self.kept.values), len(STEP_TIMES), self._steps), np.float32)
-        for i, (_, of_iteration) in enumerate(self.kept.values):
+    def arrays(self, whole: bool = True) -> tuple[list[int], dict[str, NDArray[Any]]]:
+        """Numbers of the kept iterations, ``begin_s`` [kept], and `STEP_TIMES` [kept, steps].
+
+        Unless `whole`, there are fewer of them, so that writing them takes milliseconds.
+        """
+        kept = self.kept if whole else self.kept.thinned(
+            max_kept(self._steps, self._world.size, KEPT_TIMES_MEANWHILE))
+        times = np.zeros((len(kept.values), len(STEP_TIMES), self._steps), np.float32)
+        for i, (_, of_iteration) in enumerate(kept.values):
             times[i] = of_iteration
-        begin_s = np.array([begin for begin, _ in self.kept.values], np.float64)
-        return {"begin_s": begin_s} | {name: times[:, i] for i, name in enumerate(STEP_TIMES)}
+        begin_s = np.array([begin for begin, _ in kept.values], np.float64)
+        return kept.numbers, {"begin_s": begin_s} | {
+            name: times[:, i] for i, name in enumerate(STEP_TIMES)}
 
     def clocks(self) -> NDArray[np.float64] | None:
         """On rank 0, clock readings [ranks, 2, 3], first and now. Every rank must call this."""

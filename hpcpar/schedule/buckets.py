@@ -43,7 +43,7 @@ def gradient_bytes(network: Network, plan: Plan, layer: Layer) -> int:
 def share(plan: Plan, layer: Layer, following: Layer) -> bool:
     """True where two layers may share a bucket: the same ranks sum whole gradients of both."""
     one, other = plan.configs[layer.name], plan.configs[following.name]
-    return (plan.synchronisation is Synchronization.ALLREDUCE and one.key == other.key
+    return (plan.synchronization is Synchronization.ALLREDUCE and one.key == other.key
             and not one.cuts_channels)
 
 

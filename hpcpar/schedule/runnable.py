@@ -75,17 +75,17 @@ def require(network: Network, plan: Plan, training: bool = True) -> None:
     if training:
         _require_values(network, plan)
     if network.loss.outside and (plan.fc_passes > 1
-                                 or plan.synchronisation is not Synchronization.ALLREDUCE):
+                                 or plan.synchronization is not Synchronization.ALLREDUCE):
         raise InputError(
-            f"the plan updates weights itself ({plan.strategy}, synchronisation "
-            f"{plan.synchronisation}), but in this training PyTorch's optimizer does; use the "
-            "synchronisation allreduce, and owt in place of owt-b and owt-c")
-    if plan.synchronisation is not Synchronization.ALLREDUCE:
+            f"the plan updates weights itself ({plan.strategy}, synchronization "
+            f"{plan.synchronization}), but here PyTorch's optimizer does; use the "
+            "synchronization allreduce, and owt in place of owt-b and owt-c")
+    if plan.synchronization is not Synchronization.ALLREDUCE:
         cut = next((name for name, config in plan.configs.items() if config.k > 1), None)
         if cut is not None:
             raise InputError(
                 f"layer '{cut}' is cut by k ({plan.configs[cut]}), which cannot be run with the "
-                f"synchronisation {plan.synchronisation}; use the synchronisation allreduce, or "
+                f"synchronization {plan.synchronization}; use the synchronization allreduce, or "
                 "another strategy")
     if plan.fc_passes > 1:
         _require_fc_passes(network, plan)

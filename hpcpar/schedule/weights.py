@@ -34,7 +34,7 @@ def gradient(b: Emitter, layers: Sequence[Layer]) -> Move | None:
         items = sum(other.parameters(b.network.input_shape(other)) for other in layers)
         move = bucket_sum(b, layer, items)
     else:
-        config, kind = b.plan.configs[layer.name], SUMS[b.plan.synchronisation]
+        config, kind = b.plan.configs[layer.name], SUMS[b.plan.synchronization]
         layout = parameters(b.network, layer, config)
         total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
         move = _gradient_sum(b, layer, kind, layout, total, ("weight", b.edges.key(layer, 0)))
@@ -85,10 +85,10 @@ def update(b: Emitter, pending: list[Pending]) -> None:
 
 def distribute(b: Emitter, layer: Layer) -> Move | None:
     """Send updated weights to the ranks that did not update them."""
-    if b.plan.synchronisation is Synchronization.ALLREDUCE:
+    if b.plan.synchronization is Synchronization.ALLREDUCE:
         return None
     layout = parameters(b.network, layer, b.plan.configs[layer.name])
-    sharded = b.plan.synchronisation is Synchronization.SHARDED
+    sharded = b.plan.synchronization is Synchronization.SHARDED
     part = shards(b.network, layer, b.plan.configs[layer.name]) if sharded else layout
     pattern = collective_along(Kind.ALLGATHER if sharded else Kind.BROADCAST,
                                b.plan.configs[layer.name], SUMMED)

@@ -32,7 +32,7 @@ from hpcpar.simulation.price_plan import (
 )
 
 #: Options of a plan; all other options go to pricing.
-PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronisation", "batch_norm",
+PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",
                 "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
 
 #: Multiple of the fastest plan's time beyond which a plan is not an alternative.
@@ -175,7 +175,7 @@ class Candidate:
 
     def with_options(self, **changed: Any) -> Candidate:
         """The same plan with other options of `Plan`."""
-        return _priced(self.task, replace(self.plan, **changed))
+        return price_plan(self.task, replace(self.plan, **changed))
 
     @property
     def other_statistics_s(self) -> float | None:
@@ -315,7 +315,7 @@ def price_strategy(task: PlanningTask, strategy: str) -> Candidate:
 def _named(task: PlanningTask, strategy: str) -> Candidate:
     plan = make_plan(task.spec, strategy, task.ranks, task.batch, gather=task.gather,
                      network=task.network, machine=task.machine, **task.plan_options)
-    return _balanced(task, plan) if entry_of(strategy).pipeline else _priced(task, plan)
+    return _balanced(task, plan) if entry_of(strategy).pipeline else price_plan(task, plan)
 
 
 def stages_and_ranks(strategy: str, ranks: int) -> tuple[int, int]:
@@ -350,13 +350,13 @@ def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
     costs = _costs(task, plan)
     candidate = _candidate(task, plan, costs)
     even = balanced(task.network, plan, costs)
-    return candidate if even is plan else best_of([candidate, _priced(task, even)])
+    return candidate if even is plan else best_of([candidate, price_plan(task, even)])
 
 
 def of_plan(task: PlanningTask, plan: Plan) -> Candidate:
     """A priced plan, with the fastest size of buckets if the search chooses it."""
     size = task.options.get("bucket_bytes", plan.bucket_bytes)
-    return _fastest_buckets(_priced(task, replace(plan, bucket_bytes=size or 0)))
+    return _fastest_buckets(price_plan(task, replace(plan, bucket_bytes=size or 0)))
 
 
 def _fastest_buckets(candidate: Candidate) -> Candidate:
@@ -369,7 +369,8 @@ def _fastest_buckets(candidate: Candidate) -> Candidate:
     return best_of([candidate.with_options(bucket_bytes=int(sizes[0])), candidate])
 
 
-def _priced(task: PlanningTask, plan: Plan) -> Candidate:
+def price_plan(task: PlanningTask, plan: Plan) -> Candidate:
+    """Price a given plan."""
     return _candidate(task, plan, _costs(task, plan))
 
 

@@ -47,7 +47,7 @@ def _of_several_ranks(chosen: Candidate) -> Iterator[str]:
     if not any(level.load for level in machine.levels):
         yield "other jobs on the same links (--load)"
     yield "ranks that are slower than others, and jitter (hpcpar simulate --slow, --jitter)"
-    if chosen.plan.synchronisation is Synchronization.SERVER:
+    if chosen.plan.synchronization is Synchronization.SERVER:
         yield "parameter servers on hosts: the plan's server is a rank that updates all weights"
 
 

@@ -54,8 +54,9 @@ class SearchResult:
     bytes : float
         Size of all arrays of the largest rank: an upper bound of its memory.
     exact : bool
-        True if the plan is the optimum of the space. A memory limit or approximate elimination may
-        leave a gap to the bound.
+        True if no plan of the space has a smaller objective. Plans on numbers of ranks outside the
+        space (2 of 3 ranks) may be faster. A memory limit or approximate elimination may leave a
+        gap to the bound.
     bound_s : float
         Lower bound of the objective, over all plans of the space that fit.
     overlap_bound_s : float
@@ -106,7 +107,7 @@ class Search:
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=machine,
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
-        reductions = self.plan.synchronisation is Synchronization.ALLREDUCE
+        reductions = self.plan.synchronization is Synchronization.ALLREDUCE
         self.units = units(network, Spaces(network, ranks, batch, machine, reductions))
         self.edges = layer_edges(network, self.units)
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
@@ -275,7 +276,7 @@ class Search:
         It contains computation and communication that the next step needs. It leaves out movements
         between layers and the loss, whose sum is due at the end of the iteration.
         """
-        if self.plan.synchronisation is not Synchronization.ALLREDUCE:
+        if self.plan.synchronization is not Synchronization.ALLREDUCE:
             return 0.0  # the distribution of weights may be hidden too
         return sum(float((table.seconds - table.hideable).min()) for table in self.nodes[:-1])
 

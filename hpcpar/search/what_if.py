@@ -32,7 +32,7 @@ _OPTIONS = (
     ("compute convolutions whole, without hiding halos (--overlap gradient)", "overlap",
      Overlap.GRADIENT),
     ("let the cost model choose collectives (--collectives auto)", "collectives", "auto"),
-    ("shard the weight update (--synchronisation sharded)", "synchronisation",
+    ("shard the weight update (--synchronization sharded)", "synchronization",
      Synchronization.SHARDED),
     ("local statistics in batch normalization (--batch-norm local; results differ)", "batch_norm",
      "local"),

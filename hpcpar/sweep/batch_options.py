@@ -68,7 +68,7 @@ class BatchOptions(OptionGroup, section="batch jobs"):
         return self.nodes or (math.ceil(ranks / self.ranks_per_node) if self.ranks_per_node else 0)
 
     def on(self, machine: Machine) -> BatchOptions:
-        """With as many ranks a node as the machine has, where no option says how many."""
+        """With as many ranks per node as the machine has, where no option says how many."""
         if self.nodes or self.ranks_per_node:
             return self
         return replace(self, ranks_per_node=node_ranks(machine))

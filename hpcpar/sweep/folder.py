@@ -30,8 +30,10 @@ PLAN, PREDICTION, RECORD, LOG, EXIT, STATUS = ("plan.json", "prediction.json", "
                                                "exit", "status.json")
 #: The machine of a sweep, in the sweep's own folder.
 MACHINE = "machine.toml"
-#: The folder of batch scripts in a sweep's folder.
-JOBS = "jobs"
+#: The folders of cases and of batch scripts in a sweep's folder.
+CASES, JOBS = "cases", "jobs"
+#: Output of a sweep's calibration, in the sweep's own folder.
+CALIBRATION_LOG = "calibration.log"
 #: Files in a sweep's folder: the study, and its report.
 STUDY, PAGE, DATA = "study.json", "report.html", "report.json"
 
@@ -89,7 +91,7 @@ def alone(out: str) -> Iterator[None]:
     ------
     InputError
         Another sweep holds the lock, something in the folder is a symbolic link, or the folder
-        has a report that is not a sweep's.
+        has files with a sweep's names that are not a sweep's.
     """
     require_no_links(out)
     if not os.path.exists(os.path.join(out, STUDY)):
@@ -97,8 +99,9 @@ def alone(out: str) -> Iterator[None]:
         from hpcpar.report.pictures.sweep_plots import PICTURES, SUFFIXES
 
         pictures = [name + suffix for name in PICTURES for suffix in SUFFIXES]
-        for path in (os.path.join(out, name) for name in (PAGE, DATA, *pictures)):
-            if os.path.exists(path):
+        names = (PAGE, DATA, CALIBRATION_LOG, CASES, JOBS, *pictures)
+        for path in (os.path.join(out, name) for name in names):
+            if os.path.isfile(path) or (os.path.isdir(path) and os.listdir(path)):
                 raise InputError(f"{path} exists, but {out} is not the folder of a sweep: it is "
                                  "not replaced; choose another folder")
     with lock(os.path.join(out, STUDY), "study"):

@@ -38,7 +38,8 @@ def calibrate(study: Study, states: Mapping[Case, Status], launcher: Sequence[st
     InputError
         A calibration fails.
     """
-    path, log = (os.path.join(study.out, name) for name in (folder.MACHINE, "calibration.log"))
+    path, log = (os.path.join(study.out, name) for name in (folder.MACHINE,
+                                                          folder.CALIBRATION_LOG))
     machine, compute = study.machine, dict[str, float]()
     for ranks in study.ranks:
         made = [os.path.join(study.folder(case), folder.PLAN) for case, status in states.items()

@@ -38,13 +38,22 @@ def prepare(study: Study, tell: Callable[[Case], None]) -> dict[Case, Status]:
             require_same(case, known.request, request, study.out)
         if known is None or known.request != request or known.state == SKIPPED:
             tell(case)
+            _claim(path, known)
             known = _plan(study, network, case, path)
         states[case] = known
     return _share_runs(study, states)
 
 
-def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
+def _claim(path: str, known: Status | None) -> None:
+    """Makes a folder the folder of a case, before anything else is written into it."""
     make_folder(path)
+    if known is None and any(not name.startswith(".") for name in os.listdir(path)):
+        raise InputError(f"{path} has files, but no {folder.STATUS} of a sweep: they are not "
+                         "replaced; move them, or choose another --out")
+    folder.write_status(path, Status(SKIPPED, reason="its planning was interrupted"))
+
+
+def _plan(study: Study, network: Network, case: Case, path: str) -> Status:
     found = _possible(study, network, case)
     if isinstance(found, str):
         status = Status(SKIPPED, reason=found, request=study.request(case))
@@ -72,7 +81,7 @@ def _possible(study: Study, network: Network, case: Case) -> Candidate | str:
         return str(err)
     p = found.prediction
     if not p.fits:
-        return (f"needs {amount(p.memory_bytes)} a rank, the machine has "
+        return (f"needs {amount(p.memory_bytes)} per rank, the machine has "
                 f"{amount(p.memory_limit_bytes)}")
     return found
 

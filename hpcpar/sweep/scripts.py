@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hpcpar import child
 from hpcpar.forms import quoted
 from hpcpar.launchers import usual_library
+from hpcpar.report import tables
+from hpcpar.report.tables.answer import plural
 from hpcpar.sweep import folder
 from hpcpar.sweep.batch_options import BatchOptions, seconds
 from hpcpar.sweep.schedulers import Scheduler
@@ -18,14 +20,18 @@ from hpcpar.sweep.study import Case, Study
 #: Time limit of a job: this multiple of the predicted time, and minutes for every case.
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
-#: Runs one case and writes its exit status; a job that starts again does not run it again.
+#: Shell functions that wait for ranks, and pass requests to stop on to them.
+AWAIT = os.path.join(os.path.dirname(os.path.abspath(child.__file__)), "jobs", "await.sh")
+#: Runs one case and writes its exit status; a job that starts again does not run it again. A case
+#: that a request to stop has ended leaves no status.
 _RUN = f"""\
 run() {{ # run CASE LAUNCHER...: a failed case does not stop the next one
   local case=$1 status=0
   shift
   [ ! -e "$case/{folder.EXIT}" ] || return 0
-  "$@" %s run --plan "$case/{folder.PLAN}" --out "$case/{folder.RECORD}" %s \\
+  await "$@" %s run --plan "$case/{folder.PLAN}" --out "$case/{folder.RECORD}" %s \\
     >"$case/{folder.LOG}" 2>&1 || status=$?
+  [ -z "$asked" ] || [ "$status" = 0 ] || exit "$status"
   printf '%%s\\n' "$status" >"$case/{folder.EXIT}.tmp"
   mv "$case/{folder.EXIT}.tmp" "$case/{folder.EXIT}"
 }}"""
@@ -72,8 +78,12 @@ def device_options(study: Study) -> list[str]:
     return ["--device", study.device, *gpu, *cpu]
 
 
-def _limit_s(study: Study, job: BatchJob) -> int:
-    """The predicted time of a job with a margin, in whole minutes; 0 without predictions."""
+def _limit_s(study: Study, asked: BatchOptions, job: BatchJob) -> int:
+    """The time limit of a job (s): the given one, else the predicted time with a margin, in whole
+    minutes; 0 without predictions.
+    """
+    if asked.time:
+        return seconds(asked.time)
     minutes = 0.0
     for case in job.cases:
         prediction = folder.read_prediction(study.folder(case))
@@ -83,6 +93,21 @@ def _limit_s(study: Study, job: BatchJob) -> int:
         margin = MARGIN if study.machine.compute else MARGIN_UNCALIBRATED
         minutes += START_MINUTES + margin * steps * prediction.iteration_s / 60
     return 60 * math.ceil(minutes)
+
+
+def cost(study: Study, asked: BatchOptions, planned: Iterable[BatchJob]) -> tuple[list[str], str]:
+    """What jobs cost if they use their whole time limit: a line for each, and their sum."""
+    lines, hours = [], []
+    for job in planned:
+        nodes, limit_s = study.nodes[str(job.ranks)], _limit_s(study, asked, job)
+        hours.append(nodes * limit_s / 3600 if limit_s else math.inf)
+        limit = "the site's time limit"
+        if limit_s:
+            limit = f"at most {tables.seconds(limit_s)}, {hours[-1]:.3g} node-hours"
+        size = f"{plural(job.ranks, 'rank')} on {plural(nodes, 'node')}"
+        lines.append(f"hpcpar-{job.name}: {size}, {limit}")
+    known = f", at most {sum(hours):.3g} node-hours" if math.isfinite(sum(hours)) else ""
+    return lines, plural(len(lines), "job") + known
 
 
 def script(study: Study, system: Scheduler, asked: BatchOptions, job: BatchJob,
@@ -96,7 +121,7 @@ def script(study: Study, system: Scheduler, asked: BatchOptions, job: BatchJob,
     """
     asked = replace(asked, mpi=asked.mpi or system.mpi[usual_library() == "Open MPI"],
                     gpus_per_rank=asked.gpus_per_rank or int(study.device == "gpu"))
-    limit_s = seconds(asked.time) if asked.time else _limit_s(study, job)
+    limit_s = _limit_s(study, asked, job)
     time = f"{limit_s // 3600:02}:{limit_s // 60 % 60:02}:{limit_s % 60:02}" if limit_s else ""
     values = asked.values(job.ranks) | {
         "name": f"hpcpar-{job.name}", "log": study.job_log(job.name), "time": time,
@@ -112,5 +137,5 @@ def script(study: Study, system: Scheduler, asked: BatchOptions, job: BatchJob,
     return "\n".join((
         "#!/bin/bash", "# Written by hpcpar sweep.", *system.directives(values),
         *(f"{system.directive} {line}" for line in asked.directives),
-        "set -euo pipefail", "", *place, *modules, *system.setup, *asked.setup, "", run, "", *lines,
-        ""))
+        "set -euo pipefail", "", *place, *modules, *system.setup, *asked.setup, "",
+        f"source {quoted([AWAIT])}", run, "", *lines, ""))

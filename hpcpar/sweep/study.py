@@ -119,7 +119,7 @@ class Study:
 
     def folder(self, case: Case) -> str:
         """The folder of a case's files."""
-        return os.path.join(self.out, "cases", case.name)
+        return os.path.join(self.out, folder.CASES, case.name)
 
     def job_log(self, name: str) -> str:
         """The log of a batch job; cases have their own logs."""

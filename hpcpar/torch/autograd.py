@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hpcpar.errors import RunError, on_all_ranks
-
-#: Relative difference between equal losses that rounding explains.
-TOLERANCE = 1e-4
+from hpcpar.errors import RunError
 
 
 class SchedulePasses(torch.autograd.Function):
@@ -55,15 +51,3 @@ class AddedGradients:
             if before is not None:
                 gradient += before
             p.grad = gradient if p.requires_grad else None
-
-
-def require_alike(loss: float, group: Any) -> None:
-    """Check that all ranks of a communicator have the same loss (RunError on every rank)."""
-    losses = group.allgather(loss)
-    first = losses[0]
-    other = next((i for i, value in enumerate(losses) if not np.isclose(
-        value, first, TOLERANCE, 0.0, equal_nan=True)), None)
-    if other is not None:
-        raise on_all_ranks(RunError(
-            f"the loss is {first:.6g} on rank 0 and {losses[other]:.6g} on rank {other}: take "
-            "means and sums over all ranks, with hpcpar.torch.mean and hpcpar.torch.sum"))

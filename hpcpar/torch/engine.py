@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Array
 from hpcpar.network.graph import Network
@@ -28,6 +28,9 @@ from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.job import require_ranks
 
+T = TypeVar("T")
+#: Relative difference between equal losses that rounding explains.
+TOLERANCE = 1e-4
 #: Maps the number of a micro-batch and its outputs to the gradients of the outputs.
 LossOf = Callable[[int, list[NDArray[Any]]], Sequence[NDArray[Any]]]
 
@@ -85,6 +88,8 @@ class Engine:
         self.last_ranks: Any = world.comm.Create_group(world.comm.Get_group().Incl(
             list(last))) if self._lives else None
         self.first_of_last = last[0]
+        #: Communicator of the ranks that compute the loss together.
+        self.group: Any = world.comm
         self.iterations = 0
         self._loss: LossOf | None = None
         self._outputs: dict[int, list[NDArray[Any]]] = {}
@@ -120,6 +125,42 @@ class Engine:
         """The gradients of a micro-batch's outputs."""
         return self._given[part]
 
+    # -- calls that all ranks make together --------------------------------------------------------
+    def share(self, call: str, value: T) -> dict[int, T]:
+        """The value of each rank that computes the loss; see `World.share`."""
+        return self.world.share(call, value, self.group)
+
+    def require_alike_losses(self, loss: float) -> None:
+        """Check that all ranks that compute the loss have the same finite loss.
+
+        Raises
+        ------
+        RunError
+            On all of these ranks.
+        """
+        losses = self.share("the comparison of losses", loss)
+        self.require_finite("loss", losses)
+        first = min(losses)
+        for rank, value in losses.items():
+            if not np.isclose(value, losses[first], TOLERANCE, 0.0):
+                raise self.failure(
+                    f"the loss is {losses[first]:.6g} on rank {first} and {value:.6g} on rank "
+                    f"{rank}: take means and sums over all ranks, with hpcpar.torch.mean and "
+                    "hpcpar.torch.sum")
+
+    def require_finite(self, what: str, values: dict[int, float]) -> None:
+        """Check a value of each rank."""
+        bad = [rank for rank, value in values.items() if not math.isfinite(value)]
+        if bad:
+            raise self.failure(
+                f"the {what} is {values[bad[0]]} in iteration {self.iterations} (rank {bad[0]}, "
+                f"{len(bad)} of {len(values)} ranks); lower the learning rate, or check the inputs")
+
+    def failure(self, message: str) -> InputError | RunError:
+        """The error that all ranks raise that compute the loss."""
+        error = RunError(message)
+        return on_all_ranks(error) if self.group is self.world.comm else error
+
     # -- running -----------------------------------------------------------------------------------
     @property
     def training(self) -> Program:
@@ -130,6 +171,7 @@ class Engine:
     def evaluate(self, images: NDArray[Any]) -> list[NDArray[Any]]:
         """This rank's part of the outputs, in evaluation."""
         self._leave()
+        self.world.lookout.place = f"the evaluation after iteration {self.iterations}"
         assert self.executor.evaluation is not None
         sent = self.communicator.trace
         before = {**sent.messages}, {**sent.sent_bytes}
@@ -144,7 +186,7 @@ class Engine:
             raise InputError(
                 "the plan interleaves forward and backward passes of its micro-batches (order "
                 "1f1b); call model.step(images, labels, loss), or plan with order='gpipe'")
-        self._begin()
+        self._begin("the forward pass of iteration")
         self._run(images, end=forward_end)
         self.under_way = True
         return self._joined()
@@ -157,13 +199,14 @@ class Engine:
         ends = np.cumsum([len(rows) for rows in self.rows]).tolist()
         self._given = {part: [g[end - len(rows):end] for g in gradients]
                        for part, (rows, end) in enumerate(zip(self.rows, ends, strict=True))}
+        self.world.lookout.place = f"the backward pass of iteration {self.iterations}"
         self._run(None, first=forward_end)
         self.under_way = False
         self._check()
 
     def step(self, images: NDArray[Any], loss: LossOf) -> None:
         """Run forward and backward passes; `loss` gives the gradients of each micro-batch."""
-        self._begin()
+        self._begin("iteration")
         self._loss = loss
         try:
             self._run(images)
@@ -171,12 +214,13 @@ class Engine:
             self._loss = None
         self._check()
 
-    def _begin(self) -> None:
+    def _begin(self, place: str) -> None:
         self._leave()
         if self.recording is not None:
             self.recording.begin()
         self.communicator.trace.clear()
         self.iterations += 1
+        self.world.lookout.place = f"{place} {self.iterations}"
 
     def _run(self, images: NDArray[Any] | None, first: int = 0, end: int = sys.maxsize) -> None:
         """Run steps `first` to `end` (exclusive) of an iteration."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from hpcpar.errors import InputError
 from hpcpar.torch.model import ParallelModule
 from hpcpar.torch.optimizer_state import load_optimizer_state_dict, optimizer_state_dict
 from hpcpar.torch.reductions import clip_grad_norm_
+
+T = TypeVar("T")
 
 
 class PlanStrategy(SingleDeviceStrategy):
@@ -43,15 +45,20 @@ class PlanStrategy(SingleDeviceStrategy):
     def is_global_zero(self) -> bool:
         return self._world.rank == 0
 
+    def _share(self, call: str, value: T) -> Iterable[T]:
+        """Every rank's value."""
+        return self._world.share(f"PlanStrategy.{call}", value).values()
+
     def barrier(self, *args: Any, **kwargs: Any) -> None:
-        self._world.barrier()
+        self._share("barrier", None)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        return self._world.comm.bcast(obj, root=src)
+        own = obj if src == self._world.rank else None
+        return self._world.share("PlanStrategy.broadcast", own)[src]
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
         """The tensors of all ranks: [ranks, ...]."""
-        return torch.stack(self._world.comm.allgather(tensor.detach()))
+        return torch.stack([*self._share("all_gather", tensor.detach())])
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """The mean or sum over all ranks, as in ``self.log(..., sync_dist=True)``."""
@@ -59,11 +66,11 @@ class PlanStrategy(SingleDeviceStrategy):
         if op not in ("mean", "avg", "sum"):
             raise InputError(f"a reduction by {reduce_op} over ranks is not supported; use mean or "
                              "sum")
-        total = sum(self._world.comm.allgather(torch.as_tensor(tensor).detach()))
+        total = sum(self._share("reduce", torch.as_tensor(tensor).detach()))
         return total if op == "sum" else total / self._world.size
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        decisions = self._world.comm.allgather(decision)
+        decisions = [*self._share("reduce_boolean_decision", decision)]
         return bool(np.all(decisions) if all else np.any(decisions))
 
     # -- the module --------------------------------------------------------------------------------

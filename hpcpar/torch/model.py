@@ -19,8 +19,8 @@ from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.plan.boxes import Box, shape
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import tensors
-from hpcpar.torch.autograd import TOLERANCE, AddedGradients, SchedulePasses, require_alike
-from hpcpar.torch.engine import Engine
+from hpcpar.torch.autograd import AddedGradients, SchedulePasses
+from hpcpar.torch.engine import TOLERANCE, Engine
 from hpcpar.torch.recording import Recording
 
 #: Number of first iterations in which ranks with the same outputs compare their gradients.
@@ -40,8 +40,6 @@ class ParallelModule(nn.Module):
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
         self._traced, self._image = traced, traced.input
         self.engine = Engine(world, traced.network, plan, seed, kernels)
-        #: The communicator that sums losses.
-        self.group: Any = world.comm
         #: Tensors that the schedule reads, by the module's names, in the module's order.
         self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
@@ -59,6 +57,7 @@ class ParallelModule(nn.Module):
             self._add_parameter(name, parameter)
             self.parts.append((parameter, gradient, counts))
         self._anchor = torch.zeros((), requires_grad=True)
+        world.expect_all_at_end()
         self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
 
     def _add_parameter(self, name: str, parameter: nn.Parameter) -> None:
@@ -200,15 +199,16 @@ class ParallelModule(nn.Module):
         loss.backward()
 
     def check_loss(self, loss: Tensor) -> None:
-        """Check that all ranks have the same loss.
+        """Check that all ranks have the same finite loss.
 
         Raises
         ------
         RunError
-            The losses differ, because a mean or sum covers only this rank's part; on every rank.
+            The losses differ, because a mean or sum covers only this rank's part, or one is not
+            finite, or ranks are at different places of the training loop; on every rank.
         """
         self.engine.last_loss = float(loss.detach())
-        require_alike(self.engine.last_loss, self.group)
+        self.engine.require_alike_losses(self.engine.last_loss)
 
     def step(self, images: Tensor, labels: Any, loss: Callable[..., Tensor]) -> Tensor:
         """Run the forward and backward pass, micro-batch by micro-batch, as 1F1B pipelines need.
@@ -235,31 +235,35 @@ class ParallelModule(nn.Module):
                 self._cut(tensor, rows, i) for i, tensor in enumerate(labels)]
             with torch.enable_grad():
                 value = loss(self._structured(outs), local) * engine.weight_of(part)
-            require_alike(float(value.detach()), self.group)
+            engine.require_alike_losses(float(value.detach()))
             value.backward()
             total[0] += float(value.detach())
             return self._host([torch.zeros_like(out) if out.grad is None else out.grad
                                for out in outs], len(rows))
 
-        world = self.group
-        self.group = engine.last_ranks
+        everyone = engine.group
+        engine.group = engine.last_ranks
         try:
             with AddedGradients(self.parts):
                 engine.step(self._images(images), gradients)
         finally:
-            self.group = world
-        engine.last_loss = float(world.bcast(total[0], root=engine.first_of_last))
+            engine.group = everyone
+        engine.last_loss = engine.share("the mean loss", total[0])[engine.first_of_last]
         return torch.tensor(engine.last_loss, dtype=torch.float64)
 
     def _compare(self, gradients: Sequence[NDArray[Any]]) -> None:
         """Check that ranks with the same outputs have the same gradients, in first iterations."""
         if self.engine.iterations > COMPARED_ITERATIONS:
             return
+        engine = self.engine
         norms = [float(np.abs(g).sum(dtype=np.float64)) for g in gradients]
-        rows = self.engine.own_rows.tolist()
-        boxes = [self.engine.pixels(i) for i in range(len(gradients))] if rows else []
+        rows = engine.own_rows.tolist()
+        boxes = [engine.pixels(i) for i in range(len(gradients))] if rows else []
+        shared = engine.share("the comparison of gradients", (f"{rows} {boxes}", norms))
+        engine.require_finite("gradient of the loss",
+                              {rank: sum(norms) for rank, (_, norms) in shared.items()})
         first: dict[str, tuple[int, list[float]]] = {}
-        for rank, (key, values) in enumerate(self.group.allgather((f"{rows} {boxes}", norms))):
+        for rank, (key, values) in shared.items():
             other, expected = first.setdefault(key, (rank, values))
             if rows and not np.allclose(values, expected, TOLERANCE, 0.0):
                 raise on_all_ranks(RunError(
@@ -305,6 +309,7 @@ class ParallelModule(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str,
                             keep_vars: bool) -> None:
         """Save the whole tensors of the module under its names; all ranks call it together."""
+        self.engine.share("the state of the module", None)
         saved = tensors.whole(self.engine.executor, self.engine.world, self.tensor_places)
         saved |= {name: t.clone() for name, t in self._others.items()}
         destination.update({prefix + name: saved[name] for name in self._names})

@@ -75,7 +75,7 @@ def _keys(model: ParallelModule, optimizer: Optimizer) -> list[str]:
            if _is_cut(value, p.shape)}
     other = {key for p, kept in optimizer.state.items() for key, value in kept.items()
              if isinstance(value, Tensor) and value.dim() and not _is_cut(value, p.shape)}
-    ranks = model.engine.world.comm.allgather((cut, other))
+    ranks = model.engine.share("the state of the optimizer", (cut, other)).values()
     for _, others in ranks:
         if others:
             raise InputError(f"{type(optimizer).__name__} keeps {', '.join(sorted(others))} in "

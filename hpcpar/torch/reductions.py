@@ -14,15 +14,23 @@ from torch import Tensor
 
 from hpcpar.torch.model import ParallelModule
 
+#: Tensors of more entries are summed by MPI.
+_SHARED = 16
+
 
 class _Sum(torch.autograd.Function):
     """The sum of each entry over the ranks; equal parts count once."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, model: ParallelModule) -> Tensor:
-        own = values.detach().numpy().astype(np.float64)
+        engine, own = model.engine, values.detach().numpy().astype(np.float64)
+        own = own if engine.counts else np.zeros_like(own)
+        small = own.size <= _SHARED
+        parts = engine.share("a sum over ranks", own if small else own.shape).values()
+        if small:
+            return torch.from_numpy(np.stack([*parts])).sum(0).to(values.dtype)
         total = np.empty(own.shape)
-        model.group.Allreduce(np.ascontiguousarray(own if model.engine.counts else own * 0), total)
+        engine.group.Allreduce(np.ascontiguousarray(own), total)
         return torch.from_numpy(total).to(values.dtype)
 
     @staticmethod
@@ -36,9 +44,10 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, model: ParallelModule, output: int) -> Tensor:
         ctx.places = model.places(output)
-        box = (ctx.places, values.detach().numpy()) if model.engine.counts else None
+        engine = model.engine
+        box = (ctx.places, values.detach().numpy()) if engine.counts else None
         whole = np.zeros((model.plan.batch, *model.sample_shape(output)), values.numpy().dtype)
-        for part in model.group.allgather(box):
+        for part in engine.share("a gathered output", box).values():
             if part is not None:
                 whole[np.ix_(*part[0])] = part[1]
         return torch.from_numpy(whole)
@@ -97,8 +106,8 @@ def clip_grad_norm_(model: ParallelModule, max_norm: float, norm_type: float = 2
     is_max = norm_type == float("inf")
     powers = [float(g.abs().max() if is_max and g.numel() else
                     g.double().abs().pow(norm_type).sum()) for g in grads]
-    by_rank = model.engine.world.comm.allgather(max(powers, default=0.0) if is_max
-                                                else float(np.sum(powers)))
+    own = max(powers, default=0.0) if is_max else float(np.sum(powers))
+    by_rank = [*model.engine.share("the norm of the gradients", own).values()]
     norm = max(by_rank) if is_max else float(np.sum(by_rank)) ** (1 / norm_type)
     if norm > max_norm:
         for p, _, _ in model.parts:

@@ -20,10 +20,7 @@ attributes of group ``state``         the fields of `CheckpointState`, hpcpar_ch
 from __future__ import annotations
 
 import io
-import os
-import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -71,6 +68,8 @@ class CheckpointState:
     classes: Extent
     #: Empty if unknown.
     optimizer: str = ""
+    #: Identifies the training; runs that resume it keep it (`Training.identity`). Empty if unknown.
+    training: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,42 +99,15 @@ def image(params: Tensors, velocities: Tensors, state: CheckpointState) -> memor
     return out.getbuffer()
 
 
-def write(path: str, content: memoryview, keep: int = 1) -> None:
+def write(path: str, content: memoryview) -> None:
     """Writes a checkpoint atomically.
-
-    Parameters
-    ----------
-    keep : int
-        Number of checkpoints to keep. `path` is the newest; older ones are next to it, named
-        ``weights.step500.h5``.
 
     Raises
     ------
     InputError
         The file cannot be written.
     """
-    if keep > 1 and os.path.exists(path):
-        with _open(path) as f:
-            step = _state(f, path).step
-        with suppress(FileExistsError):
-            os.link(path, _older(path, step))
     write_bytes(path, content, "checkpoint")
-    steps = sorted(_steps(path)) if keep > 1 else []
-    for step in steps[: max(0, len(steps) - keep + 1)]:
-        os.unlink(_older(path, step))
-
-
-def _older(path: str, step: int | str) -> str:
-    """Path of an older checkpoint."""
-    stem, suffix = os.path.splitext(path)
-    return f"{stem}.step{step}{suffix}"
-
-
-def _steps(path: str) -> list[int]:
-    """Iterations of the older checkpoints next to `path`."""
-    pattern = re.compile(re.escape(os.path.basename(_older(path, "@"))).replace("@", r"(\d+)"))
-    matches = map(pattern.fullmatch, os.listdir(os.path.dirname(path) or "."))
-    return [int(match[1]) for match in matches if match]
 
 
 def _open(path: str) -> h5py.File:
@@ -157,6 +129,18 @@ def _state(f: h5py.File, path: str) -> CheckpointState:
     stored = attributes(f["state"], f"checkpoint {path}", _PARTIAL)
     known = {x.name: stored[x.name] for x in fields(CheckpointState) if x.name in stored}
     return convert(known, CheckpointState, f"the state in checkpoint {path}", _PARTIAL)
+
+
+def read_state(path: str) -> CheckpointState:
+    """The state in a checkpoint.
+
+    Raises
+    ------
+    InputError
+        The file is not a checkpoint, or its state is damaged.
+    """
+    with _open(path) as f:
+        return _state(f, path)
 
 
 def check(path: str, network: Network, states: Sequence[str]) -> CheckedCheckpoint:

@@ -52,11 +52,11 @@ class Recorder:
                                "node_ranks": node.ranks, "node_cores": node.cores}
         self._before = before
 
-    def collect(self) -> RunRecord | None:
-        """The record so far, on rank 0; None on the others."""
+    def collect(self, whole: bool = True) -> RunRecord | None:
+        """The record so far, on rank 0; None on the others. See `Stamps.arrays` for `whole`."""
         world, job = self._world, self._job
         job.count_messages()
-        measured, kept = job.measured, job.stamps.kept
+        measured, (kept, stamps) = job.measured, job.stamps.arrays(whole)
         threads = whole_number("OPENBLAS_NUM_THREADS") or 0
         ranks = world.gather(RankInfo(world.hostname, os.getpid(), threads, self._device,
                                       peak_memory_bytes()))
@@ -65,7 +65,7 @@ class Recorder:
         local: dict[str, Any] = {
             "iteration_s": seconds, "sent_bytes": measured.sent_bytes,
             "messages": measured.messages, "memory_bytes": job.executor.memory_bytes,
-            **job.stamps.arrays()}
+            **stamps}
         if measured.outside.values:
             local["outside_s"] = measured.outside.values
         arrays: dict[str, Any] = {name: world.gather_array(np.array(value))
@@ -80,7 +80,7 @@ class Recorder:
             arrays[name] = np.array(counts) if counts else None
         record = RunRecord(
             to_json(job.plan), steps_of(job.schedule), ranks, loss=np.array(measured.losses),
-            iterations_done=numbers, kept=np.searchsorted(numbers, kept.numbers),
+            iterations_done=numbers, kept=np.searchsorted(numbers, kept),
             epochs_done=np.array(measured.epochs.numbers, np.int64),
             train_accuracy=train, test_accuracy=test, test_loss=loss, clock=clock,
             warmup=min(5, len(numbers) // 5), done=job.step, **self._about, **arrays)
@@ -90,7 +90,7 @@ class Recorder:
         epoch = job.start // job.loader.batches_per_epoch
         return run_record.join(self._before, record, job.start, epoch, MAX_ITERATIONS)
 
-    def saved(self, path: str) -> Callable[[], None] | None:
+    def saved(self, path: str, whole: bool) -> Callable[[], None] | None:
         """Collects the record; returns the function that writes it, on rank 0."""
-        record = self.collect()
+        record = self.collect(whole)
         return None if record is None else partial(record_file.write, path, record)

@@ -29,7 +29,7 @@ from hpcpar.runtime.reservoir import MAX_ITERATIONS, Reservoir
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train import checkpoint, global_tensors
-from hpcpar.train.checkpoint import CheckedCheckpoint
+from hpcpar.train.checkpoint import CheckedCheckpoint, CheckpointState
 from hpcpar.train.job_options import JobOptions
 
 
@@ -157,6 +157,8 @@ class Job(MeasuredRun):
         super().__init__(world, Executor(network, plan, schedule if training else None,
                                          communicator, backend, options.seed, forward), schedule)
         self.detector = NonfiniteDetector(self.executor)
+        #: State in the checkpoint from which the run starts; None for a new or unknown one.
+        self.resumed: CheckpointState | None = None
         #: One line for each group of tensors that a partial checkpoint lacks.
         self.not_restored: list[str] = []
         self.last_s, self.last_loss = 0.0, math.nan
@@ -198,13 +200,14 @@ class Job(MeasuredRun):
                 missing |= damaged
         self.not_restored = list(missing.values())
         self.world.agree(lambda: self._load(missing))
+        self.resumed = checked.state
         return checked.state.step if checked.state is not None else 0
 
     def _require_match(self, checked: CheckedCheckpoint) -> None:
         """Checks seed and optimizer, and without --partial that the checkpoint is complete."""
         path, state = self.options.resume, checked.state
         if state is not None and self.executor.training is not None:
-            if state.seed != self.options.seed:
+            if state.step and state.seed != self.options.seed:  # weights alone have no seed
                 raise InputError(f"{path} was trained with seed {state.seed}; "
                                  f"resume it with --seed {state.seed}")
             if state.optimizer not in ("", self.plan.optimizer):

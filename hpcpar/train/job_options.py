@@ -21,6 +21,10 @@ class SaveInterval:
     steps: int = 0
     seconds: float = 0.0
 
+    def may_end(self, step: int, epoch_done: bool) -> bool:
+        """Whether an interval ends after iteration `step`; if it is a time, it may."""
+        return bool(self.seconds) or (step % self.steps == 0 if self.steps else epoch_done)
+
 
 def save_interval(value: str | SaveInterval) -> SaveInterval:
     """Parses ``500steps``, ``10min``, ..."""
@@ -36,9 +40,9 @@ def save_interval(value: str | SaveInterval) -> SaveInterval:
 class LengthOptions(OptionGroup, section="training"):
     """Length of the training, including the part before a resume."""
 
-    epochs: int = option(1, positive, "length of the training in epochs", "N")
+    epochs: int = option(1, positive, "length of the training in epochs", "N", first=True)
     steps: int = option(
-        0, natural, "length of the training in iterations (default: --epochs)", "N")
+        0, natural, "length of the training in iterations (default: --epochs)", "N", first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,7 @@ class SavingOptions(OptionGroup, section="job"):
     """When a training run saves its state, and when it stops."""
 
     checkpoint: str = option("", CHECKPOINT, "write weights and optimizer state here (HDF5)",
-                             "FILE.h5")
+                             "FILE.h5", first=True)
     every: SaveInterval = option(
         SaveInterval(), save_interval, "interval: 500steps, 10min, 90s, 2h (default: every epoch)",
         "N steps|N min", names=("--checkpoint-every",), needs="checkpoint")
@@ -55,7 +59,7 @@ class SavingOptions(OptionGroup, section="job"):
         needs="checkpoint")
     time_limit: float | None = option(
         None, duration_s, "save and stop before this time is over: 90s, 30min, 2h (default: the "
-        "Slurm job's limit)", "N min")
+        "Slurm job's limit)", "N min", first=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,5 +72,6 @@ class JobOptions(SavingOptions, SGD, LengthOptions, GpuOptions, AugmentOptions, 
                        section="training")
     resume: str = option(
         "", path, "resume from this checkpoint of any plan, and continue the record of --out",
-        "CHECKPOINT")
+        "CHECKPOINT", first=True)
     partial: bool = flag("resume from the intact part of a damaged checkpoint", needs="resume")
+    overwrite: bool = flag("replace a checkpoint or record of another training run", first=True)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from time import perf_counter
 
 from hpcpar.comm import trace
 from hpcpar.comm.world import World
+from hpcpar.data.augment import AugmentOptions
 from hpcpar.data.prefetch import Batch, prefetch
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
+from hpcpar.runtime.optimizer import SGD
 from hpcpar.signals import StopRequest
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
+from hpcpar.train.checkpoint_files import CheckpointFiles
 from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.job import EpochEnd, Job
 from hpcpar.train.job_options import JobOptions
-from hpcpar.train.saving import Collect, Saver
+from hpcpar.train.saving import CollectRecord, Saver
 
 
 @dataclass
@@ -65,9 +70,15 @@ class Training(Job):
         self.step = self.start
         self.pixel_classes = network.classes * network.labels_pixels
         self.measured.samples = self.loader.samples
+        #: Identifies this training, also in runs that resume it.
+        self.identity = self.resumed.training if self.resumed else ""
+        self.identity = self.identity or self._identity()
+        self.files = world.agree(self._files)
+        #: Why the evaluation at the end stopped early; empty unless it did.
+        self.unevaluated = ""
 
     def run(self, report: Callable[[Progress], None], stop: StopRequest | None = None,
-            record: Collect | None = None) -> str:
+            record: CollectRecord | None = None) -> str:
         """Trains to the end, or until any rank receives a request to `stop`.
 
         Calls `report` after every iteration. `record` collects the record so far (see `Saver`).
@@ -96,12 +107,13 @@ class Training(Job):
                     self._end_epoch(now, sums.means()[1], saver)
                     sums = self.sums()
                 report(now)
-                if stops:
+                if stops or self.step == self.steps:
                     break
                 saver.save_if_due(self.step, done)
                 if self.step == self.start + 1:
                     saver.record()  # a run that is killed later leaves at least this one
         saver.finish(self.step)
+        self.unevaluated = saver.reason if self.test is not None and self.step == self.steps else ""
         return saver.reason if self.step < self.steps else ""
 
     def _iterate(self, batch: Batch[Array]) -> tuple[float, float]:
@@ -151,18 +163,45 @@ class Training(Job):
 
     def _collect(self) -> Callable[[], None] | None:
         """Collects a checkpoint on rank 0; returns the function that writes it there."""
-        epoch, batch = divmod(self.step, self.loader.batches_per_epoch)
-        state = CheckpointState(self.step, epoch, batch, self.options.seed, self.network.name,
-                                tuple(self.network.image_shape), self.network.classes,
-                                self.plan.optimizer)
+        state = self._state()
         weights = global_tensors.weights(self.executor, self.world)
         velocities = global_tensors.state(self.executor, self.world)
         if self.world.rank:
             for _ in (*weights, *velocities):
                 pass
             return None
-        content, options = checkpoint.image(weights, velocities, state), self.options
-        return lambda: checkpoint.write(options.checkpoint, content, options.keep)
+        content, files = checkpoint.image(weights, velocities, state), self.files
+        assert files is not None
+        return lambda: files.write(content, state.step)
+
+    def _state(self) -> CheckpointState:
+        """Progress and setup, for a checkpoint."""
+        epoch, batch = divmod(self.step, self.loader.batches_per_epoch)
+        return CheckpointState(self.step, epoch, batch, self.options.seed, self.network.name,
+                               tuple(self.network.image_shape), self.network.classes,
+                               self.plan.optimizer, self.identity)
+
+    def _identity(self) -> str:
+        """A digest of everything that decides what a new training computes, except its length and
+        how it is split.
+        """
+        plan, data = self.plan, self.options.data
+        facts = [plan.network.title, plan.network.shape, plan.network.classes, plan.batch,
+                 plan.precision, plan.optimizer, plan.batch_norm, self.options.seed,
+                 os.path.basename(data), os.path.getsize(data),
+                 *(getattr(self.options, f.name) for kind in (SGD, AugmentOptions)
+                   for f in fields(kind))]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+    def _files(self) -> CheckpointFiles | None:
+        """The files of checkpoints, which rank 0 writes."""
+        options, per_epoch = self.options, self.loader.batches_per_epoch
+        if self.world.rank or not options.checkpoint:
+            return None
+        files = CheckpointFiles(options.checkpoint, options.keep, options.resume, self._state(),
+                                options.overwrite)
+        files.require_free(lambda n: options.every.may_end(n, n % per_epoch == 0), self.steps)
+        return files
 
     def close(self) -> None:
         """Close the data files."""

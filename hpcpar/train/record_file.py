@@ -48,7 +48,7 @@ others start at the resume. Version 2:
                                                        counted
 attributes                                             hpcpar_record, started (ISO), command,
                                                        warmup, samples, node_ranks, node_cores,
-                                                       done, missing (iterations)
+                                                       done, missing (iterations), training
 ==========================  =========================  ============================================
 """
 
@@ -73,6 +73,7 @@ from hpcpar.files import write_bytes
 from hpcpar.hdf5 import array, attributes, check, open_hdf5
 from hpcpar.runtime.reservoir import max_kept
 from hpcpar.schema import Count, Extent, convert, decode_json
+from hpcpar.train import run_record
 from hpcpar.train.run_record import ARRAYS, OPTIONAL, RankInfo, RunRecord, StepInfo, faults
 
 #: Version of the schema, and the versions that `read` accepts.
@@ -114,6 +115,7 @@ class _Attributes(msgspec.Struct):
     node_cores: Count
     done: Count = 0
     missing: Count = 0
+    training: str = ""
 
 
 class _PlanFacts(msgspec.Struct):
@@ -133,25 +135,33 @@ class _Documents(msgspec.Struct):
     versions: dict[str, str]
 
 
-def continued(path: str, plan: Mapping[str, object], steps: list[StepInfo]) -> RunRecord | None:
-    """The record at `path` if a training under this plan can continue it; otherwise None, and the
-    file moves to a numbered name.
+def continued(path: str, plan: Mapping[str, object], steps: list[StepInfo], training: str,
+              step: int, epoch: int) -> RunRecord | None:
+    """The record at `path` if a resumed training can continue it; otherwise None, and the file
+    moves to a numbered name. From a record of the same training under another plan, iterations that
+    the resumed run does again are removed.
 
     Parameters
     ----------
     plan : mapping
         Content of the plan file.
+    training : str
+        Identifies the training in its checkpoint; empty if unknown.
+    step, epoch : int
+        First iteration and epoch of the resumed run.
     """
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         return None
     with suppress(InputError):
         record = read(path)
-        same = record.plan == json.loads(json.dumps(plan)) and record.steps == steps
-        if same and record.iterations_done is not None and record.epochs_done is not None:
+        is_ours = record.training == training and record.epochs_done is not None
+        if is_ours and record.plan == json.loads(json.dumps(plan)) and record.steps == steps:
             return record
+        if is_ours and training and record.first < step < record.done:
+            write(path, run_record.cut(record, step, epoch))
     stem, suffix = os.path.splitext(path)
     free = next(name for n in itertools.count(1)
-                if not os.path.exists(name := f"{stem}.{n}{suffix}"))
+                if not os.path.lexists(name := f"{stem}.{n}{suffix}"))
     os.rename(path, free)
     return None
 

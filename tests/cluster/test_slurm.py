@@ -13,6 +13,7 @@ import pytest
 
 from hpcpar.signals import STATUS
 from tests.jobs.test_interrupted import has_begun, ranks
+from tests.limits import LIMIT_S, wait_until
 
 
 @pytest.mark.parametrize(("mpi", "status", "told"), [
@@ -25,7 +26,7 @@ def test_doctor_sees_the_launcher(slurm: dict[str, str], mpi: str, status: str, 
     """
     command = ["srun", f"--mpi={mpi}", "--nodes=2", "--ntasks=2", sys.executable, "-m", "hpcpar",
                "doctor", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=slurm)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=slurm)
     # srun's own status is the highest of its ranks'
     assert done.returncode == (0 if status == "ok" else 2), done.stderr
     (launcher,) = [f for f in json.loads(done.stdout)["findings"] if f["subject"] == "launcher"]
@@ -47,14 +48,11 @@ def test_a_signal_while_ranks_start_ends_the_job_cleanly(name: str, slurm: dict[
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                           env=slurm) as job:
         try:
-            deadline = time.monotonic() + 60
-            while len([*filter(has_begun, ranks(tmp_path))]) < 2:
-                assert job.poll() is None and time.monotonic() < deadline
-                time.sleep(0.005)
+            wait_until(lambda: len([*filter(has_begun, ranks(tmp_path))]) >= 2, job)
             time.sleep(random.Random(name).uniform(0, 0.3))
             subprocess.run(["scancel", f"--signal={name[3:]}", f"--name={tmp_path.name}"],
                            check=True, env=slurm)
-            _, err = job.communicate(timeout=60)
+            _, err = job.communicate(timeout=LIMIT_S)
         finally:
             job.kill()
     assert job.returncode == STATUS, err

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpcpar.sweep.schedulers import SCHEDULERS
+from tests.limits import LIMIT_S, wait_until
 
 Sweep = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -66,7 +66,7 @@ def sweep(system: System, data: Path, tmp_path: Path) -> Sweep:
 
     def run(*more: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words(system, tmp_path / "out", data, *more, **options), cwd=tmp_path,
-                              capture_output=True, text=True, timeout=100, env=system.env)
+                              capture_output=True, text=True, timeout=LIMIT_S, env=system.env)
 
     return run
 
@@ -107,7 +107,7 @@ def test_goes_on_after_an_interrupt(system: System, sweep: Sweep, data: Path,
     job = line.split()[-1]
     first.send_signal(signal.SIGINT)
     said = first.stderr.read()
-    assert first.wait(20) == 130
+    assert first.wait(LIMIT_S) == 130
     assert f"jobs {job} keep running" in said and f"{SCHEDULERS[system.name].cancel} {job}" in said
     again = sweep("--one-allocation", "--json")
     assert again.returncode == 0 and "submitted" not in again.stderr, again.stderr
@@ -130,12 +130,14 @@ def test_failed_cases_run_again_on_request(sweep: Sweep) -> None:
                                        for p in points(mended).values()} == {"done"}, mended.stderr
 
 
-def test_a_job_that_is_canceled_is_a_failure(system: System, sweep: Sweep) -> None:
+def test_a_job_that_is_canceled_is_a_failure(system: System, sweep: Sweep,
+                                             tmp_path: Path) -> None:
     begun = sweep("--no-wait", "--json", ranks="2", steps=100_000)
     assert begun.returncode == 0, begun.stderr
     assert {p["state"] for p in points(begun).values()} == {"submitted"}
     (job,) = re.findall(r"submitted job (\S+)", begun.stderr)
-    time.sleep(2)
+    log = tmp_path / "out/cases/data-p2-b64/log"
+    wait_until(lambda: log.exists() and "lenet5 on 2 ranks" in log.read_text())
     cancel = SCHEDULERS[system.name].cancel.split()
     subprocess.run([*cancel, job], check=True, env=system.env)
     done = sweep("--json", ranks="2", steps=100_000)

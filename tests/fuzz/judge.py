@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 
 from hpcpar import hdf5
 from hpcpar.cli.main import main
-from tests.limits import SOON_S
+from tests import limits
 
-#: No command may take longer.
-LIMIT_S = round(3 * SOON_S)
+#: A command that takes longer (s) is stuck.
+LIMIT_S = round(limits.LIMIT_S / 3)
 #: Within that, a damaged HDF5 file has to be found.
 CHECK_S = 5
 #: Memory that a case may allocate beyond what the process has.

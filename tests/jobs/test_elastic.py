@@ -7,8 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
@@ -18,7 +18,7 @@ from hpcpar.signals import STATUS
 from hpcpar.train import record_file
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.jobs.test_interrupted import WORDS, parent, ranks
-from tests.limits import LIMIT_S
+from tests.limits import LIMIT_S, wait_until
 
 Make = Callable[..., Path]
 #: A small rate: a larger one amplifies rounding, which differs from plan to plan.
@@ -45,10 +45,7 @@ class Elastic:
         return self.log.count("continuing with")
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while not condition():
-            assert self.job.poll() is None and time.monotonic() < deadline, self.log
-            time.sleep(0.02)
+        wait_until(condition, self.job)
 
     def wait_for_a_checkpoint(self) -> None:
         path = self.folder / "c.h5"
@@ -60,11 +57,12 @@ class Elastic:
         before = self.losses
         while self.losses == before:
             self.wait_for_a_checkpoint()
-            alive = {parent(pid): pid for pid in ranks(self.folder)}
-            victims = [pid for watcher, pid in alive.items() if watcher in alive.values()]
-            for pid in victims[:1]:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(1)
+            jobs, alive = len(self.ranks), {parent(pid): pid for pid in ranks(self.folder)}
+            for pid in [pid for watcher, pid in alive.items() if watcher in alive.values()][:1]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                # another job begins in any case
+                self.wait_for(lambda jobs=jobs: len(self.ranks) > jobs)
 
 
 def test_killed_ranks_change_the_plan_but_not_the_training(hpcpar: Run, plan: Make, digits: Path,
@@ -117,8 +115,6 @@ def test_ranks_end_when_their_supervisor_is_gone(plan: Make, digits: Path, tmp_p
                 job.send_signal(number)
             assert job.wait(LIMIT_S) == status, run.log
         command += ["--resume", str(tmp_path / "c.h5")] * (jobs == 1)
-    deadline = time.monotonic() + LIMIT_S
-    while ranks(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: not ranks(tmp_path))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.h5", "log"]
     assert run.log.count("stopped by SIGUSR1") == 2 and "written by another job" not in run.log

@@ -33,14 +33,14 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize(("ranks", "synchronisation"), [(1, "allreduce"), (2, "sharded")])
-def test_a_resumed_training_equals_an_uninterrupted_one(ranks: int, synchronisation: str,
+@pytest.mark.parametrize(("ranks", "synchronization"), [(1, "allreduce"), (2, "sharded")])
+def test_a_resumed_training_equals_an_uninterrupted_one(ranks: int, synchronization: str,
                                                         mpiexec: str, digits: Path,
                                                         tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     with outside.registered():
         plan("lenet5", ranks, 16, input="1x8x8", strategy="data", optimizer="nesterov",
-             synchronisation=synchronisation).save(str(path))
+             synchronization=synchronization).save(str(path))
     words = ("run", "--plan", path, "--data", digits, "--json")
     whole, part = tmp_path / "whole.h5", tmp_path / "part.h5"
     done = job(mpiexec, ranks, *words, "--steps", 6, "--checkpoint", whole)

@@ -111,7 +111,7 @@ def test_a_loss_over_pixels_is_verified(hpcpar: Run, plan: Make) -> None:
 
 
 def test_dice_is_trained_reported_and_resumed(hpcpar: Run, plan: Make, tmp_path: Path) -> None:
-    """A training in two parts, on a cut image, leaves the same table and record as one run."""
+    """A training run in two parts, on a cut image, leaves the same table and record as one run."""
     data, table, out = (tmp_path / name for name in ("data.h5", "run.csv", "run.h5"))
     made = hpcpar(1, "data", "synthetic", data, "--input", "1x17x16", "--classes", 3, "--pixels",
                   "--samples", 16, "--test-samples", 5)

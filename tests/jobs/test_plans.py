@@ -24,7 +24,7 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline": ("pipeline:2x2", {"microbatches": 2}),
     "df": ("df:2x2", {}),
     "channel": ("channel", {}),
-    "sharded": ("data", {"synchronisation": "sharded"}),
+    "sharded": ("data", {"synchronization": "sharded"}),
     "spatial": ("spatial", {}),
 }
 
@@ -129,7 +129,7 @@ def test_several_passes_of_fully_connected_layers_train(hpcpar: Run, plan: Make,
 
 def test_forward_only_runs_from_a_checkpoint(hpcpar: Run, make: Make, digits: Path,
                                              tmp_path: Path) -> None:
-    """Inference in a pipeline, recorded and compared; what belongs to a training is refused."""
+    """Inference in a pipeline, recorded and compared; what belongs to a training run is refused."""
     record = tmp_path / "run.h5"
     words = ("--plan", make("pipeline"), "--data", digits, "--forward-only")
     done = hpcpar(4, "run", *words, "--out", record, "--json")

@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.jobs.conftest import ROOT, Run, clean_environment
-from tests.limits import LIMIT_S
+from tests.limits import LIMIT_S, wait_until
 
 
 def words(digits: Path, out: Path, ranks: str, *more: str) -> list[str]:
@@ -77,10 +76,7 @@ def test_an_interrupt_ends_the_ranks_and_can_be_resumed(
         stderr=subprocess.PIPE, text=True, env=clean_environment(),
     )
     log = tmp_path / "cases" / "data-p2-b16" / "log"
-    for _ in range(300):
-        if log.exists() and "lenet5 on 2 ranks" in log.read_text():
-            break
-        time.sleep(0.1)
+    wait_until(lambda: log.exists() and "lenet5 on 2 ranks" in log.read_text(), begun)
     begun.send_signal(sign)
     _, said = begun.communicate(timeout=LIMIT_S)
     assert begun.returncode == 130 and said.splitlines()[-1] == "hpcpar: interrupted"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,25 @@ import numpy as np
 import pytest
 
 from tests.jobs.conftest import Run, clean_environment, summary
-from tests.limits import LIMIT_S
+from tests.limits import LIMIT_S, wait_until
 
 Make = Callable[..., Path]
 #: Every kind of strategy on 4 ranks.
 STRATEGIES = ["data", "filter", "spatial", "owt", "grid:2x2", "grid-fc:2x2", "domain:2x2",
               "domain:4x1", "ds:2x2", "df:2x2"]
+#: A job that waits for ever after its 150th step, in its second epoch.
+WAITS = """
+import itertools, signal, sys
+import hpcpar.runtime.executor as executor
+from hpcpar.cli.main import main
+honest, steps = executor.Executor.iterate, itertools.count()
+def iterate(self, *args):
+    while next(steps) >= 150:
+        signal.pause()
+    return honest(self, *args)
+executor.Executor.iterate = iterate
+sys.exit(main(sys.argv[1:]))
+"""
 TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--schedule", "owt", "--seed", 5)
 
 
@@ -78,22 +90,17 @@ def test_checkpoint_resumes_under_another_plan(hpcpar: Run, plan: Make, digits: 
 
 def test_killed_training_continues_the_curve(mpiexec: str, hpcpar: Run, plan: Make, digits: Path,
                                              tmp_path: Path) -> None:
-    """A training that is killed goes on from its checkpoint, under another plan on more ranks, as
-    if nothing had happened.
+    """A training run that is killed goes on from its checkpoint, under another plan on more ranks,
+    as if nothing had happened.
     """
     save = tmp_path / "c.h5"
     words = ("--data", digits, "--rate", 0.04, "--epochs", 8, "--schedule", "owt", "--json")
     whole = summary(hpcpar(2, "run", "--plan", plan(2, "data", precision="fp64"), *words))["losses"]
     arguments = ["run", "--plan", plan(2, "data", precision="fp64"), *words, "--checkpoint", save]
-    command = [mpiexec, "-n", "2", sys.executable, "-m", "hpcpar", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    command = [mpiexec, "-n", "2", sys.executable, "-c", WAITS, *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                           env=clean_environment()) as job:
-        assert job.stderr is not None
-        for line in job.stderr:
-            if line.startswith("epoch 1/8"):
-                break
-        while not save.exists() and job.poll() is None:  # it is written while the training goes on
-            time.sleep(0.01)
+        wait_until(save.exists, job)
         job.kill()
     kept = shutil.copy(save, tmp_path / "kept.h5")  # ranks may outlive their launcher for a moment
     with h5py.File(kept) as f:

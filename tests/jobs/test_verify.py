@@ -20,7 +20,7 @@ NETWORK = "tests.jobs.networks:residual"
 
 #: A job in which rank 1 does something to its executor before an iteration.
 SCRIPT = """
-import sys, time
+import signal, sys
 import hpcpar.runtime.executor as executor
 from hpcpar.cli.main import main
 honest = executor.Executor.iterate
@@ -44,7 +44,7 @@ def job(mpiexec: str, what: str, ranks: int, *words: object,
 @pytest.mark.parametrize(
     ("ranks", "strategy", "options"),
     [(4, "pipeline:2x2", {"microbatches": 2}),
-     (3, "spatial", {"batch_norm": "local", "synchronisation": "server"}),
+     (3, "spatial", {"batch_norm": "local", "synchronization": "server"}),
      (2, "channel", {"optimizer": "adam"})],
 )
 def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[str, object],
@@ -60,7 +60,7 @@ def test_plans_train_as_one_rank_does(ranks: int, strategy: str, options: dict[s
     # also of layers whose output another overwrites in place
     assert all(layers[name][q] is not None for name in ("fc1", "b.bn2")
                for q in ("output", "gradient"))
-    assert (layers["fc2"]["weight_gradient"] is None) == ("synchronisation" in options)
+    assert (layers["fc2"]["weight_gradient"] is None) == ("synchronization" in options)
     assert ("by design" in done.stderr) == ("batch_norm" in options)
 
 
@@ -81,7 +81,7 @@ def test_a_rank_with_other_weights_is_found(mpiexec: str, plan: Make) -> None:
 
 def test_a_stuck_rank_ends_the_job(mpiexec: str, plan: Make, digits: Path) -> None:
     words = ("run", "--plan", plan(3, "filter"), "--data", digits, "--steps", 2)
-    done = job(mpiexec, "time.sleep(60)", 3, *words, HPCPAR_STALL_S="1")
+    done = job(mpiexec, "signal.pause()", 3, *words, HPCPAR_STALL_S="1")
     assert done.returncode != 0
     assert ("nothing has arrived for 1 s from rank" in done.stderr
             and "layer '" in done.stderr

@@ -357,7 +357,7 @@ def check(name: str, plan: Plan, collectives: str, communicator: Communicator, w
     if faults:
         split = ", ".join(f"{n} {config}{'' if config.ranks == plan.ranks else f'@{config.first}'}"
                           for n, config in plan.configs.items())
-        names = ("overlap", "synchronisation", "batch_norm", "optimizer", "microbatches",
+        names = ("overlap", "synchronization", "batch_norm", "optimizer", "microbatches",
                  "fc_passes",
                  "order", "bucket_bytes", "recompute")
         options = {k: getattr(plan, k) for k in names}

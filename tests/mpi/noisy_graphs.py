@@ -17,7 +17,7 @@ STEPS, MOST = 5, 3e-12
 
 
 def trained(seed: int, optimizer: str, rounding: float) -> dict[str, np.ndarray]:
-    """Results of a short training on data with relative errors of the size of `rounding`."""
+    """Results of a short training run on data with relative errors of the size of `rounding`."""
     network, batch = random_graph(seed)
     rng = np.random.default_rng(seed)
     images, targets = (a.reshape(STEPS, batch, *a.shape[1:])

@@ -70,7 +70,7 @@ def random_plan(network: Network, batch: int, ranks: int, rng: np.random.Generat
     ways = [Synchronization.ALLREDUCE] if cut else list(Synchronization)
     plan = Plan(spec, ranks, batch, "random", configs, precision="fp64",
                 overlap=str(rng.choice(list(Overlap))),
-                collectives=str(rng.choice(ALGORITHMS)), synchronisation=str(rng.choice(ways)),
+                collectives=str(rng.choice(ALGORITHMS)), synchronization=str(rng.choice(ways)),
                 optimizer=str(rng.choice(OPTIMIZERS_DRAWN)),
                 bucket_bytes=int(rng.choice([0, 400, 1 << 20])), recompute=again(configs))
     local = replace(plan, batch_norm="local")
@@ -135,7 +135,7 @@ def describe(plan: Plan) -> str:
     lines = [
         f"{plan.ranks} ranks, batch {plan.batch}, overlap {plan.overlap}, collectives "
         f"{plan.collectives}, "
-             f"{plan.synchronisation}, {plan.batch_norm} statistics, {plan.microbatches} "
+             f"{plan.synchronization}, {plan.batch_norm} statistics, {plan.microbatches} "
              f"micro-batches ({plan.order}), "
              f"{plan.fc_passes} fc_passes ({plan.switch}), {plan.optimizer}, {plan.recompute} "
              f"segments computed again"]

@@ -33,27 +33,23 @@ def test_planted_clock_offsets_are_found(ranks: World) -> None:
     truth = AHEAD_S * number + DRIFT * number * base
     # rank 0's own clock lies in the middle of the round trip at best: its half bounds the error
     assert (np.abs(found[:, 1] - truth) <= found[:, 2] / 2 + 1e-6).all(), (found, truth)
-    assert found[0, 1] == found[0, 2] == 0 and (found[1:, 2] > 0).all() and found[:, 2].max() < 0.05
+    assert found[0, 1] == found[0, 2] == 0 and (found[1:, 2] > 0).all()
 
 
-def test_events_are_ordered_across_ranks(ranks: World) -> None:
-    """Ranks note the time one after the other, on clocks that are seconds apart: on one clock the
-    times are in that order.
-    """
+def test_events_of_all_ranks_get_the_times_of_one_clock(ranks: World) -> None:
+    """Ranks note the time on clocks that are seconds apart: on one clock the times are right."""
     tell = planted(ranks.rank)
     first = clock.read(ranks, tell)
-    noted = 0.0
-    for rank in range(ranks.size):
-        ranks.barrier()
-        if rank == ranks.rank:
-            noted = tell()
-            time.sleep(0.002)
     ranks.barrier()
+    noted = tell()
     last, times = clock.read(ranks, tell), ranks.gather(noted)
     if first is None or last is None or times is None:
         return
     common = clock.common(np.array(times)[:, None], np.stack([first, last], axis=1))[:, 0]
-    assert (np.diff(common) > 0).all(), common
+    number = np.arange(ranks.size)
+    truth = (np.array(times) - AHEAD_S * number) / (1 + DRIFT * number)
+    bound = np.maximum(first[:, 2], last[:, 2]) / 2 + 1e-6
+    assert (np.abs(common - truth) <= bound).all(), (common, truth, bound)
 
 
 def test_other_messages_are_left_alone(ranks: World) -> None:

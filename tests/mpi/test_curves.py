@@ -49,7 +49,7 @@ def plans() -> dict[str, Plan]:
             for name in ("grid", "grid-fc", "domain", "ds")}
     if BATCH % (P * P) == 0:  # its fc_passes give another curve
         out["owt-c"] = made("owt-c")
-    out["sharded"] = made("data", synchronisation="sharded")
+    out["sharded"] = made("data", synchronization="sharded")
     out["gpipe"] = made(f"pipeline:{P}x1", microbatches=5)
     out["1f1b"] = made(f"pipeline:{P}x1", microbatches=8, order="1f1b", overlap="none")
     out |= {f"1f1b, {a}x{b}": made(f"pipeline:{a}x{b}", microbatches=4, order="1f1b")
@@ -122,6 +122,6 @@ def test_loss_curves_equal_one_rank(name: str, communicator: Communicator) -> No
               for i in range(STEPS)]
     off = max(allgather(world(), float(np.abs(np.array(losses) - expected).max())))
     assert off <= TOLERANCE, f"{name}: off by {off:.1e} within {STEPS} steps"
-    # FC passes update some weights several times an iteration, and learn more slowly here
+    # FC passes update some weights several times per iteration, and learn more slowly here
     assert STEPS < 50 or plan.fc_passes > 1 or np.mean(expected[-5:]) < 0.5 * expected[
         0], f"nothing is learned: {expected}"

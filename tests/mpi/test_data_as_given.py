@@ -191,7 +191,7 @@ class Scans(Dataset[dict[str, Tensor]]):
 @pytest.mark.parametrize("strategy", ["data", "spatial", "filter"])
 def test_any_dataset_is_read_by_box(strategy: str, kind: str, ranks: World,
                                     made: tuple[str, np.ndarray, np.ndarray]) -> None:
-    """Each sample once an epoch, its box by rank; the same training as PyTorch's."""
+    """Each sample once per epoch, its box by rank; the same training as PyTorch's."""
     _, images, masks = made
     images, module = abs(images).astype(kind), net()
     model = parallelize(module, SHAPE, BATCH, strategy)

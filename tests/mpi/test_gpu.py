@@ -77,7 +77,7 @@ def test_a_loss_over_pixels_trains_on_gpus(gpu_communicator: Communicator) -> No
 def test_updates_by_array_operations(optimizer: str, gpu_communicator: Communicator) -> None:
     with outside.registered():
         plan = replace(plan_of("lenet5", "data", "full"), optimizer=optimizer,
-                       synchronisation="sharded")
+                       synchronization="sharded")
         check("lenet5", plan, "ring", gpu_communicator, f"{optimizer} on a GPU", steps=2)
 
 

@@ -22,14 +22,14 @@ def known() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("synchronisation", ["allreduce", "sharded", "server"])
+@pytest.mark.parametrize("synchronization", ["allreduce", "sharded", "server"])
 @pytest.mark.parametrize("name", ["lenet5", "resnet"])
-def test_outside_strategies_and_optimizers_train_as_one_rank(name: str, synchronisation: str,
+def test_outside_strategies_and_optimizers_train_as_one_rank(name: str, synchronization: str,
                                                              communicator: Communicator) -> None:
     given = facts(name)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
     for number, grid in enumerate(grid_sizes(P)[:3]):
         strategy = "halves:" + "x".join(map(str, grid)) + "/outer" * (number % 2)
         plan = make_plan(spec, strategy, P, given.batch, network=given.network, precision="fp64",
-                         optimizer="nesterov", synchronisation=synchronisation)
-        check(name, plan, "ring", communicator, f"{strategy}, nesterov, {synchronisation}", 3)
+                         optimizer="nesterov", synchronization=synchronization)
+        check(name, plan, "ring", communicator, f"{strategy}, nesterov, {synchronization}", 3)

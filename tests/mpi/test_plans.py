@@ -184,9 +184,9 @@ def test_adam_trains_as_one_rank(name: str, optimizer: str, communicator: Commun
     """
     given = facts(name)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
-    for synchronisation in ("allreduce", "sharded", "server")[: 1 if P > 4 else None]:
+    for synchronization in ("allreduce", "sharded", "server")[: 1 if P > 4 else None]:
         plan = Plan(spec, P, given.batch, "data", configurations(given.network, "data", P),
                     precision="fp64", optimizer=optimizer,
-                    synchronisation=synchronisation)
+                    synchronization=synchronization)
         check(name, replace(plan, microbatches=2 if name == "lenet5" else 1), "ring", communicator,
-              f"{optimizer}, {synchronisation}", 3)
+              f"{optimizer}, {synchronization}", 3)

@@ -272,8 +272,8 @@ def test_misuse_is_refused_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
     for other in Product(), Doubled():
         with pytest.raises(InputError, match="stores its weights in another form"):
             parallel(other)
-    with pytest.raises(InputError, match="synchronisation sharded"):
-        parallel(plain(), "data", synchronisation="sharded")
+    with pytest.raises(InputError, match="synchronization sharded"):
+        parallel(plain(), "data", synchronization="sharded")
     with pytest.raises(InputError, match=f"the plan is for batches of {BATCH}, not {BATCH + 1}"):
         parallelize(plain().double(), (2, 12, 12), BATCH + 1, model.plan)
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 pytest.importorskip("matplotlib", reason="pictures come with the extra 'plot'")
 
-from docs.drawings.__main__ import PICTURES, draw
+from matplotlib import rc_context
+from matplotlib.path import Path as Outline
+from matplotlib.text import Text
+
+from docs.drawings.__main__ import PICTURES
 from docs.drawings.diagrams import ROOMS
-from docs.drawings.style import FOLDER
+from docs.drawings.style import FOLDER, STYLE, Canvas, canvas, save
 from tests.unit import test_rooms
 
 PAGES = sorted((FOLDER.parent / "explanation").glob("*.md"))
@@ -43,9 +49,54 @@ def seen(path: Path) -> tuple[list[str], list[float]]:
     return words, numbers
 
 
-def test_drawings_are_current(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Canvas]:
+    """All pictures."""
+    with rc_context(STYLE):
+        return {name: picture() for name, picture in PICTURES.items()}
+
+
+def lines(figure: Any) -> Iterator[Outline]:
+    """Lines, arrows, and outlines that are not filled, in pixels of the figure."""
+    for axes in figure.axes:
+        arrows = [arrow for text in axes.texts if (arrow := getattr(text, "arrow_patch", None))]
+        hollow = [patch for patch in axes.patches if patch.get_facecolor()[3] == 0.0]
+        for shape in (*axes.lines, *arrows, *hollow):
+            outline = shape.get_transform().transform_path(shape.get_path())
+            yield from map(Outline, outline.to_polygons(closed_only=False))
+
+
+def crossed(page: Canvas) -> list[str]:
+    """The labels that a line crosses."""
+    page.figure.canvas.draw()
+    words = [text for text in page.figure.findobj(Text) if text.get_text() and text.get_visible()]
+    boxes = [(text.get_text(), text.get_window_extent().padded(-1.0)) for text in words]
+    return [word for outline in lines(page.figure) for word, box in boxes
+            if outline.intersects_bbox(box, filled=False)]
+
+
+def test_no_line_crosses_a_label(drawn: dict[str, Canvas]) -> None:
+    with rc_context(STYLE):
+        assert {name: found for name, page in drawn.items() if (found := crossed(page))} == {}
+
+
+def test_crossed_labels_are_found() -> None:
+    """A line, an arrow and a dashed box each cross one of four labels."""
+    with rc_context(STYLE):
+        page = canvas(100)
+        for i, word in enumerate(("line", "arrow", "box", "free")):
+            page.text(50, 20 + 20 * i, word)
+        page.line((50, 10), (50, 30))
+        page.arrow((10, 40), (90, 40))
+        page.box(45, 50, 300, 30, filled=False, dashed=True)
+        assert sorted(crossed(page)) == ["arrow", "box", "line"]
+
+
+def test_drawings_are_current(drawn: dict[str, Canvas], tmp_path: Path) -> None:
     """``python -m docs.drawings`` draws them."""
-    draw(folder=tmp_path)
+    with rc_context(STYLE):
+        for name, page in drawn.items():
+            save(page, name, tmp_path)
     names = {path.name for path in tmp_path.glob("*.svg")}
     assert {path.name for path in FOLDER.glob("*.svg")} == names
     for name in sorted(names):

@@ -140,7 +140,7 @@ def test_the_framework_decides_the_exchange_of_gradients() -> None:
     assert (horovod.options["bucket_bytes"], horovod.cycle_s) == (64 * 2**20, 5e-3)
     synchronized = exchange_of(one(network="efficientnet_v2_s", sync="horovod"))
     assert (synchronized.options["batch_norm"], synchronized.cycle_s) == ("sync", 1e-3)
-    assert exchange_of(one(sync="parameter server")).options["synchronisation"] == "server"
+    assert exchange_of(one(sync="parameter server")).options["synchronization"] == "server"
     first = exchange_of(one(sync="replicated, nccl"))
     assert first.options["overlap"] is Overlap.NONE
     assert [level.name for level in first.on(files.load("dgx1-p100")).levels] == [

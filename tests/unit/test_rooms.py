@@ -16,9 +16,9 @@ from tests.limits import LIMIT_S
 ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
 ROOMS = ("errors", "variables", "forms", "launchers", "signals", "child", "files", "schema",
-         "checks", "option_fields", "hdf5", "output_files", "network", "machine", "plan",
-         "schedule", "papers", "cost", "simulation", "search", "data", "kernels", "comm", "runtime",
-         "train", "calibrate", "diagnose", "report", "sweep", "api", "torch", "cli")
+         "checks", "other_names", "option_fields", "hdf5", "output_files", "network", "machine",
+         "plan", "schedule", "papers", "cost", "simulation", "search", "data", "kernels", "comm",
+         "runtime", "train", "calibrate", "diagnose", "report", "sweep", "api", "torch", "cli")
 #: Rooms that must not know of another one above them: the machine does not concern the split, nor
 #: the reverse.
 APART = {"plan": {"machine"}, "schedule": {"machine"},

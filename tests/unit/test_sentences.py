@@ -1,5 +1,5 @@
 """Messages, docstrings and comments of the product, the tests and the benches are plain English:
-readers stumble over none.
+readers stumble over none. Everything is spelled as in America.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import hpcpar
@@ -35,6 +35,26 @@ PATTERNS = {
     r"(?:^|[.;:] )What\b(?! (is|are|a|to) [^.]*\?)": "begin with the thing itself",
     r"\b(?:time|number|one|list)s? of it all\b": "name the thing",
 }
+#: Patterns that pages avoid as well.
+ON_PAGES = {
+    r"(?:\d|\b(?:ms|us|s|[kMG]?B|GB/s|Gb/s|images|samples|seconds|hours|bytes))\)? an? "
+    r"(?:iteration|epoch|forward pass|rank|node|GPU|image|sample|step|layer)\b": "per iteration",
+    r"(?i)\b(?:an?|another|each) training\b(?!-)(?! (?:run|set|loop|image|job|sample|step|with|"
+    r"data|part|iteration|epoch|time|split|script|program|pass)s?\b)"
+    r"|\btrainings\b": "a training run",
+}
+#: British spellings; what follows the American form of a word is left out.
+BRITISH = re.compile(
+    r"(?i)(?:optimi|normali|synchroni|minimi|maximi|recogni|seriali|standardi|initiali|summari|"
+    r"paralleli|organi|utili|generali|speciali|vectori|memoi|quanti|reali|equali)s(?!ts?\b|ti|m)|"
+    r"analys(?:e[ds]?|ing)\b|behaviour|colour|neighbour|favour|honour|centre|\bcentring|\bmetre|"
+    r"fibre|catalogue|\bgrey|artefact|licence|defence|practis|learnt|spelt|judgement|whilst|"
+    r"programme\b|(?:label|model|travel|signal|channel)l(?:ed|ing)\b")
+#: Places that read files and commands with a former spelling.
+FORMER = {"hpcpar/api/options.py", "hpcpar/plan/plan.py", "tests/unit/cli/test_parser.py",
+          "tests/unit/plan/test_plan_file.py"}
+SPELLED = ("hpcpar", "kernels", "tests", "bench", "docs", "jobs", "packaging")
+SUFFIXES = {".py", ".md", ".sh", ".toml", ".cu", ".cuh", ".ipynb", ".csv", ".json", ".svg"}
 
 
 def text(node: ast.expr) -> str:
@@ -96,13 +116,36 @@ def sentences() -> list[tuple[str, str]]:
     return found
 
 
-def stumbles(words: str) -> list[str]:
+def texts() -> Iterator[tuple[str, str]]:
+    """Every file that a person may read, and its text."""
+    top = TESTS.parent
+    paths = [path for folder in SPELLED for path in sorted((top / folder).rglob("*"))]
+    for path in [*sorted(top.glob("*.md")), *paths]:
+        if path.suffix in SUFFIXES and path != Path(__file__) and "_build" not in path.parts:
+            yield str(path.relative_to(top)), path.read_text(encoding="utf-8")
+
+
+def stumbles(words: str, patterns: Mapping[str, str]) -> list[str]:
     """Better words for the patterns found."""
-    return [better for pattern, better in PATTERNS.items() if re.search(pattern, words)]
+    return [better for pattern, better in patterns.items() if re.search(pattern, words)]
 
 
 def test_no_sentence_has_a_pattern_that_readers_stumble_over() -> None:
     said = sentences()
     assert len(said) > 4000
     assert [f"{place}: {words}: write {' and '.join(found)}"
-            for place, words in said if (found := stumbles(words))] == []
+            for place, words in said if (found := stumbles(words, PATTERNS | ON_PAGES))] == []
+
+
+def test_no_page_has_a_pattern_that_readers_stumble_over() -> None:
+    pages = [(place, text) for place, text in texts() if place.endswith(".md")]
+    assert len(pages) > 40
+    assert [f"{place}:{number}: {line}: write {' and '.join(found)}"
+            for place, text in pages for number, line in enumerate(text.splitlines(), 1)
+            if (found := stumbles(line, ON_PAGES))] == []
+
+
+def test_everything_is_spelled_as_in_america() -> None:
+    found = [f"{place}: {match[0]}" for place, text in texts() if place not in FORMER
+             for match in BRITISH.finditer(f"{place} {text}")]
+    assert sorted(set(found)) == []

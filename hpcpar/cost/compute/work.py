@@ -169,7 +169,7 @@ class Workload:
     def _update(self, layer: Layer) -> Work:
         """The optimizer's update of a layer's weights."""
         plan, config = self.plan, self.plan.configs[layer.name]
-        if plan.synchronisation is Synchronization.SHARDED:
+        if plan.synchronization is Synchronization.SHARDED:
             count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)

@@ -59,7 +59,7 @@ def memory_lower_bound(network: Network, plan: Plan, *, training: bool = True) -
     again; all are alive when a backward pass starts.
     """
     boxes, samples = OfRank(int(plan.ranks) - 1), plan.samples_of_a_pass
-    updates = plan.synchronisation is not Synchronization.SERVER
+    updates = plan.synchronization is not Synchronization.SERVER
     weights = sum((weights_memory(network, plan, layer, boxes, training, updates)
                    for layer in network.weighted), NOTHING)
     if not training or plan.recompute or plan.fc_passes > 1:

@@ -123,7 +123,7 @@ def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | 
         values = values + 2 * boxes.extents(layout)[0]
     state: Ints = 0
     if training and updates and layer.learns:
-        sharded = (plan.synchronisation is Synchronization.SHARDED
+        sharded = (plan.synchronization is Synchronization.SHARDED
                    and not sums_known(plan, layer))
         updated = boxes.items(shards(network, layer, config)) if sharded else count
         state = len(OPTIMIZERS[plan.optimizer].state) * updated

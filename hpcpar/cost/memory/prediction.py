@@ -151,10 +151,14 @@ class _Passes:
         """The messages in flight when their total size peaks, with their bytes."""
         (steps,) = planned.programs
         flights = []
+        known: dict[Comm, int] = {}  # the passes of a micro-batch or FC pass are alike
         for i in steps.until:
             step = steps.schedule.steps[i]
             assert isinstance(step, Comm)
-            flights.append((step, self._message_bytes(step, planned)))
+            alike = replace(step, index=0, needed_by=0, part=0)
+            if alike not in known:
+                known[alike] = self._message_bytes(step, planned)
+            flights.append((step, known[alike]))
         alive = planned.moments([[planned.in_flight(0, i)] for i in steps.until])
         _, moment = peak([size for _, size in flights], alive)
         return [flight for flight, bits in zip(flights, alive, strict=True) if bits >> moment & 1]

@@ -22,8 +22,8 @@ Integers = NDArray[np.int64]
 _ALL = 4096
 #: On more ranks the messages of each rank are not counted; see `prediction.rank_memories`.
 EXACT_RANKS = 256
-#: Limit of the layers of all candidates together, and fewest candidates. If this excludes ranks,
-#: those with boxes of equal sizes count as one.
+#: Limit of the layers of all candidates and FC passes together, and fewest candidates. If this
+#: excludes ranks, those with boxes of equal sizes count as one.
 _LAYERS, _FEWEST = 1500, 3
 
 
@@ -52,7 +52,7 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
             weights = _Boxes(layout, ranks).items
             sizes.append(weights)
             items += 2 * weights
-    most = max(_FEWEST, _LAYERS // len(network.layers))
+    most = max(_FEWEST, _LAYERS // (len(network.layers) * plan.fc_passes))
     first = _first_of_each([*sizes, *offsets])
     if len(first) > most:
         first = _first_of_each([*sizes, *(np.sign(n) for n in offsets)])
@@ -71,7 +71,7 @@ def _weights(network: Network, plan: Plan, layer: Layer) -> list[Layout]:
     """Layouts of the weights that ranks hold, and of the shards that they update."""
     config = plan.configs[layer.name]
     layouts = [parameters(network, layer, config)]
-    if plan.synchronisation is Synchronization.SHARDED:
+    if plan.synchronization is Synchronization.SHARDED:
         layouts.append(shards(network, layer, config))
     return layouts
 

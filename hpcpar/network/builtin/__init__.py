@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpcpar.errors import InputError, unknown
+from hpcpar.errors import InputError
+from hpcpar.files import looks_like_file, unknown_name
 from hpcpar.network import source
 from hpcpar.network.builtin.alexnet import alexnet, alexnet_owt
 from hpcpar.network.builtin.cosmoflow import cosmoflow
@@ -55,6 +56,8 @@ def network(name: str, shape: Shape | None = None, classes: int | None = None) -
         The name is unknown, the images are too small or have the wrong number of axes, or the
         user's function or file cannot be used.
     """
+    if name not in NETWORKS and looks_like_file(name) and not source.is_source(name):
+        raise source.no_network(name)
     if not source.is_source(name):
         return built_in(name, shape, classes)
     _require_positive(name, shape, classes)
@@ -78,7 +81,7 @@ def built_in(name: str, shape: Shape | None = None, classes: int | None = None) 
     """
     _require_positive(name, shape, classes)
     if name not in NETWORKS:
-        raise unknown("network", name, NETWORKS)
+        raise unknown_name("network", name, NETWORKS)
     build, default_shape, default_classes = NETWORKS[name]
     shape = default_shape if shape is None else shape
     if len(shape) != len(default_shape):

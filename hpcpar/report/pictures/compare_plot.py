@@ -170,7 +170,7 @@ def _terms(axes: Any, row: Row) -> None:
     least, most = min([0.0, *values]), max([0.0, *values])
     axes.set_xlim(1.08 * least, most + 0.75 * max(most, -least) or 1.0)
     axes.invert_yaxis()
-    axes.set_xlabel("ms an iteration", fontsize=8)
+    axes.set_xlabel("ms per iteration", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
 
 

@@ -103,7 +103,7 @@ def _panel(axes: Any, ranks: int, predictions: Sequence[Prediction],
 def _unit(predictions: Sequence[Prediction]) -> str:
     epochs = all(p.epoch_s is not None for p in predictions)
     data = f" of {predictions[0].data_set}" if predictions[0].data_set else ""
-    return f"seconds an epoch{data}" if epochs else "seconds an iteration"
+    return f"seconds per epoch{data}" if epochs else "seconds per iteration"
 
 
 def _curves(plt: Any, predictions: Sequence[Prediction]) -> Any:
@@ -136,8 +136,10 @@ def _bars(plt: Any, predictions: Sequence[Prediction], data: Mapping[int, Predic
         _panel(axes, p, [x for x in predictions if x.ranks == p], data.get(p))
     used = [part for i, part in enumerate(PARTS) if any(parts_s(p)[i] > 0 for p in predictions)]
     handles = [plt.Rectangle((0, 0), 1, 1, **style) for _, style in used]
+    title = "bold: times as fast as data parallelism (its communication alone)" if any(
+        axes.texts for axes in figure.axes) else None
     figure.legend(handles, [name for name, _ in used], loc="outside lower center",
-                  ncols=len(used), fontsize=8, frameon=False)
+                  ncols=len(used), fontsize=8, frameon=False, title=title, title_fontsize=8)
     return figure
 
 

@@ -137,7 +137,7 @@ def _node_hours(axes: Any, points: Sequence[Point]) -> None:
     _curves(axes, points, lambda p, side: p.node_hours(side))
     axes.set_ylim(0, None)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 4), useMathText=True)
-    axes.set_ylabel("node-hours an epoch")
+    axes.set_ylabel("node-hours per epoch")
 
 
 def _parts_s(parts: IterationParts) -> tuple[float, ...]:

@@ -48,7 +48,7 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
     axes.set_ylim(-0.6, len(rows) - 0.4)
     total_ms = 1e3 * prediction.timeline.total_s
     sent = f"{prediction.communication_bytes / 1e9:.3g} GB sent by a rank"
-    axes.set_title(f"{title(prediction)}: {total_ms:.4g} ms an iteration, {sent}", fontsize=9,
+    axes.set_title(f"{title(prediction)}: {total_ms:.4g} ms per iteration, {sent}", fontsize=9,
                    loc="left")
     axes.axvline(total_ms, color="black", linewidth=1.0)
     axes.tick_params(axis="x", labelsize=8)

@@ -135,7 +135,7 @@ def span(value_s: float, trust: Trust) -> str:
 
 
 def trusted(value_s: float, takes: str, trust: Trust) -> str:
-    """A predicted time with its interval: about 31 ms an iteration (22 to 44 ms: data sheet of the
+    """A predicted time with its interval: about 31 ms per iteration (22 to 44 ms: data sheet of the
     T4, not calibrated; ...).
     """
     about = seconds(value_s) if trust.calibrated else f"about {seconds(float(f'{value_s:.2g}'))}"

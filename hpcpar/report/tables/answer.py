@@ -58,7 +58,8 @@ def of_plan(p: Prediction, epochs: float = 1.0, choice: bool = True) -> str:
     how = f"{plural(p.ranks, p.processor)} of {p.machine}, {words(p.strategy)}"
     if not p.fits:
         return (f"{'No plan tried fits' if choice else 'Does not fit'} in memory: {how}, needs "
-                f"{amount(p.memory_bytes)} a rank, but {amount(p.memory_limit_bytes)} is available")
+                f"{amount(p.memory_bytes)} per rank, "
+                f"but {amount(p.memory_limit_bytes)} is available")
     prices = ", ".join(filter(None, (_iteration(p), cost(p, epochs))))
     return f"{'Use ' * choice}{how}: {prices}"
 
@@ -80,7 +81,7 @@ def statistics(p: Prediction, other_s: float | None) -> str:
 
 
 def _iteration(p: Prediction) -> str:
-    step = "an iteration" if p.training else "a forward pass"
+    step = "per iteration" if p.training else "per forward pass"
     return trusted(p.iteration_s, f"{step} of {p.batch}", p.trust)
 
 
@@ -106,7 +107,7 @@ def of_comparison(rows: Sequence[Row], mean: float | None) -> str:
     if len(rows) == 1:
         t, inside = rows[0].iteration, rows[0].inside
         where = {None: "", True: ", inside the 90% interval", False: ", outside the 90% interval"}
-        return (f"Predicted {between(t.predicted_s, rows[0].interval_s)} an iteration, measured "
+        return (f"Predicted {between(t.predicted_s, rows[0].interval_s)} per iteration, measured "
                 f"{seconds(t.measured_s)}: {percent(t.accuracy)} accurate{where[inside]}")
     worst = min(rows, key=lambda row: row.iteration.accuracy or 0.0)
     known = [row.inside for row in rows if row.inside is not None]
@@ -138,7 +139,7 @@ def of_run(summary: Mapping[str, Any]) -> str:
     else:
         what, rate = "iteration", [f"loss {summary['loss']:.4g}"]
         done = f"Trained to step {summary['steps']}"
-    times = (f"{seconds(summary[f'measured_{what}_s'])} a{'n' * (what == 'iteration')} {what}, "
+    times = (f"{seconds(summary[f'measured_{what}_s'])} per {what}, "
              f"predicted {seconds(summary[f'predicted_{what}_s'])}")
     return f"{done}: {', '.join([*rate, *held_out, times])}"
 

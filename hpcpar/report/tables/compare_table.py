@@ -8,7 +8,7 @@ from hpcpar.report.compare import mean_accuracy
 from hpcpar.report.rows import Row, Split, Times, whole
 from hpcpar.report.tables import amount, percent, say, seconds, show, show_line
 from hpcpar.report.tables.answer import of_comparison, of_pixels
-from hpcpar.train.run_record import SIMULATED
+from hpcpar.train.run_record import SIMULATED, RunRecord
 
 #: Terms and layers shown, except with --all.
 _TERMS, _LAYERS = 10, 16
@@ -43,7 +43,7 @@ def signed(value: float) -> str:
 
 
 def _show_runs(rows: Sequence[Row], wide: bool) -> None:
-    """One line a run."""
+    """One line per run."""
     several = len({row.network for row in rows}) > 1
     title = "Predicted and measured time of an iteration"
     columns = ("run", *["network"] * several, "strategy", "ranks", "batch", "predicted", "measured",
@@ -121,15 +121,29 @@ def show_rows(rows: Sequence[Row], everything: bool = False, wide: bool = False)
               "sum of absolute deviations.")
 
 
+def recorded(record: RunRecord) -> list[str]:
+    """Lines on how many iterations of its training a record has, and which are missing."""
+    lines, held = [], record.done - record.first - record.missing
+    if record.done:
+        lines.append(f"recorded: {held} of the training's {record.done} iterations"
+                     + f", as a sample of {record.iterations}" * (record.iterations < held))
+    if record.first:
+        lines.append(f"iterations 1 to {record.first} are missing: the training was resumed after "
+                     "them, without their record or under another plan")
+    if record.missing:
+        lines.append(f"{record.missing} iterations are missing: the run ended before it recorded "
+                     "them, and was resumed from a later checkpoint")
+    return lines
+
+
 def _show_one(row: Row, everything: bool, wide: bool) -> None:
     where = f"{row.file}: {row.name}"
     epoch = f": an epoch of {row.batches_per_epoch} iterations, predicted " + (
         f"{seconds(row.epoch.predicted_s)}, measured {seconds(row.epoch.measured_s)}"
         ) if row.epoch else ""
     show_line(f"\n{where}{epoch}")
-    if row.record.missing:
-        show_line(f"{row.record.missing} iterations are missing: the run was killed before it "
-                  "recorded them, and resumed from a later checkpoint")
+    for line in recorded(row.record):
+        show_line(line)
     if row.memory_bytes is not None:
         show_line(f"arrays of the largest rank: predicted {amount(row.predicted_memory_bytes)}, "
             f"allocated {amount(row.memory_bytes)}")

@@ -10,7 +10,7 @@ def memory_note(advice: MemoryAdvice, taken: bool = False) -> str:
     """The memory that a plan needs, and the cheapest way to fit; `taken` if the plan uses it."""
     chosen, remedy = advice.chosen, advice.remedy
     limit = amount(chosen.task.machine.device.memory_bytes)
-    need = (f"{chosen.strategy} needs {amount(chosen.memory_bytes)} a rank, but the machine "
+    need = (f"{chosen.strategy} needs {amount(chosen.memory_bytes)} per rank, but the machine "
             f"has {limit}")
     if remedy is not None:
         way = "remedy used" if taken else "cheapest remedy"

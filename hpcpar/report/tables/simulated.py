@@ -162,7 +162,7 @@ def summary(report: SimulationReport) -> str:
         f"{abs(off):.2%} {'more' if off > 0 else 'less'} than predicted "
         f"({seconds(report.predicted_s)})")
     return (f"{plural(plan.ranks, report.machine.processor)} of {report.machine.name}, "
-            f"{plan.strategy}: {seconds(played.mean_s)} an iteration{spread}, {against}; "
+            f"{plan.strategy}: {seconds(played.mean_s)} per iteration{spread}, {against}; "
             f"90% interval {span(played.mean_s, report.trust)}")
 
 

@@ -72,7 +72,7 @@ def conclusion(points: Sequence[Point]) -> str:
     assert parts is not None
     plan = "" if best.chosen == best.strategy else f" ({best.chosen})"
     ranks = f"{best.ranks} rank{'s' if best.ranks > 1 else ''}"
-    takes = f"an iteration of {best.batch} samples"
+    takes = f"per iteration of {best.batch} samples"
     time = (trusted(parts.iteration_s, takes, best.trust) if side == "predicted" and best.trust
             else f"{seconds(parts.iteration_s)} {takes}")
     text = f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, {time}"

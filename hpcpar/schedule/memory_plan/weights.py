@@ -28,7 +28,7 @@ def weight_roles(network: Network, plan: Plan, schedule: Schedule | None,
     roles = {layer.name: WeightRole(False, trains and layer.learns) for layer in network.stateful}
     for step in schedule.comms if schedule is not None else ():
         updates = trains
-        if step.covers and plan.synchronisation is Synchronization.SERVER:
+        if step.covers and plan.synchronization is Synchronization.SERVER:
             assert step.group is not None
             holds = step.source.holds(rank)
             updates = holds and step.group.members(rank)[step.root] == rank

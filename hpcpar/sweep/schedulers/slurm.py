@@ -29,7 +29,7 @@ class Slurm(Scheduler):
     ended = ("BOOT_FAIL|CANCELLED|COMPLETED|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|"
              "REVOKED|TIMEOUT")
     cancel = "scancel"
-    launch = (("*", f"srun --mpi={{mpi}} {SIZE}"),)
+    launch = (("*", f"srun --mpi={{mpi}} --kill-on-bad-exit=1 {SIZE}"),)
     mpi = ("pmi2", "pmix")
     # ranks that see only their own GPU may not reach their neighbors' memory
     gpu_launch = "--cpu-bind=cores --gpu-bind=none"

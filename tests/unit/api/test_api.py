@@ -20,7 +20,7 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
 from hpcpar.option_fields import options_of, section_of
-from tests.limits import LIMIT_S, SLOWNESS
+from tests.limits import LIMIT_S
 from tests.unit.cli.output import document
 
 ROOT = Path(hpcpar.__file__).parents[1]
@@ -164,7 +164,7 @@ def test_arguments_are_checked_in_the_words_of_the_command(given: dict[str, Any]
     ({"network": "lenet5", "ranks": [], "batch": 4}, "argument ranks: no number is given"),
     ({"network": "lenet5", "ranks": 4, "batch": 4, "strategy": ","}, "--strategy is empty"),
     ({"plan": "x.json", "ranks": 4}, "--ranks has no effect with --plan"),
-    ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares strategies and ranks"),
+    ({"plan": "x.json", "efficiency": 0.5}, "--efficiency compares numbers of ranks"),
     ({"network": "lenet5", "ranks": 4, "batch": 4, "efficiency": 2},
      "argument efficiency: '2' is not a parallel efficiency"),
 ])
@@ -234,10 +234,8 @@ def test_a_module_of_pytorch_is_priced() -> None:
 
 
 LIGHT = """
-import sys, time
-begin = time.process_time()
+import sys
 import hpcpar
-took = time.process_time() - begin
 heavy = {"numpy", "mpi4py", "matplotlib", "h5py", "torch", "pandas", "cupy"} & set(sys.modules)
 assert not heavy, heavy
 loaded = sorted(m for m in sys.modules if m.startswith("hpcpar."))
@@ -251,15 +249,15 @@ assert callable(hpcpar.sweep)
 try:
     hpcpar.pln
 except AttributeError:
-    print(took)
+    print("light")
 """
 
 
-def test_importing_is_fast_and_functions_are_not_hidden_by_packages() -> None:
+def test_importing_loads_little_and_functions_are_not_hidden_by_packages() -> None:
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True,
                           timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.5 * SLOWNESS  # 5 ms on an idle machine
+    assert done.stdout == "light\n"
 
 
 def test_the_examples_of_the_reference_are_right(tmp_path: Path,

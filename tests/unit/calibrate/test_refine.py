@@ -233,7 +233,7 @@ def recorded_on(machine: Machine, strategy: str) -> RunRecord:
     return r
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from([("data", "filter"), ("filter", "data"), ("filter", "channel"),
                         ("data", "spatial"), ("spatial", "filter")]),
        st.floats(1.3, 4.0), st.floats(0.5, 2.0), st.floats(1.2, 5.0), st.floats(1.2, 5.0))

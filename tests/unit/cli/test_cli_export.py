@@ -200,7 +200,7 @@ def simulated(plan: str) -> tuple[Simulator, Simulation]:
 CASES = [("data", 3, {}), ("data", 8, {"collectives": "halving"}), ("spatial", 3, {}),
          ("grid-fc:2x2", 4, {"collectives": "tree"}), ("pipeline:3x1", 3, {}),
          ("pipeline:2x2", 4, {"collectives": "ring"}), ("owt", 4, {}),
-         ("ds:2x2", 4, {"synchronisation": "sharded"}), ("filter", 3, {"overlap": "none"})]
+         ("ds:2x2", 4, {"synchronization": "sharded"}), ("filter", 3, {"overlap": "none"})]
 
 
 @pytest.mark.parametrize(("strategy", "ranks", "options"), CASES)

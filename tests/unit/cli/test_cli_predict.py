@@ -47,8 +47,7 @@ def test_when_activations_are_gathered(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_reading_images(capsys: pytest.CaptureFixture[str]) -> None:
-    """16 images of 784 bytes a rank, read beside the iteration before; only what exceeds it counts.
-    """
+    """16 images of 784 bytes per rank, read beside the iteration before; only the rest counts."""
     without = document(capsys, *LENET)
     assert without["io_s"] == 0
     quick = document(capsys, *LENET, "--io", "1e9")
@@ -93,8 +92,8 @@ def test_contention(capsys: pytest.CaptureFixture[str]) -> None:
     assert one_node[0] == one_node[1]
 
 
-def test_synchronisation_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
-    allreduce, sharded, server = (document(capsys, *LENET, "--synchronisation", s)
+def test_synchronization_and_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
+    allreduce, sharded, server = (document(capsys, *LENET, "--synchronization", s)
                                   for s in ("allreduce", "sharded", "server"))
     assert (allreduce["phases"]["update"]["communication_s"]
             == 0
@@ -230,7 +229,7 @@ def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> Non
             and found["choice"]["efficiency"] >= 0.5)
     many = document(capsys, "--network", "lenet5", "--batch-per-rank", "8", "--ranks", "2,4")
     assert [p["batch"] for p in many["predictions"]] == [16, 32]
-    assert "batch 8 a rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
+    assert "batch 8 per rank" in text(capsys, "--network", "lenet5", "--batch-per-rank", "8",
                                     "--ranks", "2,4")
 
 
@@ -253,6 +252,21 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *P100, "--overlap", "none", "--strategy", strategy, "--explain")
     assert found["strategy"] == "layerwise" and found["explain"]["terms"]
+
+
+@pytest.mark.parametrize("strategy", ["grid:2x2", "pipeline", "layerwise"])
+def test_a_plan_file_is_explained_as_its_strategy_is(
+        strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "plan.json")
+    words = [*P100, "--strategy", strategy, "--microbatches", "2", "--bucket", "0"]
+    assert main(["plan", *words, "-o", path]) == 0
+    capsys.readouterr()
+    given = document(capsys, "--plan", path, "--explain")["explain"]
+    named = document(capsys, *words, "--explain")["explain"]
+    assert given["terms"] == named["terms"] and given["bottleneck"] == named["bottleneck"]
+    assert {c["what"] for c in given["changes"]} >= {
+        c["what"] for c in named["changes"] if not c["what"].startswith(("strategy", "micro"))}
+    assert text(capsys, "--plan", path, "--explain").count("is bound by") == 1
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -283,8 +297,8 @@ def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixtu
         ([*LENET, "--io", "inf"], "argument --io: 'inf' is not a number greater than 0"),
         ([*LENET, "--io-item-bytes", "0"],
          "argument --io-item-bytes: '0' is not a number greater than 0"),
-        ([*LENET, "--synchronisation", "servr"],
-         "argument --synchronisation: unknown value 'servr'; did you mean 'server'?"),
+        ([*LENET, "--synchronization", "servr"],
+         "argument --synchronization: unknown value 'servr'; did you mean 'server'?"),
         ([*LENET, "--batch-norm", "locl"],
          "argument --batch-norm: unknown value 'locl'; did you mean 'local'?"),
         ([*LENET, "--optimizer", "adm"],
@@ -302,9 +316,9 @@ def test_explaining_a_layer_wise_plan(strategy: str, capsys: pytest.CaptureFixtu
         (["--network", "tests.unit.search.test_tables:residul", "--ranks", "2", "--batch", "4"],
          "did you mean 'residual'?"),
         ([*LENET, "--explian"], "unknown option --explian; did you mean '--explain'?"),
-        (["--plan", "x.json", "--explain"], "--explain compares strategies and ranks"),
-        (["--plan", "x.json", "--efficiency", "0.5"],
-         "--efficiency compares strategies and ranks"),
+        (["--plan", "x.json", "--efficiency", "0.5"], "--efficiency compares numbers of ranks"),
+        (["--plan", "x.json", "--strategy", "filter"], "--strategy has no effect with --plan"),
+        (["--plan", "x.json", "--recompute", "2"], "--recompute has no effect with --plan"),
         (["--plan", "x.json", "--batch-per-rank", "5"],
          "--batch-per-rank has no effect with --plan"),
     ],
@@ -337,7 +351,7 @@ def one_line(capsys: pytest.CaptureFixture[str], argv: list[str], message: str) 
 
 @pytest.mark.parametrize(("option", "message"),
                          [("--timeline", "cannot write timeline"),
-                          ("--timeline-plot", "cannot write plot")])
+                          ("--timeline-plot", "cannot write picture")])
 def test_unwritable_files_are_refused(option: str, message: str,
                                       capsys: pytest.CaptureFixture[str]) -> None:
     if option == "--timeline-plot":
@@ -367,7 +381,7 @@ def test_explain_names_everything_left_out_of_the_prediction(
 
     one = ["--network", "lenet5", "--ranks", "1", "--batch", "64", "--machine", "dgx-h100"]
     several = ["--network", "mobilenet_v2", "--ranks", "128", "--batch", "128", "--machine",
-               "dgx-h100", "--strategy", "spatial", "--synchronisation", "server"]
+               "dgx-h100", "--strategy", "spatial", "--synchronization", "server"]
     lines = outside(*one)
     assert [line.split()[0] for line in lines] == ["reading", "start-up,", "host", "layers",
                                                    "clocks"]

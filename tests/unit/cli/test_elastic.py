@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,17 +17,22 @@ from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan, make_plan
 
-#: Ends as its line of the file `story` says: status, lost ranks, whether it writes a checkpoint.
+#: Ends as its line of the file `story` says: status, lost ranks, whether it writes a checkpoint and
+#: trains until it is asked to stop, but loses the first request.
 LAUNCHER = """#!/bin/bash
 trap '' TERM
+trap 'asked+=x' USR1
 cd "$(dirname "$0")"
 printf '%s\\n' "$*" >> calls
-read -r status lost save slow < <(sed -n "$(wc -l < calls)p" story)
+read -r status lost save last < <(sed -n "$(wc -l < calls)p" story)
 for ((i = 0; i < lost; i++)); do
   echo "rank $i on here was killed by SIGKILL" >> "$HPCPAR_LOST"
 done
 [ "$save" != yes ] || printf x >> c.h5
-[ "$slow" != slow ] || sleep 4
+if [ "$last" = trains ]; then
+  touch training
+  until [ ${#asked} -ge 2 ]; do sleep 0.01; done
+fi
 exit "$status"
 """
 
@@ -84,9 +91,14 @@ def test_the_run_gives_up_without_progress(run: Any, capsys: pytest.CaptureFixtu
     assert "giving up" in capsys.readouterr().err
 
 
-def test_lost_ranks_come_back(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The job that runs without them is asked to stop."""
-    status, calls = run("1 1 yes", "75 0 yes slow", "0 0 yes", words=("--elastic-return", "2s"))
+def test_lost_ranks_come_back(run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job that runs without them is asked to stop until it does. Two hours pass once it trains.
+    """
+    monkeypatch.setattr(elastic, "_POLLS_PER_REQUEST", 2)
+    monkeypatch.setattr(elastic, "time", SimpleNamespace(
+        monotonic=lambda: 7200.0 * (tmp_path / "training").exists(), sleep=time.sleep))
+    status, calls = run("1 1 yes", "75 0 yes trains", "0 0 yes", words=("--elastic-return", "1h"))
     assert status == 0 and [call.split()[1] for call in calls] == ["4", "3", "4"]
     assert calls[2].endswith("--plan p.json --resume c.h5")
     assert capsys.readouterr().err.count("lost ranks are back") == 1

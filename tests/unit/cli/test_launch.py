@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from hpcpar import child
 from hpcpar.cli import launch
 from hpcpar.errors import InputError
 from hpcpar.launchers import LAUNCHERS, mpiexec
+from hpcpar.signals import STATUS
 from tests.limits import LIMIT_S
 
 MPIEXEC = """#!/bin/sh
@@ -62,7 +62,6 @@ def test_signals_reach_mpiexec(env: dict[str, str], tmp_path: Path) -> None:
     job = begin(env, tmp_path, "verify", "-n", "2", "--plan", "p.json")
     assert job.stdout is not None
     assert "threads=" in job.stdout.readline() and job.stdout.readline() == "waiting\n"
-    time.sleep(0.1)
     job.send_signal(signal.SIGTERM)
     out, _ = job.communicate(timeout=LIMIT_S)
     assert (out, job.returncode) == ("ended\n", 9)
@@ -88,3 +87,30 @@ def test_threads_are_limited_before_numpy_is_loaded() -> None:
     code = "import sys, hpcpar.cli.main; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_little_is_loaded_before_signals_are_noted() -> None:
+    """Until then a signal ends the process as Python does."""
+    code = ("import sys; sys.path.insert(0, sys.argv[1]); before = {*sys.modules}; "
+            "import hpcpar.signals; print(*{*sys.modules} - before)")
+    done = subprocess.run([sys.executable, "-S", "-c", code, Path(launch.__file__).parents[2]],
+                          capture_output=True, text=True, check=True)
+    assert "hpcpar.signals" in done.stdout.split()
+    assert not {"numpy", "mpi4py", "re", "typing"} & {*done.stdout.split()}
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_signals_that_are_blocked_at_the_start_are_not_lost(env: dict[str, str], tmp_path: Path,
+                                                            name: str) -> None:
+    """``env --block-signal`` does this: here a signal comes before Python starts."""
+    number = getattr(signal, name)
+
+    def block() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+        os.kill(os.getpid(), number)
+
+    words = ["run", "-n", "2", "--plan", "p.json", "--data", "d.h5", "--steps", "4"]
+    done = subprocess.run([sys.executable, "-m", "hpcpar", *words], env=env, cwd=tmp_path,
+                          text=True, capture_output=True, preexec_fn=block, check=False)
+    assert done.returncode == STATUS, done.stderr
+    assert done.stderr == f"hpcpar: stopped by {name} before the job started\n"

@@ -1,5 +1,5 @@
 """No file that a command writes is another of its files, by whatever name; and none replaces a
-file of another kind, or another training's.
+file of another kind, or another training run's.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("d.h5").write_text("data")
     Path("p.json").write_text("plan")
+    Path("p.png").write_text("picture")
     os.link("d.h5", "hard.h5")
     Path("soft.h5").symlink_to("d.h5")
     Path("future.h5").symlink_to("c.h5")
@@ -44,7 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ((*RUN, "--data", "d.h5", "--out", "c.h5", "--checkpoint", "future.h5"), "out and checkpoint"),
     ((*RUN, "--data", "d.h5", "--resume", "p.json", "--out", "p.json"), "plan and out"),
     (("predict", "--plan", "p.json", "--timeline", "p.json"), "plan and timeline"),
-    (("compare", "d.h5", "p.json", "--plot", "p.json"), "records and plot"),
+    (("compare", "d.h5", "p.png", "--plot", "p.png"), "records and plot"),
     (("data", "numpy", "p.json", "d.h5", "p.json"), "file and truth"),
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_one_file_for_two_options_is_refused_before_anything_is_read(
@@ -103,11 +104,12 @@ def test_a_file_of_another_kind_is_never_replaced(
         words: list[str], more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     if more and words[0] != "run":
         return
-    Path("thesis.tex").write_text("\\documentclass")
-    assert main([*words, "thesis.tex", *more]) == 2
+    name = "thesis.svg" if "plot" in words[-1] else "thesis.tex"
+    Path(name).write_text("\\documentclass")
+    assert main([*words, name, *more]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("hpcpar: thesis.tex exists and is not a ") and err.count("\n") == 1
-    assert Path("thesis.tex").read_text() == "\\documentclass"
+    assert err.startswith(f"hpcpar: {name} exists and is not a ") and err.count("\n") == 1
+    assert Path(name).read_text() == "\\documentclass"
 
 
 def test_files_that_the_command_wrote_before_are_replaced() -> None:
@@ -161,6 +163,17 @@ def test_another_trainings_files_are_replaced_only_on_request(
             check_training(training(overwrite=True))
         else:
             check_training(others)
+
+
+def test_a_simulation_replaces_no_record_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--network", "lenet5", "--ranks", "1", "--batch", "4", "--machine",
+                 "local", "-o", "plan.json"]) == 0
+    for command, status in (("hpcpar run --plan p.json", 2), ("", 0)):
+        record_file.write("run.h5", replace(sample(), command=command))
+        before = Path("run.h5").read_bytes()
+        assert main(["simulate", "--plan", "plan.json", "--out", "run.h5"]) == status
+        assert ("run.h5 is the record of a run" in capsys.readouterr().err) == bool(status)
+        assert (Path("run.h5").read_bytes() == before) == bool(status)
 
 
 @pytest.mark.parametrize("options", [("out", RECORD("c.h5")), ("checkpoint", CHECKPOINT("run.h5")),

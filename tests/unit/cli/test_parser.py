@@ -10,23 +10,66 @@ from pathlib import Path
 import pytest
 
 from hpcpar.cli.main import COMMANDS, main, parsers
+from hpcpar.cli.parser import SHORT
 from tests.limits import LIMIT_S
 
 
 def shown_help(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     with pytest.raises(SystemExit):
-        main([*words, "--help"])
+        main([*words, *(["--help"] if words[-1:] != ("--help-all",) else [])])
     return capsys.readouterr().out
 
 
 def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown_help(capsys, "plan")
+    text = shown_help(capsys, "plan", "--help-all")
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert titles == ["options", "network and data", "machine", "plan", "prediction", "output",
                       "example"]
     output = text[text.index("\noutput:"):]
     assert all(name in output for name in ("--json", "--csv", "--wide", "--out"))
-    assert re.findall(r"^  -", text[:text.index("\nnetwork and data:")], re.MULTILINE) == ["  -"]
+    before = text[:text.index("\nnetwork and data:")]
+    assert re.findall(r"^  -", before, re.MULTILINE) == ["  -"] * 2
+
+
+def every_kind() -> list[tuple[str, ...]]:
+    """The words of every command, and of every kind of a command."""
+    return [(command, kind) if kind else (command,)
+            for command in COMMANDS for kind in parsers(command)[1].kinds()]
+
+
+@pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS), *every_kind()],
+                         ids=" ".join)
+def test_help_fits_80_columns_and_is_short(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = shown_help(capsys, *words)
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(re.findall("^  -", text, re.MULTILINE)) <= SHORT + 2  # and --help, --help-all
+    more = re.search(r"^(\d+) more options: (.*) --help-all$", text, re.MULTILINE)
+    if more is None:
+        return
+    assert more[2] == f"hpcpar {' '.join(words)}"
+    whole = shown_help(capsys, *words, "--help-all")
+    assert max(map(len, whole.splitlines())) <= 80
+    count = [len(re.findall("^  -", shown, re.MULTILINE)) for shown in (text, whole)]
+    assert count[1] - count[0] == int(more[1])
+
+
+def test_the_short_help_of_plan_has_what_a_first_plan_needs(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    text, whole = shown_help(capsys, "plan"), shown_help(capsys, "plan", "--help-all")
+    for name in ("network", "machine", "ranks", "batch", "strategy", "input", "out", "explain"):
+        assert f"--{name}" in text
+    assert "--recompute" not in text and "--recompute" in whole
+    assert "Krizhevsky" not in text and "Krizhevsky" in whole
+
+
+def test_an_error_of_a_command_with_many_options_points_to_all_of_them(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--gamma", "0"]) == 2
+    assert "(see: hpcpar plan --help-all)" in capsys.readouterr().err
+    assert main(["trace", "--iterations", "0"]) == 2
+    assert "(see: hpcpar trace --help)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -56,6 +99,8 @@ def test_hints_work_in_subcommands(words: list[str], hint: str,
     ("export --plan p.json --format goal --output=p.goal --force", "overwrite", True),
     ("sweep weak --network lenet5 --ranks 2 --batch 8 --output w --strategies data", "strategy",
      "data"),
+    ("plan --network lenet5 --ranks 2 --batch 8 --synchronisation server", "synchronization",
+     "server"),
 ])
 def test_former_names_still_work_but_are_not_shown(
         words: str, name: str, value: object, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,8 +109,10 @@ def test_former_names_still_work_but_are_not_shown(
     parser.check_options(command[1:], lambda option: "")
     assert vars(parsers(command[0])[0].parse_args(command))[name] == value
     kind = command[:2] if command[0] == "sweep" else command[:1]
-    text = shown_help(capsys, *kind)
-    assert not any(f"--{former}" in text for former in ("output", "force", "strategies")
+    text = shown_help(capsys, *kind) + shown_help(capsys, *kind, *["--help-all"] * (
+        kind[0] in ("plan", "sweep")))
+    assert not any(f"--{former}" in text for former in (
+        "output", "force", "strategies", "synchronisation")
                    if (command[0], former) != ("plan", "force"))
 
 
@@ -95,12 +142,13 @@ def test_an_option_of_another_command_names_that_command(
 
 def test_optimizer_and_rate_name_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     for command, way in (("run", "hpcpar plan --optimizer"), ("plan", "hpcpar run --rate")):
-        assert way in " ".join(shown_help(capsys, command).split())
+        assert way in " ".join(shown_help(capsys, command, "--help-all").split())
 
 
 def examples() -> dict[str, str]:
     """The example at the end of each help, by command and kind."""
-    return {f"{command} {kind}".strip(): str(parser.epilog).removeprefix("example:\n  ")
+    return {f"{command} {kind}".strip():
+            str(parser.epilog).removeprefix("example:\n  ").replace("\\\n", "")
             for command in COMMANDS for kind, parser in parsers(command)[1].kinds().items()}
 
 

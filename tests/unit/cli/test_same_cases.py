@@ -22,8 +22,8 @@ TABLE = [
     ("", {"owt-c"}),
     ("--microbatches 9", {*STRATEGIES, *SEARCHED}),
     ("--microbatches 8 --order 1f1b", {"data", "grid:2x2", "owt-b", "owt-c", "pipeline:2x2"}),
-    ("--synchronisation server", {"channel", "owt-c"}),
-    ("--synchronisation sharded --recompute 2", {"channel", "owt-c"}),
+    ("--synchronization server", {"channel", "owt-c"}),
+    ("--synchronization sharded --recompute 2", {"channel", "owt-c"}),
 ]
 
 
@@ -53,7 +53,7 @@ def test_plan_and_predict_refuse_what_run_refuses(
 @pytest.mark.parametrize(("kind", "batch"), [("strong", "2"), ("weak", "1/4")])
 def test_plan_predict_and_sweep_refuse_alike(kind: str, batch: str, tmp_path: Path,
                                              capsys: pytest.CaptureFixture[str]) -> None:
-    """Down to a quarter of a sample a rank."""
+    """Down to a quarter of a sample per rank."""
     synthetic(str(tmp_path / "d.h5"), (1, 8, 8), 10, 8)
     samples = str(int(4 * eval(batch)) if kind == "weak" else batch)
     refusals = {}

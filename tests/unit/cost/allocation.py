@@ -51,14 +51,19 @@ class Recorder(NumpyBackend):
 
 @pytest.fixture
 def no_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are not drawn, which would take most of the time."""
+    """Weights are not drawn."""
+    skip_initial_weights(monkeypatch)
+
+
+def skip_initial_weights(patch: pytest.MonkeyPatch) -> None:
+    """Do not draw weights, which would take most of the time."""
 
     def nothing(network: Network, layer: Layer, seed: int, start: int, stop: int,
                 dtype: str) -> np.ndarray:
         row = layer.weight_shape(network.input_shape(layer))[1:]
         return np.broadcast_to(np.zeros((), dtype), (stop - start, *row))
 
-    monkeypatch.setattr(parameters, "initial_rows", nothing)
+    patch.setattr(parameters, "initial_rows", nothing)
 
 
 class Silent:

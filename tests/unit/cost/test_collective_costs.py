@@ -55,7 +55,7 @@ def blocks_of(n: int, p: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("p", range(1, 18))
 def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
     """The busiest member sends the stated bytes: in a ring always, in other algorithms for even
-    blocks; with uneven blocks, halving is off by at most an item a round.
+    blocks; with uneven blocks, halving is off by at most an item per round.
     """
     for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
         for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):

@@ -233,7 +233,7 @@ def test_work_is_divided(strategy: str) -> None:
 
 
 def test_cori_trains_alexnet_in_the_papers_time() -> None:
-    """1.2 million images at 4 images a rank: 12.2 to 12.6 thousand seconds on one KNL."""
+    """1.2 million images at 4 images per rank: 12.2 to 12.6 thousand seconds on one KNL."""
     spec = NetworkSpec("alexnet", (3, 227, 227), 1000)
     p = price(spec.build(), plan_of("data", 512, 2048, spec, CORI, overlap="none"), CORI,
               samples=1_200_000)

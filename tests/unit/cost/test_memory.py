@@ -97,10 +97,10 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     *(("globe", strategy, ranks, {}) for strategy, ranks in (("data", 2), ("spatial", 4))),
     ("cosmos", "ds:2x4", 8, {"recompute": 2}),
     ("dice", "spatial", 3, {"microbatches": 2}), ("dice", "data", 2, {}),
-    ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronisation": "allreduce"}),
+    ("vgg", "channel", 2, {}), ("resnet", "channel", 2, {"synchronization": "allreduce"}),
     ("resnet", "data", 4, {"batch_norm": "local"}),
-    ("resnet", "data", 4, {"synchronisation": "sharded", "optimizer": "adam"}),
-    ("vgg", "data", 4, {"synchronisation": "server"}),
+    ("resnet", "data", 4, {"synchronization": "sharded", "optimizer": "adam"}),
+    ("vgg", "data", 4, {"synchronization": "server"}),
     ("resnet", "data", 2, {"microbatches": 4}),
     ("resnet", "data", 2, {"microbatches": 4, "order": "1f1b"}),
     ("resnet", "data", 2, {"bucket_bytes": 1 << 16}),
@@ -138,7 +138,7 @@ def test_every_kind_of_plan_takes_its_predicted_memory(name: str, strategy: str,
     schedule = schedule_for(network, plan)
     real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
     largest = max(sum(r.values()) - r["unused"] for r in real)
-    exact = name not in ("inception", "signals") and options.get("synchronisation") != "sharded"
+    exact = name not in ("inception", "signals") and options.get("synchronization") != "sharded"
     off = pytest.approx(largest, rel=2e-3 if strategy == "owt-b" else 0.0 if exact
                         else 1e-3 if name == "signals" else 2e-4)
     assert predicted.memory_bytes == off, (predicted.memory, real)
@@ -225,6 +225,9 @@ def test_random_plans_take_their_predicted_memory() -> None:
         # but for the divisors of average poolings
         assert price(network, plan, MACHINE).memory_bytes == pytest.approx(largest, rel=5e-3), seed
         assert largest <= 1.005 * bound, seed
+        # packing adds gaps and alignment: much only where tensors are tiny
+        packed = max(sum(r.values()) for r in real)
+        assert largest <= packed <= 1.03 * largest + 64 * len(network.layers) * 8, seed
 
 
 def test_recomputation_takes_less() -> None:
@@ -265,7 +268,7 @@ def test_strategies_divide_weights_activations_and_optimizer_state() -> None:
     weights = 4 * NETWORKS["lenet5"].parameters
     one, data, model = (memory_of(strategy, ranks)
                         for strategy, ranks in (("data", 1), ("data", 4), ("filter", 2)))
-    sharded = memory_of("data", 4, synchronisation="sharded")
+    sharded = memory_of("data", 4, synchronization="sharded")
     assert one.weights_bytes == 2 * weights == data.weights_bytes and one.optimizer_bytes == weights
     assert model.weights_bytes == weights and model.optimizer_bytes == weights / 2
     assert 0.99 * weights / 4 <= sharded.optimizer_bytes < 1.05 * weights / 4
@@ -312,7 +315,7 @@ def test_every_plan_lies_between_the_bounds(seed: int) -> None:
     make = staged_plan if seed % 3 == 2 and ranks > 1 else random_mesh_plan
     drawn = make(network, batch, ranks, rng)
     for options in ({}, {"microbatches": 2, "order": "1f1b"}, {"recompute": 2},
-                    {"synchronisation": "server"}):
+                    {"synchronization": "server"}):
         plan = replace(drawn, **options)
         for training in (True, False):
             found = price(network, plan, MACHINE, training=training).memory

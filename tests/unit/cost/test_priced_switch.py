@@ -27,14 +27,14 @@ STRATEGIES = {"a": "owt", "b": "owt-b", "c": "owt-c"}
 
 
 @lru_cache
-def priced(strategy: str, workers: int, synchronisation: str = "allreduce") -> Prediction:
+def priced(strategy: str, workers: int, synchronization: str = "allreduce") -> Prediction:
     # the papers' servers and broadcasts send to each of the others, as ours do beside the library's
     # collectives
-    direct = synchronisation == "server" or strategy == STRATEGIES["b"]
+    direct = synchronization == "server" or strategy == STRATEGIES["b"]
     collectives = "mpi" if direct else "ring"
     plan = make_plan(
         SPEC, strategy, workers, IMAGES * workers, network=NET, machine=FLAT,
-        overlap="none", collectives=collectives, synchronisation=synchronisation,
+        overlap="none", collectives=collectives, synchronization=synchronization,
     )
     return price(NET, plan, FLAT)
 
@@ -92,11 +92,11 @@ def test_parameter_servers(workers: int) -> None:
     config = optcnn.Configuration(n=workers)
     for layer in NET.matmul_layers:
         weights = 4.0 * layer.parameters(NET.input_shape(layer))
-        for synchronisation, expected in (
+        for synchronization, expected in (
             ("server", (workers - 1) / workers * optcnn.ts_s(weights, config, 1 / BETA_S)),
             ("sharded", optcnn.ts_s(weights, config, 1 / BETA_S, distributed=True)),
         ):
-            steps = [s for s in priced("data", workers, synchronisation).steps if s.is_comm
+            steps = [s for s in priced("data", workers, synchronization).steps if s.is_comm
                      and s.layer == layer.name]
             there = [s.seconds for s in steps if s.phase == "gradient"]
             back = [s.seconds for s in steps if s.phase == "update"]

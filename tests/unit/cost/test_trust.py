@@ -102,11 +102,11 @@ def test_the_package_names_devices_of_the_catalog() -> None:
 def test_intervals_in_words() -> None:
     trust = predicted(files.load("dgx-h100")).trust
     known = replace(trust, basis="calibration", source="calibrated", ratios=(0.9, 1.1))
-    assert trusted(0.03125, "an iteration", known) == (
-        "31.25 ms an iteration (28.12 to 34.38 ms: calibrated)")
-    assert trusted(0.03125, "an iteration", replace(trust, ratios=(0.7, 1.4))) == (
-        "about 31 ms an iteration (22 to 44 ms: data sheet of the H100-SXM, not calibrated; hpcpar "
-        "calibrate on one node narrows it)")
+    assert trusted(0.03125, "per iteration", known) == (
+        "31.25 ms per iteration (28.12 to 34.38 ms: calibrated)")
+    assert trusted(0.03125, "per iteration", replace(trust, ratios=(0.7, 1.4))) == (
+        "about 31 ms per iteration (22 to 44 ms: data sheet of the H100-SXM, not calibrated; "
+        "hpcpar calibrate on one node narrows it)")
     assert span(0.9, known) == "810 to 990 ms: calibrated"
     assert span(0.95, known) == "855 ms to 1.045 s: calibrated"
     assert span(200, known) == "3 min to 3 min 40 s: calibrated"

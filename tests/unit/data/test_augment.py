@@ -73,7 +73,7 @@ def test_crops_and_flips_are_drawn_anew_in_every_epoch(path: str,
     assert seen[0] != seen[1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(h=st.integers(1, 6), w=st.integers(1, 5), n=st.integers(1, 3), c=st.integers(1, 2),
        epoch=st.integers(0, 3), seed=st.integers(-1, 3), shuffle=st.booleans(),
        augment=st.sampled_from([(CROP,), (CROP, FLIP), (FLIP, CROP)]))

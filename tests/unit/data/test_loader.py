@@ -98,7 +98,7 @@ degree = st.integers(1, 4)
 few = st.integers(1, 3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(config=st.builds(Config, n=degree, c=degree, h=degree, w=degree, replicas=st.integers(1, 2)),
        batch=st.integers(1, 9),
        epoch=st.integers(0, 3), seed=st.integers(0, 5),
@@ -146,7 +146,7 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> str:
         return str(f.filename)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(config=st.builds(Config, n=few, c=few, d=few, h=few, w=few, first=st.integers(0, 2)),
        batch=st.integers(1, 9),
        split=st.sampled_from(["train", "test"]))

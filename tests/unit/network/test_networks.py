@@ -58,7 +58,7 @@ from hpcpar.network.receptive_field import (
 )
 from hpcpar.plan.axis import Axis, intervals
 
-FIXED = settings(derandomize=True, deadline=None, max_examples=120, database=None)
+FIXED = settings(max_examples=120)
 
 SMALL = st.integers(1, 5)
 RELATIONS: st.SearchStrategy[Relation] = st.one_of(

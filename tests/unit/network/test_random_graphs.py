@@ -68,7 +68,7 @@ def test_random_plans_use_every_option(ranks: int) -> None:
     for seed in range(60):
         network, batch = random_graph(seed)
         plan = random_plan(network, batch, ranks, rng)
-        found.update((plan.overlap, plan.synchronisation, plan.batch_norm))
+        found.update((plan.overlap, plan.synchronization, plan.batch_norm))
         for layer in network.layers:
             config = plan.configs[layer.name]
             found.update(axis for axis in ("n", "c", "d", "h", "w", "k", "replicas")
@@ -81,7 +81,7 @@ def test_random_plans_use_every_option(ranks: int) -> None:
             for rank in range(config.first, config.first + config.ranks):
                 held[tuple(slice(*i) for i in layout.box(rank))] += 1
             assert held.min() == held.max() == layout.replicas
-        assert plan.synchronisation == "allreduce" or all(c.k == 1 for c in plan.configs.values())
+        assert plan.synchronization == "allreduce" or all(c.k == 1 for c in plan.configs.values())
         assert plan.batch_norm == "sync" or fewest_values(network, plan) >= 4
         assert all(name in describe(plan) for name in plan.configs)
     assert set(Overlap) | set(Synchronization) | set(BATCH_NORMS) <= set(found)
@@ -104,7 +104,7 @@ def test_statistics_blocks_make_the_batch() -> None:
 
 def trained(network: Network, images: np.ndarray, targets: np.ndarray,
             optimizer: str) -> dict[str, np.ndarray]:
-    """Results of a short training."""
+    """Results of a short training run."""
     reference = Reference(network, 7, optimizer=optimizer)
     for i in range(STEPS):
         reference.iterate(images[i], targets[i], i, rate(network), 0.9, 0.01)

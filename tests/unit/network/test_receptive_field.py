@@ -11,7 +11,7 @@ from hpcpar.network.layers.resample import Pad, Upsample
 from hpcpar.network.layers.transposed import ConvTranspose2d
 from hpcpar.network.receptive_field import Interpolated, Periodic, Relation, Transposed
 
-FIXED = settings(derandomize=True, deadline=None, max_examples=150, database=None)
+FIXED = settings(max_examples=150)
 SMALL = st.integers(1, 4)
 
 

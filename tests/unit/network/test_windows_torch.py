@@ -32,7 +32,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is the reference of these t
                             exc_type=ImportError)
 nn = torch.nn
 
-FIXED = settings(derandomize=True, deadline=None, max_examples=60, database=None)
+FIXED = settings(max_examples=60)
 
 
 WINDOWED: tuple[type[Layer], ...] = (

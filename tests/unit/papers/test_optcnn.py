@@ -117,7 +117,7 @@ def test_bandwidth_by_pair_of_devices() -> None:
     assert fast < mixed == expected < slow
 
 
-def test_synchronisation() -> None:
+def test_synchronization() -> None:
     """Replicas are parts of samples and images; channel parts send their own weights."""
     assert (
         Configuration(n=2, c=3, h=2, w=2).devices == 24

@@ -26,7 +26,7 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.interior import strips
 
-FIXED = settings(derandomize=True, deadline=None, max_examples=150, database=None)
+FIXED = settings(max_examples=150)
 
 UNITS, PARTS, GRANULES = st.integers(0, 60), st.integers(1, 40), st.integers(1, 7)
 

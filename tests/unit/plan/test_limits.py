@@ -42,7 +42,7 @@ def test_each_kind_of_limit_is_reported(strategy: str, ranks: int, layer: str, a
         assert found.idle_ranks == ranks - extent
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 48), st.integers(1, 40), st.data())
 def test_idle_ranks_are_those_with_nothing_to_compute(ranks: int, batch: int,
                                                       data: st.DataObject) -> None:

@@ -16,7 +16,7 @@ from hpcpar.cli.main import main
 from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.plan import plan as plans
-from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.plan.plan import NetworkSpec, Plan, Synchronization, make_plan
 from hpcpar.train import record_file
 from tests.unit.played import lenet, play
 
@@ -91,6 +91,14 @@ def test_faults_are_named_on_one_line(path: list[Any], value: object, message: s
     with pytest.raises(InputError) as err:
         plans.load(str(file))
     assert message in str(err.value) and "p.json" in str(err.value) and "\n" not in str(err.value)
+
+
+def test_a_former_name_of_a_field_is_read(tmp_path: Path) -> None:
+    plan = replace(lenet("data", 2), synchronization=Synchronization.SERVER)
+    path = tmp_path / "plan.json"
+    plans.save(plan, str(path))
+    path.write_text(path.read_text().replace("synchronization", "synchronisation"))
+    assert "synchronization" not in path.read_text() and plans.load(str(path)) == plan
 
 
 def test_a_missing_entry_and_invalid_json_are_refused(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_messages_of_activations_are_halved_those_of_weights_are_not() -> None:
                 assert half.item_bytes == one.item_bytes / (2 if of_activations else 1)
                 roles.add(of_activations)
         assert roles == ({False} if strategy == "data" else {True, False})
-    for synchronisation in ("allreduce", "sharded", "server"):
-        sent = [priced(p, synchronisation=synchronisation).communication_bytes
+    for synchronization in ("allreduce", "sharded", "server"):
+        sent = [priced(p, synchronization=synchronization).communication_bytes
                 for p in ("fp32", "amp")]
         assert sent[0] == sent[1]
 

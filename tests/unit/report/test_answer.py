@@ -23,7 +23,7 @@ WHY = ("(80 to 200 ms: one rate fitted to ResNet-50 and VGG-16, not calibrated; 
 
 @pytest.fixture(scope="module")
 def priced() -> Prediction:
-    """LeNet-5, with numbers of a long training."""
+    """LeNet-5, with numbers of a long training run."""
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     machine = files.load("abci-v100")
     found = price(spec.build(), make_plan(spec, "data", 32, 512), machine, samples=1_280_000)
@@ -43,14 +43,14 @@ def test_times_are_rounded_as_people_say_them(value: float | None, text: str) ->
 
 def test_a_plan_names_machine_strategy_time_and_cost(priced: Prediction) -> None:
     assert answer.of_plan(priced) == (
-        f"Use 32 GPUs of abci-v100, data parallel: about 100 ms an iteration of 512 {WHY}, "
+        f"Use 32 GPUs of abci-v100, data parallel: about 100 ms per iteration of 512 {WHY}, "
         "an epoch of 1.28 M images in 4 min 10 s, 2.22 GPU-hours")
     assert answer.of_plan(priced, 90, choice=False) == (
-        f"32 GPUs of abci-v100, data parallel: about 100 ms an iteration of 512 {WHY}, 90 "
+        f"32 GPUs of abci-v100, data parallel: about 100 ms per iteration of 512 {WHY}, 90 "
         "epochs of 1.28 M images in 6 h 15 min, 200 GPU-hours")
     single = replace(priced, ranks=1, processor="core", epoch_s=None, training=False)
     assert answer.of_plan(single) == (
-        f"Use 1 core of abci-v100, data parallel: about 100 ms a forward pass of 512 {WHY}")
+        f"Use 1 core of abci-v100, data parallel: about 100 ms per forward pass of 512 {WHY}")
 
 
 def test_strategies_in_words() -> None:
@@ -65,7 +65,7 @@ def test_plans_that_do_not_fit_are_not_advised(priced: Prediction) -> None:
     assert not small.fits
     told = answer.of_plan(small)
     assert told.startswith("No plan tried fits in memory: 32 GPUs of abci-v100, data p")
-    assert told.endswith(" a rank, but 1 kB is available") and "Use" not in told
+    assert told.endswith(" per rank, but 1 kB is available") and "Use" not in told
     assert answer.of_predictions([small, replace(priced, iteration_s=9.0)], 1).startswith("Use ")
     assert answer.of_predictions([small], 1).startswith("Does not fit in memory: 32 GPUs")
 
@@ -73,11 +73,11 @@ def test_plans_that_do_not_fit_are_not_advised(priced: Prediction) -> None:
 def test_the_fastest_prediction_is_the_answer(priced: Prediction) -> None:
     fast = replace(priced, iteration_s=0.01, strategy="df:4x8/outer")
     assert answer.of_predictions([priced, fast], 1).startswith(
-        "Use 32 GPUs of abci-v100, data and filter parallel (df:4x8/outer): about 10 ms an "
+        "Use 32 GPUs of abci-v100, data and filter parallel (df:4x8/outer): about 10 ms per "
         "iteration of 512 (8 to 20 ms: ")
     weak = replace(priced, iteration_s=0.2, batch=2048)
     told = answer.of_predictions([priced, weak], 1)
-    assert "about 200 ms an iteration of 2048 (160 to 400 ms: " in told
+    assert "about 200 ms per iteration of 2048 (160 to 400 ms: " in told
     assert answer.of_predictions([priced], 1).startswith("32 GPUs of abci-v100, data parallel: ")
 
 
@@ -86,7 +86,8 @@ def test_a_choice_of_ranks_states_the_whole_training(priced: Prediction) -> None
     candidate: Any = SimpleNamespace(prediction=prediction)
     told = answer.of_scaling(Scale(candidate, 32, 512, 0.823, 0.0, 0.0), 90)
     assert told == ("Use 32 GPUs, layer by layer: 90 epochs of 1.28 M images in 19 h 40 min, 629 "
-                    f"GPU-hours, 82.3% parallel efficiency; about 100 ms an iteration of 512 {WHY}")
+                    f"GPU-hours, 82.3% parallel efficiency; about 100 ms per iteration of "
+                    f"512 {WHY}")
     assert "try more ranks" in answer.of_scaling(None, 90)
 
 
@@ -98,12 +99,12 @@ def test_a_comparison_states_the_accuracy() -> None:
 
     rows = [row(709e-6, 700e-6, "a.h5"), row(0.5, 1.0, "b.h5")]
     assert answer.of_comparison(rows[:1], 0.987) == (
-        "Predicted 709 us an iteration, measured 700 us: 98.7% accurate")
+        "Predicted 709 us per iteration, measured 700 us: 98.7% accurate")
     assert answer.of_comparison(rows, 0.743) == (
         "Predictions of 2 runs are 74.3% accurate on average; the worst, b.h5, is 50.0% accurate")
     sure = [row(0.7, 0.72, "a.h5", True), row(0.5, 1.0, "b.h5", True)]
     assert answer.of_comparison(sure[:1], 0.97) == (
-        "Predicted 700 ms (490 ms to 1.05 s) an iteration, measured 720 ms: 97.2% accurate, "
+        "Predicted 700 ms (490 ms to 1.05 s) per iteration, measured 720 ms: 97.2% accurate, "
         "inside the 90% interval")
     assert answer.of_comparison(sure, 0.7).endswith("; 1 of 2 lie inside their 90% intervals")
     assert [r.inside for r in (*rows, *sure)] == [None, None, True, False]
@@ -113,13 +114,13 @@ def test_a_run_ends_with_its_result() -> None:
     times = {"measured_iteration_s": 0.71e-3, "predicted_iteration_s": 0.7e-3}
     trained = {"steps": 30, "loss": 0.04, "test_accuracy": 0.983, "test_loss": 0.1} | times
     assert answer.of_run(trained) == (
-        "Trained to step 30: loss 0.04, 98.3% accurate on held-out images, 710 us an iteration, "
+        "Trained to step 30: loss 0.04, 98.3% accurate on held-out images, 710 us per iteration, "
         "predicted 700 us")
     assert "held-out loss 0.1," in answer.of_run(trained | {"test_accuracy": None})
     seen = {"samples": 1797, "images_per_s": 1234.56, "measured_pass_s": 0.002,
             "predicted_pass_s": 0.001, "test_accuracy": None, "test_loss": None}
     assert answer.of_run(seen) == (
-        "Saw 1,797 images: 1234.6 images/s, 2 ms a pass, predicted 1 ms")
+        "Saw 1,797 images: 1234.6 images/s, 2 ms per pass, predicted 1 ms")
 
 
 def test_verdicts() -> None:

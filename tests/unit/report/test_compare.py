@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hpcpar.report.measured import busiest, view
 from hpcpar.report.pictures.compare_plot import plot
 from hpcpar.report.rows import PHASES, Times
 from hpcpar.report.tables import percent, seconds
-from hpcpar.report.tables.compare_table import show_rows
+from hpcpar.report.tables.compare_table import recorded, show_rows
 from hpcpar.train import record_file
 from hpcpar.train.run_record import RankInfo, RunRecord, StepInfo
 
@@ -229,7 +230,25 @@ def test_unrecorded_iterations_of_a_killed_run_are_one_line(
         capsys: pytest.CaptureFixture[str]) -> None:
     show_rows(compare([run(missing=29)]))
     line, = (x for x in capsys.readouterr().out.splitlines() if "missing" in x)
-    assert line.startswith("29 iterations are missing: the run was killed")
+    assert line.startswith("29 iterations are missing: the run ended before it recorded them")
     assert to_json(compare([run(missing=29)]))["runs"][0]["iterations_missing"] == 29
     show_rows(compare([run()]))
     assert "missing" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("change", "lines"), [
+    ({"done": 0}, []),
+    ({"done": 66, "iterations_done": np.arange(66)}, ["recorded: 66 of the training's 66 iter"]),
+    ({"done": 66, "iterations_done": np.arange(20, 66)},
+     ["recorded: 46 of the training's 66 iterations", "iterations 1 to 20 are missing: "]),
+    ({"done": 66, "missing": 19, "iterations_done": np.r_[:1, 20:66]},
+     ["recorded: 47 of the training's 66 iterations", "19 iterations are missing: the run ended"]),
+    ({"done": 1000, "iterations_done": np.arange(0, 1000, 10)},
+     ["recorded: 1000 of the training's 1000 iterations, as a sample of 100"])])
+def test_a_record_says_how_many_iterations_it_has(change: dict[str, Any],
+                                                  lines: list[str]) -> None:
+    numbers = change.get("iterations_done", np.arange(4))
+    record = replace(run(), iteration_s=np.ones((2, len(numbers))), **change)
+    said = recorded(record)
+    assert len(said) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(said, lines, strict=True))

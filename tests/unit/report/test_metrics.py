@@ -1,4 +1,4 @@
-"""The numbers of a training: a table of its epochs, and event files of TensorBoard."""
+"""The numbers of a training run: a table of its epochs, and event files of TensorBoard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def now(epoch: int, done: bool, **more: Any) -> Progress:
 
 
 def test_a_row_for_each_epoch(tmp_path: Path) -> None:
-    """A training that goes on appends; what was not measured stays empty."""
+    """A training run that goes on appends; what was not measured stays empty."""
     path = tmp_path / "run.csv"
     for epoch in 1, 2:
         metrics = Metrics(str(path), "", 0, 1)

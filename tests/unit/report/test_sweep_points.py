@@ -30,7 +30,7 @@ def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0,
 
 
 def test_speedup_and_efficiency_by_hand() -> None:
-    """Over the fastest on the fewest ranks; in samples a second."""
+    """Over the fastest on the fewest ranks; in samples per second."""
     slow, fast, many = point(2, 64, 2.0), point(2, 64, 1.6), point(8, 128, 0.8)
     over = base([slow, many, fast], "measured")
     assert over is fast
@@ -46,7 +46,7 @@ def test_speedup_and_efficiency_by_hand() -> None:
 def test_the_conclusion_is_one_sentence_on_the_fastest_case() -> None:
     one, eight = point(2, 64, 2.0), point(8, 64, 1.0, 1.25)
     assert conclusion([one, eight]) == (
-        "Fastest, as measured: data on 8 ranks, 1 s an iteration of 64 samples, 2.00 times the "
+        "Fastest, as measured: data on 8 ranks, 1 s per iteration of 64 samples, 2.00 times the "
         "speed of 2 at 50.0% parallel efficiency. Predictions are 62.5% accurate on average.")
     assert conclusion([]) == "Nothing can run."
 
@@ -55,7 +55,7 @@ def test_a_conclusion_on_predictions_names_their_source() -> None:
     trust = Trust("sheet", "data sheet of the T4, not calibrated", (0.8, 1.5))
     planned = replace(point(2, 64, 1.0, 0.0313), measured=None, trust=trust)
     assert conclusion([planned]) == (
-        "Fastest, as predicted: data on 2 ranks, about 31 ms an iteration of 64 samples (25 to 47 "
+        "Fastest, as predicted: data on 2 ranks, about 31 ms per iteration of 64 samples (25 to 47 "
         "ms: data sheet of the T4, not calibrated; hpcpar calibrate on one node narrows it).")
     (row,) = to_json([planned])["points"]
     assert row["predicted"]["iteration_high_s"] == pytest.approx(1.5 * 0.0313)

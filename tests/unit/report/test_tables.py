@@ -125,7 +125,7 @@ def test_batch_normalization_is_reported_with_ddps_behavior(
         capsys: pytest.CaptureFixture[str]) -> None:
     assert main(PREDICT) == 0
     told = capsys.readouterr().out
-    line = re.match(r"Use 8 .*: about (\S+) ms an .*; batch normalization over the whole batch "
+    line = re.match(r"Use 8 .*: about (\S+) ms per .*; batch normalization over the whole batch "
                     r"\((\S+) ms over each rank's part, as in PyTorch DDP\)\n", told)
     assert line is not None and float(line[2]) < float(line[1])
     row = re.search(r"^data +\* +8 +(\S+) ms ", told, re.MULTILINE)
@@ -133,7 +133,7 @@ def test_batch_normalization_is_reported_with_ddps_behavior(
     assert "*: the fastest that fits\n" in told and "/outer: ranks that share" in told
     assert main([*PREDICT, "--batch-norm", "local"]) == 0
     told = capsys.readouterr().out
-    local = re.match(r"Use 8 .*: about (\S+) ms an .*; batch normalization over each rank's part, "
+    local = re.match(r"Use 8 .*: about (\S+) ms per .*; batch normalization over each rank's part, "
                      r"as in PyTorch DDP \((\S+) ms over the whole batch\)\n", told)
     assert local is not None  # its buckets are chosen for local statistics
     assert [float(local[1]), float(local[2])] == pytest.approx(

@@ -47,7 +47,8 @@ def stamped(iterations: int, steps: int = 3) -> Stamps:
 def test_a_short_run_keeps_all_stamps() -> None:
     out = stamped(50)
     assert out.kept.numbers == list(range(50))
-    got = out.arrays()
+    numbers, got = out.arrays()
+    assert numbers == out.kept.numbers
     assert got["begin_s"].tolist() == [100.0 + i for i in range(50)]
     np.testing.assert_allclose(got["seconds"], [[1e-3, 2e-3, 0.0]] * 50, rtol=1e-4)
     np.testing.assert_allclose(got["start_s"], [[1e-3, 2e-3, np.nan]] * 50, rtol=1e-4)
@@ -59,7 +60,7 @@ def test_a_short_run_keeps_all_stamps() -> None:
 
 
 def test_arrays_are_empty_before_the_first_iteration() -> None:
-    assert {name: a.shape for name, a in stamped(0).arrays().items()} == {
+    assert {name: a.shape for name, a in stamped(0).arrays()[1].items()} == {
         "begin_s": (0,), "seconds": (0, 3), "start_s": (0, 3), "end_s": (0, 3), "wait_s": (0, 3)}
 
 
@@ -82,6 +83,17 @@ def test_a_long_run_keeps_a_bounded_number_of_stamps(iterations: int) -> None:
     assert len(gaps) <= 1
     assert set(kept.numbers) <= set(larger.numbers)
     assert larger.values == [-n for n in larger.numbers]
+
+
+def test_meanwhile_a_record_has_fewer_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most a given number, in groups of neighbors; the stamps themselves stay."""
+    monkeypatch.setattr("hpcpar.runtime.stamps.KEPT_TIMES_MEANWHILE", 3 * 40)
+    out = stamped(100)
+    numbers, got = out.arrays(whole=False)
+    assert numbers == [n for n in range(100) if n // GROUP % 4 == 0]
+    assert got["begin_s"].tolist() == [100.0 + n for n in numbers]
+    assert got["seconds"].shape == (len(numbers), 3)
+    assert out.arrays()[0] == [*range(100)]
 
 
 def test_drifting_clocks_are_aligned() -> None:

@@ -38,8 +38,8 @@ def steps(net: Network, strategy: str = "data", **options: str) -> set[tuple[str
 @pytest.mark.parametrize("sync", ["allreduce", "sharded", "server"])
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial", "owt-b"])
 def test_frozen_layers_have_no_gradient_steps(strategy: str, sync: str) -> None:
-    frozen, whole = steps(lenet("conv2"), strategy, synchronisation=sync), steps(
-        lenet(), strategy, synchronisation=sync)
+    frozen, whole = steps(lenet("conv2"), strategy, synchronization=sync), steps(
+        lenet(), strategy, synchronization=sync)
     assert frozen < whole
     assert {layer for layer, _ in whole - frozen} == {"conv2"}
     gone = {what for layer, what in whole - frozen}

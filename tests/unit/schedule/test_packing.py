@@ -17,7 +17,7 @@ def at_once(sizes: list[int], alive: list[int]) -> int:
                 for at in range(24)), default=0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ARRAYS)
 def test_arrays_alive_together_never_overlap(arrays: list[tuple[int, int]]) -> None:
     sizes, alive = [a[0] for a in arrays], [a[1] for a in arrays]

@@ -37,7 +37,7 @@ def test_every_strategy_can_be_trained(strategy: str) -> None:
         require(LENET, plan(strategy, **options))
     if strategy != "channel":
         for how in ("sharded", "server"):
-            require(LENET, plan(strategy, synchronisation=how))
+            require(LENET, plan(strategy, synchronization=how))
 
 
 def test_empty_microbatches() -> None:
@@ -47,7 +47,7 @@ def test_empty_microbatches() -> None:
 
 
 def test_reductions_are_allreduced() -> None:
-    fails("layer 'conv2' is cut by k", plan("channel", synchronisation="sharded"))
+    fails("layer 'conv2' is cut by k", plan("channel", synchronization="sharded"))
 
 
 def test_fc_passes_can_be_trained() -> None:

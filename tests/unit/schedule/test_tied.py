@@ -74,7 +74,7 @@ def test_tied_weights_do_not_change_compute_time(strategy: str) -> None:
     assert forward[0] == forward[1]
 
 
-@pytest.mark.parametrize("options", [{}, {"microbatches": 2}, {"synchronisation": "sharded"}])
+@pytest.mark.parametrize("options", [{}, {"microbatches": 2}, {"synchronization": "sharded"}])
 @pytest.mark.parametrize("strategy", ["data", "filter", "spatial"])
 def test_memory_is_what_a_run_allocates(strategy: str, options: dict[str, object]) -> None:
     net = network()
@@ -82,7 +82,7 @@ def test_memory_is_what_a_run_allocates(strategy: str, options: dict[str, object
     real = [allocated(plan, schedule_for(net, plan), rank, net) for rank in range(2)]
     largest = max(sum(r.values()) - r["unused"] for r in real)
     # messages of uneven shards
-    rel = 0.02 if options.get("synchronisation") == "sharded" else 0.0
+    rel = 0.02 if options.get("synchronization") == "sharded" else 0.0
     assert price(net, plan, LOCAL).memory_bytes == pytest.approx(largest, rel=rel)
 
 

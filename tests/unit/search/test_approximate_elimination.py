@@ -25,7 +25,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approximate_elimination, "FIXED", 9)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(problems())
 def test_the_optimum_lies_between_bound_and_choice(problem: Problem) -> None:
     nodes, edges = problem

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, Plan
@@ -21,7 +22,7 @@ from tests.unit.search.test_bucket_sizes import sizes_of_rows
 @pytest.mark.parametrize(
     ("name", "ranks", "machine", "options"),
     [("lenet5", 6, "p100x4x4", {"bucket_bytes": None}),
-     ("cosmoflow", 4, "h100x8", {"synchronisation": "sharded"}),
+     ("cosmoflow", 4, "h100x8", {"synchronization": "sharded"}),
      ("lenet5", 4, "local", {"bucket_bytes": 1 << 16, "gather": "eager"})],
 )
 def test_every_candidate_has_the_price_of_its_plan(name: str, ranks: int, machine: str,
@@ -62,3 +63,15 @@ def test_strategies_for_features_are_skipped_without_features() -> None:
     unet = network("unet", (1, 16, 16))
     names = {parse(name)[0] for name in auto.strategies_to_try(unet, 4, files.load("local"))}
     assert names == {"data", "filter", "spatial", "channel", "grid", "ds", "pipeline"}
+
+
+def test_more_parts_than_filters_run_and_more_parts_than_samples_do_not() -> None:
+    """As docs/reference/strategies.md says."""
+    spec = NetworkSpec("lenet5", (1, 12, 12), 3)
+    network, machine = spec.build(), files.load("local")
+    chosen = auto.price_named(network, spec, "filter", 4, 2, machine)
+    assert not chosen.refusal
+    assert {(p.axis, p.extent, p.parts) for p in chosen.prediction.limits} == {("c", 3, 4)}
+    with pytest.raises(InputError, match="a batch of 2 cannot be cut into 4 parts: ranks would "
+                                         "have no samples"):
+        auto.price_named(network, spec, "data", 4, 2, machine)

@@ -76,7 +76,7 @@ def problems(draw: st.DrawFn) -> Problem:
     return [table(w) for w in widths], {(a, b): table(widths[a], widths[b]) for a, b in pairs}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(problems())
 def test_elimination_finds_the_least_sum(problem: Problem) -> None:
     before = [t.copy() for t in (*problem[0], *problem[1].values())]
@@ -103,9 +103,9 @@ def test_an_integer_program_agrees() -> None:
         )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(problems(), st.integers(1, 12))
-def test_minimising_in_blocks_changes_nothing(problem: Problem, block: int) -> None:
+def test_minimizing_in_blocks_changes_nothing(problem: Problem, block: int) -> None:
     whole = solve(*problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(edge_elimination, "BLOCK", block)
@@ -163,7 +163,7 @@ def test_the_papers_eliminations(name: str, edges: int) -> None:
     assert found.nodes == len(builtin.network(name).layers) - 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 1000)), max_size=25))
 def test_series_and_parallel_graphs_fall_to_two_nodes(steps: list[tuple[bool, int]]) -> None:
     """Every layer put on an edge is one node elimination, every edge doubled one edge elimination.

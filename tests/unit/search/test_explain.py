@@ -25,7 +25,7 @@ from tests.unit.search import test_tables
 OPTIONS: dict[str, dict[str, Any]] = {"--overlap full": {"overlap": "full"},
                                       "--overlap gradient": {"overlap": "gradient"},
                                       "--collectives auto": {"collectives": "auto"},
-                                      "--synchronisation sharded": {"synchronisation": "sharded"},
+                                      "--synchronization sharded": {"synchronization": "sharded"},
                                       "--batch-norm local": {"batch_norm": "local"}}
 
 
@@ -75,9 +75,9 @@ def term(found: Explanation, name: str) -> Limitation:
 CASES: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     (("lenet5", "data", 4, 64, "local"), {}),
     (("lenet5", "grid:2x4", 8, 64, "p100x4x4"), {"overlap": "none"}),
-    (("lenet5", "domain:2x2", 4, 64, "abci-v100"), {"synchronisation": "sharded"}),
+    (("lenet5", "domain:2x2", 4, 64, "abci-v100"), {"synchronization": "sharded"}),
     (("residual", "ds:2x2", 4, 8, "p100x4x4"), {"overlap": "gradient", "collectives": "ring"}),
-    (("lenet5", "filter", 8, 64, "p100x4x4"), {"synchronisation": "server", "contention": 3.0}),
+    (("lenet5", "filter", 8, 64, "p100x4x4"), {"synchronization": "server", "contention": 3.0}),
 ]
 
 

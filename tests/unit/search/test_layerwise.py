@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,6 +19,7 @@ from hpcpar.cli.main import main
 from hpcpar.cost.compute.step_time import roofline_s
 from hpcpar.cost.compute.work import Workload
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network import builtin
@@ -30,6 +34,7 @@ from hpcpar.network.layers import (
     ReLU,
     SoftmaxCrossEntropy,
 )
+from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, load
 from hpcpar.plan.strategies import entry_of, parse
 from hpcpar.schedule.steps import Compute
@@ -74,7 +79,7 @@ def spec(net: Network) -> NetworkSpec:
 
 
 def load_machine(name: str) -> Machine:
-    """A preset, or one with two ranks a node, where few ranks have two placements."""
+    """A preset, or one with two ranks per node, where few ranks have two placements."""
     if name != "nodes of two":
         return files.load(name)
     machine = files.load("p100x4x4")
@@ -136,6 +141,30 @@ def test_the_optimum_of_every_combination(name: str, ranks: int, batch: int, mac
     assert best.configurations == best.kept == sum(len(u.space) for u in found.units)
     least = found.smallest()
     assert least.bytes == held.min()
+
+
+def test_an_exact_plan_is_the_fastest_of_its_space_only() -> None:
+    """Layers use all ranks, or a number that divides them; two of three ranks may be faster."""
+    net = Chain("wide", (1, 256, 256)).add(Flatten, "flatten").add(Linear, "fc", out_features=2)
+    wide, machine = net.add(SoftmaxCrossEntropy, "loss").build(), load_machine("local")
+    found = Search(wide, NetworkSpec("wide", (1, 256, 256), 2), 3, 2, machine)
+    best = found.best()
+    two = Config(n=2)
+    assert all(unit.space.find(two) is None for unit in found.units)
+
+    def sum_s(configs: Iterable[Config]) -> float:
+        names = [layer.name for layer in wide.layers]
+        plan = replace(best.plan, configs=dict(zip(names, configs, strict=True)))
+        p = price(wide, plan, machine)
+        return p.compute_s + p.communication_s
+
+    allowed = [Config(**{axis: 3}) for axis in ("h", "w", "k")] + [Config()]
+    sums = []
+    for configs in itertools.product(allowed, repeat=len(wide.layers)):
+        with suppress(InputError):
+            sums.append(sum_s(configs))
+    assert best.exact and best.objective_s == pytest.approx(min(sums), rel=1e-9)
+    assert sum_s((two, two, Config(c=2), two)) < 0.95 * best.objective_s
 
 
 @pytest.mark.parametrize(("name", "ranks", "batch", "machine"), SMALL)
@@ -216,14 +245,14 @@ def test_the_papers_objective_is_never_worse_than_a_named_strategys() -> None:
 
 # -- plans -----------------------------------------------------------------------------------------
 def test_sharded_weights_exclude_cut_reductions() -> None:
-    found = search("lenet5", 4, 32, "local", synchronisation="sharded")
+    found = search("lenet5", 4, 32, "local", synchronization="sharded")
     assert all((unit.space.config().k == 1).all() for unit in found.units)
     assert any(np.max(unit.space.config().k) > 1 for unit in search("lenet5", 4, 32, "local").units)
 
 
 def test_options_reach_the_plan() -> None:
-    found = search("lenet5", 2, 8, "local", precision="fp64", synchronisation="sharded").best()
-    assert (found.plan.dtype, found.plan.synchronisation, found.plan.strategy) == (
+    found = search("lenet5", 2, 8, "local", precision="fp64", synchronization="sharded").best()
+    assert (found.plan.dtype, found.plan.synchronization, found.plan.strategy) == (
         "float64", "sharded", "layerwise",
     )
     assert set(found.plan.configs) == {layer.name for layer in network("lenet5").layers}

@@ -67,7 +67,7 @@ def test_there_is_no_choice_if_nothing_fits() -> None:
 
 
 def test_efficiency_time_and_node_hours() -> None:
-    """Strong and weak scaling by hand: 4 ranks a node, 0.01 s a sample on one rank."""
+    """Strong and weak scaling by hand: 4 ranks per node, 0.01 s per sample on one rank."""
     cases = ((1, 64, 0.64), (6, 64, 0.16), (8, 512, 0.8))
     machine = files.load("p100x4x4")
     made = [Candidate(task(ranks, batch, machine), "data", seconds, FITS, ranks)

@@ -188,8 +188,8 @@ def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machi
 
 @pytest.mark.parametrize(
     "options",
-    [{"batch_norm": "local"}, {"synchronisation": "sharded", "optimizer": "adam"},
-     {"synchronisation": "server", "collectives": "ring"},
+    [{"batch_norm": "local"}, {"synchronization": "sharded", "optimizer": "adam"},
+     {"synchronization": "server", "collectives": "ring"},
      {"precision": "fp64", "collectives": "tree"}],
 )
 def test_tables_follow_the_options(options: dict[str, Any]) -> None:

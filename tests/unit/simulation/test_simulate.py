@@ -69,7 +69,7 @@ def test_the_simulation_without_noise_equals_the_prediction(spec: NetworkSpec, r
 @pytest.mark.parametrize("collectives", ["ring", "tree", "halving", "mpi"])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_every_algorithm_takes_its_predicted_time(collectives: str, ranks: int) -> None:
-    """Sizes that the ranks do not divide differ by an item a message."""
+    """Sizes that the ranks do not divide differ by an item per message."""
     for strategy in ("data", "filter", "owt"):
         plan = plan_of(EVEN, strategy, ranks, 24, collectives=collectives)
         assert abs(off(plan, LOCAL)) < (1e-9 if ranks != 3 else 2e-2), strategy
@@ -88,8 +88,8 @@ def test_groups_that_span_nodes_take_their_predicted_time(name: str, ranks: int)
     apart = replace(machine, levels=tuple(replace(x, links=0.0) for x in machine.levels))
     for options, most in [
             ({"collectives": "tree"}, 0.003), ({"collectives": "halving"}, 0.05),
-            ({"collectives": "ring"}, 0.1), ({"synchronisation": "sharded"}, 0.003),
-            ({"synchronisation": "server"}, 0.004)]:
+            ({"collectives": "ring"}, 0.1), ({"synchronization": "sharded"}, 0.003),
+            ({"synchronization": "server"}, 0.004)]:
         plan = plan_of(SMALL, "data", ranks, 2 * ranks, apart, **options)
         over = 1 / (1 + off(plan, apart)) - 1
         assert -1e-3 < over < most, (options, over)
@@ -98,11 +98,11 @@ def test_groups_that_span_nodes_take_their_predicted_time(name: str, ranks: int)
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8, 12, 24, 48])
 @pytest.mark.parametrize("name", ["p100x4x4", "h100x8"])
 def test_predictions_on_few_ranks_equal_the_simulation(name: str, ranks: int) -> None:
-    """Every strategy, algorithm and synchronisation, in nodes that are full or not."""
+    """Every strategy, algorithm and synchronization, in nodes that are full or not."""
     machine = files.load(name)
     every: list[dict[str, object]] = [
         {"collectives": "ring"}, {"collectives": "tree"}, {"collectives": "halving"},
-        {"collectives": "mpi"}, {"synchronisation": "sharded"}, {"synchronisation": "server"}, {}]
+        {"collectives": "mpi"}, {"synchronization": "sharded"}, {"synchronization": "server"}, {}]
     for number, strategy in enumerate(strategies_to_try(SMALL.build(), ranks, machine)):
         plan = plan_of(SMALL, strategy, ranks, 2 * ranks, machine, **every[number % len(every)])
         predicted = exact_price(plan.network.build(), plan, machine)
@@ -123,11 +123,11 @@ def test_a_stage_over_two_nodes_sums_over_their_link() -> None:
 
 
 @pytest.mark.parametrize("overlap", ["none", "gradient", "full"])
-@pytest.mark.parametrize("synchronisation", ["allreduce", "sharded", "server"])
-def test_every_overlap_and_synchronisation(overlap: str, synchronisation: str) -> None:
+@pytest.mark.parametrize("synchronization", ["allreduce", "sharded", "server"])
+def test_every_overlap_and_synchronization(overlap: str, synchronization: str) -> None:
     """A server waits for nobody but all wait for it; shards of weights with a bias are uneven."""
-    plan = plan_of(EVEN, "data", 4, 64, overlap=overlap, synchronisation=synchronisation)
-    assert abs(off(plan, DRIVEN)) < (1e-9 if synchronisation == "allreduce" else 5e-3)
+    plan = plan_of(EVEN, "data", 4, 64, overlap=overlap, synchronization=synchronization)
+    assert abs(off(plan, DRIVEN)) < (1e-9 if synchronization == "allreduce" else 5e-3)
 
 
 def test_nodes_and_racks_where_no_links_are_shared() -> None:
@@ -161,7 +161,7 @@ def test_a_slow_rank_holds_all_others_up() -> None:
 
 
 def test_jitter_costs_more_where_ranks_wait_more_often() -> None:
-    """`data` waits once an iteration, `filter` in every layer."""
+    """`data` waits once per iteration, `filter` in every layer."""
     lost = {}
     for strategy in ("data", "filter"):
         plan = plan_of(EVEN, strategy, 8, 64)

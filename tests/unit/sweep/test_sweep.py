@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -253,6 +254,37 @@ def test_a_dry_run_runs_nothing(sweep: Sweep, launcher: Launcher, tmp_path: Path
 )
 def test_wrong_options_are_named(sweep: Sweep, options: tuple[str, str], said: str) -> None:
     assert sweep(*options)[0] == 2 and said in sweep.said  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["cases/data-p2-b64/run.h5", "jobs/p2.sh", "calibration.log",
+                                  "report.html"])
+def test_files_that_no_sweep_wrote_stay(name: str, sweep: Sweep, tmp_path: Path) -> None:
+    path = tmp_path / "out" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    assert sweep()[0] == 2 and "is not the folder of a sweep" in sweep.said  # type: ignore[attr-defined]
+    assert path.read_text() == "mine" and not (tmp_path / "out/study.json").exists()
+
+
+def test_a_folder_that_is_not_a_case_s_stays(sweep: Sweep, tmp_path: Path) -> None:
+    """Also in the folder of a sweep."""
+    assert sweep(ranks="1")[0] == 0
+    path = tmp_path / "out/cases/data-p2-b64/plan.json"
+    path.parent.mkdir()
+    path.write_text("mine")
+    assert sweep()[0] == 2 and "data-p2-b64 has files, but no status.json" in sweep.said  # type: ignore[attr-defined]
+    assert path.read_text() == "mine"
+
+
+def test_data_that_the_sweep_did_not_make_stay(sweep: Sweep, tmp_path: Path) -> None:
+    path = tmp_path / "out/data.h5"
+    path.parent.mkdir()
+    synthetic(str(path), (1, 8, 8), 10, 8)
+    with h5py.File(path, "a") as f:
+        f.attrs["source"] = "our microscope"
+    before = path.read_bytes()
+    assert sweep("--data", "")[0] == 2 and "has 8 samples, but the sweep needs" in sweep.said  # type: ignore[attr-defined]
+    assert path.read_bytes() == before
 
 
 def test_one_sweep_at_a_time(sweep: Sweep, tmp_path: Path) -> None:

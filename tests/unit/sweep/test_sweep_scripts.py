@@ -74,7 +74,8 @@ def test_scripts_equal_the_recorded_ones(tmp_path: Path, name: str, system: str,
     asked, study = options(tmp_path, toml), replace(
         STUDY, device=device, transport="direct" if device == "gpu" else "staged")
     job = scripts.jobs(SMALL + LARGE, one)[-1]
-    text = scripts.script(study, SYSTEMS[system], asked, job, "/home/me/project")
+    text = scripts.script(study, SYSTEMS[system], asked, job, "/home/me/project").replace(
+        scripts.AWAIT, "await.sh")
     path = GOLDEN / f"{name}.sh"
     if os.environ.get("HPCPAR_GOLDEN") == "write":
         path.write_text(text)
@@ -96,7 +97,7 @@ def test_ready_scripts_say_what_the_sweep_s_say(system: str, tmp_path: Path) -> 
     lines = ready.splitlines()
     assert {*known.directives(values), *known.setup} <= {*lines}
     if system == "slurm":  # its srun knows ranks and nodes from the job
-        assert "launch=(srun --mpi=pmi2)" in lines
+        assert "launch=(srun --mpi=pmi2 --kill-on-bad-exit=1)" in lines
     else:
         words = known.launched(values)
         assert f"launch=({words})" in lines or system == "sge"
@@ -147,14 +148,13 @@ def test_every_case_leaves_its_status_and_runs_once(tmp_path: Path) -> None:
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "job").write_text(text)
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    begins = "--mpi=pmi2 --kill-on-bad-exit=1 --ntasks=2 /venv/bin/python child.py run --plan"
     for _ in range(2):
         assert subprocess.run(["bash", tmp_path / "job"], env=env, check=False).returncode == 0
         first, second = (tmp_path / "cases" / case.name for case in SMALL)
         assert ((first / "exit").read_text(), (second / "exit").read_text()) == ("3\n", "0\n")
-        assert (second / "log").read_text().startswith(
-            "--mpi=pmi2 --ntasks=2 /venv/bin/python child.py run --plan")
-        (second / "log").write_text(
-            "--mpi=pmi2 --ntasks=2 /venv/bin/python child.py run --plan: not written again")
+        assert (second / "log").read_text().startswith(begins)
+        (second / "log").write_text(f"{begins}: not written again")
     assert "again" in (second / "log").read_text()
 
 
@@ -193,7 +193,8 @@ def test_line_breaks_in_a_script_are_refused(change: dict[str, Any]) -> None:
     (BatchOptions(nodes=4), 6, "--nodes=4 --ntasks=6 --ntasks-per-node=2"),
 ])
 def test_ranks_are_laid_on_nodes(asked: BatchOptions, ranks: int, words: str) -> None:
-    assert SLURM.launched(replace(asked, mpi="x").values(ranks)) == f"srun --mpi=x {words}"
+    launched = SLURM.launched(replace(asked, mpi="x").values(ranks))
+    assert launched == f"srun --mpi=x --kill-on-bad-exit=1 {words}"
 
 
 def test_more_nodes_than_ranks() -> None:
@@ -250,7 +251,7 @@ def test_scripts_are_valid_shell() -> None:
 
 
 def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
-    """Four ranks a node; three times the predicted time of every case, and five minutes."""
+    """Four ranks per node; three times the predicted time of every case, and five minutes."""
     machine = replace(files.load("p100x4x4"), compute={"conv2d.forward x=1": 0.5})
     study = replace(STUDY, machine=machine, out=str(tmp_path), steps=600)
     for case in LARGE:

@@ -67,6 +67,16 @@ def test_a_state_replaces_only_states(folder: Path, monkeypatch: pytest.MonkeyPa
     assert Path("after.pt").read_bytes() == before
 
 
+def test_weights_replace_no_training(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network = ["--network", "weights_model.py:net"]
+    state = checkpoint.CheckpointState(700, 1, 2, 0, "net", (1, 8, 8), 10)
+    checkpoint.write("weights.h5", checkpoint.image((), (), state))
+    before = Path("weights.h5").read_bytes()
+    assert main(["weights", "from-torch", "before.pt", "weights.h5", *network]) == 2
+    assert "weights.h5 has 700 iterations of a training" in capsys.readouterr().err
+    assert Path("weights.h5").read_bytes() == before
+
+
 def test_a_checkpoint_has_hpcpars_shapes(folder: Path) -> None:
     """A transposed convolution's weight is [out, in / groups, ...] in checkpoints."""
     assert main(["weights", "from-torch", "before.pt", "weights.h5", "--network",

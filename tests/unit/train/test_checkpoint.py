@@ -48,8 +48,8 @@ def state(net: Network = NET, step: int = 12) -> CheckpointState:
 
 
 def save(path: Path | str, params: checkpoint.Tensors, moments: checkpoint.Tensors = (),
-         step: int = 12, keep: int = 1) -> str:
-    checkpoint.write(str(path), checkpoint.image(params, moments, state(step=step)), keep)
+         step: int = 12) -> str:
+    checkpoint.write(str(path), checkpoint.image(params, moments, state(step=step)))
     return str(path)
 
 
@@ -101,20 +101,6 @@ def test_running_statistics(tmp_path: Path) -> None:
     rows = checkpoint.resume_rows(path, "bn", 1, 3, np.float64, NAMES)
     assert np.array_equal(rows["params/running_mean"], mean[1:3])
     assert np.array_equal(rows["params/running_variance"], variance[1:3])
-
-
-def test_the_newest_checkpoints_stay(tmp_path: Path) -> None:
-    other = tmp_path / "c.stepping.h5"
-    other.touch()
-    for step in (5, 10, 15, 15, 20):
-        save(tmp_path / "c.h5", tensors(NET, step).items(), step=step, keep=3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.h5", "c.step10.h5", "c.step15.h5",
-                                                          "c.stepping.h5"]
-    for name, step in (("c.h5", 20), ("c.step15.h5", 15), ("c.step10.h5", 10)):
-        found = checkpoint.check(str(tmp_path / name), NET, ()).state
-        assert found is not None and found.step == step
-        rows = checkpoint.resume_rows(str(tmp_path / name), "fc1", 0, 9, "f4", NAMES)
-        assert np.array_equal(rows["params/bias"], tensors(NET, step)["fc1/bias"][:9])
 
 
 def test_a_flipped_bit_is_found_or_changes_nothing(path: str) -> None:

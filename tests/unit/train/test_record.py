@@ -76,11 +76,12 @@ def test_iterations_of_the_slowest_rank_add_up_to_the_epoch() -> None:
 
 
 def part(first: int, stop: int, epochs: tuple[int, ...]) -> RunRecord:
-    """A part of a training: iteration n takes n s on rank 0, n + 0.5 s on rank 1."""
+    """A part of a training run: iteration n takes n s on rank 0, n + 0.5 s on rank 1."""
     numbers = np.arange(first, stop)
     whole = sample(2, len(numbers))
     by_epoch = np.array(epochs, float)
-    return replace(whole, iterations_done=numbers, kept=np.arange(len(numbers)),
+    return replace(whole, iterations_done=numbers, done=stop, training="this one",
+                   kept=np.arange(len(numbers)),
                    iteration_s=numbers + np.array([[0.0], [0.5]]), loss=numbers * 10.0,
                    epochs_done=np.array(epochs), train_accuracy=by_epoch, test_accuracy=by_epoch,
                    test_loss=by_epoch, start_s=None, started=f"at {first}")
@@ -126,16 +127,54 @@ def test_a_resumed_record_stays_bounded() -> None:
 def test_a_resumed_training_continues_its_record_and_moves_others_aside(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     plan = sample().plan
-    assert record_file.continued(str(path), plan, STEPS) is None
+
+    def continued(step: int, training: str = "this one", **other: int) -> RunRecord | None:
+        return record_file.continued(str(path), plan | other, STEPS, training, step, 1)
+
+    assert continued(5) is None
     record_file.write(str(path), part(0, 5, (0,)))
-    found = record_file.continued(str(path), plan, STEPS)
+    found = continued(3)
     assert found is not None and found.iterations == 5
-    assert record_file.continued(str(path), plan | {"ranks": 3}, STEPS) is None
+    assert continued(5, "another") is None
+    (tmp_path / "run.1.h5").rename(path)
+    assert continued(5, ranks=3) is None
     assert [p.name for p in tmp_path.iterdir()] == ["run.1.h5"]
     path.write_text("no record")
-    assert record_file.continued(str(path), plan, STEPS) is None
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.1.h5", "run.2.h5"]
+    (tmp_path / "run.2.h5").symlink_to("nowhere")
+    assert continued(5) is None
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.1.h5", "run.2.h5", "run.3.h5"]
     assert record_file.read(str(tmp_path / "run.1.h5")).iterations == 5
+
+
+def test_under_another_plan_each_iteration_is_in_one_record(tmp_path: Path) -> None:
+    """Iterations that the resumed run repeats leave the record of the same training, and no other.
+    """
+    path, plan = tmp_path / "run.h5", sample().plan | {"ranks": 3}
+    before = part(0, 30, (0, 1, 2))
+    for training, left in (("this one", 20), ("", 30), ("another", 30)):
+        record_file.write(str(path), replace(before, training=training))
+        assert record_file.continued(str(path), plan, STEPS, "this one", 20, 2) is None
+        aside = record_file.read(str(tmp_path / "run.1.h5"))
+        assert aside.iterations_done is not None
+        assert aside.iterations_done.tolist() == [*range(left)] and aside.done == left
+        assert aside.epochs_done is not None
+        assert aside.epochs_done.tolist() == [*range(left // 10)]
+        assert aside.seconds.shape == (2, left, 3) and aside.timed.tolist() == [*range(left)]
+        (tmp_path / "run.1.h5").unlink()
+    record_file.write(str(path), part(25, 30, ()))  # nothing would be left of it
+    record_file.continued(str(path), plan, STEPS, "this one", 20, 2)
+    assert record_file.read(str(tmp_path / "run.1.h5")).iterations == 5
+
+
+def test_a_cut_record_keeps_the_step_times_before_the_cut() -> None:
+    whole = part(0, 40, (0, 1))
+    kept = np.array([0, 1, 8, 9, 16, 17, 24, 25, 32, 33])
+    thin = replace(whole, kept=kept, seconds=whole.seconds[:, kept])
+    got = run_record.cut(thin, 17, 1)
+    assert got.iterations == 17 and got.kept is not None
+    assert got.kept.tolist() == [0, 1, 8, 9, 16] and got.seconds.shape[1] == 5
+    assert not run_record.faults(got) and run_record.cut(thin, 99, 9).done == 40
+    assert run_record.cut(replace(thin, epochs_done=None), 17, 1).iterations == 40
 
 
 def test_records_of_version_1_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Differences between trainings, and which of them count."""
+"""Differences between training runs, and which of them count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a training is saved and when it stops, on one rank whose clock is the test's."""
+"""When a training run is saved and when it stops, on one rank whose clock is the test's."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Case:
     def __init__(self, patch: pytest.MonkeyPatch, every: SaveInterval,
                  limit_s: float = 0.0) -> None:
         self.now, self.saved, self.records, self.fails = 1000.0, [], [], False
+        self.order: list[str] = []
         self.step = 0
         for module in (saving, signals):
             patch.setattr(module.time, "monotonic", lambda: self.now)
@@ -46,16 +47,17 @@ class Case:
         patch.delenv("SLURM_JOB_END_TIME", raising=False)
         self.stop = StopRequest(limit_s)
         world: Any = OneRank()
-        self.saver = Saver(world, every, self.stop, lambda: self._write(self.saved),
-                           lambda: self._write(self.records))
+        self.saver = Saver(world, every, self.stop, lambda: self._write(self.saved, "saved"),
+                           lambda whole: self._write(self.records, "whole" if whole else "part"))
 
-    def _write(self, where: list[int]) -> Callable[[], None]:
+    def _write(self, where: list[int], what: str) -> Callable[[], None]:
         step = self.step
 
         def write() -> None:
             if self.fails:
                 raise InputError("cannot write checkpoint c.h5: No space left on device")
             where.append(step)
+            self.order.append(f"{what} {step}")
 
         return write
 
@@ -92,11 +94,21 @@ def test_checkpoints_follow_an_interval_of_time(monkeypatch: pytest.MonkeyPatch)
 
 def test_records_are_saved_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, SaveInterval())
-    case.run(60)
+    case.run(60, per_epoch=1000)
     assert 4 <= len(case.records) <= 6 and case.records[-1] == 60
     short = Case(monkeypatch, SaveInterval())
-    short.run(1000, seconds=1e-3)
+    short.run(1000, per_epoch=10**6, seconds=1e-3)
     assert short.records == [1000]
+
+
+def test_the_record_is_written_before_each_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the two leaves a record that has every iteration of the checkpoint."""
+    case = Case(monkeypatch, SaveInterval(steps=8))
+    case.run(20)
+    assert case.order == ["part 8", "saved 8", "part 16", "saved 16", "whole 20", "saved 20"]
+    ends = Case(monkeypatch, SaveInterval(steps=8))
+    ends.run(16)
+    assert ends.order == ["part 8", "saved 8", "part 16", "saved 16", "whole 16"]
 
 
 def test_a_signal_stops_after_the_next_iteration_with_a_checkpoint(
@@ -110,12 +122,13 @@ def test_a_signal_stops_after_the_next_iteration_with_a_checkpoint(
 
 def test_a_second_interrupt_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGINT)
+    now = time.time()
+    monkeypatch.setattr(signals.time, "time", lambda: now)
     with StopRequest() as request:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)  # passed on twice
         assert request.due(0.0) and request.reason == "SIGINT"
-        later = time.time() + 1.0
-        monkeypatch.setattr(signals.time, "time", lambda: later)
+        now += 1.0
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -146,7 +159,7 @@ def test_a_full_disk_ends_the_run_at_the_next_iterations(monkeypatch: pytest.Mon
 
 def test_files_are_written_in_the_background_one_by_one() -> None:
     writer, may_go, order = BackgroundWriter(), threading.Event(), []
-    writer.submit(lambda: (may_go.wait(10), order.append(1)))  # type: ignore[func-returns-value]
+    writer.submit(lambda: (may_go.wait(), order.append(1)))  # type: ignore[func-returns-value]
     writer.submit(lambda: order.append(2))
     assert order == [] and not writer.has_failed
     may_go.set()

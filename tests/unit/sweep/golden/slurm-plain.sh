@@ -13,15 +13,17 @@ export OPENBLAS_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 export PMIX_MCA_psec=native
 
+source await.sh
 run() { # run CASE LAUNCHER...: a failed case does not stop the next one
   local case=$1 status=0
   shift
   [ ! -e "$case/exit" ] || return 0
-  "$@" /venv/bin/python child.py run --plan "$case/plan.json" --out "$case/run.h5" --data /data/digits.h5 --steps 30 --device cpu --kernels numpy \
+  await "$@" /venv/bin/python child.py run --plan "$case/plan.json" --out "$case/run.h5" --data /data/digits.h5 --steps 30 --device cpu --kernels numpy \
     >"$case/log" 2>&1 || status=$?
+  [ -z "$asked" ] || [ "$status" = 0 ] || exit "$status"
   printf '%s\n' "$status" >"$case/exit.tmp"
   mv "$case/exit.tmp" "$case/exit"
 }
 
-run '/scratch/my sweep/cases/data-p8-b64' srun --mpi=pmi2 --ntasks=8
-run '/scratch/my sweep/cases/grid_2x4-p8-b64' srun --mpi=pmi2 --ntasks=8
+run '/scratch/my sweep/cases/data-p8-b64' srun --mpi=pmi2 --kill-on-bad-exit=1 --ntasks=8
+run '/scratch/my sweep/cases/grid_2x4-p8-b64' srun --mpi=pmi2 --kill-on-bad-exit=1 --ntasks=8
