@@ -113,7 +113,7 @@ def test_pages_hold_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         assert main([*WORDS, "-o", str(tmp_path / f"page.{suffix}")]) == 0
     pages = {p.suffix: p.read_text() for p in tmp_path.glob("page.*")}
     answer = hpcpar.proposal("lenet5", [1, 2, 4], 64, input="1x8x8", machine="cori-knl",
-                             batch_per_rank=16).answer
+                             batch_per_rank=16, samples=640).answer
     rows = {suffix: len(re.findall(r"100.0\\?%", text)) for suffix, text in pages.items()}
     assert rows == {".md": 2, ".tex": 2, ".html": 2}
     assert f"{answer}." in pages[".md"] and answer.replace("%", r"\%") in pages[".tex"]

@@ -26,7 +26,7 @@ def priced() -> Prediction:
     """LeNet-5, with numbers of a long training run."""
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     machine = files.load("abci-v100")
-    found = price(spec.build(), make_plan(spec, "data", 32, 512), machine, samples=60_000)
+    found = price(spec.build(), make_plan(spec, "data", 32, 512), machine, samples=1_280_000)
     return replace(found, iteration_s=0.1, epoch_s=250.0, samples=1_280_000,
                    trust=replace(found.trust, ratios=(0.8, 2.0)))
 
