@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     launch = {"mpiexec": ["mpiexec", "-n", "2"],
-              "srun": ["srun", "--mpi=pmi2", "-N1", "-n2", "--overlap"]}[args.launcher]
+              "srun": ["srun", "--mpi=pmi2", "-N1", "-n2", "--kill-on-bad-exit=1"]}[args.launcher]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data, plan = folder / "digits.h5", folder / "plan.json"
