@@ -126,7 +126,7 @@ class World:
         return out
 
     def share(self, call: str, value: T, comm: Any = None, in_loop: bool = True) -> dict[int, T]:
-        """The value of each rank (or of those of `comm`); they make the same call together.
+        """Gather a value from every rank of `comm` (all ranks by default) on every one of them.
 
         One collective carries small values; a second one follows if any value is large.
 
