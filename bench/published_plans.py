@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from bench.papers import layerwise as published
+from bench.papers.equations import optcnn
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
-from hpcpar.papers import optcnn
 from hpcpar.plan.config import Config
 from hpcpar.plan.strategy_request import Configs
 from hpcpar.search import table_search

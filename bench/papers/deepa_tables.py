@@ -17,8 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, Section, main
+from bench.papers.equations.optcnn import Configuration, TensorEdge, ts_s, tx_s
 from hpcpar.network.receptive_field import Full, Same, Window
-from hpcpar.papers.optcnn import Configuration, TensorEdge, ts_s, tx_s
 
 BATCH, ITEM_BYTES = 512, 4
 BEFORE = Configuration(n=16)

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
+from bench.papers.equations import optcnn
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin.alexnet import towers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
-from hpcpar.papers import optcnn
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, Synchronization
 from hpcpar.plan.strategies import fill

@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, Section, listed, main, span, text
+from bench.papers.equations.optcnn import Configuration, ts_s
 from bench.papers.layerwise import (
     IMAGES,
     NETWORKS,
@@ -36,7 +37,6 @@ from bench.papers.layerwise import (
     variants,
     volume,
 )
-from hpcpar.papers.optcnn import Configuration, ts_s
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.strategies import fill

@@ -18,9 +18,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, Section, main
+from bench.papers.equations import owt
 from hpcpar.machine import files
 from hpcpar.network import builtin
-from hpcpar.papers import owt
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.strategy_request import sections
 from hpcpar.simulation.price_plan import Prediction, price

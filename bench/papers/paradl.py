@@ -20,6 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, Section, Value, main
+from bench.papers.equations import paradl
+from bench.papers.equations.paradl_values import Table3Layer, TrainingRun
 from bench.papers.paradl_settings import (
     IMAGENET,
     ITEM_BYTES,
@@ -40,9 +42,7 @@ from bench.papers.paradl_settings import (
     table3,
 )
 from hpcpar.machine.model import Level, Machine
-from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
-from hpcpar.papers.paradl_values import Table3Layer, TrainingRun
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.simulation.price_plan import price
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from bench.papers.equations import paradl
+from bench.papers.equations.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 from hpcpar.api.options import PlanningOptions
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
-from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
-from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.stages import stages
 from hpcpar.search import auto

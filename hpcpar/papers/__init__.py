@@ -1,1 +1,1 @@
-"""Closed forms from the five papers: oracles for tests and benchmarks."""
+"""Closed forms of integrated model, batch and domain parallelism (Gholami et al.)."""

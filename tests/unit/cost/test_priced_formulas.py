@@ -27,14 +27,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from bench.papers.equations import paradl
+from bench.papers.equations.paradl_values import layer_values
 from hpcpar.machine import files
 from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
-from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
-from hpcpar.papers.paradl_values import layer_values
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes
 from hpcpar.search.searches import SEARCHES

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 import pytest
 
+from bench.papers.equations import optcnn, owt
 from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builtin import network
-from hpcpar.papers import optcnn, owt
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.simulation.price_plan import Prediction, StepCost
 from tests.unit.closed import price

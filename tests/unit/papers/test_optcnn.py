@@ -7,10 +7,10 @@ import math
 
 import pytest
 
+from bench.papers.equations import optcnn
+from bench.papers.equations.optcnn import Configuration, TensorEdge
 from hpcpar.network import builtin
 from hpcpar.network.receptive_field import Full, Same, Window
-from hpcpar.papers import optcnn
-from hpcpar.papers.optcnn import Configuration, TensorEdge
 
 BANDWIDTH = 2.247e9  # bytes/s, what Table 2's digits imply
 BATCH = 512

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcpar.papers import owt
-from hpcpar.papers.owt import Scheme
+from bench.papers.equations import owt
+from bench.papers.equations.owt import Scheme
 
 SCHEMES: tuple[Scheme, ...] = ("a", "b", "c")
 SEVERAL_PASSES: tuple[Scheme, ...] = ("b", "c")

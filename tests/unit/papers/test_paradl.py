@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.papers.equations import paradl
+from bench.papers.equations.paradl import Exchange
+from bench.papers.equations.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 from hpcpar.network import builtin
-from hpcpar.papers import paradl
 from hpcpar.papers.gholami import HockneyLink
-from hpcpar.papers.paradl import Exchange
-from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 
 ALEXNET = builtin.network("alexnet-owt")
 TIMES = {layer.name: (1e-4 * (i + 1), 2e-4 * (i + 1), 1e-5 * (i + 1))

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from bench.papers.equations.paradl_values import Table3Layer, Table3Row, TrainingRun
 from hpcpar.papers.gholami import HockneyLink
-from hpcpar.papers.paradl_values import Table3Layer, Table3Row, TrainingRun
 
 #: Gradient exchange of data + spatial parallelism (section 4.5.1).
 Exchange = Literal["flat", "leaders", "segmented"]
