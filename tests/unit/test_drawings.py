@@ -88,7 +88,7 @@ def test_crossed_labels_are_found() -> None:
             page.text(50, 20 + 20 * i, word)
         page.line((50, 10), (50, 30))
         page.arrow((10, 40), (90, 40))
-        page.box(45, 50, 300, 30, filled=False, dashed=True)
+        page.box(45, 50, 300, 20, filled=False, dashed=True)
         assert sorted(crossed(page)) == ["arrow", "box", "line"]
 
 
