@@ -119,14 +119,14 @@ def test_a_former_keyword_still_works(tmp_path: Path) -> None:
 
 
 def test_the_signature_shows_every_option_of_the_command() -> None:
-    """But those that name output files and the form of results, which results offer as methods, and
-    modules, which a program imports itself.
+    """But those that name output files and the form of results, which results offer as methods,
+    modules, which a program imports itself, and the answer to a question on a terminal.
     """
     for name in ("plan", "predict", "proposal", "simulate", "sweep", "compare"):
         group = next(iter(parsers(name)[1].kinds().values())).get_default("group")
         shown = {f.name for f in options_of(group) if section_of(group, f) != "output"
                  or (f.name == "out" and name == "sweep")}
-        shown -= {"layers"} if name != "sweep" else set()
+        shown -= {"layers"} if name != "sweep" else {"yes"}
         parameters = inspect.signature(getattr(hpcpar, name)).parameters
         assert shown <= set(parameters), name
         for f in options_of(group):
