@@ -6,6 +6,7 @@ Without names it draws every picture and writes every number.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -48,7 +49,8 @@ def pictures() -> dict[str, str]:
 def draw_again(name: str) -> str:
     """Runs the commands of a picture and takes the file that they write; returns their output."""
     done = subprocess.run(["bash", "-c", pictures()[name]], cwd=ROOT, text=True, check=False,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=os.environ | {"COLUMNS": "80"})
     if done.returncode:
         sys.exit(f"{done.stdout}\n{name}: the commands failed with status {done.returncode}")
     file = ROOT / FILES.get(name, f"runs/{name}.png")
@@ -59,23 +61,26 @@ def draw_again(name: str) -> str:
 
 def quickstart(output: str) -> str:
     """README's excerpt of the quickstart's output, from its last turn."""
-    lines = output.splitlines()
-    begin = max(i for i, line in enumerate(lines) if line.startswith("$ hpcpar plan"))
-    lines = lines[begin:]
+    text = output[output.rindex("$ hpcpar plan"):]
+    lines = text.splitlines()
 
-    def first(*words: str, upto: str = "") -> str:
-        line = next(line for line in lines if all(word in line for word in words))
-        cut = re.match(f".*?{upto}", line) if upto else None
-        return f"{cut[0]} ..." if cut else line
+    def command(start: str, end: str) -> str:
+        line = next(line for line in lines if line.startswith(start))
+        return line[:re.search(end, line).end()]  # type: ignore[union-attr]
+
+    def sentence(start: str, end: str) -> str:
+        """A sentence that fills several lines of the terminal, on one line."""
+        found = re.search(rf"^{start}\b(.|\n)*?{end}", text, re.MULTILINE)
+        return " ".join(found[0].split())  # type: ignore[index]
 
     table = next(i for i, line in enumerate(lines) if line.startswith("strategy "))
     epochs = [line for line in lines if line.startswith("epoch ") and "predicted" in line]
     return "\n".join([
-        "```text", first("$ hpcpar plan", upto=r"machine\.toml"),
-        first("Use ", upto=r"epoch of [\d,]+ images in [\d.]+ \w+,"),
+        "```text", command("$ hpcpar plan", r"machine\.toml") + " ...",
+        sentence("Use", r"epoch of [\d,]+ images in [\d.]+ \w+,") + " ...",
         *(line.rstrip() for line in lines[table:table + 4]), "...",
-        first("$ mpiexec", "hpcpar run", upto=r"--epochs \d+"), epochs[-1],
-        first("$ hpcpar compare"), first("Predicted "), "```"])
+        command("$ mpiexec -n 2 hpcpar run", r"--epochs \d+") + " ...", epochs[-1],
+        command("$ hpcpar compare", "$"), sentence("Predicted", "interval"), "```"])
 
 
 def vgg16(batches: Sequence[int] = BATCHES) -> str:
