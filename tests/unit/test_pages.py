@@ -16,8 +16,8 @@ $ hpcpar plan --network old --machine runs/machine.toml --samples 1438
 Use 2 cores of machine, data parallel: 1 ms
 $ hpcpar plan --network lenet5 --machine runs/machine.toml --samples 1438 -o plan.json
 note: this note is not shown
-Use 2 cores of machine, data parallel: 21.39 ms per iteration of 128 (calibrated), an epoch of 1,438
-""".rstrip() + """ images in 240.2 ms, 0.001 core-hours
+Use 2 cores of machine, data parallel: 21.39 ms per iteration of 128
+(calibrated), an epoch of 1,438 images in 240.2 ms, 0.001 core-hours
 strategy  ranks  iteration
 data   *      2   21.39 ms
 owt           2   22.46 ms
@@ -29,7 +29,8 @@ epoch 15/16  step 165/176  loss 0.02  18.52 ms per iteration (predicted 21.39)
 epoch 16/16  step 176/176  loss 0.01  18.56 ms per iteration (predicted 21.39)
 
 $ hpcpar compare run.h5 --plot compare.png
-Predicted 21.39 ms per iteration, measured 23.16 ms: 92.3% accurate
+Predicted 21.39 ms per iteration, measured 23.16 ms: 92.3% accurate, inside the
+90% interval
 """
 EXCERPT = """```text
 $ hpcpar plan --network lenet5 --machine runs/machine.toml ...
@@ -43,7 +44,7 @@ pipeline      2   23.53 ms
 $ mpiexec -n 2 hpcpar run --plan plan.json --epochs 16 ...
 epoch 16/16  step 176/176  loss 0.01  18.56 ms per iteration (predicted 21.39)
 $ hpcpar compare run.h5 --plot compare.png
-Predicted 21.39 ms per iteration, measured 23.16 ms: 92.3% accurate
+Predicted 21.39 ms per iteration, measured 23.16 ms: 92.3% accurate, inside the 90% interval
 ```"""
 
 

@@ -336,7 +336,7 @@ def test_the_log_s_last_line_is_ours_where_there_is_one(tmp_path: Path) -> None:
 def test_synthetic_data_are_made_where_something_is_run(sweep: Sweep, tmp_path: Path) -> None:
     made = tmp_path / "out" / "data.h5"
     status, document = sweep("--dry-run", "--data", "", ranks="1,2", kind="weak")
-    # made data are no data set: nobody knows an epoch of them
+    # an epoch of made data has no meaning
     assert status == 0 and not made.exists() and document["points"][0]["batches"] is None
     assert sweep("--data", "", ranks="1", kind="weak")[0] == 0 and made.stat().st_size > 256 * 64
 
