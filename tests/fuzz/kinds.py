@@ -280,7 +280,7 @@ def trace(rng: Random, base: Base) -> Case:
 
 def special(rng: Random, base: Base) -> Case:
     """Something else in place of a file: a pipe, a socket, a device, a folder, a dangling link."""
-    path = base.case / "x"
+    path = base.case / rng.choice(("x", "x.json", "x.onnx"))
     replace_file(rng, path)
     named, plan = str(path), base["plan.json"]
     small = ["--batch", "16", "--ranks", "2"]
@@ -288,18 +288,12 @@ def special(rng: Random, base: Base) -> Case:
         ["predict", "--plan", named], ["run", "--plan", plan, "--data", named, "--steps", "1"],
         ["run", "--plan", plan, "--data", base["data.h5"], "--resume", named, "--steps", "9"],
         ["compare", named], ["trace", named, "-o", "t.json"], ["data", "info", named],
-        ["machines", named], ["networks", _renamed(path, "x.json")],
-        ["networks", _renamed(path, "x.onnx")],
+        ["machines", named], ["networks", named],
         ["predict", "--network", "lenet5", *small, "--machine", named],
         ["data", "numpy", "d.h5", named, base["labels.npy"]],
         ["data", "numpy", "d.h5", base["images.npy"], named], ["data", "numpy", "d.h5", named],
         ["data", "xarray", "d.h5", named, *_XARRAY], ["data", "images", "d.h5", named],
         ["sweep", "report", named])), child=True)
-
-
-def _renamed(path: Path, name: str) -> str:
-    """The new path of a file."""
-    return str(path.rename(path.with_name(name)))
 
 
 def pictures(rng: Random, base: Base) -> Case:
