@@ -27,7 +27,7 @@ class Plain(torch.nn.Sequential):
 
 
 def test_the_page_reads_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (code,) = re.findall("```python\n(import json.*?)```", PAGE.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("nnunet.py").write_text(code)
     arguments = {"features": [4], "conv_op": "torch.nn.modules.conv.Conv3d", "dropout_op": None}
