@@ -84,7 +84,8 @@ def test_names_are_taken_once() -> None:
 def test_the_help_of_the_command_has_an_outside_strategy(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from tests.outside import register\n\nregister()\n")
     helped = subprocess.run(
-        [sys.executable, "-m", "hpcpar", "plan", "--layers", str(tmp_path / "mine.py"), "--help"],
+        [sys.executable, "-m", "hpcpar", "plan", "--layers", str(tmp_path / "mine.py"),
+         "--help-all"],
         capture_output=True, text=True, timeout=LIMIT_S, check=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}).stdout
     assert "halves:AxB = the first half of the layers by samples" in " ".join(helped.split())
