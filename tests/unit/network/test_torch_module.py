@@ -233,5 +233,5 @@ def test_modules_on_the_command_line(model: str, capsys: pytest.CaptureFixture[s
     assert network(f"{model}:sized").image_shape == (3, 9, 9)
     with pytest.raises(InputError, match="has 7 outputs, not 3; leave --classes out"):
         network(f"{model}:make", (3, 8, 8), 3)
-    with pytest.raises(InputError, match="network 'none.py': no such file"):
+    with pytest.raises(InputError, match=r"network 'none\.py': no such file"):
         network("none.py:make", (3, 8, 8))
