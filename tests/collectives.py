@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcpar.cost.network.contention import Route
+from hpcpar.schedule.algorithms import base
 from hpcpar.schedule.algorithms.base import Collective, Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.steps import Kind
@@ -17,7 +18,8 @@ BY_KIND = {kind: algorithms_of(kind) for kind in (
 def rounds_of(kind: Kind, algorithm: str, sizes: tuple[int, ...], me: int, segments: int,
               inner: int = 1, root: int = 0) -> list[Round]:
     """The rounds of member `me`."""
-    return ALGORITHMS[algorithm].rounds(Collective(kind, sizes, segments, inner, root), me)
+    collective = Collective(kind, sizes, segments, inner, root)
+    return list(base.rounds_of(ALGORITHMS[algorithm], collective, me))
 
 
 def collective_s(kind: Kind, algorithm: str, n_bytes: Any, segments: Any, way: Route,

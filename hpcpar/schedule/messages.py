@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from hpcpar.plan.boxes import items
-from hpcpar.schedule.algorithms.base import ROOTED, SCATTERED, Collective, Round
+from hpcpar.schedule.algorithms.base import ROOTED, SCATTERED, Collective, Round, rounds_of
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.exchange import NOTHING, Exchange, Kept, Piece
 from hpcpar.schedule.halo_exchange import point_to_point
@@ -56,7 +56,7 @@ def _blocks(step: Comm, rank: int, peers: tuple[int, ...]) -> Exchange:
     order = ALGORITHMS[step.algorithm].wire_order(len(peers), me, step.inner)
     at = 0
     pieces: dict[int, Piece] = {}
-    for k in order:
+    for k in order.tolist():
         pieces[k] = Piece(boxes[k], at, at + sizes[k])
         at += sizes[k]
     own, others = (pieces[me],), tuple(p for k, p in pieces.items() if k != me)
@@ -84,7 +84,7 @@ def _rounds(step: Comm, sizes: tuple[int, ...], me: int) -> tuple[Round, ...]:
     if len(sizes) == 1:
         return ()
     collective = Collective(step.kind, sizes, step.segments, step.inner, step.root)
-    return tuple(ALGORITHMS[step.algorithm].rounds(collective, me))
+    return rounds_of(ALGORITHMS[step.algorithm], collective, me)
 
 
 def counts(step: Comm, rank: int) -> Counts:

@@ -7,9 +7,6 @@ another. A rank's round ends when it has sent and received its messages and adde
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +19,11 @@ from hpcpar.schedule.algorithms.base import SCATTERED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.sent_bytes import sent
 from hpcpar.schedule.steps import Comm
-from hpcpar.schedule.waves import Pairs, Wave, groups, streams, waves
+from hpcpar.schedule.waves import Pairs, Wave, groups, waves
 from hpcpar.simulation.links import FloatArray, LinkRates
 
-#: Movements with more messages do not keep their waves, but stream them again if they can.
-MOST_MESSAGES = 1 << 16
+#: Relative difference of times that count as equal.
+EQUAL = 1e-12
 
 
 class _Grouped(NamedTuple):
@@ -91,6 +88,7 @@ class _Timed(NamedTuple):
     end_s: FloatArray
     receive_s: FloatArray
     add_s: FloatArray
+    times: int
 
 
 class Movement:
@@ -124,17 +122,15 @@ class Movement:
         self._library = algorithm.library
         self._in_flight = algorithm.in_flight(step.kind, step.segments)
         self._members = None if step.group is None else groups(step, step.group, ranks)[0]
-        counted = sent(step, ranks)
+        self._waves = list(waves(step, ranks))
+        counted = sent(step, ranks, self._waves)
         self.messages, self.sent_bytes = counted.messages, counted.n_bytes
         self.left_bytes, self.level = links.nothing_left(ranks), 0
-        stream, most = waves(step, ranks), MOST_MESSAGES // ranks if streams(step) else None
-        kept = list(itertools.islice(stream, most))
-        self._waves = kept if next(stream, None) is None else None
-        for wave in self._each():
-            n_bytes = wave.items * step.item_bytes
+        for wave in self._waves:
+            n_bytes = wave.items * step.item_bytes * wave.times
             self.level = max(self.level, links.leave(wave.pairs, n_bytes, self.left_bytes))
         self._before_s, self._after_s = self._copies_s()
-        self._known = None if self._waves is None else list(self._timed())
+        self._timed = [self._times(wave) for wave in self._waves]
         self.alone_s = self._end_s(np.zeros(ranks))
 
     def end_s(self, begin_s: Floats) -> FloatArray:
@@ -151,7 +147,7 @@ class Movement:
         """Start times between stages, where a message does not wait for its receiver."""
         out = begin_s.copy()
         held = box_items(self.step.source, np.arange(self.ranks)) > 0
-        for wave in self._timed() if self._known is None else self._known:
+        for wave in self._timed:
             route = wave.route
             first = -route.receivers.latest(-begin_s[..., wave.pairs.senders])
             only_receives = ~held[route.receivers.ranks]
@@ -164,41 +160,50 @@ class Movement:
             done[..., self._members] = last + self.library_s
             return done
         done = begin_s + self._before_s
-        port, earlier = done, deque([done] * self._in_flight, self._in_flight)
-        for wave in self._timed() if self._known is None else self._known:
-            ready = np.maximum(earlier[0], port)
-            pairs, (_, senders, receivers, disjoint, _) = wave.pairs, wave.route
-            end = (np.maximum(ready[..., pairs.senders], ready[..., pairs.receivers])
-                   + wave.end_s)
-            sent_s, received_s = senders.latest(end), receivers.latest(end)
-            if not disjoint:
-                received_s = np.maximum(received_s, ready[..., receivers.ranks] + wave.receive_s)
-            done, port = done.copy(), port.copy()
-            port[..., senders.ranks] = np.maximum(port[..., senders.ranks], sent_s)
-            done[..., senders.ranks] = np.maximum(done[..., senders.ranks], sent_s)
-            done[..., receivers.ranks] = (np.maximum(done[..., receivers.ranks], received_s)
-                                          + wave.add_s)
-            earlier.append(done)
-        return done + self._after_s
+        state = np.stack([done] * (self._in_flight + 1))
+        for wave in self._timed:
+            state = self._repeated(wave, state)
+        return state[-2] + self._after_s
 
-    def _each(self) -> Iterable[Wave]:
-        return waves(self.step, self.ranks) if self._waves is None else self._waves
+    def _repeated(self, wave: _Timed, state: FloatArray) -> FloatArray:
+        """Play a wave `times` times. Once all members of a group advance alike, in as many rounds
+        as may be in flight, they go on like that.
 
-    def _timed(self) -> Iterator[_Timed]:
-        for wave in self._each():
-            pairs, n_bytes = wave.pairs, wave.items * self.step.item_bytes
-            if pairs not in self._routes:
-                self._routes[pairs] = self._route(pairs, n_bytes)
-            route = self._routes[pairs]
-            message_s = self.factor * (self.links.latencies_s(route.level, n_bytes)
-                                       + route.s_per_byte * n_bytes)
-            message_s = np.where(n_bytes > 0, message_s, 0.0)
-            end_s = message_s if route.disjoint else message_s + route.senders.before(message_s)
-            added = route.receivers.sums(n_bytes * wave.adds)
-            per_byte = self.machine.add_s_per_byte if self.step.group else 0.0
-            end_s = np.where(n_bytes > 0, end_s, -np.inf)
-            yield _Timed(pairs, route, end_s, route.receivers.sums(message_s),
-                         added * per_byte * self.factor)
+        `state` [in flight + 1, ..., ranks] has the ends of the last rounds, and when a rank can
+        send again.
+        """
+        left, cycle = wave.times, self._in_flight
+        while left > cycle:
+            before = state
+            for _ in range(cycle):
+                state = _played(wave, state)
+            left -= cycle
+            assert self._members is not None
+            passed_s = (state - before)[..., self._members]
+            alike_s = passed_s[:1, ..., :1]
+            if np.all(np.abs(passed_s - alike_s) <= EQUAL * state.max()):
+                state = state.copy()
+                state[..., self._members] += alike_s * (left // cycle)
+                left %= cycle
+                break
+        for _ in range(left):
+            state = _played(wave, state)
+        return state
+
+    def _times(self, wave: Wave) -> _Timed:
+        pairs, n_bytes = wave.pairs, wave.items * self.step.item_bytes
+        if pairs not in self._routes:
+            self._routes[pairs] = self._route(pairs, n_bytes)
+        route = self._routes[pairs]
+        message_s = self.factor * (self.links.latencies_s(route.level, n_bytes)
+                                   + route.s_per_byte * n_bytes)
+        message_s = np.where(n_bytes > 0, message_s, 0.0)
+        end_s = message_s if route.disjoint else message_s + route.senders.before(message_s)
+        added = route.receivers.sums(n_bytes * wave.adds)
+        per_byte = self.machine.add_s_per_byte if self.step.group else 0.0
+        end_s = np.where(n_bytes > 0, end_s, -np.inf)
+        return _Timed(pairs, route, end_s, route.receivers.sums(message_s),
+                      added * per_byte * self.factor, wave.times)
 
     def _route(self, pairs: Pairs, n_bytes: IntArray) -> _Route:
         senders = _Grouped.by(pairs.senders, pairs.turn)
@@ -222,7 +227,7 @@ class Movement:
         n_bytes = step.item_bytes * self.factor
         if step.group is None:
             received = np.zeros(self.ranks)
-            for wave in self._each():
+            for wave in self._waves:
                 np.add.at(received, wave.pairs.receivers, wave.items * n_bytes)
             packed = self.sent_bytes * self.factor
             handling = machine.add_s_per_byte if step.reduce else machine.copy_s_per_byte
@@ -232,3 +237,18 @@ class Movement:
         held, wanted = (box_items(layout, rank) * n_bytes * machine.copy_s_per_byte
                         for layout in (step.source, step.destination))
         return held, wanted
+
+
+def _played(wave: _Timed, state: FloatArray) -> FloatArray:
+    """The state after one more round; see `Movement._repeated`."""
+    done, port = state[-2].copy(), state[-1].copy()
+    ready = np.maximum(state[0], port)
+    pairs, (_, senders, receivers, disjoint, _) = wave.pairs, wave.route
+    end = np.maximum(ready[..., pairs.senders], ready[..., pairs.receivers]) + wave.end_s
+    sent_s, received_s = senders.latest(end), receivers.latest(end)
+    if not disjoint:
+        received_s = np.maximum(received_s, ready[..., receivers.ranks] + wave.receive_s)
+    port[..., senders.ranks] = np.maximum(port[..., senders.ranks], sent_s)
+    done[..., senders.ranks] = np.maximum(done[..., senders.ranks], sent_s)
+    done[..., receivers.ranks] = np.maximum(done[..., receivers.ranks], received_s) + wave.add_s
+    return np.concatenate([state[1:-1], [done, port]])

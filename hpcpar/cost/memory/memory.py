@@ -16,12 +16,13 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, computed, owned, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronization
-from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.moments import moments_layout
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
+from hpcpar.schedule.pattern import SUMMING
 from hpcpar.schedule.steps import CODES, Kind
+from hpcpar.schedule.waves import most
 
 #: Key of a movement -> upper bound of the bytes in one rank's message buffers.
 MovedBytes = Mapping[Hashable, Ints]
@@ -193,17 +194,17 @@ def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
 
 def landing_bytes(step: Move) -> Ints:
     """Size of the buffers for summands that the largest rank receives in a collective."""
-    group = math.prod(d.size for d in step.pattern.mesh_axes)
-    code = np.asarray(step.pattern.code)
-    n = step.source.largest_items
-    items: Ints = 0
-    for kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE):
-        if not np.any(code == CODES[kind]):
+    out: Ints = 0
+    for kind in step.pattern.kinds:
+        if kind not in SUMMING:
             continue
-        block = (step.destination.largest_items if kind is Kind.REDUCE_SCATTER
-                 else -(-n // np.maximum(group, 1)))
-        for name in np.unique(step.algorithm).tolist():
-            chosen = (code == CODES[kind]) & np.equal(step.algorithm, name)
-            algorithm = ALGORITHMS["ring" if name == CHEAPEST else name]
-            items = np.where(chosen, algorithm.landing_items(kind, group, n, block), items)
-    return np.where(np.greater(group, 1), items, 0) * step.item_bytes
+        p, n, names = np.broadcast_arrays(math.prod(d.size for d in step.pattern.mesh_axes),
+                                          step.source.largest_items, step.algorithm)
+        block = {Kind.REDUCE: n, Kind.REDUCE_SCATTER: step.destination.largest_items}.get(
+            kind, -(-n // np.maximum(p, 1)))
+        lands = [most("ring" if name == CHEAPEST else name, kind, members).landing
+                 if members > 1 else 0.0
+                 for name, members in zip(names.ravel().tolist(), p.ravel().tolist(), strict=True)]
+        items = np.reshape(lands, p.shape) * block
+        out = where(np.asarray(step.pattern.code) == CODES[kind], np.int64(items), out)
+    return out * step.item_bytes

@@ -21,7 +21,7 @@ from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Numbers
 from hpcpar.schedule.algorithms.base import SCATTERED, Algorithm, Collective
 from hpcpar.schedule.steps import Kind
-from hpcpar.schedule.waves import Wave, table
+from hpcpar.schedule.waves import Wave, between, collective_waves
 
 #: Items of a block in message tables that stand for any size: a number with many divisors.
 NOMINAL_ITEMS = 5040
@@ -192,9 +192,9 @@ class Walk:
         member = np.arange(p)
         members = first[:, None] + member % inner * stride + member // inner * run_distance
         whole = sum(collective.sizes) if collective.kind in SCATTERED else collective.sizes[0]
-        waves = (wave.between(members) for _, wave in table(algorithm, collective))
-        return cls(1 + int(members.max()),
-                   [_linked(network_model, wave, whole) for wave in waves])
+        waves = between(collective_waves(algorithm, collective), members)
+        return cls(1 + int(members.max()), [linked for wave in waves for linked in
+                                            [_linked(network_model, wave, whole)] * wave.times])
 
     def seconds(self, n_bytes: NDArray[np.float64], add_s_per_byte: float) -> NDArray[np.float64]:
         """Seconds of the collective and of its slowest message, for each size: [2, sizes].

@@ -13,15 +13,15 @@ from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
-from hpcpar.plan.config import ONE, Floats, Ints, Numbers
+from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.outline_steps import CHEAPEST, Move
-from hpcpar.schedule.pattern import cut
 from hpcpar.schedule.pattern_family import cut_parts
 from hpcpar.schedule.steps import CODES, Kind, Phase
+from hpcpar.schedule.waves import most
 
 
 @dataclass(frozen=True)
@@ -103,27 +103,16 @@ def _collective(kind: Kind, step: Move, way: Route) -> CollectivePrice:
 
 
 def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
-    """Messages and items that the busiest member of a collective sends."""
-    gathers = kind is Kind.ALLGATHER
-    parts, whole = (step.source, step.destination) if gathers else (step.destination, step.source)
-    items = collective_bytes(step) // step.item_bytes
-    blocks = _least_items(parts, whole), parts.largest_items
-    sent = ALGORITHMS[algorithm].busiest(kind, p, items, blocks, step.segments, step.inner)
-    messages, sent_items = (np.where(np.equal(p, 1), 0, count) for count in sent)
-    return messages, sent_items
-
-
-def _least_items(parts: Layout, whole: Layout) -> Ints:
-    """Items of the smallest block in the group whose blocks form the largest box.
-
-    Blocks nest, so the block rule cuts the box like a whole axis.
+    """Messages and items that the busiest member of a single plan's collective sends, if all blocks
+    are as large as the largest one.
     """
-    least: Ints = 1
-    for a, b, extent in zip(parts.axes, whole.axes, whole.largest, strict=True):
-        pieces = np.maximum(1, cut_parts(parts, a) // cut_parts(whole, b))
-        granule = max(cut(a, ONE).granule, cut(b, ONE).granule)
-        least = least * (extent // granule // pieces * granule)
-    return least
+    if np.ndim(p) or p == 1:
+        return 0, 0
+    sends = most(algorithm, kind, int(p), int(step.segments), int(step.inner))
+    block = (step.source if kind is Kind.ALLGATHER else step.destination).largest_items
+    if kind is Kind.ALLREDUCE:
+        block = -(-block // p)
+    return sends.messages, int(np.ceil(sends.blocks * block))
 
 
 def copied(kind: Kind, seconds: Floats, n: Numbers, way: Route) -> Floats:

@@ -2,13 +2,11 @@
 
 `Algorithm.rounds` is the one description of the messages. The communicator executes these rounds
 and nothing else; the trace, the bytes, the message memory and the simulation all follow from them.
-An entry may add closed forms, for groups and families of plans whose message tables would be too
-large; tests compare each closed form with the rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -29,24 +27,31 @@ SCATTERED = (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 class Message:
     """Items `start:stop` of the wire buffer, to or from member `peer` of the group.
 
-    In point-to-point patterns, `peer` is the rank.
+    Each number may be an array with one entry per member. A message without items is not sent. In
+    point-to-point patterns, `peer` is the rank.
     """
 
-    peer: int
-    start: int
-    stop: int
+    peer: Ints
+    start: Ints
+    stop: Ints
 
 
 @dataclass(frozen=True)
 class Round:
     """Messages that travel together; a member's rounds start and complete in order.
 
-    With `reduce`, received items are added to the wire buffer instead of replacing it.
+    Attributes
+    ----------
+    reduce : bool
+        Received items are added to the wire buffer instead of replacing it.
+    times : int
+        Rounds in a row that differ only in where the items lie (`Collective.alike`).
     """
 
     sends: tuple[Message, ...]
     recvs: tuple[Message, ...]
     reduce: bool = False
+    times: int = 1
 
 
 def message(peer: int, start: int, stop: int) -> tuple[Message, ...]:
@@ -69,6 +74,9 @@ class Collective:
         Group members per node, where the algorithm is hierarchical; else 1.
     root : int
         The member where a reduction ends, or where a broadcast begins.
+    alike : bool
+        All blocks have the same size, and only sizes matter: rounds in a row that are alike may be
+        given once, with `Round.times`.
     """
 
     kind: Kind
@@ -76,6 +84,7 @@ class Collective:
     segments: int = 1
     inner: int = 1
     root: int = 0
+    alike: bool = False
 
     @property
     def p(self) -> int:
@@ -90,6 +99,20 @@ class Collective:
             return cls(kind, (items,) * p, segments, inner, root)
         bounds = [block(items, p, i) for i in range(p)]
         return cls(kind, tuple(stop - start for start, stop in bounds), segments, inner, root)
+
+    @classmethod
+    def of_blocks(cls, kind: Kind, p: int, block_items: int, segments: int = 1, inner: int = 1,
+                  root: int = 0) -> Collective:
+        """A collective on p blocks of one size, whose rounds may be given once where alike."""
+        items = block_items if kind in SCATTERED else block_items * p
+        return cls(kind, (items,) * p, segments, inner, root, True)
+
+    @property
+    def bounds(self) -> IntArray:
+        """The start of each block of the whole buffer, and the end of the last one."""
+        if self.kind in SCATTERED:
+            return np.concatenate(([0], np.cumsum(self.sizes, dtype=np.int64)))
+        return np.arange(self.p + 1) * self.sizes[0] // self.p
 
 
 class LinkTimes(Protocol):
@@ -149,6 +172,8 @@ class Algorithm:
     block_by_block : bool
         Each message of an allgather or a reduce-scatter holds (a piece of) a single member's block,
         so blocks may lie in the tensor itself, separate from each other.
+    together : bool
+        `rounds` also takes an array of members, and gives all of their rounds at once.
     """
 
     name: ClassVar[str]
@@ -156,18 +181,23 @@ class Algorithm:
     library: ClassVar[bool] = False
     by_nodes: ClassVar[bool] = False
     block_by_block: ClassVar[bool] = False
+    together: ClassVar[bool] = False
 
-    def rounds(self, collective: Collective, me: int) -> list[Round]:
+    def rounds(self, collective: Collective, me: Ints) -> Iterable[Round]:
         """The rounds of member `me`.
 
-        Messages are spans of a flat wire buffer: the whole tensor, or for allgather and
+        All members have equally many rounds, and a message is received in the round in which it is
+        sent. Messages are spans of a flat wire buffer: the whole tensor, or for allgather and
         reduce-scatter the members' blocks side by side in `wire_order`.
         """
         raise NotImplementedError
 
-    def wire_order(self, p: int, me: int, inner: int) -> list[int]:
-        """The order of blocks in member `me`'s wire: its own first, then around the group."""
-        return [(me + j) % p for j in range(p)]
+    def wire_order(self, p: int, me: Ints, inner: int) -> IntArray:
+        """The order of blocks in member `me`'s wire: its own first, then around the group.
+
+        [p], or [p, members].
+        """
+        return np.add.outer(np.arange(p), me) % p
 
     def in_flight(self, kind: Kind, segments: int) -> int:
         """The number of rounds that may be in flight at once; at most `segments`."""
@@ -176,58 +206,6 @@ class Algorithm:
     def pieces(self, kind: Kind) -> tuple[int, ...]:
         """The values of `segments` that a plan may choose, besides 1."""
         return ()
-
-    def shifts(self, kind: Kind, sizes: IntArray, segments: int
-               ) -> Iterator[tuple[IntArray, bool]] | None:
-        """The rounds of many groups at once, if each member only sends to the next one; else None.
-
-        `sizes` [groups, p] are the items of the members' blocks. Each round gives the items by
-        sender, [groups, p], and whether the receiver adds them.
-        """
-        return None
-
-    def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
-        """Messages and items that each member sends: [p] each."""
-        out = np.zeros((2, collective.p), np.int64)
-        for me in range(collective.p):
-            sends = [m for r in self.rounds(collective, me) for m in r.sends]
-            out[:, me] = len(sends), sum(m.stop - m.start for m in sends)
-        return out[0], out[1]
-
-    def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
-                inner: Ints) -> tuple[Ints, Ints]:
-        """Messages and items of the member that sends the most.
-
-        Closed forms are exact for blocks of equal size; a ring's is exact for any blocks. Arguments
-        may be arrays with one entry per case of a family of plans.
-
-        Parameters
-        ----------
-        items : int
-            Size of the whole buffer; for allgather and reduce-scatter, all members' blocks
-            together.
-        blocks : (int, int)
-            The smallest and the largest block of an allgather or reduce-scatter.
-        """
-        def case(*numbers: int) -> tuple[int, int]:
-            messages, sent = self.sent(Collective.of(kind, *map(int, numbers)))
-            return int(messages.max()), int(sent.max())
-
-        messages, sent = np.vectorize(case, otypes=[np.int64] * 2)(p, items, segments, inner)
-        return messages, sent
-
-    def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        """Upper bound: no member has more received items waiting to be added at once.
-
-        `n` and `block` are the items of the whole buffer and of the largest block. Arguments may be
-        arrays, as in `busiest`.
-        """
-        def case(p: int, items: int) -> int:
-            one = Collective.of(kind, int(p), int(items))
-            return max(sum(slots_of(self.rounds(one, me), 1).values()) for me in range(p))
-
-        whole = p * block if kind is Kind.REDUCE_SCATTER else n
-        return np.vectorize(case, otypes=[np.int64])(p, whole)
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
@@ -256,6 +234,26 @@ class Algorithm:
     def has_formula(self) -> bool:
         """False where only the message table gives the time."""
         return type(self).seconds is not Algorithm.seconds
+
+
+def rounds_of(entry: Algorithm, collective: Collective, me: int) -> tuple[Round, ...]:
+    """The rounds of member `me`, with its messages in plain numbers.
+
+    Rounds without messages are left out, unless other rounds are in flight beside them.
+    """
+    def sent(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        return tuple(Message(int(m.peer), int(m.start), int(m.stop)) for m in messages
+                     if m.stop > m.start)
+
+    rounds = (Round(sent(r.sends), sent(r.recvs), r.reduce)
+              for r in entry.rounds(collective, me))
+    one_by_one = entry.in_flight(collective.kind, collective.segments) == 1
+    return tuple(r for r in rounds if r.sends or r.recvs or not one_by_one)
+
+
+def adjoint(rounds: Iterable[Round]) -> list[Round]:
+    """The rounds reversed: sends become receives, receives become sends, receivers add."""
+    return [Round(r.recvs, r.sends, True, r.times) for r in reversed(list(rounds))]
 
 
 def slots_of(rounds: Sequence[Round], segments: int) -> dict[int, int]:

@@ -13,9 +13,9 @@ from hpcpar.schedule.algorithms.base import (
     Collective,
     Round,
     Routed,
+    adjoint,
     message,
 )
-from hpcpar.schedule.algorithms.ring import adjoint
 from hpcpar.schedule.steps import Kind
 
 
@@ -30,14 +30,6 @@ class Direct(Algorithm):
         everyone = tuple(m for to in range(1, p) for m in message((root + to) % p, 0, n))
         down = [Round(everyone, ()) if me == root else Round((), message(root, 0, n))]
         return adjoint(down) if collective.kind is Kind.REDUCE else down
-
-    def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
-                inner: Ints) -> tuple[Ints, Ints]:
-        count: Ints = p - 1 if kind is Kind.BROADCAST else np.minimum(1, p - 1)
-        return count, count * items
-
-    def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        return (p - 1) * n
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:

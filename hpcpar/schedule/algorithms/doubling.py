@@ -24,10 +24,9 @@ from hpcpar.schedule.algorithms.base import (
     Message,
     Round,
     Routed,
-    message,
+    adjoint,
 )
 from hpcpar.schedule.algorithms.powers import beyond_power, log2_ceil, log2_floor
-from hpcpar.schedule.algorithms.ring import adjoint
 from hpcpar.schedule.steps import Kind
 
 
@@ -36,24 +35,13 @@ class Doubling(Algorithm):
 
     name = "doubling"
     kinds = (Kind.ALLREDUCE, *ROOTED)
+    together = True
 
-    def rounds(self, collective: Collective, me: int) -> list[Round]:
+    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
         if collective.kind is Kind.ALLREDUCE:
             return _exchanges(collective.p, me, collective.sizes[0])
         down = _tree(collective, me)
         return adjoint(down) if collective.kind is Kind.REDUCE else down
-
-    def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
-                inner: Ints) -> tuple[Ints, Ints]:
-        count: Ints = np.minimum(1, p - 1)
-        if kind is Kind.BROADCAST:
-            count = log2_ceil(p)
-        elif kind is Kind.ALLREDUCE:
-            count = log2_floor(p) + beyond_power(p)
-        return count, count * items
-
-    def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        return n
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
@@ -69,39 +57,34 @@ class Doubling(Algorithm):
         return np.where(walks, walked, _exchanges_s(p, n_bytes, route) + adding_s)
 
 
-def _exchanges(p: int, me: int, n: int) -> list[Round]:
+def _exchanges(p: int, me: Ints, n: int) -> list[Round]:
     """floor(log2 p) exchanges; before, members beyond a power of two send to a neighbor, which
     returns the sum at the end.
     """
     power = 1 << (p.bit_length() - 1)
     extra = p - power
-    if me < 2 * extra and me % 2 == 0:
-        return [Round(message(me + 1, 0, n), ()), Round((), message(me + 1, 0, n))]
-    folds = me < 2 * extra
-    out = [Round((), message(me - 1, 0, n), True)] if folds else []
-    place = me // 2 if folds else me - extra
-    step = 1
-    while step < power:
-        other = place ^ step
-        both = message(2 * other + 1 if other < extra else other + extra, 0, n)
+    folded, folds = ((me < 2 * extra) & (me % 2 == odd) for odd in (0, 1))
+    away, to = (Message(me + 1, 0, n * folded),), (Message(me - 1, 0, n * folds),)
+    place = np.where(folds, me // 2, me - extra)
+    out = [Round(away, to, True)] if extra else []
+    for r in range(power.bit_length() - 1):
+        other = place ^ (1 << r)
+        both = (Message(np.where(other < extra, 2 * other + 1, other + extra), 0,
+                        n * np.logical_not(folded)),)
         out.append(Round(both, both, True))
-        step *= 2
-    return [*out, Round(message(me - 1, 0, n), ())] if folds else out
+    return [*out, Round(to, away)] if extra else out
 
 
-def _tree(collective: Collective, me: int) -> list[Round]:
+def _tree(collective: Collective, me: Ints) -> list[Round]:
     """Rounds of a broadcast along a binomial tree, the farthest member first."""
-    p, root = collective.p, collective.root
+    p, n, root = collective.p, collective.sizes[0], collective.root
     at = (me - root) % p
-
-    def to(place: int) -> tuple[Message, ...]:
-        return message((root + place) % p, 0, collective.sizes[0]) if place < p else ()
-
-    distance = at & -at or 1 << (p - 1).bit_length()
-    out = [Round((), to(at - distance))] if at else []
-    while distance > 1:
-        distance //= 2
-        out.append(Round(to(at + distance), ()))
+    out = []
+    for r in reversed(range((p - 1).bit_length())):
+        distance = 1 << r
+        sends = (at % (2 * distance) == 0) & (at + distance < p)
+        out.append(Round((Message((me + distance) % p, 0, n * sends),),
+                         (Message((me - distance) % p, 0, n * (at % (2 * distance) == distance)),)))
     return out
 
 

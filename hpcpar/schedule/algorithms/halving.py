@@ -15,8 +15,7 @@ with m members in each node (hierarchical)
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +29,9 @@ from hpcpar.schedule.algorithms.base import (
     Message,
     Round,
     Routed,
-    message,
+    adjoint,
 )
 from hpcpar.schedule.algorithms.powers import log2_ceil, log2_floor
-from hpcpar.schedule.algorithms.ring import adjoint, block_bounds, block_sizes
 from hpcpar.schedule.steps import Kind
 
 
@@ -49,62 +47,28 @@ class Halving(Algorithm):
     name = "halving"
     kinds = (Kind.ALLREDUCE, *SCATTERED)
     by_nodes = True
+    together = True
 
-    def rounds(self, collective: Collective, me: int) -> list[Round]:
-        p, inner, sizes = collective.p, collective.inner, collective.sizes
-        if collective.kind is Kind.ALLREDUCE:
-            gather = _gathered(me, _stages(p, me, inner, False), block_bounds(sizes[0], p))
-            return [*adjoint(gather), *gather]
-        at = [0, *itertools.accumulate(sizes[k] for k in self.wire_order(p, me, inner))]
-        gather = _gathered(me, _stages(p, me, inner, True), at)
-        return gather if collective.kind is Kind.ALLGATHER else adjoint(gather)
+    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
+        p, inner = collective.p, collective.inner
+        whole = collective.kind is Kind.ALLREDUCE
+        at: IntArray = collective.bounds
+        if not whole:
+            sizes = np.diff(at)[self.wire_order(p, me, inner)]
+            at = np.concatenate([np.zeros_like(sizes[:1]), sizes.cumsum(axis=0)])
+        gather = [r for stage in reversed(_stages(p, me, inner, not whole))
+                  for r in stage.gathering(me, at)]
+        summing = [] if collective.kind is Kind.ALLGATHER else adjoint(gather)
+        return [*summing, *gather] if whole else summing or gather
 
-    def wire_order(self, p: int, me: int, inner: int) -> list[int]:
+    def wire_order(self, p: int, me: Ints, inner: int) -> IntArray:
         """Within each stage, this member's block first, then around the stage."""
-        order, stride = [0], 1
+        order, stride = np.zeros((1, *np.shape(me)), np.int64), 1
         for size in radices(p, inner):
-            digit = me // stride % size
-            order = [k + (digit + j) % size * stride for k in order for j in range(size)]
+            around = (me // stride + np.arange(size).reshape(-1, *[1] * np.ndim(me))) % size
+            order = (order[:, None] + around * stride).reshape(-1, *np.shape(me))
             stride *= size
         return order
-
-    def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
-        """In each stage a member sends the blocks that it has gathered, or the sums that it does
-        not keep; parts that wrap around the end of an allreduce's buffer take two messages.
-        """
-        kind, p, stages = collective.kind, collective.p, radices(collective.p, collective.inner)
-        reduces, sizes = kind is Kind.ALLREDUCE, np.array(collective.sizes, np.int64)
-        if reduces:
-            sizes = block_sizes(int(sizes[0]), p).reshape(stages).T.ravel()
-        messages, items = np.zeros(p, np.int64), np.zeros(p, np.int64)
-        for size in reversed(stages):
-            # each stage member's items: the blocks that it gathered in later stages
-            parts = sizes.reshape(size, -1)
-            upto = np.concatenate([np.zeros_like(parts[:1]), parts.cumsum(axis=0)])
-            own = np.arange(size)
-            for distance, count in _doublings(size):
-                firsts = {Kind.ALLGATHER: (own,), Kind.REDUCE_SCATTER: ((own + distance) % size,)}
-                for first in firsts.get(kind, (own, (own + distance) % size)):
-                    stop = first + count
-                    near = upto[np.minimum(stop, size)] - upto[first]
-                    far = upto[np.maximum(stop - size, 0)]
-                    pieces = np.sign(near) + np.sign(far)
-                    items += np.resize(near + far, p)
-                    messages += np.resize(pieces if reduces else np.sign(pieces), p)
-            sizes = parts.sum(axis=0)
-        return messages, items
-
-    def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
-                inner: Ints) -> tuple[Ints, Ints]:
-        rounds = log2_ceil(inner) + log2_ceil(p // inner)
-        if kind is not Kind.ALLREDUCE:
-            return rounds, items - blocks[0]
-        wraps = _wraps(inner) + _wraps(p // inner)
-        return 2 * rounds + wraps, 2 * items - 2 * (items // p)
-
-    def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        """At most half of the blocks."""
-        return p // 2 * block
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:
@@ -155,7 +119,7 @@ def _doublings(size: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class _HalvingStage:
+class _Stage:
     """A stage of halving: members that differ in one digit of their index exchange parts.
 
     Attributes
@@ -168,42 +132,45 @@ class _HalvingStage:
 
     size: int
     stride: int
-    digit: int
-    own: int
-    base: int
+    digit: Ints
+    own: Ints
+    base: Ints
     width: int
 
-    def messages(self, me: int, distance: int, first: int, count: int,
-                 at: Sequence[int]) -> tuple[Message, ...]:
+    def gathering(self, me: Ints, at: IntArray) -> Iterator[Round]:
+        """The rounds of an allgather: exchanges at doubling distances."""
+        for distance, count in _doublings(self.size):
+            yield Round(self._messages(me, -distance, 0, count, at),
+                        self._messages(me, distance, distance, count, at))
+
+    def _messages(self, me: Ints, distance: int, first: int, count: int,
+                  at: IntArray) -> tuple[Message, ...]:
         """Parts `first` to `first + count`, counted around from the member's own part, to or from
         the member at `distance`; two messages where they wrap around the end of the wire.
         """
         peer = me + ((self.digit + distance) % self.size - self.digit) * self.stride
         start = (self.own + first) % self.size
-        stop = min(start + count, self.size)
-        out: tuple[Message, ...] = ()
-        for a, b in ((start, stop), (0, start + count - stop)):
-            out += message(peer, at[self.base + a * self.width], at[self.base + b * self.width])
-        return out
+        stop = np.minimum(start + count, self.size)
+
+        def place(part: Ints) -> Ints:
+            block = self.base + part * self.width
+            return at[block] if at.ndim == 1 else at[block, np.arange(at.shape[1])]
+
+        return (Message(peer, place(start), place(stop)),
+                Message(peer, place(0), place(start + count - stop)))
 
 
-def _stages(p: int, me: int, inner: int, rotated: bool) -> list[_HalvingStage]:
+def _stages(p: int, me: Ints, inner: int, rotated: bool) -> list[_Stage]:
     """The stages of halving; in a rotated wire, each stage has the member's own part first."""
-    out: list[_HalvingStage] = []
-    stride, base, width = 1, 0, p
+    out: list[_Stage] = []
+    stride, width = 1, p
+    base: Ints = 0
     for size in radices(p, inner):
         digit = me // stride % size
         own, width = 0 if rotated else digit, width // size
-        out.append(_HalvingStage(size, stride, digit, own, base, width))
+        out.append(_Stage(size, stride, digit, own, base, width))
         base, stride = base + own * width, stride * size
     return out
-
-
-def _gathered(me: int, stages: list[_HalvingStage], at: Sequence[int]) -> list[Round]:
-    """Rounds of an allgather: farthest stage first, exchanges at doubling distances."""
-    return [Round(stage.messages(me, -distance, 0, count, at),
-                  stage.messages(me, distance, distance, count, at))
-            for stage in reversed(stages) for distance, count in _doublings(stage.size)]
 
 
 def _gathering_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:

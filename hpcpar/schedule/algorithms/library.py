@@ -24,29 +24,12 @@ class Library(Algorithm):
     def __init__(self, known: tuple[Algorithm, ...]) -> None:
         self._known = known
 
-    def rounds(self, collective: Collective, me: int) -> list[Round]:
+    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
         return []
 
-    def wire_order(self, p: int, me: int, inner: int) -> list[int]:
+    def wire_order(self, p: int, me: Ints, inner: int) -> IntArray:
         """MPI requires group order."""
-        return list(range(p))
-
-    def sent(self, collective: Collective) -> tuple[IntArray, IntArray]:
-        sizes = np.array(collective.sizes, np.int64)
-        if collective.kind is Kind.REDUCE_SCATTER:
-            sizes = np.full_like(sizes, sizes.sum())
-        return np.full_like(sizes, collective.p > 1), sizes * (collective.p > 1)
-
-    def busiest(self, kind: Kind, p: Ints, items: Ints, blocks: tuple[Ints, Ints], segments: Ints,
-                inner: Ints) -> tuple[Ints, Ints]:
-        messages: Ints = np.minimum(1, p - 1)
-        if kind is Kind.ALLGATHER:
-            items = blocks[1]
-        return messages, messages * items
-
-    def landing_items(self, kind: Kind, p: Ints, n: Ints, block: Ints) -> Ints:
-        """A reduce-scatter needs a separate buffer for its result."""
-        return block if kind is Kind.REDUCE_SCATTER else 0
+        return np.arange(p)
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
                 add_s_per_byte: float) -> Floats:

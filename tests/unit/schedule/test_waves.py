@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hpcpar.errors import RunError
+from hpcpar.plan.config import Ints
+from hpcpar.schedule.algorithms.base import SCATTERED, Collective, Round
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.outline_steps import Chooser
-from hpcpar.schedule.steps import Comm
-from hpcpar.schedule.waves import _matched, _Messages, waves
+from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.waves import _kept, collective_waves, waves
+from tests.added import Star, added
+from tests.collectives import BY_KIND
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan, staged_plan
 from tests.unit.schedule.test_sent_bytes import halving, library, ring, tree
@@ -39,32 +45,50 @@ def test_waves_hold_the_messages_of_every_exchange(choose: Chooser, ranks: int) 
         for step in lower(network, make(network, batch, ranks, rng), choose).comms:
             found = defaultdict(list)
             for wave in waves(step, ranks):
-                assert (np.diff(wave.pairs.receivers) >= 0).all()
                 for s, r, n, adds in zip(wave.pairs.senders, wave.pairs.receivers, wave.items,
                                          wave.adds, strict=True):
                     if n:
-                        found[int(s), int(r)].append((int(n), bool(adds)))
+                        found[int(s), int(r)] += [(int(n), bool(adds))] * wave.times
             expected = {} if step.algorithm == "mpi" else of_exchanges(step, ranks)
             assert found == expected, step.label
 
 
-@pytest.mark.parametrize(("sends", "receives", "told"), [
-    ([(0, 1, 0, 0, 5, 0)], [], "rank 0 sends rank 1 5 items that it never receives"),
-    ([], [(1, 0, 0, 0, 7, 0)], "rank 0 never sends rank 1 the 7 items that it waits for"),
-    ([(0, 1, 0, 0, 5, 0)], [(1, 0, 0, 0, 7, 0)], "rank 0 sends rank 1 5 items"),
-    ([(0, 1, 0, 0, 5, 0)] * 2, [(1, 0, 0, 0, 5, 0)], "differ in number"),
+class Broken(Star):
+    """The hub does not wait for the last member, or has a round less."""
+
+    name = "broken"
+    short = False
+
+    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
+        first, second = super().rounds(collective, me)
+        if me:
+            return [first, second]
+        return [first] if self.short else [replace(first, recvs=first.recvs[:-1]), second]
+
+
+@pytest.mark.parametrize(("short", "told"), [
+    (False, "broken allreduce: rank 2 sends rank 0 5 items that it never receives"),
+    (True, "broken allreduce: member 0 has 1 rounds and member 1 has 2; give all members equally"),
 ])
-def test_a_message_without_a_counterpart_is_named(sends: list[tuple[int, ...]],
-                                                  receives: list[tuple[int, ...]],
-                                                  told: str) -> None:
-    messages = _Messages(*(np.array(rows, np.int64).reshape(-1, 6) for rows in (sends, receives)))
-    with pytest.raises(RunError, match=told):
-        list(_matched("step 0", messages))
+def test_rounds_that_do_not_fit_are_named(short: bool, told: str) -> None:
+    with added(type("Broken", (Broken,), {"short": short})), pytest.raises(RunError, match=told):
+        list(collective_waves("broken", Collective(Kind.ALLREDUCE, (5,) * 3)))
 
 
-def test_rounds_of_different_members_share_a_wave_only_where_they_meet() -> None:
-    """A chain: rank 0 sends to 1, which sends on to 2: three ranks, two waves."""
-    sends = np.array([(0, 1, 0, 0, 4, 0), (1, 2, 1, 0, 4, 0)])
-    receives = np.array([(1, 0, 0, 0, 4, 0), (2, 1, 0, 0, 4, 0)])
-    (_, first), (_, second) = _matched("step 0", _Messages(sends, receives))
-    assert (first.pairs.senders.tolist(), second.pairs.senders.tolist()) == ([0], [1])
+def test_a_chain_moves_its_pieces_side_by_side() -> None:
+    """Three members, two pieces: three waves, and the second has two messages."""
+    waves = collective_waves("ring", Collective(Kind.BROADCAST, (8,) * 3, segments=2))
+    assert [(w.pairs.senders.tolist(), w.items.tolist()) for w in waves] == [
+        ([0], [4]), ([0, 1], [4, 4]), ([1], [4])]
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 7, 8, 12, 64])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in SCATTERED + (Kind.ALLREDUCE,)
+                                            for name in BY_KIND[kind]])
+def test_waves_given_once_are_the_waves_one_by_one(kind: Kind, name: str, p: int) -> None:
+    """Equal blocks: a ring's turns are given once."""
+    for segments in (1, *ALGORITHMS[name].pieces(kind)):
+        alike = Collective.of_blocks(kind, p, 12, segments)
+        once, each = (_kept(name, one) for one in (alike, replace(alike, alike=False)))
+        assert [(w.items.tolist(), w.adds.tolist(), w.times) for w in once] == [
+            (w.items.tolist(), w.adds.tolist(), w.times) for w in each]
