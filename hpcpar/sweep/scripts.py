@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hpcpar import child
-from hpcpar.forms import quoted
-from hpcpar.launchers import usual_library
+from hpcpar.process import child
+from hpcpar.process.launchers import usual_library
 from hpcpar.report import tables
 from hpcpar.report.tables.answer import plural
 from hpcpar.sweep import folder
 from hpcpar.sweep.batch_options import BatchOptions, seconds
+from hpcpar.sweep.forms import quoted
 from hpcpar.sweep.schedulers import Scheduler
 from hpcpar.sweep.study import Case, Study
 

@@ -19,7 +19,7 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
-from hpcpar.option_fields import options_of, section_of
+from hpcpar.options.fields import options_of, section_of
 from tests.limits import LIMIT_S
 from tests.unit.cli.output import document
 
