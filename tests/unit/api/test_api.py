@@ -239,7 +239,7 @@ import hpcpar
 heavy = {"numpy", "mpi4py", "matplotlib", "h5py", "torch", "pandas", "cupy"} & set(sys.modules)
 assert not heavy, heavy
 loaded = sorted(m for m in sys.modules if m.startswith("hpcpar."))
-assert loaded == ["hpcpar.plan", "hpcpar.sweep"], loaded
+assert loaded == ["hpcpar.plan", "hpcpar.sweep", "hpcpar.version"], loaded
 assert {"plan", "predict"} <= set(dir(hpcpar))
 import hpcpar.plan.plan, hpcpar.sweep.study
 hpcpar.plan("lenet5", 2, 8)
