@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hpcpar.process import child
 from hpcpar.process.launchers import usual_library
@@ -21,7 +22,7 @@ from hpcpar.sweep.study import Case, Study
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
 #: Shell functions that wait for ranks, and pass requests to stop on to them.
-AWAIT = os.path.join(os.path.dirname(os.path.abspath(child.__file__)), "jobs", "await.sh")
+AWAIT = str(Path(os.path.abspath(__file__)).parents[1] / "jobs" / "await.sh")
 #: Runs one case and writes its exit status; a job that starts again does not run it again. A case
 #: that a request to stop has ended leaves no status.
 _RUN = f"""\
