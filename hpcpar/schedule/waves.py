@@ -119,7 +119,9 @@ def between(alike: Iterable[Wave], members: IntArray) -> Iterator[Wave]:
 def collectives(step: Comm, group: Group, ranks: int) -> Iterator[tuple[Collective, IntArray]]:
     """The distinct collectives of a step's groups, and the ranks of each: [groups, members]."""
     members, sizes = groups(step, group, ranks)
-    alike, which = np.unique(sizes, axis=0, return_inverse=True)
+    alike, which = sizes[:1], np.zeros(len(sizes), np.int64)
+    if np.any(sizes != alike):
+        alike, which = np.unique(sizes, axis=0, return_inverse=True)
     for i, row in enumerate(alike):
         yield (Collective(step.kind, tuple(row.tolist()), step.segments, step.inner, step.root),
                members[np.ravel(which) == i])
@@ -253,7 +255,7 @@ class Most:
 
     messages: int
     blocks: float
-    landing: float
+    landing: int
 
 
 @lru_cache(maxsize=10_000)
@@ -280,9 +282,8 @@ def most(algorithm: str, kind: Kind, p: int, segments: int = 1, inner: int = 1) 
         if r.reduce:
             lands = sum(np.subtract(m.stop, m.start) for m in r.recvs)
             landing[some] = np.maximum(landing[some], lands)
-    in_flight = entry.in_flight(kind, segments)
-    return Most(int(messages.max()), int(items.max()) / segments,
-                int(landing.max()) * in_flight / segments)
+    # each of the pieces of a block has a place to land
+    return Most(int(messages.max()), int(items.max()) / segments, int(landing.max()))
 
 
 def _of_members(entry: Algorithm, collective: Collective, members: IntArray

@@ -106,7 +106,7 @@ def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
     """Messages and items that the busiest member of a single plan's collective sends, if all blocks
     are as large as the largest one.
     """
-    if np.ndim(p) or p == 1:
+    if any(map(np.ndim, (p, step.segments, step.inner, step.source.largest_items))) or p == 1:
         return 0, 0
     sends = most(algorithm, kind, int(p), int(step.segments), int(step.inner))
     block = (step.source if kind is Kind.ALLGATHER else step.destination).largest_items

@@ -14,12 +14,12 @@ from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.transfer import paper_s
 from hpcpar.machine import files
 from hpcpar.machine.model import Level
-from hpcpar.plan.boxes import block
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.schedule.algorithms.base import Round
+from hpcpar.schedule.algorithms.base import Round, slots_of
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.waves import Most, most
 from tests.collectives import BY_KIND, collective_s, rounds_of
 
 LOCAL = files.load("local")
@@ -36,48 +36,27 @@ def one_level(p: int, alpha_s: float, beta_s_per_byte: float) -> Route:
     return route(NetworkModel(machine), [MeshAxis(1, p)], p)
 
 
-def walk(kind: Kind, name: str, sizes: tuple[int, ...], me: int, segments: int) -> tuple[int, int]:
-    rounds = rounds_of(kind, name, sizes, me, segments)
-    messages = [m for r in rounds for m in r.sends]
-    return len(messages), sum(m.stop - m.start for m in messages)
-
-
-def sent(kind: Kind, name: str, p: Any, n: Any, segments: Any) -> tuple[Any, Any]:
-    """Messages and items of the busiest member, of blocks as equal as they can be."""
-    return ALGORITHMS[name].busiest(kind, p, n, (n // p, -(-n // p)), segments, 1)
-
-
-def blocks_of(n: int, p: int) -> tuple[int, ...]:
-    return tuple(b - a for a, b in (block(n, p, i) for i in range(p)))
-
-
 @pytest.mark.parametrize(("kind", "name"), CASES)
-@pytest.mark.parametrize("p", range(1, 18))
-def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
-    """The busiest member sends the stated bytes: in a ring always, in other algorithms for even
-    blocks; with uneven blocks, halving is off by at most an item per round.
-    """
-    for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
-        for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
-            sizes = blocks_of(n, p) if kind in SCATTERED else (n,) * p
-            walked = [walk(kind, name, sizes, me, segments) for me in range(p)]
-            messages, items = sent(kind, name, p, n, segments)
-            uneven = 2 * math.ceil(math.log2(p)) if name == "halving" and n % p else 0
-            if segments == 1 or n % p == 0:
-                assert messages == max(m for m, _ in walked), (n, segments)
-            assert abs(items - max(i for _, i in walked)) <= uneven, (n, segments)
+@pytest.mark.parametrize("p", range(2, 18))
+def test_the_most_that_a_member_does_is_its_walked_rounds(kind: Kind, name: str, p: int) -> None:
+    """On equal blocks: messages and blocks of the busiest member, and what it adds at once."""
+    block = 12
+    n = block if kind in SCATTERED else block * p
+    for segments in (1, *ALGORITHMS[name].pieces(kind)):
+        every = [rounds_of(kind, name, (n,) * p, me, segments) for me in range(p)]
+        sends = [[m for r in rounds for m in r.sends] for rounds in every]
+        found, unit = most(name, kind, p, segments), n if kind in ROOTED else block
+        assert found.messages == max(map(len, sends))
+        assert found.blocks * unit == pytest.approx(
+            max(sum(m.stop - m.start for m in mine) for mine in sends))
+        lands = max(sum(slots_of(rounds, segments).values()) for rounds in every)
+        assert lands <= found.landing * unit * (1 + 1e-12)
 
 
-def test_a_familys_sent_bytes_equal_each_case() -> None:
-    """Members, items and segments may be arrays."""
-    p, n, segments = np.array([1, 2, 5, 8, 8]), np.array([10, 10, 1003, 64, 4096]), np.array(
-        [1, 2, 1, 4, 4])
-    for kind, name in [*CASES, (Kind.ALLGATHER, "mpi")]:
-        together = sent(kind, name, p, n, segments)
-        for i in range(len(p)):
-            alone = sent(kind, name, int(p[i]), int(n[i]), int(segments[i]))
-            assert [int(np.broadcast_to(t, p.shape)[i])
-                    for t in together] == [int(v) for v in alone]
+def test_the_most_of_a_large_group_is_that_of_its_ends() -> None:
+    assert most("ring", Kind.ALLREDUCE, 10**6) == Most(2 * (10**6 - 1), 2 * (10**6 - 1), 1)
+    assert most("halving", Kind.ALLGATHER, 1 << 20).blocks == (1 << 20) - 1
+    assert most("doubling", Kind.BROADCAST, 3000).messages == 12
 
 
 @pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case[0] not in ROOTED])
