@@ -26,7 +26,7 @@ from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import gradient, update
 
 #: Numbers summed over ranks in the loss's allreduce: the loss, the number of correct samples, and
-#: the ranks' requests to each other (`hpcpar.train.saving.Ask`).
+#: the ranks' requests to each other (`hpcpar.train.rank_requests.Ask`).
 LOSS_SUMS = 3
 
 

@@ -17,9 +17,9 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending
 from hpcpar.schedule.builder import Builder
+from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.outline_steps import Chooser, Move, Outline
 from hpcpar.schedule.pattern_family import collective
-from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Kind, Op, Phase
 from hpcpar.schedule.weights import gradient, update
 

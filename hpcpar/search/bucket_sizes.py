@@ -24,8 +24,8 @@ from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import closes, gradient_bytes, summed
 from hpcpar.schedule.emitter import Emitter
+from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Phase
 from hpcpar.schedule.weights import bucket_sum
 

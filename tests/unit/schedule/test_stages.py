@@ -20,11 +20,11 @@ from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, Soft
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
+from hpcpar.prediction.price import price
 from hpcpar.schedule.freeze import listed, samples_of
 from hpcpar.schedule.outline import outline
 from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Phase
-from hpcpar.simulation.price_plan import price
 from tests.mpi.networks import random_network
 from tests.unit.brute import crossing, least_largest
 
