@@ -58,6 +58,18 @@ def one_of(*names: str) -> Meta:
     return Meta(pattern=rf"^({pattern})$(?!\n)", description=f"one of {', '.join(names)}")
 
 
+def plain(value: object) -> object:
+    """Tables, lists, texts and numbers for JSON, from dataclasses, tuples and values of NumPy."""
+    return msgspec.to_builtins(value, enc_hook=_of_numpy)
+
+
+def _of_numpy(value: object) -> object:
+    """An array or a number of NumPy, which this module does not load, as plain numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise NotImplementedError(f"a {type(value).__name__} has no form in files")
+
+
 def read_bytes(path: str, what: str, remedy: str) -> bytes:
     """The content of a file; `what` names its kind in errors.
 

@@ -160,7 +160,7 @@ class _Passes:
         return (own.items + sum(landing_slots(step, ex).values())) * step.item_bytes
 
 
-def _moved(step: Comm, planned: MemoryPlan) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+def _moved(step: Comm, planned: MemoryPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The executor's arrays before and after a step, but without memory."""
     if step.tensor.role in (Role.INPUT, Role.OUTPUT):
         before, after = planned.tensors.moved(step)
@@ -172,7 +172,7 @@ def _moved(step: Comm, planned: MemoryPlan) -> tuple[NDArray[np.generic], NDArra
     return first, last
 
 
-def _array(view: View) -> NDArray[np.generic]:
+def _array(view: View) -> NDArray[np.float64]:
     whole = view.shape if view.buffer is None else view.buffer.shape
     strides = [8 * math.prod(whole[i + 1:]) for i in range(len(whole))]
     return view.of(as_strided(np.empty(1), whole, strides))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from hpcpar.plan.boxes import Box, items, local, shape
 
 Shape = tuple[int, ...]
-Crop = tuple[slice, ...]
+Crop: TypeAlias = "tuple[slice[int, int, int], ...]"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class View:
     shape: Shape
     changes: tuple[Crop | Shape, ...] = ()
 
-    def of(self, whole: NDArray[np.generic]) -> NDArray[np.generic]:
+    def of(self, whole: NDArray[np.float64]) -> NDArray[np.float64]:
         """The view in an array that has the buffer's shape."""
         for change in self.changes:
             is_crop = isinstance(change[0], slice)
