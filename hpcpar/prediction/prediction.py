@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -189,9 +189,10 @@ class Prediction:
             "process_bytes": self.process.total_bytes,
             "steps": [structs.asdict(step) | vars(span)
                       for step, span in zip(self.steps, self.timeline.spans, strict=True)]}
-        return cast("dict[str, Any]", plain({
+        content: dict[str, Any] = plain({
             name: others[name] if name in others else getattr(self, name)
-            for name in PredictionFile.__struct_fields__ if steps or name != "steps"}))
+            for name in PredictionFile.__struct_fields__ if steps or name != "steps"})
+        return content
 
 
 class StepInFile(StepCost, frozen=True, kw_only=True):

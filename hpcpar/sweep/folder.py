@@ -8,14 +8,14 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
 from hpcpar.errors import InputError
 from hpcpar.io.files import lock, reason, require_no_links, require_regular, write_text
-from hpcpar.io.schema import Line, one_of, read_bytes, read_json
+from hpcpar.io.schema import Line, one_of, plain, read_bytes, read_json
 
 if TYPE_CHECKING:
     from hpcpar.prediction.prediction import PredictionFile
@@ -111,7 +111,7 @@ def read_prediction(folder: str) -> PredictionFile | None:
 
 def write_status(folder: str, status: Status) -> Status:
     """Writes the status of a case, and returns it."""
-    write_text(os.path.join(folder, STATUS), json.dumps(asdict(status), indent=1) + "\n", "status")
+    write_text(os.path.join(folder, STATUS), json.dumps(plain(status), indent=1) + "\n", "status")
     return status
 
 

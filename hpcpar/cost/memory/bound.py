@@ -1,7 +1,6 @@
-"""Bounds of the memory of the largest rank.
+"""Upper bound of the memory of the largest rank, for all plans of a family at once.
 
-The upper bound covers all plans of a family and shares no memory between activations. The lower
-bound is the memory between a forward and a backward pass.
+It shares no memory between activations.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from hpcpar.cost.memory.memory import (
     Memory,
     MovedBytes,
     edge_memory,
-    kept_bytes,
     layer_memory,
     message_bytes,
-    weights_memory,
 )
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints
-from hpcpar.plan.layout import needed
-from hpcpar.plan.plan import Plan, Synchronization
+from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.outline_steps import Move, Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
@@ -53,29 +49,6 @@ def memory_upper_bound(network: Network, plan: Plan, out: Outline, moved_bytes: 
         whole = memory if whole is None else _largest(whole, memory)
     assert whole is not None
     return replace(whole, wire_bytes=wire)
-
-
-def memory_lower_bound(network: Network, plan: Plan, *, training: bool = True) -> Memory:
-    """Lower bound: the largest rank of a single plan needs at least this much.
-
-    It is the last rank's memory for weights, and for the inputs that its layers with weights read
-    again; all are alive when a backward pass starts.
-    """
-    rank, samples = int(plan.ranks) - 1, plan.samples_of_a_pass
-    updates = plan.synchronization is not Synchronization.SERVER
-    weights = sum((weights_memory(network, plan, layer, rank, training, updates)
-                   for layer in network.weighted), NOTHING)
-    if not training or plan.recompute or plan.fc_passes > 1:
-        return weights
-    inputs: dict[str, Ints] = defaultdict(int)  # layers that read one tensor may share its array
-    kept: Ints = 0
-    for layer in filter(lambda layer: layer.learns, network.weighted):
-        kept += kept_bytes(network, plan, layer, samples, rank)
-        if "input" in layer.backward_reads:
-            need = needed(network, layer, plan.configs[layer.name], samples)
-            inputs[layer.inputs[0]] = max(inputs[layer.inputs[0]], need.items(rank))
-    return replace(weights, kept_bytes=kept,
-                   activations_bytes=sum(inputs.values()) * plan.item_bytes)
 
 
 def _stage(network: Network, plan: Plan, out: Outline, layers: list[Layer],
