@@ -15,6 +15,7 @@ from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.process import ProcessMemory
 from hpcpar.cost.timeline.overlap import Span, Timeline
 from hpcpar.cost.trust import Trust
+from hpcpar.errors import InputError
 from hpcpar.io.schema import Bytes, Count, Extent, NotNegative, Seconds, plain
 from hpcpar.plan.limits import PassedLimit
 from hpcpar.plan.plan import Overlap
@@ -211,12 +212,6 @@ class PhaseTimes(Struct):
     communication_s: Seconds = 0.0
 
 
-class Phases(Struct):
-    """The phases of an iteration; only one is read."""
-
-    gradient: PhaseTimes
-
-
 class PredictionFile(Struct, kw_only=True):
     """A prediction in a file: a run's record, a sweep's folder, or the document of ``--json``.
 
@@ -255,11 +250,15 @@ class PredictionFile(Struct, kw_only=True):
     memory: dict[str, Bytes] = {}
     process_bytes: Bytes = 0
     process: dict[str, Bytes] = {}
-    phases: Phases
+    phases: dict[str, PhaseTimes]
     layers: list[dict[str, object]] = []
     limits: list[dict[str, object]] = []
     #: Only the prediction of a single plan has steps.
     steps: list[StepInFile] = []
+
+    def __post_init__(self) -> None:
+        if Phase.GRADIENT.value not in self.phases:
+            raise InputError(f"'phases' lacks '{Phase.GRADIENT.value}'; write the file again")
 
     @property
     def timeline(self) -> Timeline[float]:
@@ -286,4 +285,5 @@ class PredictionFile(Struct, kw_only=True):
     @property
     def gradient_s(self) -> float:
         """As in `Prediction`."""
-        return min(self.exposed_communication_s, self.phases.gradient.exposed_communication_s)
+        return min(self.exposed_communication_s,
+                   self.phases[Phase.GRADIENT.value].exposed_communication_s)
