@@ -222,19 +222,14 @@ class Importer:
         be in an external file.
         """
         constants = [self.constants.get(name) for name in node.inputs]
-        first = constants[0] if constants else None
-        if first is not None:
-            dims, read = first.dims, first.read
-            if node.op == "Identity":
-                return first
-            if node.op == "Transpose":
-                order = node.integers("perm", range(len(dims))[::-1])
-                return Constant(tuple(dims[i] for i in order), lambda: np.transpose(read(), order),
-                                first.origins, first.remark)
-        origins = frozenset[str]().union(*(c.origins for c in constants if c is not None))
+        given = [c for c in constants if c is not None]
+        if node.op == "Identity" and given:
+            return given[0]
+        if node.op == "Transpose" and given:
+            return _transposed(node, given[0])
+        origins = frozenset[str]().union(*(c.origins for c in given))
         try:
             assert node.compute is not None
-            given = [c for c in constants if c is not None]
             values = most_values(node, given)
             if values > max(MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
                 raise ValueError(f"it has {values} values")
@@ -379,3 +374,9 @@ class Importer:
                 self.graph.layers[-1], weights_of="" if owner == name else owner,
                 weights=self._trained.pop(node.outputs[0], "trained"))
         return name
+
+
+def _transposed(node: Node, constant: Constant) -> Constant:
+    order = node.integers("perm", range(len(constant.dims))[::-1])
+    return Constant(tuple(constant.dims[i] for i in order),
+                    lambda: np.transpose(constant.read(), order), constant.origins, constant.remark)
