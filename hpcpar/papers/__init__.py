@@ -1,1 +1,0 @@
-"""Closed forms of integrated model, batch and domain parallelism (Gholami et al.)."""
