@@ -64,7 +64,7 @@ def _items_out(network: Network, layer: Layer, pooled: bool) -> int:
 
 
 def model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: int, pc: int,
-                    batch: int, link: HockneyLink, pooled: bool = False) -> list[CostTerm]:
+                     batch: int, link: HockneyLink, pooled: bool = False) -> list[CostTerm]:
     """Terms of Eq 8 over some layers; `first` is the first layer of the network."""
     forward = [CostTerm(layer.name, "forward",
                     link.log_s(pr, batch / pc * _items_out(network, layer, pooled)))
@@ -76,7 +76,7 @@ def model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: int
 
 
 def gradients(network: Network, layers: Sequence[Layer], p: int, link: HockneyLink,
-              shards: int = 1) -> list[CostTerm]:
+               shards: int = 1) -> list[CostTerm]:
     """Gradient allreduces over p ranks, each of |W_i| / shards items."""
     return [CostTerm(layer.name, "gradient",
                  2 * link.log_s(p, layer.parameters(network.input_shape(layer)) / shards))
@@ -84,7 +84,7 @@ def gradients(network: Network, layers: Sequence[Layer], p: int, link: HockneyLi
 
 
 def halos(network: Network, layers: list[Layer], p: int, samples: float,
-          link: HockneyLink) -> list[CostTerm]:
+           link: HockneyLink) -> list[CostTerm]:
     """Halo terms of Eq 7 and Eq 9: one message of floor(k / 2) rows in each phase if k > 1."""
     terms = []
     for layer in layers:
