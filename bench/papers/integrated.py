@@ -18,12 +18,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.papers.common import Claim, Panel, Report, Section, listed, main
-from bench.papers.equations import gholami as eq
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv, Conv2d, Linear
-from hpcpar.search.gholami import CostTerm, HockneyLink, choose, total_s
+from hpcpar.papers import gholami as eq
+from hpcpar.papers.gholami import CostTerm, HockneyLink, total_s
+from hpcpar.papers.gholami_choice import choose
 
 SAMPLES = 1_200_000
 BATCH = 2048

@@ -25,7 +25,7 @@ INTRODUCTION = """\
 What five papers published, beside what hpcpar says. This page is the output of
 `python bench/papers/page.py`; every section is that of the command above it, which also prints
 every bar (`--bars`), writes everything (`--json FILE`) and draws it (`--plot FILE`). *Closed form*
-is the paper's own formula (`bench/papers/equations/`), *schedule* is what hpcpar would execute, priced on
+is the paper's own formula (`hpcpar/papers/`), *schedule* is what hpcpar would execute, priced on
 the machine preset. Most of the papers' figures are drawings without numbers: compared is what their
 text prints. Nothing is measured here. Presets and their sources:
 [machines](../reference/machines.md).

@@ -42,9 +42,9 @@ from bench.papers.paradl_settings import (
     table3,
 )
 from hpcpar.machine.model import Level, Machine
+from hpcpar.papers.gholami import HockneyLink
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.prediction.price import price
-from hpcpar.search.gholami import HockneyLink
 
 #: Share of a level that other jobs take in Fig 6: four times as long for large messages.
 LOAD = 0.75

@@ -18,12 +18,12 @@ from hpcpar.api.options import PlanningOptions
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
+from hpcpar.papers.gholami import HockneyLink
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.stages import stages
 from hpcpar.prediction.prediction import Prediction
 from hpcpar.prediction.price import price
 from hpcpar.search import auto
-from hpcpar.search.gholami import HockneyLink
 
 MACHINE = files.load("abci-v100")
 NODE = 4

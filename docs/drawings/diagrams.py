@@ -32,7 +32,7 @@ from hpcpar.search.space import Spaces
 ROOMS = {
     "process": "signals, launchers", "io": "files", "options": "options, checks",
     "network": "what is trained", "machine": "where it runs", "plan": "how it is split",
-    "schedule": "steps and messages", "cost": "what a step costs",
+    "schedule": "steps and messages", "papers": "closed forms", "cost": "what a step costs",
     "simulation": "all ranks in time", "prediction": "a plan's price",
     "search": "the best plan", "data": "data sets",
     "kernels": "the arithmetic", "comm": "MPI and NCCL", "runtime": "one rank's program",
@@ -59,7 +59,7 @@ def rooms() -> Canvas:
     page, row, left, column = canvas(40 + 23 * len(ROOMS)), 23, 252, 18
     colors = dict.fromkeys(ROOMS, INK)
     for group, color in ((("network", "machine", "plan", "schedule"), BLUE),
-                          (("cost", "simulation", "prediction", "search"), ORANGE),
+                          (("papers", "cost", "simulation", "prediction", "search"), ORANGE),
                           (("data", "kernels", "comm", "runtime", "train"), GREEN),
                           (("calibrate", "diagnose", "report"), PURPLE),
                           (("sweep", "api", "torch", "cli"), TEAL)):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from hpcpar.errors import InputError
+from hpcpar.papers.gholami_choice import HockneyLink, choose
 from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategy import Strategy
 from hpcpar.plan.strategy_request import StrategyRequest
 from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
-from hpcpar.search.gholami import HockneyLink, choose
 from hpcpar.search.searches import searched
 
 NAME = "integrated"

@@ -16,7 +16,7 @@ from tests.limits import LIMIT_S
 ROOT = Path(hpcpar.__file__).parent
 #: From top to bottom: a room imports only from rooms above it (and from itself).
 ROOMS = ("errors", "version", "process", "io", "options", "network", "machine", "plan", "schedule",
-         "cost", "simulation", "prediction", "search", "data", "kernels", "comm",
+         "papers", "cost", "simulation", "prediction", "search", "data", "kernels", "comm",
          "runtime", "train", "calibrate", "diagnose", "report", "sweep", "api", "torch", "cli")
 #: Rooms that must not know of another one above them: the machine does not concern the split, nor
 #: the reverse.
@@ -78,6 +78,17 @@ def test_no_files_import_in_a_circle() -> None:
         imported = {n for needs in graph.values() for n in needs}
         outside = {name for name, needs in graph.items() if not needs or name not in imported}
     assert not graph, f"files import each other in a circle: {sorted(graph)}"
+
+
+#: Closed forms are oracles; product code takes only Gholami's choice of a grid.
+ORACLES = "hpcpar.papers"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_product_code_imports_an_oracle(path: Path) -> None:
+    if path.relative_to(ROOT).parts[0] != "papers":
+        found = [name for name in imports(path) if name.startswith(ORACLES)]
+        assert all(name.startswith(f"{ORACLES}.gholami_choice") for name in found), found
 
 
 PLANNING = """

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Literal
 
 from bench.papers.equations.paradl_values import Table3Layer, Table3Row, TrainingRun
-from hpcpar.search.gholami import HockneyLink
+from hpcpar.papers.gholami import HockneyLink
 
 #: Gradient exchange of data + spatial parallelism (section 4.5.1).
 Exchange = Literal["flat", "leaders", "segmented"]

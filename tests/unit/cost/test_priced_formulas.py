@@ -34,10 +34,10 @@ from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
+from hpcpar.papers.gholami import HockneyLink
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes
 from hpcpar.prediction.prediction import Prediction, StepCost
-from hpcpar.search.gholami import HockneyLink
 from hpcpar.search.searches import SEARCHES
 from tests.strategies import named
 from tests.unit.closed import price

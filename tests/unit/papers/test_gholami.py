@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from bench.papers.equations import gholami as eq
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.builtin.alexnet import towers
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, SoftmaxCrossEntropy
+from hpcpar.papers import gholami as eq
+from hpcpar.papers.gholami import HockneyLink, total_s
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations
 from hpcpar.plan.strategy import grid_sizes
 from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Comm, Kind, Phase
-from hpcpar.search.gholami import HockneyLink, total_s
 
 MACHINE = files.load("cori-knl")
 LINK = HockneyLink(MACHINE.levels[-1].alpha_s, 4 * MACHINE.levels[-1].beta_s_per_byte)

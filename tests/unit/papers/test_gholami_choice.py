@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from bench.papers.equations.gholami import eq8_model_batch, eq9_integrated
 from hpcpar.network import builtin
 from hpcpar.network.builder import Chain
 from hpcpar.network.builtin.alexnet import alexnet
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, SoftmaxCrossEntropy
-from hpcpar.search.gholami import HockneyLink, choose, total_s
+from hpcpar.papers.gholami import HockneyLink, eq8_model_batch, eq9_integrated, total_s
+from hpcpar.papers.gholami_choice import choose
 
 #: Cori's network: 2 us, 6 GB/s, float32.
 CORI = HockneyLink(2e-6, 4 / 6e9)

@@ -12,7 +12,7 @@ from bench.papers.equations import paradl
 from bench.papers.equations.paradl import Exchange
 from bench.papers.equations.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 from hpcpar.network import builtin
-from hpcpar.search.gholami import HockneyLink
+from hpcpar.papers.gholami import HockneyLink
 
 ALEXNET = builtin.network("alexnet-owt")
 TIMES = {layer.name: (1e-4 * (i + 1), 2e-4 * (i + 1), 1e-5 * (i + 1))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from bench.papers.equations.gholami import eq9_integrated
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.network import builtin
+from hpcpar.papers.gholami import HockneyLink, eq9_integrated, total_s
+from hpcpar.papers.gholami_choice import choose
 from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.strategies import configurations, parse
 from hpcpar.plan.strategy_request import StrategyRequest
 from hpcpar.search import auto
-from hpcpar.search.gholami import HockneyLink, choose, total_s
 
 CORI = files.load("cori-knl")
 ALEXNET = NetworkSpec("alexnet", (3, 224, 224), 1000)

@@ -1,0 +1,1 @@
+"""Closed forms of integrated model, batch and domain parallelism (Gholami et al.)."""

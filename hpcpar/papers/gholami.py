@@ -1,0 +1,212 @@
+"""Gholami et al., SPAA 2018 (the integrated paper): communication times Eq 3 to Eq 9, by term.
+
+Layers i = 1..L are the layers with matrix products. Layer i maps d_{i-1} = X_H X_W X_C items per
+sample to d_i = Y_H Y_W Y_C. Forward terms count the layer's output, backward terms its input after
+the pooling between two layers. |W_i| counts weights and biases, which are sent together. The
+logarithm is ceil(log2 P). Costs are alpha in seconds per message and beta in seconds per item (the
+item size is part of beta). All times are in seconds per iteration.
+
+The functions evaluate the equations as published. The package's schedules deviate in three places:
+
+* A grouped convolution needs only the channels of its group, so that a two-tower network moves less
+  than Eq 3 and Eq 8 count.
+* Eq 7 and Eq 9 count a backward halo for the first layer, which needs no input gradient, and no
+  halo for pooling.
+* Eq 9 omits the gather between domain-parallel convolutions and model-parallel layers, which Eq 6
+  prices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Conv, Layer
+
+
+@dataclass(frozen=True)
+class CostTerm:
+    """One summand of an equation.
+
+    Attributes
+    ----------
+    phase : {'forward', 'backward', 'gradient'}
+    """
+
+    layer: str
+    phase: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class HockneyLink:
+    """Hockney parameters of a link: alpha (s per message) and beta (s per item)."""
+
+    alpha_s: float
+    beta_s: float
+
+    def log_s(self, p: int, items: float) -> float:
+        """Allgather of `items` in total over p ranks: alpha ceil(log2 p) + beta (p-1)/p items."""
+        return self.alpha_s * math.ceil(math.log2(p)) + self.beta_s * (p - 1) / p * items
+
+
+def total_s(terms: list[CostTerm], phase: str | None = None) -> float:
+    """Sum of the terms in seconds, optionally of one phase."""
+    return sum(t.seconds for t in terms if phase is None or t.phase == phase)
+
+
+def _d_in(network: Network, layer: Layer) -> int:
+    """d_{i-1}: items per sample of the layer's input."""
+    return math.prod(network.input_shape(layer))
+
+
+def _d_out(network: Network, layer: Layer, pooled: bool) -> int:
+    """d_i: items per sample of the layer's output or, if `pooled`, of the next layer's input."""
+    following = network.matmul_layers[network.matmul_layers.index(layer) + 1:] if pooled else ()
+    return _d_in(network, following[0]) if following else math.prod(network.shapes[layer.name])
+
+
+def _model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: int, pc: int,
+                     batch: int, link: HockneyLink, pooled: bool = False) -> list[CostTerm]:
+    """Terms of Eq 8 over some layers; `first` is the first layer of the network."""
+    forward = [CostTerm(layer.name, "forward",
+                    link.log_s(pr, batch / pc * _d_out(network, layer, pooled)))
+               for layer in layers]
+    backward = [CostTerm(layer.name, "backward",
+                     2 * link.log_s(pr, batch / pc * _d_in(network, layer)))
+                for layer in layers if layer is not first]
+    return forward + backward + _gradients(network, layers, pc, link, shards=pr)
+
+
+def _gradients(network: Network, layers: Sequence[Layer], p: int, link: HockneyLink,
+               shards: int = 1) -> list[CostTerm]:
+    """Gradient allreduces over p ranks, each of |W_i| / shards items."""
+    return [CostTerm(layer.name, "gradient",
+                 2 * link.log_s(p, layer.parameters(network.input_shape(layer)) / shards))
+            for layer in layers]
+
+
+def _halos(network: Network, layers: list[Layer], p: int, samples: float,
+           link: HockneyLink) -> list[CostTerm]:
+    """Halo terms of Eq 7 and Eq 9: one message of floor(k / 2) rows in each phase if k > 1."""
+    terms = []
+    for layer in layers:
+        if not isinstance(layer, Conv) or p == 1:
+            continue
+        x, y = network.input_shape(layer), network.shapes[layer.name]
+        halos = (("forward", math.prod(x) // x[1], layer.kernel[0]),
+                 ("backward", math.prod(y) // y[1], layer.kernel[1]))
+        for phase, row_items, k in halos:
+            if k > 1:
+                items = samples * row_items * (k // 2)
+                terms.append(CostTerm(layer.name, phase, link.alpha_s + link.beta_s * items))
+    return terms
+
+
+def eq3_model(network: Network, p: int, batch: int, link: HockneyLink) -> list[CostTerm]:
+    """Eq 3, pure model parallelism.
+
+    sum_i (a log P + b B (P-1)/P d_i) + 2 sum_{i>1} (a log P + b B (P-1)/P d_{i-1}).
+    """
+    return [t for t in eq8_model_batch(network, p, 1, batch, link) if t.phase != "gradient"]
+
+
+def eq4_batch(network: Network, p: int, link: HockneyLink) -> list[CostTerm]:
+    """Eq 4, pure batch parallelism: 2 sum_i (a log P + b (P-1)/P |W_i|)."""
+    return _gradients(network, network.matmul_layers, p, link)
+
+
+def eq5_volume_ratio(network: Network, layer: Conv, batch: int) -> float:
+    """Eq 5, ratio of the volumes that batch and model parallelism move for one convolution.
+
+    2 k_h k_w X_C / (3 B Y_H Y_W). The model volume counts d_i three times (with d_{i-1} = d_i),
+    and biases are not counted. Above 1, model parallelism moves less.
+    """
+    x_c = network.input_shape(layer)[0]
+    _, y_h, y_w = network.shapes[layer.name]
+    return 2 * layer.kernel[0] * layer.kernel[1] * x_c / (3 * batch * y_h * y_w)
+
+
+def eq6_redistribute(network: Network, layer: Layer, p: int, batch: int,
+                     link: HockneyLink) -> float:
+    """Eq 6, redistribution from batch to model parallelism in front of `layer`, in seconds.
+
+    a log P + b B (P-1)/P d, where d is the number of items per sample of the layer's input.
+    """
+    return link.log_s(p, batch * _d_in(network, layer))
+
+
+def eq7_domain(network: Network, p: int, batch: int, link: HockneyLink) -> list[CostTerm]:
+    """Eq 7, pure domain parallelism.
+
+    sum (a + b B X_W X_C floor(k_h/2)) + sum (a + b B Y_W Y_C floor(k_w/2))
+    + 2 sum (a log P + b (P-1)/P |W_i|). The halo sums run over convolutions.
+    """
+    halos = _halos(network, list(network.matmul_layers), p, batch, link)
+    return halos + eq4_batch(network, p, link)
+
+
+def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: HockneyLink,
+                    pooled: bool = False) -> list[CostTerm]:
+    """Eq 8, integrated model and batch parallelism (1.5D) on a Pr x Pc grid.
+
+    sum_i (a log Pr + b B/Pc (Pr-1)/Pr d_i) + 2 sum_{i>1} (a log Pr + b B/Pc (Pr-1)/Pr d_{i-1})
+    + 2 sum_i (a log Pc + b (Pc-1)/Pc |W_i|/Pr).
+
+    Parameters
+    ----------
+    pooled : bool
+        Whether d_i is the next layer's input, gathered after pooling, instead of the layer's
+        output. This reading comes closest to the paper's figures.
+    """
+    layers = list(network.matmul_layers)
+    return _model_and_batch(network, layers, layers[0], pr, pc, batch, link, pooled)
+
+
+def eq8_fc_only(network: Network, pr: int, pc: int, batch: int,
+                link: HockneyLink) -> list[CostTerm]:
+    """Eq 8 with Pr = 1 in convolutions and the Pr x Pc grid in fully connected layers (Fig 7)."""
+    first = network.matmul_layers[0]
+    convs, others = _conv_and_other(network)
+    return (_model_and_batch(network, convs, first, 1, pr * pc, batch, link)
+            + _model_and_batch(network, others, first, pr, pc, batch, link))
+
+
+def _conv_and_other(network: Network) -> tuple[list[Layer], list[Layer]]:
+    """L_D and L_M: convolutions and other layers."""
+    convs: list[Layer] = [layer for layer in network.matmul_layers if isinstance(layer, Conv)]
+    return convs, [layer for layer in network.matmul_layers if not isinstance(layer, Conv)]
+
+
+def eq9_integrated(network: Network, pr: int, pc: int, batch: int,
+                   link: HockneyLink) -> list[CostTerm]:
+    """Eq 9, convolutions (L_D) by domain and batch, other layers (L_M) by model and batch.
+
+    L_M has the terms of Eq 8. L_D has the halos of Eq 7 for B/Pc samples, and the gradients
+    2 sum (a log P + b (P-1)/P |W_i|) with P = Pr Pc.
+    """
+    first = network.matmul_layers[0]
+    domain, model = _conv_and_other(network)
+    return (_halos(network, domain, pr, batch / pc, link)
+            + _gradients(network, domain, pr * pc, link)
+            + _model_and_batch(network, model, first, pr, pc, batch, link))
+
+
+def eq9_shares(network: Network, pr: int, pc: int, batch: int,
+               link: HockneyLink) -> dict[str, tuple[float, float | None]]:
+    """Each layer's time in Eq 9 in seconds: (model and batch, domain and batch) parallel.
+
+    The second time is None for layers other than convolutions, which have no domain.
+    """
+    first = network.matmul_layers[0]
+    shares: dict[str, tuple[float, float | None]] = {}
+    for layer in network.matmul_layers:
+        model_s = total_s(_model_and_batch(network, [layer], first, pr, pc, batch, link))
+        domain_s = None
+        if isinstance(layer, Conv):
+            domain_s = total_s(_halos(network, [layer], pr, batch / pc, link)
+                               + _gradients(network, [layer], pr * pc, link))
+        shares[layer.name] = (model_s, domain_s)
+    return shares
