@@ -87,7 +87,7 @@ def _density(along: _Along) -> float:
 def _candidates(along: _Along, holds: NDArray[np.bool_], wants: NDArray[np.bool_]
                 ) -> tuple[IntArray, IntArray]:
     """All senders and receivers whose parts overlap along one axis."""
-    overlap = along.items.any(axis=0)
+    overlap: NDArray[np.bool_] = np.asarray(along.items.any(axis=0))
     senders = np.flatnonzero(holds)
     # the ranks that want each part, and for each sender the parts that it overlaps
     receivers = np.flatnonzero(wants)

@@ -112,8 +112,8 @@ def between(alike: Iterable[Wave], members: IntArray) -> Iterator[Wave]:
             senders, receivers = (members[:, end].ravel()
                                   for end in (pairs.senders, pairs.receivers))
             known[pairs] = Pairs(senders, receivers, np.tile(pairs.turn, len(members)))
-        yield Wave(known[pairs], *(np.tile(each, len(members)) for each in (wave.items, wave.adds)),
-                   wave.times)
+        items, adds = (np.tile(each, len(members)) for each in (wave.items, wave.adds))
+        yield Wave(known[pairs], items, adds, wave.times)
 
 
 def collectives(step: Comm, group: Group, ranks: int) -> Iterator[tuple[Collective, IntArray]]:

@@ -160,7 +160,7 @@ class Movement:
             done[..., self._members] = last + self.library_s
             return done
         done = begin_s + self._before_s
-        state = np.stack([done] * (self._in_flight + 1))
+        state: FloatArray = np.stack([done] * (self._in_flight + 1))
         for wave in self._timed:
             state = self._repeated(wave, state)
         return state[-2] + self._after_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.config import Flags, Floats, Ints, Numbers
 from hpcpar.schedule.steps import Kind
 
+#: A number, or an array with one number for each of several members.
+Each: TypeAlias = Any  # type: ignore[explicit-any]
 #: Kinds that have a root.
 ROOTED = (Kind.REDUCE, Kind.BROADCAST)
 #: Kinds in which each member has its own block.
@@ -27,13 +29,12 @@ SCATTERED = (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 class Message:
     """Items `start:stop` of the wire buffer, to or from member `peer` of the group.
 
-    Each number may be an array with one entry per member. A message without items is not sent. In
-    point-to-point patterns, `peer` is the rank.
+    A message without items is not sent. In point-to-point patterns, `peer` is the rank.
     """
 
-    peer: Ints
-    start: Ints
-    stop: Ints
+    peer: Each
+    start: Each
+    stop: Each
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class Algorithm:
     block_by_block: ClassVar[bool] = False
     together: ClassVar[bool] = False
 
-    def rounds(self, collective: Collective, me: Ints) -> Iterable[Round]:
+    def rounds(self, collective: Collective, me: Each) -> Iterable[Round]:
         """The rounds of member `me`.
 
         All members have equally many rounds, and a message is received in the round in which it is
@@ -192,7 +193,7 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def wire_order(self, p: int, me: Ints, inner: int) -> IntArray:
+    def wire_order(self, p: int, me: Each, inner: int) -> IntArray:
         """The order of blocks in member `me`'s wire: its own first, then around the group.
 
         [p], or [p, members].

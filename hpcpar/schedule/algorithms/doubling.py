@@ -21,6 +21,7 @@ from hpcpar.schedule.algorithms.base import (
     ROOTED,
     Algorithm,
     Collective,
+    Each,
     Message,
     Round,
     Routed,
@@ -37,7 +38,7 @@ class Doubling(Algorithm):
     kinds = (Kind.ALLREDUCE, *ROOTED)
     together = True
 
-    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
+    def rounds(self, collective: Collective, me: Each) -> list[Round]:
         if collective.kind is Kind.ALLREDUCE:
             return _exchanges(collective.p, me, collective.sizes[0])
         down = _tree(collective, me)
@@ -57,7 +58,7 @@ class Doubling(Algorithm):
         return np.where(walks, walked, _exchanges_s(p, n_bytes, route) + adding_s)
 
 
-def _exchanges(p: int, me: Ints, n: int) -> list[Round]:
+def _exchanges(p: int, me: Each, n: int) -> list[Round]:
     """floor(log2 p) exchanges; before, members beyond a power of two send to a neighbor, which
     returns the sum at the end.
     """
@@ -75,7 +76,7 @@ def _exchanges(p: int, me: Ints, n: int) -> list[Round]:
     return [*out, Round(to, away)] if extra else out
 
 
-def _tree(collective: Collective, me: Ints) -> list[Round]:
+def _tree(collective: Collective, me: Each) -> list[Round]:
     """Rounds of a broadcast along a binomial tree, the farthest member first."""
     p, n, root = collective.p, collective.sizes[0], collective.root
     at = (me - root) % p

@@ -26,6 +26,7 @@ from hpcpar.schedule.algorithms.base import (
     SCATTERED,
     Algorithm,
     Collective,
+    Each,
     Message,
     Round,
     Routed,
@@ -49,7 +50,7 @@ class Halving(Algorithm):
     by_nodes = True
     together = True
 
-    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
+    def rounds(self, collective: Collective, me: Each) -> list[Round]:
         p, inner = collective.p, collective.inner
         whole = collective.kind is Kind.ALLREDUCE
         at: IntArray = collective.bounds
@@ -61,7 +62,7 @@ class Halving(Algorithm):
         summing = [] if collective.kind is Kind.ALLGATHER else adjoint(gather)
         return [*summing, *gather] if whole else summing or gather
 
-    def wire_order(self, p: int, me: Ints, inner: int) -> IntArray:
+    def wire_order(self, p: int, me: Each, inner: int) -> IntArray:
         """Within each stage, this member's block first, then around the stage."""
         order, stride = np.zeros((1, *np.shape(me)), np.int64), 1
         for size in radices(p, inner):
@@ -132,18 +133,18 @@ class _Stage:
 
     size: int
     stride: int
-    digit: Ints
-    own: Ints
-    base: Ints
+    digit: Each
+    own: Each
+    base: Each
     width: int
 
-    def gathering(self, me: Ints, at: IntArray) -> Iterator[Round]:
+    def gathering(self, me: Each, at: IntArray) -> Iterator[Round]:
         """The rounds of an allgather: exchanges at doubling distances."""
         for distance, count in _doublings(self.size):
             yield Round(self._messages(me, -distance, 0, count, at),
                         self._messages(me, distance, distance, count, at))
 
-    def _messages(self, me: Ints, distance: int, first: int, count: int,
+    def _messages(self, me: Each, distance: int, first: int, count: int,
                   at: IntArray) -> tuple[Message, ...]:
         """Parts `first` to `first + count`, counted around from the member's own part, to or from
         the member at `distance`; two messages where they wrap around the end of the wire.
@@ -152,7 +153,7 @@ class _Stage:
         start = (self.own + first) % self.size
         stop = np.minimum(start + count, self.size)
 
-        def place(part: Ints) -> Ints:
+        def place(part: Each) -> Each:
             block = self.base + part * self.width
             return at[block] if at.ndim == 1 else at[block, np.arange(at.shape[1])]
 
@@ -160,11 +161,11 @@ class _Stage:
                 Message(peer, place(0), place(start + count - stop)))
 
 
-def _stages(p: int, me: Ints, inner: int, rotated: bool) -> list[_Stage]:
+def _stages(p: int, me: Each, inner: int, rotated: bool) -> list[_Stage]:
     """The stages of halving; in a rotated wire, each stage has the member's own part first."""
     out: list[_Stage] = []
     stride, width = 1, p
-    base: Ints = 0
+    base: Each = 0
     for size in radices(p, inner):
         digit = me // stride % size
         own, width = 0 if rotated else digit, width // size

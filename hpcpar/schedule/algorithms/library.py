@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats, Ints, Numbers
-from hpcpar.schedule.algorithms.base import SCATTERED, Algorithm, Collective, Round, Routed
+from hpcpar.schedule.algorithms.base import SCATTERED, Algorithm, Collective, Each, Round, Routed
 from hpcpar.schedule.steps import Kind
 
 
@@ -24,10 +24,10 @@ class Library(Algorithm):
     def __init__(self, known: tuple[Algorithm, ...]) -> None:
         self._known = known
 
-    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
+    def rounds(self, collective: Collective, me: Each) -> list[Round]:
         return []
 
-    def wire_order(self, p: int, me: Ints, inner: int) -> IntArray:
+    def wire_order(self, p: int, me: Each, inner: int) -> IntArray:
         """MPI requires group order."""
         return np.arange(p)
 

@@ -23,6 +23,7 @@ from hpcpar.schedule.algorithms.base import (
     SCATTERED,
     Algorithm,
     Collective,
+    Each,
     LinkTimes,
     Message,
     Round,
@@ -40,7 +41,7 @@ class Ring(Algorithm):
     block_by_block = True
     together = True
 
-    def rounds(self, collective: Collective, me: Ints) -> list[Round]:
+    def rounds(self, collective: Collective, me: Each) -> list[Round]:
         return list((_chain if collective.kind in ROOTED else _turns)(collective, me))
 
     def in_flight(self, kind: Kind, segments: int) -> int:
@@ -62,7 +63,7 @@ class Ring(Algorithm):
         return np.where(route.crosses, first + (segments - 1) * pace, uniform)
 
 
-def _turns(collective: Collective, me: Ints) -> Iterator[Round]:
+def _turns(collective: Collective, me: Each) -> Iterator[Round]:
     """In turn t a member sends the block t before its own (in a reduce-scatter, t + 1 before), and
     receives the block before that one.
     """
@@ -72,7 +73,7 @@ def _turns(collective: Collective, me: Ints) -> Iterator[Round]:
     # where the member's wire begins
     origin = bounds[me] if kind in SCATTERED else 0
 
-    def piece(peer: Ints, number: Ints, s: int) -> tuple[Message, ...]:
+    def piece(peer: Each, number: Each, s: int) -> tuple[Message, ...]:
         size = sizes[number]
         start = bounds[number]
         if kind in SCATTERED:
@@ -90,12 +91,12 @@ def _turns(collective: Collective, me: Ints) -> Iterator[Round]:
         first += p - 1
 
 
-def _chain(collective: Collective, me: Ints) -> list[Round]:
+def _chain(collective: Collective, me: Each) -> list[Round]:
     """Rounds of a chain: each piece arrives from one neighbor and moves on to the other."""
     p, n, segments = collective.p, collective.sizes[0], collective.segments
     at = (me - collective.root) % p
 
-    def piece(way: int, number: Ints, exists: Ints) -> tuple[Message, ...]:
+    def piece(way: int, number: Each, exists: Each) -> tuple[Message, ...]:
         moves = exists & (number >= 0) & (number < segments)
         return (Message((collective.root + at + way) % p, n * number // segments * moves,
                         n * (number + 1) // segments * moves),)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import LEAST_PIECE_BYTES, cheapest, schedule_for

@@ -83,7 +83,7 @@ def test_a_chain_moves_its_pieces_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("p", [2, 3, 4, 7, 8, 12, 64])
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in SCATTERED + (Kind.ALLREDUCE,)
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in (*SCATTERED, Kind.ALLREDUCE)
                                             for name in BY_KIND[kind]])
 def test_waves_given_once_are_the_waves_one_by_one(kind: Kind, name: str, p: int) -> None:
     """Equal blocks: a ring's turns are given once."""
