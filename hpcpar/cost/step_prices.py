@@ -16,8 +16,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.config import Flags, Floats, Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.outline_steps import Move, Task
-from hpcpar.schedule.steps import Op
+from hpcpar.schedule.steps import Comm, Compute, Step
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,12 @@ class StepPricer:
         self._workload = Workload(network, plan, edges)
         self._known: dict[Hashable, StepPrice] = {}
 
-    def price(self, step: Task | Move) -> StepPrice:
+    def price(self, step: Step) -> StepPrice:
         """The price of a step."""
-        return self._movement(step) if isinstance(step, Move) else self._computation(step)
+        return self._movement(step) if isinstance(step, Comm) else self._computation(step)
 
-    def _movement(self, step: Move) -> StepPrice:
-        key = (step.key, step.phase, step.root, step.layer if self.paper else "")
+    def _movement(self, step: Comm) -> StepPrice:
+        key = (step.key, step.layer if self.paper else "")
         if key not in self._known:
             sent = traffic(step, self.network_model, self.plan.ranks)
             seconds = sent.seconds
@@ -76,17 +75,11 @@ class StepPricer:
                                          sent.through_bytes, level=sent.level)
         return self._known[key]
 
-    def _computation(self, step: Task) -> StepPrice:
-        # a convolution's interior depends on the part of its input that a rank owns
-        partial = step.op in (Op.INTERIOR, Op.BOUNDARY)
-        producers = step.layer.inputs if partial else ()
-        key = (self.edges.key(step.layer, step.batch), step.op,
-               *(self.plan.configs[name].key for name in producers))
-        if key not in self._known:
-            work = self._workload.work(step.layer, step.op, step.batch)
-            seconds, measured = timed(self.machine, work, self.plan.ranks)
-            self._known[key] = StepPrice(seconds, measured=measured)
-        price = self._known[key]
+    def _computation(self, step: Compute) -> StepPrice:
+        if step.key not in self._known:
+            seconds, measured = timed(self.machine, self._workload.of(step), self.plan.ranks)
+            self._known[step.key] = StepPrice(seconds, measured=measured)
+        price = self._known[step.key]
         if step.present is True:
             return price
         return StepPrice(np.where(step.present, price.seconds, 0.0), measured=price.measured)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
 from hpcpar.plan.boxes import Box
-from hpcpar.plan.config import MeshAxis
+from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Names
 from hpcpar.plan.layout import Layout
+
+if TYPE_CHECKING:
+    from hpcpar.schedule.pattern import Pattern
+    from hpcpar.schedule.pattern_family import AnyPattern
 
 
 class Phase(str, Enum):
@@ -43,6 +50,10 @@ class Kind(str, Enum):
 
 #: Kinds as small integers, for arrays over many cases; 0 means no communication.
 CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
+#: Codes that leave no choice of algorithm: no movement, and point-to-point messages.
+DIRECT = (0, CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE])
+#: Algorithm of a collective that is only priced: the cheapest, whichever it is.
+CHEAPEST = "cheapest"
 
 
 class Op(str, Enum):
@@ -121,18 +132,32 @@ class Compute:
 
     Attributes
     ----------
-    part : int
-        Index of the micro-batch, or of the pass through the fully connected layers.
+    samples : int
+        Samples of its pass.
+    key : hashable
+        Equal for steps of a plan that take the same time.
     tensor : TensorRef or None
         For `Op.ACCUMULATE`, the input whose gradient is added.
+    present : bool
+        In a family of plans, an array: true in the plans with this step.
+    part : int
+        Index of the micro-batch, or of the pass through the fully connected layers.
+    index : int
+        Place in the list of steps.
+    stage : int
+        The stage of the pipeline that computes it.
     """
 
-    index: int
     phase: Phase
     layer: str
     op: Op
-    part: int = 0
+    samples: int
+    key: Hashable = field(repr=False, compare=False)
     tensor: TensorRef | None = None
+    present: Flags = field(default=True, repr=False, compare=False)
+    part: int = 0
+    index: int = 0
+    stage: int = 0
 
     @property
     def label(self) -> str:
@@ -140,54 +165,98 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Quote:
+    """A collective's price by a network `model`, computed when its algorithm was chosen: seconds in
+    every case, by kind.
+    """
+
+    model: object
+    seconds: dict[Kind, Floats]
+
+
+@dataclass(frozen=True)
 class Comm:
     """A movement of one tensor between ranks.
 
+    A search prices a family of plans at once. There, `pattern`, `algorithm`, `segments` and `inner`
+    have one entry per plan.
+
     Attributes
     ----------
+    pattern : Pattern
+        Its kind, whether it adds, and the coordinates of its group.
     source, destination : Layout
         Boxes before and after the movement.
-    reduce : bool
-        The source holds partial sums, and the destination their totals.
-    group : Group or None
-        Members of a collective. None for point-to-point patterns (halo, redistribute), whose
-        messages follow from the boxes.
+    item_bytes : int
+        Size of an element on the wire.
+    key : hashable
+        Equal for movements of a plan with equal costs.
     algorithm : str
         Name of the algorithm (`hpcpar.schedule.algorithms`); "direct" point to point.
     segments : int
         Pieces that each message of a ring is cut into, so that summing one overlaps the transfer of
         the next.
-    item_bytes : int
-        Size of an element on the wire.
-    needed_by : int
-        Index of the first step that uses the result. The steps in between may overlap this one.
-    part : int
-        Index of the micro-batch, or of the pass through the fully connected layers.
+    inner : int
+        Group members per node where halving is hierarchical; else 1.
+    quote : Quote or None
+        The price that chose the algorithm, for the cost model to reuse.
     root : int
         Position of a reduction's or broadcast's root in the group.
     covers : tuple of str
         For a gradient sum, the layers whose gradients lie side by side in the buffer.
-    inner : int
-        Group members per node where halving is hierarchical; else 1.
+    part : int
+        Index of the micro-batch, or of the pass through the fully connected layers.
+    index : int
+        Place in the list of steps.
+    needed_by : int
+        Index of the first step that uses the result, or the number of steps (the end). The steps in
+        between may overlap this one (`hpcpar.schedule.overlap`).
+    stage : int
+        The stage of the pipeline that sends.
+    receivers : tuple of int
+        The stages that wait for the movement.
     """
 
-    index: int
     phase: Phase
     layer: str
     tensor: TensorRef
-    kind: Kind
+    pattern: AnyPattern
     source: Layout
     destination: Layout
-    reduce: bool
-    group: Group | None
-    algorithm: str
-    segments: int
     item_bytes: int
-    needed_by: int
-    part: int = 0
+    key: Hashable = field(default=None, repr=False, compare=False)
+    algorithm: str = "direct"
+    segments: int = 1
+    inner: int = 1
+    quote: Quote | None = field(default=None, repr=False, compare=False)
     root: int = 0
     covers: tuple[str, ...] = ()
-    inner: int = 1
+    part: int = 0
+    index: int = 0
+    needed_by: int = 0
+    stage: int = 0
+    receivers: tuple[int, ...] = (0,)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """The communication pattern in a single plan."""
+        kind = cast("Pattern", self.pattern).kind
+        assert kind is not None
+        return kind
+
+    @cached_property
+    def reduce(self) -> bool:
+        """True where the source holds partial sums, and the destination their totals."""
+        return cast("Pattern", self.pattern).reduce
+
+    @cached_property
+    def group(self) -> Group | None:
+        """Members of a collective in a single plan.
+
+        None for point-to-point patterns, whose messages follow from the boxes.
+        """
+        group = cast("Pattern", self.pattern).group
+        return group and Group(group.mesh_axes, int(self.source.config.first))
 
     @property
     def label(self) -> str:
@@ -215,9 +284,22 @@ class Comm:
 Step = Compute | Comm
 
 
+class Choice(NamedTuple):
+    """How a collective runs; see `Comm`. In a family of plans, arrays with one entry per plan."""
+
+    algorithm: Names
+    segments: Ints = 1
+    inner: Ints = 1
+    quote: Quote | None = None
+
+
+#: Chooses how a collective runs: a `Choice`, or its first two fields.
+Chooser = Callable[[Comm], Choice | tuple[Names, Ints]]
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """The frozen steps of one iteration."""
+    """The steps of an iteration, in order."""
 
     ranks: int
     steps: tuple[Step, ...]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.price_family import Costs, PriceOptions, chooser_of, item_of
+from hpcpar.cost.price_family import Costs, PriceOptions, chooser_of, items_of
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.cost.timeline.clock import later
 from hpcpar.cost.timeline.overlap import Item, timeline
@@ -23,8 +23,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import closes, gradient_bytes, summed
-from hpcpar.schedule.emitter import Emitter
-from hpcpar.schedule.outline_steps import Move
+from hpcpar.schedule.overlap import Emitter
 from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Phase
 from hpcpar.schedule.weights import bucket_sum
@@ -84,11 +83,10 @@ def times(
     bucket. The results, in seconds, are [divisions, plans of the family].
     """
     layers = layers_in_buckets(network, plan)
-    items = [item_of(machine, entry, price)
-             for entry, price in zip(costs.entries, costs.steps, strict=True)]
-    places = {entry.step.layer: i for i, entry in enumerate(costs.entries)
-              if isinstance(entry.step, Move) and entry.step.phase is Phase.GRADIENT}
-    needed_by = np.array([costs.entries[places[layer.name]].needed_by if layer.name in places else 0
+    items = list(items_of(machine, costs))
+    sums = {step.layer: step for step in costs.schedule.comms if step.phase is Phase.GRADIENT}
+    places = {name: step.index for name, step in sums.items()}
+    needed_by = np.array([sums[layer.name].needed_by if layer.name in sums else 0
                           for layer in layers])
     network_model = NetworkModel(machine, options.get("contention"))
     emitter = Emitter(network, plan, chooser_of(plan, network_model))

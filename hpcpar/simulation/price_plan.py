@@ -20,8 +20,7 @@ from hpcpar.network.data_sets import data_set_of
 from hpcpar.network.graph import Network
 from hpcpar.plan.limits import PassedLimit, passed_limits
 from hpcpar.plan.plan import Overlap, Plan
-from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.steps import Comm, Phase
 from hpcpar.schema import Bytes, Count, Seconds
 from hpcpar.simulation.simulate import Simulator
 
@@ -255,7 +254,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
     """The prediction of a plan from its costs; see `price` for the other parameters."""
     batch, iteration_s = plan.batch, float(costs.iteration_s)
     traffic = _traffic(costs, plan.ranks)
-    steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
+    steps = tuple(_step(costs, traffic, index) for index in range(len(costs.prices)))
     largest = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
     gamma = options.get("gamma", 1.0)
     layer_memory = {name: memory.scaled(gamma) for name, memory in largest.layers.items()}
@@ -286,7 +285,7 @@ def _timeline(machine: Machine, costs: Costs, steps: Sequence[StepCost]) -> Time
     """The timeline in plain numbers; the stream of a movement is the level that it crosses."""
     line = costs.timeline
     spans = []
-    for step, span, cost in zip(steps, line.spans, costs.steps, strict=True):
+    for step, span, cost in zip(steps, line.spans, costs.prices, strict=True):
         stream = machine.levels[int(cost.level)].name if step.is_comm else span.stream
         spans.append(Span(float(span.start_s), float(span.end_s), stream))
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
@@ -304,35 +303,30 @@ def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
 
 def _ranks(network: Network, plan: Plan, costs: Costs,
            options: PriceOptions) -> Iterator[RankMemory]:
-    return rank_memories(network, plan, costs.out, costs.entries, costs.moved_bytes,
+    return rank_memories(network, plan, costs.out, costs.schedule, costs.moved_bytes,
                          training=options.get("training", True))
 
 
 def _traffic(costs: Costs, ranks: int) -> RankTraffic:
     """The busiest rank's traffic: exact, or estimated step by step in a large job."""
     if ranks <= MOST_RANKS:
-        return rank_traffic(costs.entries, ranks)
+        return rank_traffic(costs.schedule)
     of_layer: dict[str, int] = defaultdict(int)
-    for entry, cost in zip(costs.entries, costs.steps, strict=True):
-        if isinstance(entry.step, Move):
-            of_layer[entry.step.layer] += int(cost.sent_bytes)
-    of_step = [(int(cost.messages), int(cost.sent_bytes)) for cost in costs.steps]
+    for step, cost in costs.pairs:
+        if isinstance(step, Comm):
+            of_layer[step.layer] += int(cost.sent_bytes)
+    of_step = [(int(cost.messages), int(cost.sent_bytes)) for cost in costs.prices]
     return RankTraffic(int(costs.communication_bytes), of_layer, of_step)
 
 
 def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
-    entry, cost = costs.entries[index], costs.steps[index]
-    step, seconds = entry.step, float(cost.seconds)
-    if isinstance(step, Move):
-        (kind,) = step.pattern.kinds
-        layer, action = step.layer, f"{step.phase.value}.{kind.value}"
-        exposed_s = float(costs.timeline.waits_s[index])
-    else:
-        layer, action, exposed_s = step.layer.name, step.op.value, seconds
+    step, seconds = costs.schedule.steps[index], float(costs.prices[index].seconds)
+    is_comm = isinstance(step, Comm)
     messages, sent_bytes = traffic.of_step[index]
-    return StepCost(index=index, label=f"{layer}.{action}", layer=layer, phase=step.phase.value,
-                    is_comm=isinstance(step, Move), seconds=seconds, exposed_s=exposed_s,
-                    messages=messages, sent_bytes=sent_bytes, part=entry.part, stage=entry.stage)
+    return StepCost(index=index, label=step.label, layer=step.layer, phase=step.phase.value,
+                    is_comm=is_comm, seconds=seconds,
+                    exposed_s=float(costs.timeline.waits_s[index]) if is_comm else seconds,
+                    messages=messages, sent_bytes=sent_bytes, part=step.part, stage=step.stage)
 
 
 def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,

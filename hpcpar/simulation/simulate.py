@@ -26,8 +26,7 @@ from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.rank_boxes import box_shapes
-from hpcpar.schedule.freeze import frozen_movement
-from hpcpar.schedule.outline_steps import Move, Task
+from hpcpar.schedule.steps import Comm, Compute
 from hpcpar.simulation.links import FloatArray, LinkRates
 from hpcpar.simulation.movement import Movement
 from hpcpar.simulation.noise import QUIET, Noise
@@ -100,7 +99,7 @@ class Simulator:
         require_size(plan.ranks)
         self.machine, self.ranks = machine, plan.ranks
         self.costs = price_steps(network, plan, machine) if costs is None else costs
-        self.entries = self.costs.entries
+        self.steps = self.costs.schedule.steps
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
                                   partial(box_shapes, rank=np.arange(self.ranks)))
@@ -121,9 +120,9 @@ class Simulator:
         progress : callable
             Receives the number of finished iterations.
         """
-        at_once = max(1, MOST_NUMBERS // (4 * len(self.entries) * self.ranks))
+        at_once = max(1, MOST_NUMBERS // (4 * len(self.steps) * self.ranks))
         generator = np.random.default_rng(noise.seed)
-        sums, waits = np.zeros((3, self.ranks)), np.zeros(len(self.entries))
+        sums, waits = np.zeros((3, self.ranks)), np.zeros(len(self.steps))
         iterations: list[FloatArray] = []
         times: FloatArray = np.zeros((3, 0, 0))
         for begin in range(0, repeats, at_once):
@@ -153,13 +152,13 @@ class Simulator:
             if item.needed_by is None:
                 computed[item.stage] += np.ravel(item.seconds)
         longest = computed.argmax(axis=1)
-        prices: dict[Task | Move, StepPrice] = {}
-        for entry, item, price in zip(self.entries, items, self.costs.steps, strict=True):
-            if entry.step not in prices:
+        prices: dict[Hashable, StepPrice] = {}
+        for (step, price), item in zip(self.costs.pairs, items, strict=True):
+            if step.key not in prices:
                 rank_s = np.ravel(item.seconds)
                 seconds = rank_s[longest[item.stage]] if item.needed_by is None else rank_s.max()
-                prices[entry.step] = replace(price, seconds=float(seconds), level=item.level)
-        priced = replace(self.costs, steps=tuple(prices[entry.step] for entry in self.entries))
+                prices[step.key] = replace(price, seconds=float(seconds), level=item.level)
+        priced = replace(self.costs, prices=tuple(prices[step.key] for step in self.steps))
         busy_s = computed.max(axis=1).tolist()
         return Costs.of(priced, _of_ranks(items, line, longest.tolist(), busy_s))
 
@@ -170,9 +169,9 @@ class Simulator:
     def left_bytes(self) -> list[IntArray]:
         """For each level, [units] bytes that leave a rank, node or rack in an iteration."""
         out = self.links.nothing_left(self.ranks)
-        for entry, price in zip(self.entries, self.costs.steps, strict=True):
-            if isinstance(entry.step, Move):
-                moved = self._movement(entry.step, price).left_bytes
+        for step, price in self.costs.pairs:
+            if isinstance(step, Comm):
+                moved = self._movement(step, price).left_bytes
                 for total, n_bytes in zip(out, moved, strict=True):
                     total += n_bytes
         return out
@@ -180,57 +179,54 @@ class Simulator:
     def traffic(self) -> tuple[IntArray, IntArray]:
         """Messages and bytes that each rank sends: [steps, ranks]."""
         none = np.zeros(self.ranks, np.int64)
-        moved = [self._movement(entry.step, price) if isinstance(entry.step, Move) else None
-                 for entry, price in zip(self.entries, self.costs.steps, strict=True)]
+        moved = [self._movement(step, price) if isinstance(step, Comm) else None
+                 for step, price in self.costs.pairs]
         return (np.array([none if m is None else m.messages for m in moved]),
                 np.array([none if m is None else m.sent_bytes for m in moved]))
 
     def _items(self, noise: Noise, repeats: int, generator: np.random.Generator) -> Iterator[Item]:
-        """Timeline items of all entries, with arrays [repeats, ranks]."""
-        known: dict[Task | Move, Item] = {}
+        """Timeline items of all steps, with arrays [repeats, ranks]."""
+        known: dict[Hashable, Item] = {}
         plain_items = items_of(self.machine, self.costs)
-        for entry, price, plain in zip(self.entries, self.costs.steps, plain_items, strict=True):
-            if isinstance(entry.step, Move):
-                movement = self._movement(entry.step, price)
+        for (step, price), plain in zip(self.costs.pairs, plain_items, strict=True):
+            if isinstance(step, Comm):
+                movement = self._movement(step, price)
                 yield plain._replace(seconds=movement.alone_s, end_s=movement.end_s,
                                      level=movement.level or plain.level)
-            elif noise.jitter or entry.step not in known:
-                seconds = noise.on(self.compute_s(entry.step), repeats, generator)
-                known[entry.step] = plain._replace(seconds=seconds)
-                yield known[entry.step]
+            elif noise.jitter or step.key not in known:
+                seconds = noise.on(self.compute_s(step), repeats, generator)
+                known[step.key] = plain._replace(seconds=seconds)
+                yield known[step.key]
             else:
-                yield known[entry.step]
+                yield known[step.key]
 
-    def _movement(self, step: Move, price: StepPrice) -> Movement:
-        key = (step.key, step.phase, step.root)
-        if key not in self._movements:
+    def _movement(self, step: Comm, price: StepPrice) -> Movement:
+        if step.key not in self._movements:
             modeled_s, factor = float(self._plain.price(step).seconds), 1.0
             if self.machine.collectives and modeled_s:
                 factor = float(price.seconds) / modeled_s
-            self._movements[key] = Movement(frozen_movement(step), self.ranks, self.machine,
-                                            self.links, factor, float(price.seconds))
-        return self._movements[key]
+            self._movements[step.key] = Movement(step, self.ranks, self.machine, self.links,
+                                                 factor, float(price.seconds))
+        return self._movements[step.key]
 
-    def work(self, step: Task) -> Work:
+    def work(self, step: Compute) -> Work:
         """The work of a compute step, with the shapes on all ranks."""
-        return self._workload.work(step.layer, step.op, step.batch)
+        return self._workload.of(step)
 
-    def compute_s(self, step: Task) -> FloatArray:
+    def compute_s(self, step: Compute) -> FloatArray:
         """Seconds of a compute step on every rank: [ranks]."""
-        key = (step.layer.name, step.op, step.batch)
-        if key not in self._computes:
-            self._computes[key] = _rank_seconds(self.machine, self.work(step), self.ranks)
-        return self._computes[key]
+        if step.key not in self._computes:
+            self._computes[step.key] = _rank_seconds(self.machine, self.work(step), self.ranks)
+        return self._computes[step.key]
 
     def _times(self, items: Sequence[Item], line: Timeline[Floats]) -> FloatArray:
         """Start, end and duration of the steps of the first repeat: [3, steps, ranks]."""
-        out = np.full((3, len(self.entries), self.ranks), np.nan)
-        for i, (entry, price, span) in enumerate(
-                zip(self.entries, self.costs.steps, line.spans, strict=True)):
-            if isinstance(entry.step, Move):
-                alone_s, duration_s = self._movement(entry.step, price).alone_s, line.waits_s[i]
+        out = np.full((3, len(self.steps), self.ranks), np.nan)
+        for i, ((step, price), span) in enumerate(zip(self.costs.pairs, line.spans, strict=True)):
+            if isinstance(step, Comm):
+                alone_s, duration_s = self._movement(step, price).alone_s, line.waits_s[i]
             else:
-                alone_s, duration_s = self.compute_s(entry.step), items[i].seconds
+                alone_s, duration_s = self.compute_s(step), items[i].seconds
             for times, seconds in zip(out, (span.start_s, span.end_s, duration_s), strict=True):
                 wide = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds),
                                                                     (1, self.ranks)))

@@ -28,8 +28,9 @@ from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import needed
 from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.outline_steps import Move, Outline
+from hpcpar.schedule.overlap import Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
+from hpcpar.schedule.steps import Comm
 
 
 def memory_upper_bound(network: Network, plan: Plan, out: Outline, moved_bytes: MovedBytes, *,
@@ -156,18 +157,17 @@ def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
     alive = _Alive()
     known: dict[object, Ints] = {}
     for i, step in enumerate(out.steps):
-        if isinstance(step, Move):
-            key = (step.key, step.phase)
-            if key not in known:
-                known[key] = message_bytes(step, moved_bytes)
+        if isinstance(step, Comm):
+            if step.key not in known:
+                known[step.key] = message_bytes(step, moved_bytes)
             if _only_sends(step):
-                alive.add(known[key] * plan.microbatches, 0, len(out.steps))
+                alive.add(known[step.key] * plan.microbatches, 0, len(out.steps))
             else:
-                alive.add(known[key], i, max(step.needed_by - 1, i))
+                alive.add(known[step.key], i, max(step.needed_by - 1, i))
     return alive.most_bytes
 
 
-def _only_sends(step: Move) -> bool:
+def _only_sends(step: Comm) -> bool:
     """True if some ranks send and receive nothing, in any plan of the family."""
     to, source = step.destination.config, step.source.config
     return bool(np.any(np.not_equal(to.first, source.first) | np.less(to.ranks, source.ranks)))

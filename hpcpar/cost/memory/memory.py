@@ -20,8 +20,7 @@ from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.moments import moments_layout
-from hpcpar.schedule.outline_steps import CHEAPEST, Move
-from hpcpar.schedule.steps import CODES, Kind
+from hpcpar.schedule.steps import CHEAPEST, CODES, Comm, Kind
 
 #: Key of a movement -> upper bound of the bytes in one rank's message buffers.
 MovedBytes = Mapping[Hashable, Ints]
@@ -172,7 +171,7 @@ def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
                   0, 0)
 
 
-def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
+def wire_bytes(step: Comm, through_bytes: Ints) -> Ints:
     """Size of a step's message buffer on the largest rank.
 
     An allreduce needs none, other collectives need one for the whole box, and point-to-point
@@ -186,12 +185,12 @@ def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
     return where(direct, through_bytes, boxes * step.item_bytes)
 
 
-def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
+def message_bytes(step: Comm, moved_bytes: MovedBytes) -> Ints:
     """Upper bound of a step's message buffers on the largest rank, including summands."""
     return wire_bytes(step, moved_bytes[step.key]) + landing_bytes(step)
 
 
-def landing_bytes(step: Move) -> Ints:
+def landing_bytes(step: Comm) -> Ints:
     """Size of the buffers for summands that the largest rank receives in a collective."""
     group = math.prod(d.size for d in step.pattern.mesh_axes)
     code = np.asarray(step.pattern.code)

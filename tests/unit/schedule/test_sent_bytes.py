@@ -11,9 +11,8 @@ from hpcpar.schedule.algorithms.base import Collective
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import counts
-from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.sent_bytes import sent, sent_bytes
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Chooser, Comm, Kind
 from tests.collectives import BY_KIND, rounds_of
 from tests.mpi.networks import random_network, random_unet
 from tests.mpi.plans import random_plan, staged_plan
@@ -21,16 +20,16 @@ from tests.mpi.plans import random_plan, staged_plan
 ROOTED = (Kind.REDUCE, Kind.BROADCAST)
 
 
-def ring(step: Move) -> tuple[str, int]:
+def ring(step: Comm) -> tuple[str, int]:
     return "ring", 2
 
 
-def tree(step: Move) -> tuple[str, int]:
+def tree(step: Comm) -> tuple[str, int]:
     scattered = step.pattern.kinds[0] in (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
     return ("halving" if scattered else "doubling"), 1
 
 
-def halving(step: Move) -> tuple[str, int]:
+def halving(step: Comm) -> tuple[str, int]:
     """By nodes of two members, where they fit."""
     if step.pattern.kinds[0] in ROOTED:
         return "direct", 1
@@ -38,7 +37,7 @@ def halving(step: Move) -> tuple[str, int]:
     return "halving", 1
 
 
-def library(step: Move) -> tuple[str, int]:
+def library(step: Comm) -> tuple[str, int]:
     return ("direct" if step.pattern.kinds[0] in ROOTED else "mpi"), 1
 
 

@@ -10,8 +10,7 @@ import pytest
 from hpcpar.errors import RunError
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.outline_steps import Chooser
-from hpcpar.schedule.steps import Comm
+from hpcpar.schedule.steps import Chooser, Comm
 from hpcpar.schedule.waves import _matched, _Messages, waves
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan, staged_plan
