@@ -7,7 +7,7 @@ for a million ranks therefore takes as long as one for sixteen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypedDict
 
@@ -19,7 +19,7 @@ from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.step_prices import StepPrice, StepPricer
-from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -161,9 +161,13 @@ def price_family(network: Network, plan: Plan, machine: Machine,
                  **options: Unpack[PriceOptions]) -> Costs:
     """Price a plan, or a family of plans, in closed form; see `price_steps` for the options."""
     priced = price_steps(network, plan, machine, **options)
-    items = list(items_of(machine, priced))
-    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
-    return Costs.of(priced, line)
+    return Costs.of(priced, laid_out(machine, priced.schedule.steps, priced.prices))
+
+
+def laid_out(machine: Machine, steps: Sequence[Step], prices: Sequence[StepPrice]
+             ) -> Timeline[Floats]:
+    """The timeline of priced steps on a machine."""
+    return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress)
 
 
 def price_steps(
@@ -227,25 +231,6 @@ def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
     own = network_model.machine if plan.machine is None else plan.machine
     same = network_model.contention is None and own == network_model.machine
     return chooser(own, plan.collectives, network_model if same else None)
-
-
-def items_of(machine: Machine, priced: PricedSteps) -> Iterator[Item]:
-    """Timeline items of all steps."""
-    return (item_of(machine, step, price) for step, price in priced.pairs)
-
-
-def item_of(machine: Machine, step: Step, price: StepPrice) -> Item:
-    """The timeline item of a step; for a single plan its numbers are plain."""
-    seconds = price.seconds if np.ndim(price.seconds) else float(price.seconds)
-    if isinstance(step, Compute):
-        return Item(seconds, stage=step.stage)
-    level = price.level if np.ndim(price.level) else int(price.level)
-    if step.stage in step.receivers:
-        return Item(seconds, step.needed_by, level, step.stage, step.receivers)
-    # only single plans have stages
-    message_bytes = float(price.sent_bytes) / max(1, int(price.messages))
-    latency_s = min(float(seconds), machine.levels[int(level)].latency_s(message_bytes))
-    return Item(seconds, step.needed_by, level, step.stage, step.receivers, latency_s)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from hpcpar.cost.timeline.overlap import Span, Timeline
+from hpcpar.cost.timeline.timeline import Span, Timeline
 from hpcpar.schema import Bytes, Seconds, convert
 from hpcpar.simulation.price_plan import StepCost
 

@@ -22,11 +22,10 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.config import Flags
+from hpcpar.plan.config import Flags, Ints, Names
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.pattern_family import AnyPattern
 from hpcpar.schedule.pipeline_order import stage_of
 from hpcpar.schedule.steps import (
@@ -133,17 +132,20 @@ class Emitter:
         choice = self._chosen[step.key]
         if choice.algorithm is CHEAPEST:
             return replace(step, algorithm=CHEAPEST, quote=choice.quote)
-        if isinstance(step.pattern, Pattern):
-            return replace(step, algorithm=str(choice.algorithm), segments=int(choice.segments),
-                           inner=int(choice.inner), quote=choice.quote)
-        return replace(step, algorithm=cast("str", np.where(direct, "direct", choice.algorithm)),
-                       segments=cast("int", np.where(direct, 1, choice.segments)),
-                       inner=cast("int", choice.inner), quote=choice.quote)
+        return replace(step, algorithm=cast("str", _plain(direct, "direct", choice.algorithm)),
+                       segments=cast("int", _plain(direct, 1, choice.segments)),
+                       inner=cast("int", _plain(direct, 1, choice.inner)), quote=choice.quote)
 
     def wait(self, move: Comm | None) -> None:
         """Make the next step wait for `move`, unless an earlier step does."""
         if move is not None and self._needed_by[move.index] == _NOT_YET:
             self._needed_by[move.index] = len(self.steps)
+
+
+def _plain(direct: Flags, otherwise: Ints | Names, chosen: Ints | Names) -> object:
+    """What is chosen where not `direct`; a plain value for a single plan."""
+    values = np.where(direct, otherwise, chosen)
+    return values if values.ndim else values.item()
 
 
 class Place(NamedTuple):

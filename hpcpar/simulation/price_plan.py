@@ -13,7 +13,7 @@ from hpcpar.cost.memory.prediction import RankMemory, rank_memories
 from hpcpar.cost.memory.process import ProcessMemory, process_memory
 from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
-from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
+from hpcpar.cost.timeline.timeline import Span, StageTime, Timeline
 from hpcpar.cost.trust import Trust, trust
 from hpcpar.machine.model import Machine
 from hpcpar.network.data_sets import data_set_of

@@ -12,7 +12,7 @@ from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.sent_bytes import sent, sent_bytes
-from hpcpar.schedule.steps import Chooser, Comm, Kind
+from hpcpar.schedule.steps import Choice, Chooser, Comm, Kind
 from tests.collectives import BY_KIND, rounds_of
 from tests.mpi.networks import random_network, random_unet
 from tests.mpi.plans import random_plan, staged_plan
@@ -29,12 +29,12 @@ def tree(step: Comm) -> tuple[str, int]:
     return ("halving" if scattered else "doubling"), 1
 
 
-def halving(step: Comm) -> tuple[str, int]:
+def halving(step: Comm) -> Choice:
     """By nodes of two members, where they fit."""
     if step.pattern.kinds[0] in ROOTED:
-        return "direct", 1
-    step.inner = 2 if math.prod(int(d.size) for d in step.pattern.mesh_axes) % 2 == 0 else 1
-    return "halving", 1
+        return Choice("direct")
+    even = math.prod(int(d.size) for d in step.pattern.mesh_axes) % 2 == 0
+    return Choice("halving", inner=2 if even else 1)
 
 
 def library(step: Comm) -> tuple[str, int]:

@@ -10,7 +10,8 @@ from functools import lru_cache
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import chooser, schedule_for
-from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.cost.step_prices import StepPrice
+from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.network.builder import Chain, Graph
@@ -137,20 +138,21 @@ def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float]
                      machine=MACHINE, microbatches=micro, order=order)
     one = outline(network, plan, chooser(MACHINE, plan.collectives))
     seconds = {Phase.FORWARD: forward_s, Phase.BACKWARD: backward_s, Phase.UPDATE: [update_s] * p}
-    items, seen = [], set()
-    for s in in_order(plan, [one] * micro).steps:
+    prices, seen = [], set()
+    steps = in_order(plan, [one] * micro).steps
+    for s in steps:
         first = (s.stage, s.phase, s.part)
         if isinstance(s, Comm):
             assert s.receivers != (s.stage,) or p == 1
             told = s.phase is Phase.LOSS
-            items.append(Item(0.0 if told else hop_s, s.needed_by, 0, s.stage, s.receivers))
+            prices.append(StepPrice(0.0 if told else hop_s))
         elif first in seen:
-            items.append(Item(0.0, stage=s.stage))
+            prices.append(StepPrice(0.0))
         else:
             seen.add(first)
-            items.append(Item(seconds[s.phase][s.stage], stage=s.stage))
+            prices.append(StepPrice(seconds[s.phase][s.stage]))
     assert {s for s, *_ in seen} == set(range(p))
-    return timeline(items, hidden)
+    return timeline(steps, prices, hidden)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 7])
