@@ -47,7 +47,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 from bench.unseen.cases import SIZES, groups  # noqa: E402
 from bench.unseen.report import report  # noqa: E402
 from bench.unseen.running import Bench, estimate_s, hosts  # noqa: E402
-from hpcpar.launchers import mpiexec  # noqa: E402
+from hpcpar.process.launchers import mpiexec  # noqa: E402
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

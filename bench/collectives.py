@@ -53,8 +53,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     from hpcpar.plan.axis import Axis
     from hpcpar.plan.config import Config, MeshAxis
     from hpcpar.plan.layout import Layout
-    from hpcpar.schedule.pattern import Pattern
-    from hpcpar.schedule.steps import Comm, Kind, Phase, Role, TensorRef
+    from hpcpar.schedule.steps import Comm, Kind, Pattern, Phase, Role, TensorRef
 
     w, backend = world(), NumpyBackend()
     p, items = w.size, size // 4

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.gpu_parts import PARTS  # noqa: E402
-from hpcpar.files import write_text  # noqa: E402
+from hpcpar.io.files import write_text  # noqa: E402
 
 #: Seconds between the two signals that end a part.
 _GRACE_S = 10

@@ -33,12 +33,12 @@ from hpcpar.network.builtin import defaults  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec  # noqa: E402
 from hpcpar.plan.strategies import GATHERS, entry_of  # noqa: E402
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes  # noqa: E402
+from hpcpar.prediction.prediction import Prediction  # noqa: E402
 from hpcpar.report.tables import say  # noqa: E402
 from hpcpar.search import auto  # noqa: E402
 from hpcpar.search.candidates import priced  # noqa: E402
 from hpcpar.search.layerwise import plan_layerwise  # noqa: E402
 from hpcpar.search.searches import SEARCHES  # noqa: E402
-from hpcpar.simulation.price_plan import Prediction  # noqa: E402
 
 #: Network -> samples per rank.
 NETWORKS = {"lenet5": 64, "mlp": 64, "alexnet": 32, "alexnet-owt": 32, "vgg16": 32, "resnet50": 32,

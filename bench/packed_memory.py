@@ -17,7 +17,7 @@ from hpcpar.machine import files
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.simulation.price_plan import price
+from hpcpar.prediction.price import price
 from tests.unit.brute import random_plan
 from tests.unit.cost.allocation import allocated, skip_initial_weights
 

@@ -24,8 +24,8 @@ from hpcpar.network.builtin import network  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, make_plan  # noqa: E402
 from hpcpar.plan.strategies import fill, together  # noqa: E402
 from hpcpar.plan.strategy import grid_sizes  # noqa: E402
+from hpcpar.prediction.price import price  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
-from hpcpar.simulation.price_plan import price  # noqa: E402
 
 #: Network -> lowest acceptable rate of predictions on one core (1/s).
 LEAST = {"alexnet": 200, "resnet152": 20}

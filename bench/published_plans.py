@@ -20,12 +20,12 @@ from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config
 from hpcpar.plan.strategy_request import Configs
+from hpcpar.prediction.price import price
 from hpcpar.search import table_search
 from hpcpar.search.edge_elimination import solve
 from hpcpar.search.space import FIELDS, Space
 from hpcpar.search.table_search import Search
 from hpcpar.search.tables import Table, Tables, configured
-from hpcpar.simulation.price_plan import price
 
 #: Machines of the published plans: OptCNN's on 4 GPUs, DeePa's on 16.
 PRESET = {4: "p100x4x4", 16: "k80x16"}

@@ -30,8 +30,8 @@ sys.path.insert(0, str(ROOT))
 import h5py  # noqa: E402
 
 from bench.fault_jobs import environment, hpcpar, kill, step_of, torn  # noqa: E402
+from hpcpar.process.signals import STATUS  # noqa: E402
 from hpcpar.report.tables import show  # noqa: E402
-from hpcpar.signals import STATUS  # noqa: E402
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGKILL)
 EVERY, STEPS = 4, 24

@@ -120,8 +120,8 @@ class StrategyRunner:
         from hpcpar.calibrate import compute_probe as probe
         from hpcpar.errors import InputError
         from hpcpar.plan.plan import make_plan
+        from hpcpar.prediction.price import price
         from hpcpar.schedule.runnable import require
-        from hpcpar.simulation.price_plan import price
 
         out = Row(self.case.network, self.image, self.world.size, self.case.batch, strategy)
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 
-#: `typing` has this name, too, but importing it takes time before signals are handled.
+from hpcpar.version import __version__ as __version__
+
+#: As in `hpcpar.process.signals`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hpcpar.api.compare import compare
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from hpcpar.plan.plan import load as load_plan
     from hpcpar.train.record_file import load_record
 
-__version__ = "0.1.0"
 __all__ = ["InputError", "RunError", "compare", "load_machine", "load_network", "load_plan",
            "load_record", "machines", "networks", "plan", "predict", "proposal", "simulate",
            "sweep"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hpcpar.signals import hold, ignore
+from hpcpar.process.signals import hold, ignore
 
 hold()  # first: loading the rest takes time
 

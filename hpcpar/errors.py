@@ -40,7 +40,7 @@ def unknown(what: str, name: str, known: Iterable[str],
     Parameters
     ----------
     answers : mapping, optional
-        Better answers to some names, as in `hpcpar.other_names`.
+        Better answers to some names, as in `hpcpar.options.other_names`.
     """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -20,7 +20,7 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.runtime import parameters
 from hpcpar.runtime.ops.pointwise import mask_key
-from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.one_weird_trick import switch
 
 #: Maps (layer, samples of the pass) to blocks with separate normalization statistics (see
 #: `reference_layers.Block`).

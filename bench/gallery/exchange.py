@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from bench.gallery.rows import Row
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Overlap, PlanOptions, Synchronization
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.schedule.steps import Phase
-from hpcpar.simulation.price_plan import Prediction
 
 MIB = 2**20
 #: Gradients that are summed at once. PyTorch's DistributedDataParallel: bucket_cap_mb; Horovod:

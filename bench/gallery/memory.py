@@ -15,7 +15,7 @@ from bench.gallery.prediction import Result
 from hpcpar.machine import catalog, files
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import make_plan
-from hpcpar.simulation.price_plan import price
+from hpcpar.prediction.price import price
 
 FILE = Path(__file__).with_name("memory.csv")
 #: Rows of the table that fitted: those closest to the limit.

@@ -15,8 +15,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import PlanOptions, make_plan
 from hpcpar.plan.precision import PRECISIONS
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Op
-from hpcpar.simulation.price_plan import price
 
 #: Machines of the rows and the presets whose levels they have.
 PRESETS = {"dlperf-4x8xv100-ib100": "dgx1-v100", "gce-k80": "p2.8xlarge",

@@ -29,8 +29,9 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, Synchronization
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs, sections
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.search import auto
-from hpcpar.simulation.price_plan import Prediction, price
 
 T = TypeVar("T")
 TITLES = {"alexnet": "AlexNet", "vgg16": "VGG-16", "inception_v3": "Inception-v3"}

@@ -41,7 +41,7 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.strategies import fill
 from hpcpar.plan.strategy_request import Configs
-from hpcpar.simulation.price_plan import price
+from hpcpar.prediction.price import price
 
 PRESET = "p100x4x4"
 RANKS = (1, 2, 4, 8, 16)

@@ -23,7 +23,8 @@ from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.strategy_request import sections
-from hpcpar.simulation.price_plan import Prediction, price
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 
 MACHINE = files.load("k20x8")
 NETWORK = builtin.network("alexnet-owt")

@@ -44,7 +44,7 @@ from bench.papers.paradl_settings import (
 from hpcpar.machine.model import Level, Machine
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
-from hpcpar.simulation.price_plan import price
+from hpcpar.prediction.price import price
 
 #: Share of a level that other jobs take in Fig 6: four times as long for large messages.
 LOAD = 0.75

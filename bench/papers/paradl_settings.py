@@ -21,8 +21,9 @@ from hpcpar.network.layers import Shape
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.plan.stages import stages
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.search import auto
-from hpcpar.simulation.price_plan import Prediction, price
 
 MACHINE = files.load("abci-v100")
 NODE = 4

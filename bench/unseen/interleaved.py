@@ -28,8 +28,8 @@ from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
 from hpcpar.machine.model import Machine  # noqa: E402
 from hpcpar.plan import plan as plans  # noqa: E402
+from hpcpar.prediction.price import price  # noqa: E402
 from hpcpar.runtime.reservoir import Reservoir  # noqa: E402
-from hpcpar.simulation.price_plan import price  # noqa: E402
 from hpcpar.train import record_file  # noqa: E402
 from hpcpar.train.collect import Recorder  # noqa: E402
 from hpcpar.train.job_options import JobOptions  # noqa: E402

@@ -19,7 +19,6 @@ from bench.unseen.jobs import ROOT, SCRIPT, Case, Failed, Job, output
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.calibrate.calibrate import ROUNDS
 from hpcpar.calibrate.work_index import WorkIndex
-from hpcpar.child import command as program
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
 from hpcpar.machine import files
@@ -27,11 +26,12 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
+from hpcpar.prediction.price import price
+from hpcpar.process.child import command as program
 from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import Row
 from hpcpar.report.tables import seconds
 from hpcpar.search import auto
-from hpcpar.simulation.price_plan import price
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record_file
 from hpcpar.train.run_record import RunRecord

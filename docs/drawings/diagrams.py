@@ -30,9 +30,11 @@ from hpcpar.search.space import Spaces
 
 #: The rooms from top to bottom, with their subject; a room imports from those above it.
 ROOMS = {
+    "process": "signals, launchers", "io": "files", "options": "options, checks",
     "network": "what is trained", "machine": "where it runs", "plan": "how it is split",
     "schedule": "steps and messages", "papers": "closed forms", "cost": "what a step costs",
-    "simulation": "all ranks in time", "search": "the best plan", "data": "data sets",
+    "simulation": "all ranks in time", "prediction": "a plan's price",
+    "search": "the best plan", "data": "data sets",
     "kernels": "the arithmetic", "comm": "MPI and NCCL", "runtime": "one rank's program",
     "train": "loop, checkpoints", "calibrate": "measuring", "diagnose": "what can run here",
     "report": "tables, pictures", "sweep": "many runs", "api": "import hpcpar",
@@ -54,24 +56,24 @@ def _imported(room: str) -> set[str]:
 
 def rooms() -> Canvas:
     """The rooms in a column; beside each a dot for every room above that it imports."""
-    page, row, left = canvas(40 + 23 * len(ROOMS)), 23, 252
+    page, row, left, column = canvas(40 + 23 * len(ROOMS)), 23, 252, 18
     colors = dict.fromkeys(ROOMS, INK)
     for group, color in ((("network", "machine", "plan", "schedule"), BLUE),
-                          (("papers", "cost", "simulation", "search"), ORANGE),
+                          (("papers", "cost", "simulation", "prediction", "search"), ORANGE),
                           (("data", "kernels", "comm", "runtime", "train"), GREEN),
                           (("calibrate", "diagnose", "report"), PURPLE),
                           (("sweep", "api", "torch", "cli"), TEAL)):
         colors |= dict.fromkeys(group, color)
     for i, (room, subject) in enumerate(ROOMS.items()):
         y = 20 + i * row
-        page.line((left + i * 22, y + 17), (left + i * 22, 20 + len(ROOMS) * row),
+        page.line((left + i * column, y + 17), (left + i * column, 20 + len(ROOMS) * row),
                   color=colors[room], width=0.4)
         page.box(10, y, 88, row - 4, room, colors[room])
         page.text(106, y + 9, subject, left=True)
-        x = left + i * 22
+        x = left + i * column
         page.line((x, y + 9), (left - 12, y + 9), color=colors[room], width=0.4)
         for other in sorted(_imported(room)):
-            at = left + list(ROOMS).index(other) * 22
+            at = left + list(ROOMS).index(other) * column
             page.axes.plot(at, y + 9, "o", color=colors[other], markersize=6)
         page.text(x, y + 9, room, colors[room], size=8, left=True)
     return page

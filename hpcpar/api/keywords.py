@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 from hpcpar.errors import unknown
-from hpcpar.option_fields import OptionGroup, help_of, options_of
+from hpcpar.options.fields import OptionGroup, help_of, options_of
 
 P = ParamSpec("P")
 Group = TypeVar("Group", bound=OptionGroup)

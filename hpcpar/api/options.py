@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from hpcpar import other_names
-from hpcpar.checks import OneOf, amount, image, loads, microbatches, natural, part, path, positive
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
@@ -16,7 +14,19 @@ from hpcpar.network.data_sets import DATA_SETS, data_set_of
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.network.layers.loss import LOSSES
-from hpcpar.option_fields import OptionGroup, about, option
+from hpcpar.options import other_names
+from hpcpar.options.checks import (
+    OneOf,
+    amount,
+    image,
+    loads,
+    microbatches,
+    natural,
+    part,
+    path,
+    positive,
+)
+from hpcpar.options.fields import OptionGroup, about, option
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
@@ -196,7 +206,7 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
 
     @property
     def pricing(self) -> dict[str, Any]:
-        """The options that only `simulation.price_plan.price` takes."""
+        """The options that only `prediction.price.price` takes."""
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
                 "io_item_bytes": self.io_item_bytes}
 

@@ -7,20 +7,21 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from hpcpar import checks
 from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import LossOptions, PlanningOptions, about_machine, about_network
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
-from hpcpar.checks import jitters, positive
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.option_fields import about, option
+from hpcpar.options import checks
+from hpcpar.options.checks import jitters, positive
+from hpcpar.options.fields import about, option
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy import STRATEGIES
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.pictures import prediction_bars
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer, say
@@ -34,7 +35,6 @@ from hpcpar.search.memory_advice import MemoryAdvice, advice_on
 from hpcpar.search.robust import Robust, by_robustness
 from hpcpar.search.table_search import SearchResult
 from hpcpar.simulation.noise import jitter_on
-from hpcpar.simulation.price_plan import Prediction
 from hpcpar.simulation.simulate import require_size
 
 

@@ -26,13 +26,14 @@ from hpcpar.api.sources import (
     network_of,
     plan_and_machine,
 )
-from hpcpar.checks import amount, fraction, names, path, positive, several_ranks, share
 from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.option_fields import flag, option
+from hpcpar.options.checks import amount, fraction, names, path, positive, several_ranks, share
+from hpcpar.options.fields import flag, option
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.pictures import prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer
@@ -41,7 +42,6 @@ from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, price_plan, price_strategy
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
-from hpcpar.simulation.price_plan import Prediction
 
 #: Options that a plan fixes, except its number format, which `predict` may change.
 FIXED = tuple(f.name for f in fields(PlanFields) if f.name != "precision")

@@ -20,12 +20,12 @@ from hpcpar.api.predict import (
     refuse,
 )
 from hpcpar.api.results import Record, TableResult, flat
-from hpcpar.checks import magnitude, path, positive, several_ranks
-from hpcpar.checks import ranks as size
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
-from hpcpar.option_fields import option
-from hpcpar.output_files import PAGE, PICTURE
+from hpcpar.io.files import write_text
+from hpcpar.options.checks import magnitude, path, positive, several_ranks
+from hpcpar.options.checks import ranks as size
+from hpcpar.options.fields import option
+from hpcpar.options.output_files import PAGE, PICTURE
 from hpcpar.report import sweep_points
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.proposal_plot import scaling_figure

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
-from hpcpar import checks
 from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import LoadOptions, PrecisionOptions, about_machine
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult
 from hpcpar.api.sources import MachineLike, plan_and_machine
-from hpcpar.checks import factors, jitters, path, positive
 from hpcpar.errors import InputError
-from hpcpar.option_fields import about, option
+from hpcpar.options import checks
+from hpcpar.options.checks import factors, jitters, path, positive
+from hpcpar.options.fields import about, option
 from hpcpar.plan.plan import Plan
+from hpcpar.prediction.price import memory_of_ranks, plan_costs
 from hpcpar.report.pictures import simulation_plot
 from hpcpar.report.tables.simulated import SimulationReport, summary
 from hpcpar.simulation.noise import Noise, jitter_on, slow_ranks
-from hpcpar.simulation.price_plan import memory_of_ranks, plan_costs
 from hpcpar.simulation.simulate import Simulator
 
 #: Default iterations with jitter.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, TypeAlias
 
-from hpcpar.checks import image
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -16,6 +15,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.network.layers.base import image_of, shape_text
 from hpcpar.network.read.torch_module import from_torch
+from hpcpar.options.checks import image
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report.tables import say

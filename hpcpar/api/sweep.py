@@ -21,22 +21,22 @@ from hpcpar.api.options import (
 )
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
-from hpcpar.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.comm.device_options import GpuOptions
 from hpcpar.data import dataset
 from hpcpar.data.loader import Loader
 from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError, unknown
-from hpcpar.files import make_folder, require_no_links
-from hpcpar.launchers import mpiexec
+from hpcpar.io.files import make_folder, require_no_links
 from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
-from hpcpar.option_fields import OUT, about, flag, option
-from hpcpar.other_names import LAUNCHERS
+from hpcpar.options.checks import OneOf, argument, names, path, positive, several_ranks, share
+from hpcpar.options.fields import OUT, about, flag, option
+from hpcpar.options.other_names import LAUNCHERS
 from hpcpar.plan.plan import Plan
+from hpcpar.process.launchers import mpiexec
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point

@@ -31,8 +31,8 @@ from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.model import Device, Factors, Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
-from hpcpar.simulation.price_plan import price
-from hpcpar.variables import whole_number
+from hpcpar.prediction.price import price
+from hpcpar.process.variables import whole_number
 
 #: Number of rounds; each takes a sample with every timer and visits every plan.
 ROUNDS = 7

@@ -22,8 +22,7 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
-from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Group, Kind, Pattern, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)

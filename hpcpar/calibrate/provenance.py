@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.schema import Count, convert
+from hpcpar.io.schema import Count, convert
 
 #: Entries of `Backend.versions` that affect times.
 _TIMES_DEPEND_ON = ("gpu", "convolutions", "math")

@@ -20,7 +20,7 @@ from hpcpar.cost.compute.step_time import kinds
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Plan
-from hpcpar.simulation.price_plan import price
+from hpcpar.prediction.price import price
 from hpcpar.train.record_with_schedule import RecordWithSchedule, with_schedule
 from hpcpar.train.run_record import RunRecord
 

@@ -13,7 +13,7 @@ from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import samples_of
-from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.steps import Compute, Op, Schedule
 
 

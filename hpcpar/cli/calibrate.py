@@ -12,7 +12,6 @@ from hpcpar.api.sources import network_of
 from hpcpar.calibrate.calibrate import Calibration
 from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
 from hpcpar.calibrate.refine import refine
-from hpcpar.checks import OneOf, duration_s, path, positive
 from hpcpar.cli.calibrated import show_machine, show_refined
 from hpcpar.cli.options import ResultOptions, StartOptions
 from hpcpar.comm import cards
@@ -25,9 +24,10 @@ from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend, MathMode
 from hpcpar.machine import files
-from hpcpar.option_fields import OUT, option, required
-from hpcpar.other_names import FORMATS
-from hpcpar.output_files import MACHINE, check_places
+from hpcpar.options.checks import OneOf, duration_s, path, positive
+from hpcpar.options.fields import OUT, option, required
+from hpcpar.options.other_names import FORMATS
+from hpcpar.options.output_files import MACHINE, check_places
 from hpcpar.plan import plan as plans
 from hpcpar.plan.precision import EXECUTED
 from hpcpar.report.progress import ProgressBar

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from hpcpar.api.compare import compare
 from hpcpar.api.options import ModuleOptions
-from hpcpar.checks import path
 from hpcpar.cli.options import ExternalOptions, ResultOptions
-from hpcpar.option_fields import flag, option, required
-from hpcpar.output_files import PICTURE
+from hpcpar.options.checks import path
+from hpcpar.options.fields import flag, option, required
+from hpcpar.options.output_files import PICTURE
 from hpcpar.report.tables import say
 from hpcpar.report.tables.compare_table import show_rows
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hpcpar import checks
-from hpcpar.checks import extents, image, names, natural, part, path, positive, whole
 from hpcpar.cli.options import ExternalOptions, ResultOptions
 from hpcpar.data import dataset
 from hpcpar.data.arrays import ArrayOptions
@@ -17,10 +15,12 @@ from hpcpar.data.image_folder import from_images
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.data.xarray_files import from_xarray
-from hpcpar.hdf5 import check
+from hpcpar.io.hdf5 import check
 from hpcpar.network.layers.base import Shape, shape_text
-from hpcpar.option_fields import flag, option, required
-from hpcpar.output_files import DATA
+from hpcpar.options import checks
+from hpcpar.options.checks import extents, image, names, natural, part, path, positive, whole
+from hpcpar.options.fields import flag, option, required
+from hpcpar.options.output_files import DATA
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say, show_line
 

@@ -21,21 +21,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 
-from hpcpar import child
 from hpcpar.api.plan import plan as best_plan
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.cli.launch import die_with, job_environment, without
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
-from hpcpar.files import lock, temporary_of
-from hpcpar.launchers import mpiexec, pmi_of, usual_library
+from hpcpar.io.files import lock, temporary_of
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import Plan
+from hpcpar.process import child
+from hpcpar.process.launchers import mpiexec, pmi_of, usual_library
+from hpcpar.process.signals import STATUS, handle
 from hpcpar.report.tables import say
 from hpcpar.report.tables.answer import plural
 from hpcpar.schedule.runnable import require
-from hpcpar.signals import STATUS, handle
 
 #: Consecutive jobs that are lost without a new checkpoint, before giving up.
 MOST_FAILURES = 3

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from hpcpar.api.options import ModuleOptions, about_machine
 from hpcpar.api.sources import plan_and_machine
-from hpcpar.checks import OneOf, path
 from hpcpar.errors import InputError
-from hpcpar.option_fields import OUT, flag, required
-from hpcpar.output_files import PROGRAMS
+from hpcpar.options.checks import OneOf, path
+from hpcpar.options.fields import OUT, flag, required
+from hpcpar.options.output_files import PROGRAMS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
 from hpcpar.report.traces.exports import FORMATS

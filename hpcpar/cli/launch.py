@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from hpcpar import child, signals
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
-from hpcpar.launchers import launcher
-from hpcpar.variables import whole_number
+from hpcpar.process import child, signals
+from hpcpar.process.launchers import launcher
+from hpcpar.process.variables import whole_number
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: Variables that the user set, before `limit_threads` sets the others.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
 from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.machine.sheet_rate import peak_warning
-from hpcpar.option_fields import option
-from hpcpar.output_files import MACHINE
+from hpcpar.options.checks import path
+from hpcpar.options.fields import option
+from hpcpar.options.output_files import MACHINE
 from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 

@@ -9,15 +9,16 @@ import os
 import sys
 from collections.abc import Sequence
 
-import hpcpar
-from hpcpar import other_names, signals
 from hpcpar.cli import site
 from hpcpar.cli.launch import limit_threads, start, started_rank, watch
 from hpcpar.cli.parser import Parser
 from hpcpar.errors import InputError, RunError, unknown, visible
-from hpcpar.option_fields import OptionGroup
-from hpcpar.output_files import check_outputs
-from hpcpar.variables import whole_number
+from hpcpar.options import other_names
+from hpcpar.options.fields import OptionGroup
+from hpcpar.options.output_files import check_outputs
+from hpcpar.process import signals
+from hpcpar.process.variables import whole_number
+from hpcpar.version import __version__
 
 #: Command -> its line in the help. The command's module defines ``main(options) -> int`` and the
 #: dataclass of its options (``plan`` has `PlanCommand`), or one for each of its kinds in `KINDS`.
@@ -49,8 +50,9 @@ SEARCHED = ("plan", "run", *COMMANDS)
 
 def parsers(*complete: str) -> tuple[Parser, Parser]:
     """The parser of all commands, and the last `complete` command's; only these have options."""
-    top = chosen = Parser(prog="hpcpar", description=hpcpar.__doc__)
-    top.add_argument("--version", action="version", version=f"hpcpar {hpcpar.__version__}")
+    top = chosen = Parser(prog="hpcpar", description=(
+        "hpcpar: plan, predict, run and compare parallel training of convolutional networks."))
+    top.add_argument("--version", action="version", version=f"hpcpar {__version__}")
     top.add_argument("--print-completion", choices=SHELLS, metavar="|".join(SHELLS),
                      help="print a completion script for this shell")
     commands = top.add_subparsers(dest="command", metavar="command", title="commands")
@@ -134,7 +136,7 @@ def _dispatch(argv: Sequence[str]) -> int:
 
         return supervise(options, argv)
     if getattr(options, "start", None):
-        from hpcpar.launchers import mpiexec
+        from hpcpar.process.launchers import mpiexec
 
         start(options.start, argv, mpiexec())
     options = site.fill(options, command, given)

@@ -8,14 +8,14 @@ from typing import Any
 
 from hpcpar.api.options import ModuleOptions, NetworkOptions
 from hpcpar.api.sources import network_of
-from hpcpar.checks import path
 from hpcpar.cli.options import ResultOptions
 from hpcpar.network.builtin import NETWORKS, built_in
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import shape_text
 from hpcpar.network.network_file import save
-from hpcpar.option_fields import OUT, option
-from hpcpar.output_files import NETWORK
+from hpcpar.options.checks import path
+from hpcpar.options.fields import OUT, option
+from hpcpar.options.output_files import NETWORK
 from hpcpar.report.tables import amount, say, show, show_line
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcpar.api.results import flat
-from hpcpar.checks import ranks
 from hpcpar.errors import InputError, visible
-from hpcpar.option_fields import OptionGroup, flag, option
+from hpcpar.options.checks import ranks
+from hpcpar.options.fields import OptionGroup, flag, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NoReturn
 
-from hpcpar.checks import path
 from hpcpar.errors import InputError, unknown
-from hpcpar.option_fields import OptionGroup, help_of, metavar_of, options_of, section_of, words
-from hpcpar.output_files import OutputKind
+from hpcpar.options.checks import path
+from hpcpar.options.fields import OptionGroup, help_of, metavar_of, options_of, section_of, words
+from hpcpar.options.output_files import OutputKind
 
 #: Similarity above which a name counts as a typo, even if another command has that option.
 TYPO = 0.8

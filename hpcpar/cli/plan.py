@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.plan import PlanArguments, PlanResult, find_plan
 from hpcpar.cli.options import ResultOptions
-from hpcpar.option_fields import OUT, flag, option
-from hpcpar.output_files import PLAN
+from hpcpar.options.fields import OUT, flag, option
+from hpcpar.options.output_files import PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table

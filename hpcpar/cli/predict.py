@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.predict import PredictArguments, PredictResult, price_plans
 from hpcpar.cli.options import ResultOptions
-from hpcpar.option_fields import option
-from hpcpar.output_files import PICTURE, TIMELINE
+from hpcpar.options.fields import option
+from hpcpar.options.output_files import PICTURE, TIMELINE
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
 from hpcpar.report.tables.prediction_tables import say_limits, show_layers, show_predictions

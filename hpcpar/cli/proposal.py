@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.proposal import ProposalArguments, make_proposal, picture_beside
 from hpcpar.cli.options import ResultOptions
-from hpcpar.option_fields import OUT, required
-from hpcpar.output_files import PAGE
+from hpcpar.options.fields import OUT, required
+from hpcpar.options.output_files import PAGE
 from hpcpar.report.tables import show_line
 
 

@@ -18,21 +18,23 @@ from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
-from hpcpar.files import lock
-from hpcpar.hdf5 import check
+from hpcpar.io.background_writer import BackgroundWriter
+from hpcpar.io.files import lock
+from hpcpar.io.hdf5 import check
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan import plan as plans
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
+from hpcpar.process.signals import STATUS, StopRequest, ignore
 from hpcpar.report.metrics import Metrics
 from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import say, show_line
 from hpcpar.report.tables.answer import of_run, plural
 from hpcpar.runtime.emulate import emulate
 from hpcpar.schedule.runnable import require, require_executed, require_own_training
-from hpcpar.signals import STATUS, StopRequest, ignore
-from hpcpar.simulation.price_plan import Prediction, price
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record_file, run_record
 from hpcpar.train.class_counts import ClassCounts
@@ -40,7 +42,6 @@ from hpcpar.train.collect import Recorder
 from hpcpar.train.inference import Inference
 from hpcpar.train.job import EpochEnd
 from hpcpar.train.loop import Progress, Training
-from hpcpar.train.saving import BackgroundWriter
 
 
 def main(args: RunCommand) -> int:

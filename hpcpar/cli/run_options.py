@@ -6,14 +6,14 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from hpcpar import other_names
 from hpcpar.api.options import ModuleOptions
-from hpcpar.checks import OneOf, duration_s, path
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
 from hpcpar.comm.device_options import DEVICES
 from hpcpar.errors import InputError
-from hpcpar.option_fields import OUT, flag, option, options_of, required, words
-from hpcpar.output_files import CHECKPOINT, METRICS, RECORD, holds_something, same_file
+from hpcpar.options import other_names
+from hpcpar.options.checks import OneOf, duration_s, path
+from hpcpar.options.fields import OUT, flag, option, options_of, required, words
+from hpcpar.options.output_files import CHECKPOINT, METRICS, RECORD, holds_something, same_file
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.train.job_options import JobOptions, LengthOptions, SavingOptions
 
@@ -95,7 +95,7 @@ def check_training(args: RunCommand) -> None:
 
 def recorded_by(file: str) -> str:
     """The command of the run that a record measures; empty for a simulation, and for no file."""
-    from hpcpar.hdf5 import attributes, open_hdf5
+    from hpcpar.io.hdf5 import attributes, open_hdf5
 
     if not holds_something(file):
         return ""

@@ -9,8 +9,8 @@ from hpcpar.api.simulate import SimulateArguments, simulate_plan
 from hpcpar.cli.options import ResultOptions
 from hpcpar.cli.run_options import recorded_by
 from hpcpar.errors import InputError
-from hpcpar.option_fields import OUT, option
-from hpcpar.output_files import PICTURE, RECORD
+from hpcpar.options.fields import OUT, option
+from hpcpar.options.output_files import PICTURE, RECORD
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
 from hpcpar.report.tables.simulated import show_simulated

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hpcpar.files import looks_like_file
+from hpcpar.io.files import looks_like_file
+from hpcpar.io.schema import Line, read_toml
 from hpcpar.report.tables import say
-from hpcpar.schema import Line, read_toml
 from hpcpar.sweep.folder import MACHINE
 
 #: Path of another file of site defaults; empty for none.

@@ -12,10 +12,10 @@ from hpcpar.api.sweep import SweepArguments, SweepResult, run_sweep, sweep_repor
 from hpcpar.cli.options import ResultOptions
 from hpcpar.cli.site import config_path, read
 from hpcpar.errors import RunError
-from hpcpar.option_fields import flag, required
+from hpcpar.options.fields import flag, required
+from hpcpar.process.signals import handle
 from hpcpar.report.tables import say
 from hpcpar.report.tables.sweep_table import show_points
-from hpcpar.signals import handle
 from hpcpar.sweep.folder import FAILED
 
 

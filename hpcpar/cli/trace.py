@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from hpcpar.api.options import ModuleOptions
 from hpcpar.api.sources import plan_and_machine
-from hpcpar.checks import path, positive
 from hpcpar.cli.options import ExternalOptions
 from hpcpar.errors import InputError
-from hpcpar.option_fields import OUT, option, required
-from hpcpar.output_files import TIMELINE
+from hpcpar.options.checks import path, positive
+from hpcpar.options.fields import OUT, option, required
+from hpcpar.options.output_files import TIMELINE
+from hpcpar.prediction.price import price
 from hpcpar.report.tables import say
 from hpcpar.report.traces import perfetto
 from hpcpar.report.traces.trace_events import Event, write
-from hpcpar.simulation.price_plan import price
 
 
 @dataclass(frozen=True, kw_only=True)

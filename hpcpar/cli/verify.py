@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from hpcpar import other_names
 from hpcpar.api.options import ModuleOptions
-from hpcpar.checks import OneOf, path
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
 from hpcpar.comm.device_options import DeviceOptions
 from hpcpar.comm.world import World, world
 from hpcpar.data.dataset import REMEDY
-from hpcpar.hdf5 import check
+from hpcpar.io.hdf5 import check
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
-from hpcpar.option_fields import option, required
+from hpcpar.options import other_names
+from hpcpar.options.checks import OneOf, path
+from hpcpar.options.fields import option, required
 from hpcpar.plan import plan as plans
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables.answer import plural

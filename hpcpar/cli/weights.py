@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcpar.api.options import NetworkOptions, about_network
-from hpcpar.checks import image, path
 from hpcpar.errors import InputError
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.source import load_module
-from hpcpar.option_fields import required
-from hpcpar.output_files import CHECKPOINT, STATE, holds_something
+from hpcpar.options.checks import image, path
+from hpcpar.options.fields import required
+from hpcpar.options.output_files import CHECKPOINT, STATE, holds_something
 from hpcpar.report.tables import say
 
 

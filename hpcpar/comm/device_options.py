@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcpar import other_names
-from hpcpar.checks import OneOf
 from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
 from hpcpar.kernels import CPU_KERNELS
 from hpcpar.kernels.interface import MathMode
-from hpcpar.option_fields import OptionGroup, option
+from hpcpar.options import other_names
+from hpcpar.options.checks import OneOf
+from hpcpar.options.fields import OptionGroup, option
 
 #: Where ranks compute.
 DEVICES = ("cpu", "gpu")

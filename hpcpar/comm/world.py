@@ -21,8 +21,8 @@ import numpy as np
 from hpcpar.comm import lost
 from hpcpar.comm.lookout import Lookout, ranks_text
 from hpcpar.errors import InputError, RunError, on_all_ranks, one_line, visible
-from hpcpar.launchers import launcher, pmi_of
-from hpcpar.signals import release
+from hpcpar.process.launchers import launcher, pmi_of
+from hpcpar.process.signals import release
 
 T = TypeVar("T")
 

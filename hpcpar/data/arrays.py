@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.checks import part, positive, whole
 from hpcpar.data.dataset import (
     BLOCK_BYTES,
     IMAGE_TYPES,
@@ -25,10 +24,11 @@ from hpcpar.data.dataset import (
 from hpcpar.data.label_extents import LabelExtentOptions
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
-from hpcpar.file_cost import MOST_BYTES, require_memory
-from hpcpar.hdf5 import replacing
+from hpcpar.io.hdf5 import replacing
+from hpcpar.io.read_limit import MOST_BYTES, require_memory
 from hpcpar.network.layers.base import shape_text
-from hpcpar.option_fields import option
+from hpcpar.options.checks import part, positive, whole
+from hpcpar.options.fields import option
 
 #: Memory for each sample's label, place and part.
 SAMPLE_BYTES = 24

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.checks import OneOf, names
-from hpcpar.option_fields import OptionGroup, option
+from hpcpar.options.checks import OneOf, names
+from hpcpar.options.fields import OptionGroup, option
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
 

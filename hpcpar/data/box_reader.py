@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.data.augment import Crops
 from hpcpar.data.dataset import REMEDY
 from hpcpar.errors import InputError
-from hpcpar.files import reason
+from hpcpar.io.files import reason
 from hpcpar.plan.boxes import Box, items
 from hpcpar.plan.boxes import shape as shape_of
 

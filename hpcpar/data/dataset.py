@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
-from hpcpar.hdf5 import attributes, find, is_empty, open_hdf5, replacing
+from hpcpar.io.hdf5 import attributes, find, is_empty, open_hdf5, replacing
+from hpcpar.io.schema import Extent, convert
 from hpcpar.network.layers.base import image_of
-from hpcpar.schema import Extent, convert
 
 #: Callback with (samples written, samples in total) while a file is written.
 Progress = Callable[[int, int], None]

@@ -24,9 +24,9 @@ from hpcpar.data.dataset import (
 )
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
-from hpcpar.file_cost import MOST_BYTES
-from hpcpar.files import reason, require_regular
-from hpcpar.hdf5 import replacing
+from hpcpar.io.files import reason, require_regular
+from hpcpar.io.hdf5 import replacing
+from hpcpar.io.read_limit import MOST_BYTES
 
 #: Suffixes of image files; other files in the folders are ignored.
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcpar.checks import extents
 from hpcpar.errors import InputError
 from hpcpar.network.layers.base import shape_text
-from hpcpar.option_fields import OptionGroup, option
+from hpcpar.options.checks import extents
+from hpcpar.options.fields import OptionGroup, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,9 @@ from hpcpar.data.dataset import (
 )
 from hpcpar.data.label_extents import remedy
 from hpcpar.errors import InputError, unknown
-from hpcpar.file_cost import MOST_BYTES
-from hpcpar.files import reason
-from hpcpar.hdf5 import content, open_hdf5
+from hpcpar.io.files import reason
+from hpcpar.io.hdf5 import content, open_hdf5
+from hpcpar.io.read_limit import MOST_BYTES
 from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of

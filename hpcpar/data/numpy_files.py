@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from hpcpar.data.arrays import ArrayOptions, Images, SampleArray, Truth, write_arrays
 from hpcpar.data.dataset import Progress
 from hpcpar.errors import InputError
-from hpcpar.file_cost import bounded, require_memory
-from hpcpar.files import reason, require_regular
+from hpcpar.io.files import reason, require_regular
+from hpcpar.io.read_limit import bounded, require_memory
 
 #: Most color channels of an image: a last axis up to this length, after longer ones, looks like
 #: channels.

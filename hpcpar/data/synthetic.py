@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.data.dataset import BLOCK_BYTES, Progress, create_split
 from hpcpar.data.room import require_room
 from hpcpar.errors import InputError
-from hpcpar.hdf5 import replacing
+from hpcpar.io.hdf5 import replacing
 from hpcpar.network.layers.base import shape_text
 
 Value = TypeVar("Value", bound=np.generic)

@@ -16,9 +16,9 @@ from hpcpar.data.arrays import ArrayOptions, Images, Truth, write_arrays
 from hpcpar.data.dataset import Progress
 from hpcpar.data.zarr_store import local_store
 from hpcpar.errors import InputError
-from hpcpar.file_cost import bounded, require_memory
-from hpcpar.files import reason, require_regular
-from hpcpar.hdf5 import check
+from hpcpar.io.files import reason, require_regular
+from hpcpar.io.hdf5 import check
+from hpcpar.io.read_limit import bounded, require_memory
 from hpcpar.network.layers.base import shape_text
 
 _REMEDY = "fetch it again, or install its reader with: pip install 'hpcpar[xarray]'"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.schema import read_bytes
+from hpcpar.io.schema import read_bytes
 
 #: Codecs and filters that only transform numbers and texts; pickle, for example, runs code.
 HARMLESS = frozenset((

@@ -17,10 +17,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-import hpcpar
 from hpcpar.comm.world import World
 from hpcpar.diagnose import gpu_probe, processor
-from hpcpar.launchers import batch_job, launcher
+from hpcpar.process.launchers import batch_job, launcher
+from hpcpar.version import __version__
 
 #: Time limit (s) for a file from another node to become visible.
 _VISIBLE_S = 3.0
@@ -88,7 +88,7 @@ def rank_environment(world: World | None, threads: int) -> RankEnvironment:
     host = socket.gethostname()
     hosts = [host] if world is None else world.comm.allgather(host)
     rank = 0 if world is None else world.rank
-    versions = {"hpcpar": hpcpar.__version__, "Python": platform.python_version(),
+    versions = {"hpcpar": __version__, "Python": platform.python_version(),
                 "NumPy": np.__version__, "h5py": h5py.__version__}
     gpu: dict[str, Any] = {"driver": Path("/dev/nvidiactl").exists()}
     if hosts.index(host) == rank and importlib.util.find_spec("cupy") is not None:

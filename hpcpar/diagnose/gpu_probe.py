@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.child import command
-from hpcpar.launchers import PREFIXES
+from hpcpar.process.child import command
+from hpcpar.process.launchers import PREFIXES
 
 _ITEMS = 1 << 16
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from importlib import resources
 
 from hpcpar.errors import unknown
+from hpcpar.io.schema import parse_toml
 from hpcpar.machine import quantities
-from hpcpar.schema import parse_toml
 
 #: Figures needed to price a device.
 _COMPLETE = {"memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "multiprocessors", "lanes"}

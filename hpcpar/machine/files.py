@@ -10,11 +10,11 @@ from itertools import takewhile
 import tomli_w
 
 from hpcpar.errors import InputError
-from hpcpar.files import looks_like_file, unknown_name, write_text
+from hpcpar.io.files import looks_like_file, unknown_name, write_text
+from hpcpar.io.schema import convert, parse_toml, read_bytes
 from hpcpar.machine import catalog, quantities
 from hpcpar.machine.model import Machine
 from hpcpar.machine.quantities import without_units
-from hpcpar.schema import convert, parse_toml, read_bytes
 
 _PRESETS = resources.files("hpcpar.machine") / "presets"
 #: Fields from earlier versions that nothing reads anymore.

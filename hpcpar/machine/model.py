@@ -14,9 +14,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError, unknown
+from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.measured import Measured
-from hpcpar.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 
 #: 90% interval of the ratio of measured to predicted times.
 Ratios = tuple[Positive, Positive]

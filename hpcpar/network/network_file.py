@@ -9,10 +9,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
+from hpcpar.io.files import write_text
+from hpcpar.io.schema import convert, decode_json, read_bytes
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.schema import convert, decode_json, read_bytes
 
 _REMEDY = "give a plan file, or write a network file with: hpcpar networks NAME -o net.json"
 

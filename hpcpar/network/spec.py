@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from hpcpar.errors import InputError, unknown
+from hpcpar.io.schema import Extent, convert
 from hpcpar.network import layers
 from hpcpar.network.builtin import built_in
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Shape
-from hpcpar.schema import Extent, convert
 
 
 def layer_types(base: type[Layer] = Layer) -> dict[str, type[Layer]]:

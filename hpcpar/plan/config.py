@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
-from hpcpar.schema import Count, Extent
+from hpcpar.io.schema import Count, Extent
 
 # One value, or an array with one entry per plan of a family that is lowered and priced together.
 # Files contain single plans, so their schema uses the types in the else branch.

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.files import write_text
+from hpcpar.io.files import write_text
+from hpcpar.io.schema import Bytes, Count, Extent, convert, decode_json, read_bytes
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -23,7 +24,6 @@ from hpcpar.plan.precision import PRECISIONS, Precision
 from hpcpar.plan.strategies import configurations, plan_options
 from hpcpar.plan.strategy import StrategyOptions
 from hpcpar.plan.strategy_request import Configs
-from hpcpar.schema import Bytes, Count, Extent, convert, decode_json, read_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hpcpar import other_names
 from hpcpar.errors import InputError, unknown
 from hpcpar.network.graph import Network
+from hpcpar.options import other_names
 from hpcpar.plan import builtin_strategies  # noqa: F401 - registers the built-in strategies
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, StrategyOptions, grid_sizes

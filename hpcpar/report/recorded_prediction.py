@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from hpcpar.cost.timeline.timeline import Span, Timeline
-from hpcpar.schema import Bytes, Seconds, convert
-from hpcpar.simulation.price_plan import StepCost
+from hpcpar.io.schema import Bytes, Seconds, convert
+from hpcpar.prediction.prediction import StepCost
 
 if TYPE_CHECKING:  # planning does not load HDF5
     from hpcpar.train.run_record import RunRecord

@@ -6,8 +6,8 @@ import numpy as np
 
 from hpcpar.machine import files
 from hpcpar.plan.plan import to_json
+from hpcpar.prediction.price import price
 from hpcpar.report.tables.simulated import SimulationReport
-from hpcpar.simulation.price_plan import price
 from hpcpar.train.run_record import SIMULATED, RankInfo, RunRecord, steps_of
 
 

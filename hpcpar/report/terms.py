@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.prediction.prediction import StepCost
 from hpcpar.report.measured import MeasuredView, measure, waited, waited_for
 from hpcpar.report.rows import BUBBLE, Term, TermKind, Times
 from hpcpar.report.tables import amount
-from hpcpar.simulation.price_plan import StepCost
 
 _OPS = {"backward_weight": "backward of weights"}
 _MOVED = {"backward": " of the gradient", "gradient": " of weights' gradients",

@@ -16,7 +16,7 @@ from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.interior import interior, strips
-from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.steps import Compute, Op, Phase
 
 Action = Callable[[], None]

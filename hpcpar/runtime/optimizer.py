@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from hpcpar.checks import OneOf, ValueRefused, magnitude, natural, part, positive
 from hpcpar.kernels.interface import Backend, Tick
-from hpcpar.option_fields import OptionGroup, option
+from hpcpar.options.checks import OneOf, ValueRefused, magnitude, natural, part, positive
+from hpcpar.options.fields import OptionGroup, option
 from hpcpar.plan.optimizers import OPTIMIZERS, Update
 from hpcpar.runtime.parameters import Parameters
 

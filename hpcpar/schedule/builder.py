@@ -18,14 +18,13 @@ from hpcpar.schedule.buckets import Pending, closes, summed
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.moments import MOMENT_BYTES, moments_layout, moments_pattern
 from hpcpar.schedule.overlap import Emitter
-from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.pattern_family import collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
-from hpcpar.schedule.steps import CODES, Chooser, Comm, Kind, Op, Phase, Role, TensorRef
+from hpcpar.schedule.steps import CODES, NOTHING, Chooser, Comm, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import gradient, update
 
 #: Numbers summed over ranks in the loss's allreduce: the loss, the number of correct samples, and
-#: the ranks' requests to each other (`hpcpar.train.saving.Ask`).
+#: the ranks' requests to each other (`hpcpar.train.rank_requests.Ask`).
 LOSS_SUMS = 3
 
 

@@ -20,9 +20,10 @@ from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending
 from hpcpar.schedule.builder import Builder
-from hpcpar.schedule.overlap import Outline, Place, awaited
+from hpcpar.schedule.one_weird_trick import switch
+from hpcpar.schedule.overlap import Listed, Outline, awaited
 from hpcpar.schedule.pattern_family import collective
-from hpcpar.schedule.pipeline_order import cells, firsts, switch
+from hpcpar.schedule.pipeline_order import cells, firsts
 from hpcpar.schedule.steps import (
     PASSES,
     Chooser,
@@ -66,7 +67,8 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
 
     In the forward pass, each layer's needed boxes come from the boxes that its producers own. In
     the backward pass, the adjoint movements sum gradients of needed boxes onto owned boxes. Ranks
-    sum a weight gradient as soon as it is complete. What overlaps: `hpcpar.schedule.overlap`.
+    sum a weight gradient as soon as it is complete. `hpcpar.schedule.overlap` decides
+    which movements overlap with which steps.
 
     Parameters
     ----------
@@ -160,7 +162,7 @@ def _fc_passes(b: Builder, layers: Sequence[Layer], training: bool) -> None:
 def in_order(plan: Plan, outlines: Sequence[Outline], training: bool = True) -> Schedule:
     """The steps of an iteration in execution order, from one outline per micro-batch."""
     if plan.microbatches == 1:
-        places = [Place(0, 0, step) for step in outlines[0].steps]
+        places = [Listed(0, 0, step) for step in outlines[0].steps]
     else:
         places = _by_pass(plan, outlines, training)
     steps: list[Step] = []
@@ -196,22 +198,22 @@ class _Steps:
             chosen[step.stage, _WHEN[step.phase]].append(step)
 
 
-def _by_pass(plan: Plan, outlines: Sequence[Outline], training: bool) -> list[Place]:
+def _by_pass(plan: Plan, outlines: Sequence[Outline], training: bool) -> list[Listed]:
     """Pass by pass: the steps inside its stage, then the messages to other stages. Each stage sums
     its weight gradients in its last backward pass.
     """
     steps = {outline: _Steps(outline) for outline in dict.fromkeys(outlines)}
     last, stages = plan.microbatches - 1, len(outlines[0].starts)
     order = cells(plan.order, stages, plan.microbatches, training)
-    places: list[Place] = []
+    places: list[Listed] = []
     for number, cell in enumerate(order):
         of_part, key = steps[outlines[cell.part]], (cell.stage, cell.phase)
         inside = of_part.inside[key]
         if cell.phase is Phase.BACKWARD and cell.part == last:
             gradients = of_part.inside[cell.stage, Phase.GRADIENT]
             inside = sorted(inside + gradients, key=lambda step: step.index)
-        places += [Place(cell.part, number, step) for step in (*inside, *of_part.leaving[key])]
+        places += [Listed(cell.part, number, step) for step in (*inside, *of_part.leaving[key])]
     ending = [step for stage in range(stages)
               for step in steps[outlines[last]].inside[stage, Phase.UPDATE]]
     ending.sort(key=lambda step: step.index)
-    return places + [Place(last, len(order), step) for step in ending]
+    return places + [Listed(last, len(order), step) for step in ending]

@@ -26,12 +26,12 @@ from hpcpar.plan.config import Flags, Ints, Names
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.pattern_family import AnyPattern
 from hpcpar.schedule.pipeline_order import stage_of
 from hpcpar.schedule.steps import (
     CHEAPEST,
     CODES,
     DIRECT,
+    AnyPattern,
     Choice,
     Chooser,
     Comm,
@@ -143,12 +143,12 @@ class Emitter:
 
 
 def _plain(direct: Flags, otherwise: Ints | Names, chosen: Ints | Names) -> object:
-    """What is chosen where not `direct`; a plain value for a single plan."""
+    """The values chosen where not `direct`; a plain value for a single plan."""
     values = np.where(direct, otherwise, chosen)
     return values if values.ndim else values.item()
 
 
-class Place(NamedTuple):
+class Listed(NamedTuple):
     """Step `step` of micro-batch `part`, in pass number `number` of all stages' passes."""
 
     part: int
@@ -156,7 +156,7 @@ class Place(NamedTuple):
     step: Step
 
 
-def awaited(places: Sequence[Place]) -> list[int]:
+def awaited(places: Sequence[Listed]) -> list[int]:
     """For each place of an iteration's list, the place of the first step that needs it.
 
     It is, in the movement's micro-batch, the first step inside a receiving stage at or after the

@@ -1,6 +1,4 @@
-"""The order of partial passes: micro-batches through the stages of a pipeline, and parts of the
-mini-batch through the fully connected layers after one weird trick's switch.
-"""
+"""The order of partial passes: micro-batches through the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -87,20 +85,3 @@ def _before(cell: Cell, stages: int) -> set[Cell]:
     if cell.phase is Phase.FORWARD:
         return {Cell(cell.stage - 1, Phase.FORWARD, cell.part)} if cell.stage else set()
     return {Cell(cell.stage + 1, Phase.BACKWARD, cell.part)} if cell.stage < stages - 1 else set()
-
-
-def switch(network: Network) -> int:
-    """Index of the first layer that reads features, where one weird trick switches from splitting
-    samples to splitting channels.
-
-    Raises
-    ------
-    InputError
-        No layer reads features.
-    """
-    at = next((i for i, layer in enumerate(network.layers)
-               if len(network.shapes[layer.name]) == 1), None)
-    if at is None:
-        raise InputError(f"network '{network.name}' has layers on images alone, so one weird trick "
-                         "has no fully connected layer to switch at; use the strategy data")
-    return min(at + 1, len(network.layers) - 1)

@@ -15,7 +15,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.aliasing import in_place
-from hpcpar.schedule.pipeline_order import firsts, in_flight, switch
+from hpcpar.schedule.one_weird_trick import switch
+from hpcpar.schedule.pipeline_order import firsts, in_flight
 
 #: Segment of the images, which are always kept.
 _IMAGES = -1

@@ -10,7 +10,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import axes_of, shape_text
 from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.plan.precision import EXECUTED
-from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.one_weird_trick import switch
 
 
 def not_executed(precision: str) -> str:

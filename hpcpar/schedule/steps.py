@@ -8,17 +8,14 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.plan.boxes import Box
 from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Names
 from hpcpar.plan.layout import Layout
-
-if TYPE_CHECKING:
-    from hpcpar.schedule.pattern import Pattern
-    from hpcpar.schedule.pattern_family import AnyPattern
 
 
 class Phase(str, Enum):
@@ -48,8 +45,12 @@ class Kind(str, Enum):
     BROADCAST = "broadcast"
 
 
+Codes: TypeAlias = NDArray[np.int8]
 #: Kinds as small integers, for arrays over many cases; 0 means no communication.
 CODES = {kind: np.int8(code) for code, kind in enumerate(Kind, 1)}
+#: Kinds whose messages are point to point; the others are collectives.
+POINT_TO_POINT = (Kind.HALO, Kind.REDISTRIBUTE)
+SUMMING = (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE)
 #: Codes that leave no choice of algorithm: no movement, and point-to-point messages.
 DIRECT = (0, CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE])
 #: Algorithm of a collective that is only priced: the cheapest, whichever it is.
@@ -124,6 +125,77 @@ class Group:
     @property
     def _slowest_first(self) -> list[MeshAxis]:
         return sorted(self.mesh_axes, key=lambda mesh_axis: -int(mesh_axis.stride))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The pattern of a movement.
+
+    Attributes
+    ----------
+    kind : Kind or None
+        None where nothing moves.
+    adds : bool
+        The receiver of a halo exchange or a redistribution adds messages instead of copying them.
+    mesh_axes : tuple of MeshAxis
+        Coordinates of a collective's group.
+    """
+
+    kind: Kind | None
+    adds: bool = False
+    mesh_axes: tuple[MeshAxis, ...] = ()
+
+    @property
+    def code(self) -> np.int8:
+        """The kind as one of `CODES`; 0 where nothing moves."""
+        return np.int8(0) if self.kind is None else CODES[self.kind]
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kind; empty where nothing moves."""
+        return [] if self.kind is None else [self.kind]
+
+    @property
+    def reduce(self) -> bool:
+        """True where the receiver adds."""
+        return self.kind in SUMMING or (self.adds and self.kind in POINT_TO_POINT)
+
+    @property
+    def group(self) -> Group | None:
+        """A collective's group; None for other movements."""
+        if self.kind is None or self.kind in POINT_TO_POINT:
+            return None
+        return Group(tuple(d for d in self.mesh_axes if d.size > 1))
+
+
+NOTHING = Pattern(None)
+
+
+@dataclass(frozen=True)
+class PatternFamily:
+    """The patterns of a movement in every case of a family; see `Pattern`.
+
+    Attributes
+    ----------
+    code : ndarray
+        One of `CODES` per case; 0 where nothing moves.
+    mesh_axes : tuple of MeshAxis
+        Coordinates of the group; in cases where a coordinate does not count, its size is 1.
+    """
+
+    code: Codes
+    adds: bool = False
+    mesh_axes: tuple[MeshAxis, ...] = ()
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of movement that occur in some case."""
+        occurs = np.bincount(np.ravel(self.code), minlength=len(CODES) + 1)
+        return [kind for kind, code in CODES.items() if occurs[code]]
+
+
+#: The pattern of a single plan, or one pattern per case of a family.
+AnyPattern: TypeAlias = Pattern | PatternFamily
 
 
 @dataclass(frozen=True)
@@ -237,17 +309,22 @@ class Comm:
     stage: int = 0
     receivers: tuple[int, ...] = (0,)
 
+    @property
+    def _single(self) -> Pattern:
+        assert isinstance(self.pattern, Pattern)
+        return self.pattern
+
     @cached_property
     def kind(self) -> Kind:
         """The communication pattern in a single plan."""
-        kind = cast("Pattern", self.pattern).kind
+        kind = self._single.kind
         assert kind is not None
         return kind
 
     @cached_property
     def reduce(self) -> bool:
         """True where the source holds partial sums, and the destination their totals."""
-        return cast("Pattern", self.pattern).reduce
+        return self._single.reduce
 
     @cached_property
     def group(self) -> Group | None:
@@ -255,7 +332,7 @@ class Comm:
 
         None for point-to-point patterns, whose messages follow from the boxes.
         """
-        group = cast("Pattern", self.pattern).group
+        group = self._single.group
         return group and Group(group.mesh_axes, int(self.source.config.first))
 
     @property

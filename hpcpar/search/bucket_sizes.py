@@ -23,8 +23,8 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import closes, gradient_bytes, summed
+from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.overlap import Emitter
-from hpcpar.schedule.pipeline_order import switch
 from hpcpar.schedule.steps import Phase
 from hpcpar.schedule.weights import bucket_sum
 

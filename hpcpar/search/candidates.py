@@ -19,17 +19,12 @@ from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, entry_of, parse, plan_options, together
 from hpcpar.plan.strategy_request import Configs
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import EXACT_RANKS, detailed, memory_of_ranks, plan_costs
 from hpcpar.schedule.buckets import gradient_bytes
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
 from hpcpar.search.bucket_sizes import fastest_sizes
-from hpcpar.simulation.price_plan import (
-    EXACT_RANKS,
-    Prediction,
-    detailed,
-    memory_of_ranks,
-    plan_costs,
-)
 
 #: Options of a plan; all other options go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",

@@ -27,8 +27,7 @@ from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.aliasing import begins_sum, in_place
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.steps import PASSES, Comm, Phase, Step, TensorRef
+from hpcpar.schedule.steps import NOTHING, PASSES, Comm, Phase, Step, TensorRef
 from hpcpar.search.tables import Link, Table, Unit
 
 

@@ -11,12 +11,13 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
 from hpcpar.plan.limits import limit, limits_in_words
 from hpcpar.plan.plan import Plan
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.memory_advice import MemoryAdvice, memory_advice
 from hpcpar.search.outside_model import outside_model
 from hpcpar.search.what_if import WhatIf, what_ifs
-from hpcpar.simulation.price_plan import Prediction, price
 
 #: Endings of the labels of point-to-point steps.
 POINT_TO_POINT = (".halo", ".redistribute")

@@ -21,12 +21,12 @@ from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, Synchronization
+from hpcpar.prediction.price import memory_of_ranks
 from hpcpar.search.cost_tables import TableMaker
 from hpcpar.search.edge_elimination import Eliminations, count_eliminations
 from hpcpar.search.memory_limit import fastest_within, minimize
 from hpcpar.search.space import Spaces
 from hpcpar.search.tables import Link, Table, Tables, configured, layer_edges, units
-from hpcpar.simulation.price_plan import memory_of_ranks
 
 #: All configurations of a layer get tables if there are at most this many.
 FULL_TABLES_UP_TO = 128

@@ -9,11 +9,11 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Overlap, Synchronization
+from hpcpar.prediction.price import price
 from hpcpar.schedule.runnable import require
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.memory_advice import options_of
-from hpcpar.simulation.price_plan import price
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from hpcpar.checks import positive
 from hpcpar.errors import InputError
+from hpcpar.io.schema import Extent, Line, Word, convert, read_toml
 from hpcpar.machine.model import Machine
-from hpcpar.option_fields import OptionGroup, option
-from hpcpar.schema import Extent, Line, Word, convert, read_toml
+from hpcpar.options.checks import positive
+from hpcpar.options.fields import OptionGroup, option
 from hpcpar.search.scaling import node_ranks
 
 _TIME = r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?"

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hpcpar.errors import InputError
-from hpcpar.files import lock, reason, require_no_links, require_regular, write_text
-from hpcpar.schema import Bytes, Line, Seconds, one_of, read_bytes, read_json
+from hpcpar.io.files import lock, reason, require_no_links, require_regular, write_text
+from hpcpar.io.schema import Bytes, Line, Seconds, one_of, read_bytes, read_json
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
 #: same plan and runs it. ``submitted``: waits or runs in a batch system. ``running``: runs here.

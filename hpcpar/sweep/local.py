@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hpcpar import child, launchers
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
+from hpcpar.io.files import write_text
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
+from hpcpar.process import child, launchers
 from hpcpar.sweep import folder
 from hpcpar.sweep.collect import finished
 from hpcpar.sweep.folder import PLANNED, RUNNING, Status

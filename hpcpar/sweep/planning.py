@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.files import make_folder, write_text
+from hpcpar.io.files import make_folder, write_text
 from hpcpar.network.graph import Network
 from hpcpar.plan import plan as plans
 from hpcpar.report.tables import amount

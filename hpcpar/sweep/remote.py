@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hpcpar.files import make_folder, write_text
+from hpcpar.io.files import make_folder, write_text
 from hpcpar.sweep import folder, queue
 from hpcpar.sweep.batch_options import BatchOptions
 from hpcpar.sweep.collect import finished

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
+from hpcpar.io.files import write_text
 from hpcpar.network.data_sets import DATA_SETS
 from hpcpar.network.layers.base import shape_text
 from hpcpar.report import sweep_points as table

@@ -6,14 +6,15 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from hpcpar import child
-from hpcpar.forms import quoted
-from hpcpar.launchers import usual_library
+from hpcpar.process import child
+from hpcpar.process.launchers import usual_library
 from hpcpar.report import tables
 from hpcpar.report.tables.answer import plural
 from hpcpar.sweep import folder
 from hpcpar.sweep.batch_options import BatchOptions, seconds
+from hpcpar.sweep.forms import quoted
 from hpcpar.sweep.schedulers import Scheduler
 from hpcpar.sweep.study import Case, Study
 
@@ -21,7 +22,7 @@ from hpcpar.sweep.study import Case, Study
 MARGIN, MARGIN_UNCALIBRATED, START_MINUTES = 3, 10, 5
 
 #: Shell functions that wait for ranks, and pass requests to stop on to them.
-AWAIT = os.path.join(os.path.dirname(os.path.abspath(child.__file__)), "jobs", "await.sh")
+AWAIT = str(Path(os.path.abspath(__file__)).parents[1] / "jobs" / "await.sh")
 #: Runs one case and writes its exit status; a job that starts again does not run it again. A case
 #: that a request to stop has ended leaves no status.
 _RUN = f"""\

@@ -14,14 +14,14 @@ from msgspec import Meta
 
 from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
+from hpcpar.io.files import write_text
+from hpcpar.io.schema import Bytes, Count, Extent, one_of, read_json
 from hpcpar.kernels import CPU_KERNELS
 from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, Overlap
 from hpcpar.plan.precision import EXECUTED
-from hpcpar.schema import Bytes, Count, Extent, one_of, read_json
 from hpcpar.search import auto
 from hpcpar.search.scaling import weak_batch
 from hpcpar.sweep import folder

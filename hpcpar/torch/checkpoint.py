@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcpar.errors import InputError, one_line
-from hpcpar.file_cost import bounded
-from hpcpar.files import atomic_path, require_regular
+from hpcpar.io.files import atomic_path, require_regular
+from hpcpar.io.read_limit import bounded
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_module import traced

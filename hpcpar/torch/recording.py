@@ -11,8 +11,8 @@ from types import TracebackType
 
 from hpcpar.comm.cores import fullest_node
 from hpcpar.machine import files
-from hpcpar.output_files import RECORD
-from hpcpar.simulation.price_plan import price
+from hpcpar.options.output_files import RECORD
+from hpcpar.prediction.price import price
 from hpcpar.torch.engine import Engine
 from hpcpar.train import record_file
 from hpcpar.train.collect import Recorder

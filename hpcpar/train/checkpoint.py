@@ -28,13 +28,13 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-import hpcpar
 from hpcpar.errors import InputError
-from hpcpar.files import reason, write_bytes
-from hpcpar.hdf5 import attributes, find, is_empty, memory_bytes, open_hdf5
+from hpcpar.io.files import reason, write_bytes
+from hpcpar.io.hdf5 import attributes, find, is_empty, memory_bytes, open_hdf5
+from hpcpar.io.schema import Count, Extent, convert
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.schema import Count, Extent, convert
+from hpcpar.version import __version__
 
 #: Version of the file; a reader refuses any other.
 VERSION = 1
@@ -95,7 +95,7 @@ def image(params: Tensors, velocities: Tensors, state: CheckpointState) -> memor
                 chunk = (min(len(tensor), max(1, rows)), *tensor.shape[1:])
                 f.create_dataset(f"{group}/{name}", data=tensor, chunks=chunk, fletcher32=True)
         f.create_group("state").attrs.update({**asdict(state), "hpcpar_checkpoint": VERSION,
-                                              "hpcpar_version": hpcpar.__version__})
+                                              "hpcpar_version": __version__})
     return out.getbuffer()
 
 

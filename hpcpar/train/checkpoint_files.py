@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from hpcpar.errors import InputError
-from hpcpar.files import is_special, reason
-from hpcpar.hdf5 import check
-from hpcpar.output_files import same_file
+from hpcpar.io.files import is_special, reason
+from hpcpar.io.hdf5 import check
+from hpcpar.options.output_files import same_file
 from hpcpar.train import checkpoint
 from hpcpar.train.checkpoint import CheckpointState
 

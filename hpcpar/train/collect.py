@@ -15,11 +15,11 @@ import numpy as np
 from hpcpar.comm.world import World
 from hpcpar.machine.cores import NodeCores
 from hpcpar.plan.plan import to_json
+from hpcpar.process.variables import whole_number
 from hpcpar.runtime.reservoir import MAX_ITERATIONS
 from hpcpar.train import record_file, run_record
 from hpcpar.train.job import Job, MeasuredRun
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
-from hpcpar.variables import whole_number
 
 
 def peak_memory_bytes() -> int:

@@ -14,7 +14,7 @@ from hpcpar.data.prefetch import prefetch
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.signals import StopRequest
+from hpcpar.process.signals import StopRequest
 from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.job import EpochEnd, Job
 from hpcpar.train.job_options import JobOptions

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hpcpar import checks
-from hpcpar.checks import duration_s, natural, path, positive
 from hpcpar.comm.device_options import GpuOptions
 from hpcpar.data.augment import AugmentOptions
-from hpcpar.option_fields import OptionGroup, flag, option, required
-from hpcpar.output_files import CHECKPOINT
+from hpcpar.options import checks
+from hpcpar.options.checks import duration_s, natural, path, positive
+from hpcpar.options.fields import OptionGroup, flag, option, required
+from hpcpar.options.output_files import CHECKPOINT
 from hpcpar.runtime.optimizer import SGD
 
 

@@ -17,8 +17,8 @@ from hpcpar.data.prefetch import Batch, prefetch
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
+from hpcpar.process.signals import StopRequest
 from hpcpar.runtime.optimizer import SGD
-from hpcpar.signals import StopRequest
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
 from hpcpar.train.checkpoint_files import CheckpointFiles

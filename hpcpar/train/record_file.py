@@ -69,10 +69,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.errors import InputError
-from hpcpar.files import write_bytes
-from hpcpar.hdf5 import array, attributes, check, open_hdf5
+from hpcpar.io.files import write_bytes
+from hpcpar.io.hdf5 import array, attributes, check, open_hdf5
+from hpcpar.io.schema import Count, Extent, convert, decode_json
 from hpcpar.runtime.reservoir import max_kept
-from hpcpar.schema import Count, Extent, convert, decode_json
 from hpcpar.train import run_record
 from hpcpar.train.run_record import ARRAYS, OPTIONAL, RankInfo, RunRecord, StepInfo, faults
 
@@ -236,12 +236,12 @@ def read(path: str) -> RunRecord:
 
 
 def load(*paths: str, allow_external: bool = False) -> list[RunRecord]:
-    """Reads records from untrusted sources, after a check by `hpcpar.hdf5.check`.
+    """Reads records from untrusted sources, after a check by `hpcpar.io.hdf5.check`.
 
     Raises
     ------
     InputError
-        As `read` and `hpcpar.hdf5.check`.
+        As `read` and `hpcpar.io.hdf5.check`.
     """
     check(paths, "run record", _REMEDY, allow_external)
     return [read(path) for path in paths]

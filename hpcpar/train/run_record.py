@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.io.schema import Bytes, Count
 from hpcpar.runtime.reservoir import GROUP, stride
 from hpcpar.schedule.steps import Comm, Schedule
-from hpcpar.schema import Bytes, Count
 
 #: Type and axes of every array; `hpcpar.train.record_file` explains the letters.
 ARRAYS = {"seconds": ("f4", "RTS"), "iteration_s": ("f8", "RI"), "sent_bytes": ("i8", "RS"),

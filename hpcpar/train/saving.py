@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from enum import IntFlag
 from typing import TypeAlias
 
 from hpcpar.comm.world import World
-from hpcpar.errors import InputError, RunError
-from hpcpar.signals import StopRequest
+from hpcpar.io.background_writer import BackgroundWriter
+from hpcpar.process.signals import StopRequest
 from hpcpar.train.job_options import SaveInterval
+from hpcpar.train.rank_requests import Ask
 
 #: Shortest time between two records of a run (s), and the largest share of the run's time that
 #: records may take: if they are slow, they are written less often.
@@ -27,57 +26,6 @@ RECORD_S, RECORD_SHARE = 10.0, 0.01
 Collect: TypeAlias = "Callable[[], Callable[[], None] | None]"
 #: The same for the record of the run: the whole one (True), or one with fewer step times.
 CollectRecord: TypeAlias = "Callable[[bool], Callable[[], None] | None]"
-
-
-class Ask(IntFlag):
-    """Requests of a rank. An allreduce sums them together with the loss: any number of ranks may
-    request a stop, but only rank 0 requests checkpoints and records.
-    """
-
-    NOTHING = 0
-    STOP = 1
-    CHECKPOINT = 1 << 24
-    RECORD = 1 << 25
-
-
-class BackgroundWriter:
-    """Writes files in a thread, one after the other. Their content must not change meanwhile."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "hpcpar-writer")
-        self._pending: list[Future[None]] = []
-        #: Time (s) to write the last file.
-        self.took_s = 0.0
-
-    def submit(self, write: Callable[[], None]) -> None:
-        """Queues a file."""
-        self._pending.append(self._pool.submit(self._timed, write))
-
-    def _timed(self, write: Callable[[], None]) -> None:
-        begin_s = time.monotonic()
-        write()
-        self.took_s = time.monotonic() - begin_s
-
-    @property
-    def has_failed(self) -> bool:
-        """True if a file could not be written."""
-        return any(f.done() and f.exception() is not None for f in self._pending)
-
-    def finish(self) -> None:
-        """Waits for all files.
-
-        Raises
-        ------
-        RunError
-            A file could not be written.
-        """
-        pending, self._pending = self._pending, []
-        wait(pending)
-        try:
-            for future in pending:
-                future.result()
-        except InputError as err:
-            raise RunError(str(err)) from err
 
 
 class Saver:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hpcpar import checks
-from hpcpar.checks import magnitude, path, positive
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
@@ -19,14 +17,16 @@ from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.option_fields import option
+from hpcpar.options import checks
+from hpcpar.options.checks import magnitude, path, positive
+from hpcpar.options.fields import option
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import owned
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.optimizer import SGD
-from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.steps import Schedule
 from hpcpar.train.job import require_ranks
 from hpcpar.train.rounding import (

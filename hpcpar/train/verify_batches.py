@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hpcpar.data.augment import Augmentation, Crops
 from hpcpar.data.dataset import NO_LABEL, REMEDY
 from hpcpar.errors import InputError
-from hpcpar.hdf5 import open_hdf5
+from hpcpar.io.hdf5 import open_hdf5
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import image_of

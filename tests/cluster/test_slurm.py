@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcpar.signals import STATUS
+from hpcpar.process.signals import STATUS
 from tests.jobs.test_interrupted import has_begun, ranks
 from tests.limits import LIMIT_S, wait_until
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from hpcpar import hdf5
 from hpcpar.cli.main import main
+from hpcpar.io import hdf5
 from tests import limits
 
 #: A command that takes longer (s) is stuck.
@@ -197,7 +197,7 @@ def forked(action: Callable[[], str], limit_s: float) -> tuple[str, int]:
 
 
 class ForkedCheck:
-    """In place of `subprocess` in `hpcpar.hdf5`: its check in a fork, without Python's start."""
+    """In place of `subprocess` in `hpcpar.io.hdf5`: its check in a fork, without Python's start."""
 
     @staticmethod
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hpcpar import hdf5
 from hpcpar.errors import InputError
+from hpcpar.io import hdf5
 from hpcpar.report.pictures import pyplot
 from hpcpar.sweep import report
 from tests.fuzz import judge

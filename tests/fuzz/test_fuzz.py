@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from hpcpar.child import command
+from hpcpar.process.child import command
 from tests.fuzz import judge
 from tests.fuzz.runner import base_in, run_cases
 from tests.limits import DRAWN, PARTS
@@ -65,7 +65,7 @@ def test_the_check_in_a_fork_accepts_a_sound_file(tmp_path: Path) -> None:
     path = str(tmp_path / "a.h5")
     with h5py.File(path, "w") as f:
         f["numbers"] = [1.0, 2.0]
-    done = judge.ForkedCheck.run([*command("hpcpar.hdf5"), "5", path])
+    done = judge.ForkedCheck.run([*command("hpcpar.io.hdf5"), "5", path])
     assert done.returncode == 0 and json.loads(done.stdout) is None
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpcpar.signals import STATUS
+from hpcpar.process.signals import STATUS
 from hpcpar.train import record_file
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.jobs.test_interrupted import WORDS, parent, ranks

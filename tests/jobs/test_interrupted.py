@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcpar.signals import STATUS
+from hpcpar.process.signals import STATUS
 from hpcpar.train import checkpoint, record_file
 from tests.jobs.conftest import Run, clean_environment, summary
 from tests.limits import LIMIT_S, wait_until

@@ -112,7 +112,7 @@ def truth(name: str, plan: Plan, steps: int) -> Truth:
 
 
 def _before_switch(network: Network) -> str:
-    from hpcpar.schedule.pipeline_order import switch
+    from hpcpar.schedule.one_weird_trick import switch
 
     return network.layers[switch(network)].inputs[0]
 

@@ -21,8 +21,7 @@ from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.messages import counts
-from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Comm, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Kind, Pattern, Phase, Role, TensorRef
 from tests.collectives import BY_KIND
 
 TENSOR = TensorRef("test", Role.OUTPUT)

@@ -25,14 +25,13 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.price import price
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.runnable import require
-from hpcpar.schedule.steps import Comm, Kind, Phase
+from hpcpar.schedule.steps import NOTHING, Comm, Kind, Phase
 from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
-from hpcpar.simulation.price_plan import price
 from tests.collectives import collective_s
 from tests.mpi.comparison import CHOOSERS
 from tests.mpi.networks import fixed

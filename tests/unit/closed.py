@@ -8,11 +8,12 @@ from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.simulation.price_plan import Prediction, detailed
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import detailed
 
 
 def price(network: Network, plan: Plan, machine: Machine, samples: int | None = None,
           **options: Any) -> Prediction:
-    """As `hpcpar.simulation.price_plan.price` on many ranks."""
+    """As `hpcpar.prediction.price.price` on many ranks."""
     costs = price_family(network, plan, machine, **options)
     return detailed(network, plan, machine, costs, samples=samples, **options)

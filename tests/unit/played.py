@@ -13,10 +13,10 @@ import numpy as np
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan, to_json
+from hpcpar.prediction.price import price
 from hpcpar.report.late_senders import partners
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.steps import Comm, Step
-from hpcpar.simulation.price_plan import price
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 
 MACHINE = files.load("local")

@@ -23,7 +23,7 @@ from hpcpar.network.layers import (
 )
 from hpcpar.plan.boxes import block
 from hpcpar.plan.optimizers import OPTIMIZERS
-from hpcpar.schedule.pipeline_order import switch
+from hpcpar.schedule.one_weird_trick import switch
 from tests.mpi.networks import sample
 from tests.reference import Reference, torch_optimizer
 from tests.unit.torch_models import Branches, Residual, Volumes, branches, residual, volumes

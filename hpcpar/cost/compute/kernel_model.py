@@ -20,10 +20,10 @@ import numpy as np
 
 from hpcpar.cost.compute.work import Work
 from hpcpar.errors import unknown
+from hpcpar.io.schema import NotNegative, Positive, convert, parse_toml
 from hpcpar.machine.model import Device
 from hpcpar.plan.config import Flags, Floats, Numbers
 from hpcpar.plan.precision import OF_WORK
-from hpcpar.schema import NotNegative, Positive, convert, parse_toml
 
 #: Rows and columns of the tiles that a library chooses from.
 TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (32, 32))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpcpar.errors import InputError
-from hpcpar.files import looks_like_file, unknown_name
+from hpcpar.io.files import looks_like_file, unknown_name
 from hpcpar.network import source
 from hpcpar.network.builtin.alexnet import alexnet, alexnet_owt
 from hpcpar.network.builtin.cosmoflow import cosmoflow

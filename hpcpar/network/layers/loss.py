@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hpcpar.errors import InputError, require_free
+from hpcpar.io.schema import Share
 from hpcpar.network.layers.base import NO_WORK, Layer, PassWork, Shape, need_features
 from hpcpar.network.receptive_field import Full, Proportional, Relation, Same
-from hpcpar.schema import Share
 
 #: Losses by kind, from this module and imported ones; a network can end in any of them.
 LOSSES: dict[str, type[Loss]] = {}

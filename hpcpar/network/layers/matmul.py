@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcpar.errors import InputError
+from hpcpar.io.schema import Extent
 from hpcpar.network.layers.base import Layer, Shape, need_features, need_image, shape_text
 from hpcpar.network.layers.windowed import Windowed
 from hpcpar.network.receptive_field import Full, Groups, Relation, Same
-from hpcpar.schema import Extent
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcpar.errors import InputError
+from hpcpar.io.schema import Extent, NotNegative
 from hpcpar.network.layers.base import Layer, PassWork, Shape
 from hpcpar.network.receptive_field import Full, Relation, Same, Window
-from hpcpar.schema import Extent, NotNegative
 
 #: Flops per element, and values read or written per element, of each pass of a normalization.
 _PARTS = {"statistics": (3, 1), "forward": (2, 2), "backward_weight": (3, 2), "backward": (5, 3)}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from hpcpar.errors import InputError
+from hpcpar.io.schema import Share
 from hpcpar.network.layers.base import LARGEST_FLOAT, NO_WORK, Layer, PassWork, Shape
 from hpcpar.network.receptive_field import Full, Granule, Relation, Same
-from hpcpar.schema import Share
 
 
 @dataclass(frozen=True)

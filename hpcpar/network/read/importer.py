@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from hpcpar.errors import InputError, one_line
-from hpcpar.file_cost import require_memory
+from hpcpar.io.read_limit import require_memory
 from hpcpar.network.builder import Graph, Option
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.layers.loss import Loss

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hpcpar.errors import InputError
-from hpcpar.file_cost import bounded
+from hpcpar.io.read_limit import bounded
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import Shape, shape_text
 from hpcpar.network.read.onnx_file import read

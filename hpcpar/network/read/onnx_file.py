@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.files import require_regular
+from hpcpar.io.files import require_regular
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
 
 if TYPE_CHECKING:

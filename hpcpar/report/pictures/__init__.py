@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.files import atomic_path
+from hpcpar.io.files import atomic_path
 from hpcpar.schedule.steps import Phase
 
 _OKABE_ITO = ("#0072B2", "#CC79A7", "#F0E442", "#009E73", "#E69F00", "#56B4E9")

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.pictures import finish, panels, pyplot
-from hpcpar.simulation.price_plan import Prediction
 
 #: Parts of an iteration and their style, from the bottom of a bar.
 PARTS: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcpar.errors import InputError
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.pictures import COLORS, finish, pyplot
 from hpcpar.report.traces.perfetto import Stream, by_stream, gaps, streams, title
-from hpcpar.simulation.price_plan import Prediction
 
 _OTHER = "#777777"
 #: Hatching of the pauses of computing, and of the communication that it waits for.

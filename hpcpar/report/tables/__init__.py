@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcpar.errors import visible
-from hpcpar.variables import whole_number
+from hpcpar.process.variables import whole_number
 
 if TYPE_CHECKING:
     from hpcpar.cost.trust import Trust

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpcpar.plan.plan import OTHER_NORM
 from hpcpar.plan.strategy import STRATEGIES
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.tables import amount, between, percent, seconds, trusted
 from hpcpar.search import auto  # noqa: F401 - registers what it searches
 from hpcpar.search.scaling import Scale
-from hpcpar.simulation.price_plan import Prediction
 
 if TYPE_CHECKING:  # planning does not load HDF5
     from hpcpar.report.rows import Row

@@ -9,10 +9,10 @@ from typing import Any
 
 from hpcpar.cost.memory.process import ProcessMemory
 from hpcpar.plan.limits import limits_in_words
+from hpcpar.prediction.prediction import LayerCost, Prediction
 from hpcpar.report.tables import amount, ends, say, seconds, show, show_line
 from hpcpar.report.tables.answer import legend
 from hpcpar.schedule.steps import Comm, Schedule
-from hpcpar.simulation.price_plan import LayerCost, Prediction
 
 #: Columns that a narrow table of predictions leaves out, in this order.
 _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "exposed",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import hpcpar
 from hpcpar.cost.trust import published
 from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.limits import limits_in_words
@@ -18,6 +17,7 @@ from hpcpar.report.tables.answer import images, plural, words
 from hpcpar.report.tables.document import Parts
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.outside_model import outside_model
+from hpcpar.version import __version__
 
 
 def hours(value: float) -> str:
@@ -44,7 +44,7 @@ def _method(chosen: Candidate) -> Iterator[str]:
            f"({shape_text(net.image_shape)}). An epoch has {images(samples)}{data_set}. The "
            f"optimizer ({chosen.plan.optimizer}) updates the weights after each mini-batch of "
            f"{p.batch}, in {p.precision}. Parallelization: {words(p.strategy)}, one MPI rank on "
-           f"each {p.processor}. hpcpar {hpcpar.__version__} (MIT license) makes one list of "
+           f"each {p.processor}. hpcpar {__version__} (MIT license) makes one list of "
            "compute steps and messages from the plan. It predicts the time from this list, " + (
                "executes it and checks that each rank sends what the list says." if form.runs else
                f"but does not execute {p.precision}."))

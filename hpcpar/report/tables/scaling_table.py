@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.tables import seconds, show, show_line
 from hpcpar.report.tables.answer import legend
 from hpcpar.report.tables.memory_note import memory_note
 from hpcpar.search.explain import Explanation
 from hpcpar.search.scaling import Scale
-from hpcpar.simulation.price_plan import Prediction
 
 #: Rows of the what-if table.
 SHOWN = 6

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from hpcpar.files import atomic_folder, atomic_path
+from hpcpar.io.files import atomic_folder, atomic_path
 from hpcpar.report.traces.chakra import encoded
 from hpcpar.simulation.programs import Computation, ProgramPart, Programs
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcpar.errors import InputError
-from hpcpar.files import write_text
+from hpcpar.io.files import write_text
 
 Event = dict[str, Any]
 

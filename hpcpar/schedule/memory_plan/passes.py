@@ -16,7 +16,8 @@ from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.lower import samples_of
 from hpcpar.schedule.memory_plan.blocks import BlockPlanner, Blocks, Slots
 from hpcpar.schedule.memory_plan.views import PlannedBuffers, View
-from hpcpar.schedule.pipeline_order import firsts, in_flight, switch
+from hpcpar.schedule.one_weird_trick import switch
+from hpcpar.schedule.pipeline_order import firsts, in_flight
 
 EdgesOf = dict[str, tuple[Edge, ...]]
 

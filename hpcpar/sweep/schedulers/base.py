@@ -1,6 +1,6 @@
 """A batch system is one entry, a class of facts: its commands, directives and launch lines.
 
-Directives and launch lines are forms (`hpcpar.forms`).
+Directives and launch lines are forms (`hpcpar.sweep.forms`).
 `hpcpar.sweep.batch_options.BatchOptions.values` has their values; the job adds ``name``, ``log``,
 ``time`` (H:MM:SS), ``minutes`` and ``seconds``. docs/how-to/extend.md explains them.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 from hpcpar.errors import unknown
-from hpcpar.forms import Values, filled
+from hpcpar.sweep.forms import Values, filled
 
 #: Launch lines by the kind of MPI.
 MPIEXEC = (

@@ -19,7 +19,7 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Input, Linear, SoftmaxCrossEntropy
-from hpcpar.option_fields import options_of, section_of
+from hpcpar.options.fields import options_of, section_of
 from tests.limits import LIMIT_S
 from tests.unit.cli.output import document
 
@@ -239,7 +239,7 @@ import hpcpar
 heavy = {"numpy", "mpi4py", "matplotlib", "h5py", "torch", "pandas", "cupy"} & set(sys.modules)
 assert not heavy, heavy
 loaded = sorted(m for m in sys.modules if m.startswith("hpcpar."))
-assert loaded == ["hpcpar.plan", "hpcpar.sweep"], loaded
+assert loaded == ["hpcpar.plan", "hpcpar.sweep", "hpcpar.version"], loaded
 assert {"plan", "predict"} <= set(dir(hpcpar))
 import hpcpar.plan.plan, hpcpar.sweep.study
 hpcpar.plan("lenet5", 2, 8)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import hpcpar
-from hpcpar import launchers
 from hpcpar.cli.main import main
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
+from hpcpar.process import launchers
 from hpcpar.report.tables.document import page_format
 from tests.unit.sweep.test_sweep import Launcher
 

@@ -18,8 +18,8 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, from_json, make_plan, to_json
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Compute
-from hpcpar.simulation.price_plan import price
 from hpcpar.train.run_record import RankInfo, RunRecord, steps_of
 
 MACHINE = files.load("local")

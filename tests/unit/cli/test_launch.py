@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcpar import child
 from hpcpar.cli import launch
 from hpcpar.errors import InputError
-from hpcpar.launchers import LAUNCHERS, mpiexec
-from hpcpar.signals import STATUS
+from hpcpar.process import child
+from hpcpar.process.launchers import LAUNCHERS, mpiexec
+from hpcpar.process.signals import STATUS
 from tests.limits import LIMIT_S
 
 MPIEXEC = """#!/bin/sh
@@ -92,10 +92,10 @@ def test_threads_are_limited_before_numpy_is_loaded() -> None:
 def test_little_is_loaded_before_signals_are_noted() -> None:
     """Until then a signal ends the process as Python does."""
     code = ("import sys; sys.path.insert(0, sys.argv[1]); before = {*sys.modules}; "
-            "import hpcpar.signals; print(*{*sys.modules} - before)")
+            "import hpcpar.process.signals; print(*{*sys.modules} - before)")
     done = subprocess.run([sys.executable, "-S", "-c", code, Path(launch.__file__).parents[2]],
                           capture_output=True, text=True, check=True)
-    assert "hpcpar.signals" in done.stdout.split()
+    assert "hpcpar.process.signals" in done.stdout.split()
     assert not {"numpy", "mpi4py", "re", "typing"} & {*done.stdout.split()}
 
 

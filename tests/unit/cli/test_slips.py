@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from hpcpar import other_names, output_files
 from hpcpar.cli.main import COMMANDS, main
+from hpcpar.options import other_names, output_files
 from tests.unit.cli.output import document
 
 #: Runs a command line; returns its one line of error.

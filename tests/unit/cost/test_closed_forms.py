@@ -19,8 +19,7 @@ from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.algorithms.base import ROOTED, Algorithm, Collective, slots_of
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
-from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Comm, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Kind, Pattern, Phase, Role, TensorRef
 from hpcpar.simulation.links import LinkRates
 from hpcpar.simulation.movement import Movement
 from tests.collectives import BY_KIND, collective_s

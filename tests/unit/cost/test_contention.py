@@ -18,10 +18,11 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.steps import Group
 from hpcpar.search import auto
-from hpcpar.simulation.price_plan import Prediction, price
 
 #: Nodes of 4 with 2 links each, racks of 17 nodes whose 34 links are oversubscribed 3 times.
 ABCI = files.load("abci-v100")

@@ -27,9 +27,10 @@ from hpcpar.network.layers import (
 )
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
+from hpcpar.prediction.prediction import Prediction, StepCost
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
 from hpcpar.search import auto
-from hpcpar.simulation.price_plan import Prediction, StepCost, price
 from tests.strategies import named, one_pass
 from tests.unit.brute import busiest, random_configs
 

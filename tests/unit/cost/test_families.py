@@ -17,9 +17,9 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import fill, together
 from hpcpar.plan.strategy import STRATEGIES
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.schedule.steps import Compute
 from hpcpar.search.searches import SEARCHES
-from hpcpar.simulation.price_plan import Prediction
 from tests.mpi.zoo import globe
 from tests.unit.closed import price
 

@@ -15,8 +15,9 @@ from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.report.tables import between
-from hpcpar.simulation.price_plan import Prediction, price
 
 LOCAL = files.load("local")
 SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)

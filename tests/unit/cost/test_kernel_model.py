@@ -21,8 +21,8 @@ from hpcpar.network.builtin import built_in
 from hpcpar.network.layers import Conv2d, ConvTranspose2d, Flatten, Linear, SoftmaxCrossEntropy
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import make_plan
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Op
-from hpcpar.simulation.price_plan import price
 
 V100 = Device(**catalog.figures("V100-SXM2-16GB", "here"))  # type: ignore[arg-type]
 

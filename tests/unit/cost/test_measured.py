@@ -20,7 +20,7 @@ from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
 from hpcpar.machine.measured import REACH, Measured, line_of
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
-from hpcpar.simulation.price_plan import price
+from hpcpar.prediction.price import price
 
 LOCAL = files.load("local")
 KEY = "conv2d.forward x={0}x3x32x32 y={0}x8x32x32 k=3x3 s=1x1 d=1x1 g=1 float32"

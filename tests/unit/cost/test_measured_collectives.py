@@ -16,8 +16,8 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Kind
-from hpcpar.simulation.price_plan import price
 from tests.collectives import collective_s
 
 PLAIN = files.load("p100x4x4")

@@ -18,9 +18,9 @@ from hpcpar.cost.network.halo import halo_of
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.price import price
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Kind
-from hpcpar.simulation.price_plan import price
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan as random_mesh_plan
 from tests.mpi.plans import staged_plan

@@ -37,8 +37,8 @@ from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, ReLU, Soft
 from hpcpar.papers.gholami import HockneyLink
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes
+from hpcpar.prediction.prediction import Prediction, StepCost
 from hpcpar.search.searches import SEARCHES
-from hpcpar.simulation.price_plan import Prediction, StepCost
 from tests.strategies import named
 from tests.unit.closed import price
 

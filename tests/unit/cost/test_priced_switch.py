@@ -13,7 +13,7 @@ from bench.papers.equations import optcnn, owt
 from hpcpar.machine.model import Device, Level, Machine
 from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.simulation.price_plan import Prediction, StepCost
+from hpcpar.prediction.prediction import Prediction, StepCost
 from tests.unit.closed import price
 
 BETA_S = 1e-9

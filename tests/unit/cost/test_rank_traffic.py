@@ -8,8 +8,8 @@ import pytest
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.price import price
 from hpcpar.schedule.messages import counts
-from hpcpar.simulation.price_plan import price
 
 
 @pytest.mark.parametrize(("name", "shape", "strategy", "ranks", "batch", "machine", "options"), [

@@ -17,8 +17,7 @@ from hpcpar.machine import files
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.steps import Comm, Compute, Op, Phase, Role, Step, TensorRef
+from hpcpar.schedule.steps import NOTHING, Comm, Compute, Op, Phase, Role, Step, TensorRef
 from tests.unit.closed import price
 
 MACHINE = files.load("local")

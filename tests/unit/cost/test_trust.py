@@ -12,8 +12,9 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.machine.sheet_rate import peak_warning, sheets_of_rate
 from hpcpar.network.builtin import built_in
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.report.tables import span, trusted
-from hpcpar.simulation.price_plan import Prediction, price
 
 SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
 

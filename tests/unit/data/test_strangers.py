@@ -13,14 +13,14 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcpar import file_cost
 from hpcpar.cli.main import main
 from hpcpar.data import zarr_store
 from hpcpar.data.arrays import ArrayOptions
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.xarray_files import from_xarray
 from hpcpar.errors import InputError
-from hpcpar.hdf5 import open_hdf5
+from hpcpar.io import read_limit
+from hpcpar.io.hdf5 import open_hdf5
 
 ALL = ArrayOptions(test_fraction=0.0)
 RAN: list[str] = []
@@ -103,7 +103,7 @@ def test_only_regular_files_of_a_store_are_read(tmp_path: Path) -> None:
 
 def test_a_chunk_that_expands_beyond_its_size_is_refused(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_cost, "MOST_BYTES", 1 << 27)
+    monkeypatch.setattr(read_limit, "MOST_BYTES", 1 << 27)
     source = store(tmp_path / "a.zarr", compressor={"id": "zlib", "level": 1})
     (tmp_path / "a.zarr" / "x" / "0.0.0").write_bytes(zlib.compress(bytes(1 << 28)))
     with pytest.raises(InputError, match=r"reading it takes more than .* store smaller chunks"):
@@ -166,7 +166,7 @@ def test_an_archive_may_hold_more_than_the_memory(tmp_path: Path,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((40, 1, 1024, 1024), "f4"),
                         labels=np.arange(40) % 4)
-    monkeypatch.setattr(file_cost, "MOST_BYTES", 1 << 27)
+    monkeypatch.setattr(read_limit, "MOST_BYTES", 1 << 27)
     from_numpy(str(tmp_path / "d.h5"), str(tmp_path / "a.npz"), options=ALL)
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((40, 1, 1024, 1024), "f4", order="F"),
                         labels=np.arange(40) % 4)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar import file_cost
 from hpcpar.errors import InputError
+from hpcpar.io import read_limit
 from hpcpar.network.read.onnx import load
 
 helper: Any = pytest.importorskip("onnx.helper", reason="ONNX needs the extra 'onnx'")
@@ -34,7 +34,7 @@ def test_an_empty_branch_is_refused(tmp_path: Path) -> None:
 
 
 def test_computed_constants_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_cost, "MOST_BYTES", 1 << 28)
+    monkeypatch.setattr(read_limit, "MOST_BYTES", 1 << 28)
     nodes = [helper.make_node("ConstantOfShape", ["many"], [f"c{i}"], f"c{i}") for i in range(100)]
     nodes.append(helper.make_node("Sum", ["input", *(f"c{i}" for i in range(100))], ["output"]))
     with pytest.raises(InputError, match=r"constants that the file computes.*folded"):

@@ -15,8 +15,8 @@ from hpcpar.papers.gholami import HockneyLink, total_s
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations
 from hpcpar.plan.strategy import grid_sizes
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Comm, Kind, Phase
-from hpcpar.simulation.price_plan import price
 
 MACHINE = files.load("cori-knl")
 LINK = HockneyLink(MACHINE.levels[-1].alpha_s, 4 * MACHINE.levels[-1].beta_s_per_byte)

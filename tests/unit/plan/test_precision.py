@@ -16,9 +16,10 @@ from hpcpar.network.builtin import network as builtin
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.precision import PRECISIONS
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.schedule.runnable import require_executed
 from hpcpar.schedule.steps import Comm, Role
-from hpcpar.simulation.price_plan import Prediction, price
 
 SPEC = NetworkSpec("alexnet", (3, 227, 227), 1000)
 NETWORK = builtin("alexnet")

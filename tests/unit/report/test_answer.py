@@ -11,10 +11,11 @@ import pytest
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.strategy import STRATEGIES
+from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import price
 from hpcpar.report.rows import Row, Times
 from hpcpar.report.tables import answer, seconds
 from hpcpar.search.scaling import Scale
-from hpcpar.simulation.price_plan import Prediction, price
 
 #: The interval, and where it comes from.
 WHY = ("(80 to 200 ms: one rate fitted to ResNet-50 and VGG-16, not calibrated; hpcpar calibrate "

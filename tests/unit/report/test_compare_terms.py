@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from hpcpar.plan.plan import Plan
+from hpcpar.prediction.price import price
 from hpcpar.report.compare import compare, compare_one, to_json
 from hpcpar.report.late_senders import clocked
 from hpcpar.report.rows import BUBBLE, Row
 from hpcpar.report.tables.compare_table import show_rows
 from hpcpar.schedule.steps import Step
-from hpcpar.simulation.price_plan import price
 from tests.unit.played import MACHINE, Lasts, Played, lenet, play, predicted
 
 PLANS = {

@@ -9,9 +9,9 @@ import pytest
 
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.pictures import prediction_bars
 from hpcpar.search import auto
-from hpcpar.simulation.price_plan import Prediction
 
 SPEC = NetworkSpec("alexnet", (3, 227, 227), 1000)
 NETWORK = SPEC.build()

@@ -27,11 +27,11 @@ from hpcpar.plan.plan import (
     save,
     to_json,
 )
+from hpcpar.prediction.price import price
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import counts
 from hpcpar.schedule.sent_bytes import sent
 from hpcpar.schedule.steps import Phase
-from hpcpar.simulation.price_plan import price
 from hpcpar.simulation.simulate import Simulator
 from tests.added import Pairwise, Star, added
 from tests.unit.closed import price as closed_price

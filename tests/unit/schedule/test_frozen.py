@@ -13,9 +13,9 @@ from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import make_plan
+from hpcpar.prediction.price import price
 from hpcpar.schedule.runnable import require, require_own_training
 from hpcpar.schedule.steps import Compute, Op, Phase
-from hpcpar.simulation.price_plan import price
 from hpcpar.train.checkpoint import tensor_shapes
 from tests.unit.cost.allocation import allocated
 

@@ -23,11 +23,11 @@ from hpcpar.network.layers import (
 )
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.prediction.price import price
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.moments import moments_layout, moments_pattern
 from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Comm, Phase, Role
-from hpcpar.simulation.price_plan import price
 
 MACHINE = files.load("local")
 

@@ -21,9 +21,9 @@ from hpcpar.network.layers import Add, Conv2d, GlobalAvgPool, Linear, ReLU, Soft
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
+from hpcpar.prediction.price import price
 from hpcpar.schedule.lower import in_order, outline, samples_of
 from hpcpar.schedule.steps import Comm, Phase
-from hpcpar.simulation.price_plan import price
 from tests.mpi.networks import random_network
 from tests.unit.brute import crossing, least_largest
 

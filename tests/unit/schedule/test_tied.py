@@ -24,10 +24,10 @@ from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import parameters
 from hpcpar.plan.plan import Plan, make_plan
+from hpcpar.prediction.price import price
 from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Compute, Op, Phase
 from hpcpar.search.auto import best
-from hpcpar.simulation.price_plan import price
 from tests.unit.cost.allocation import allocated
 
 LOCAL = files.load("local")

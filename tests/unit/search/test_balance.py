@@ -14,9 +14,9 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.stages import cuts
+from hpcpar.prediction.price import price
 from hpcpar.search import auto
 from hpcpar.search.balance import balanced
-from hpcpar.simulation.price_plan import price
 from tests.unit.brute import least_largest
 
 ALEXNET = NetworkSpec("alexnet", (3, 227, 227), 1000)

@@ -12,9 +12,9 @@ from hpcpar.machine import files
 from hpcpar.network.builtin import network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import parse
+from hpcpar.prediction.price import price as exact
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, priced, sample_parts
-from hpcpar.simulation.price_plan import price as exact
 from tests.unit.closed import price as closed
 from tests.unit.search.test_bucket_sizes import sizes_of_rows
 

@@ -14,12 +14,12 @@ from hpcpar.network import builtin
 from hpcpar.network.graph import Network
 from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.prediction.price import price
 from hpcpar.search import auto
 from hpcpar.search import explain as module
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.explain import Explanation, Limitation, explain
 from hpcpar.search.what_if import what_ifs
-from hpcpar.simulation.price_plan import price
 from tests.unit.search import test_tables
 
 OPTIONS: dict[str, dict[str, Any]] = {"--overlap full": {"overlap": "full"},

@@ -37,12 +37,12 @@ from hpcpar.network.layers import (
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, load
 from hpcpar.plan.strategies import entry_of, parse
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto, table_search
 from hpcpar.search.candidates import priced
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.table_search import Search
-from hpcpar.simulation.price_plan import price
 from tests.strategies import named
 
 

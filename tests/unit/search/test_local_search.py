@@ -13,13 +13,13 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin import network as builtin
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Compute
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search
-from hpcpar.simulation.price_plan import price
 
 
 def searched(name: str, ranks: int, batch: int, machine: Machine,

@@ -13,10 +13,10 @@ from hpcpar.machine import files
 from hpcpar.machine.model import Factors, Machine
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import parse
+from hpcpar.prediction.price import price as exact_price
 from hpcpar.schedule.sent_bytes import sent
 from hpcpar.search.auto import strategies_to_try
 from hpcpar.simulation.noise import QUIET, Noise, slow_ranks
-from hpcpar.simulation.price_plan import price as exact_price
 from hpcpar.simulation.simulate import Simulation, Simulator
 from tests.strategies import named
 from tests.unit.closed import price

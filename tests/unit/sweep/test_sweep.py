@@ -16,20 +16,20 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcpar import launchers
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.cli import main as cli
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.data.synthetic import synthetic
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
+from hpcpar.prediction.price import price
+from hpcpar.process import launchers
 from hpcpar.report import pictures
 from hpcpar.report.sweep_points import (
     IterationParts,
     Point,
 )
 from hpcpar.report.tables.sweep_table import notes
-from hpcpar.simulation.price_plan import price
 from hpcpar.sweep import folder, report, study
 from hpcpar.train import record_file, run_record
 

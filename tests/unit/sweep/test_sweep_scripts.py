@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from hpcpar import child
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.plan.plan import NetworkSpec
+from hpcpar.process import child
 from hpcpar.sweep import batch_options, schedulers, scripts
 from hpcpar.sweep.batch_options import BatchOptions
 from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler, scheduler

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from hpcpar import signals
 from hpcpar.errors import InputError, RunError
-from hpcpar.signals import StopRequest
+from hpcpar.io.background_writer import BackgroundWriter
+from hpcpar.process import signals
+from hpcpar.process.signals import StopRequest
 from hpcpar.train import saving
 from hpcpar.train.job_options import SaveInterval
-from hpcpar.train.saving import BackgroundWriter, Saver
+from hpcpar.train.saving import Saver
 
 
 class OneRank:

@@ -11,14 +11,14 @@ import h5py
 import pytest
 
 import hpcpar
-from hpcpar import child
+from hpcpar.process import child
 
 ROOT = Path(hpcpar.__file__).parent
 #: Modules that every process loads early: of Python, and of others.
 PLANTED = ("json", "numpy", "queue", "runpy", "signal", "msgspec", "h5py", "typing")
 
 
-@pytest.mark.parametrize("words", [("hpcpar", "machines"), ("hpcpar.hdf5", "20", "a.h5")])
+@pytest.mark.parametrize("words", [("hpcpar", "machines"), ("hpcpar.io.hdf5", "20", "a.h5")])
 def test_files_of_the_current_folder_are_not_imported(tmp_path: Path,
                                                       words: tuple[str, ...]) -> None:
     h5py.File(tmp_path / "a.h5", "w").close()
@@ -43,5 +43,5 @@ def test_python_is_started_in_one_place() -> None:
     """Python is named in one other place: MPI's launcher lies beside it."""
     found = {str(p.relative_to(ROOT)) for p in ROOT.rglob("*.py")
              if "sys.executable" in p.read_text(encoding="utf-8")}
-    assert found == {"child.py", "launchers.py"}
+    assert found == {"process/child.py", "process/launchers.py"}
     assert child.command()[0] == sys.executable

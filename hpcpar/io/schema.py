@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.files import reason, require_regular
+from hpcpar.io.files import reason, require_regular
 
 if sys.version_info >= (3, 11):
     import tomllib

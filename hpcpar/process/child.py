@@ -17,13 +17,13 @@ def command(module: str = "hpcpar") -> list[str]:
 
 def _main() -> None:
     """Runs the module that the first argument names, from the package around this file."""
-    package = os.path.dirname(os.path.abspath(__file__))
+    room = os.path.dirname(os.path.abspath(__file__))
     # Python put this folder on the path, but its files are not top-level modules
-    sys.path[:] = [folder for folder in sys.path if folder != package]
+    sys.path[:] = [folder for folder in sys.path if folder != room]
     import runpy
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location("hpcpar", os.path.join(package, "__init__.py"))
+    spec = spec_from_file_location("hpcpar", os.path.join(os.path.dirname(room), "__init__.py"))
     assert spec is not None and spec.loader is not None
     sys.modules["hpcpar"] = module_from_spec(spec)
     spec.loader.exec_module(sys.modules["hpcpar"])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcpar import files
 from hpcpar.errors import InputError
-from hpcpar.files import atomic_path, lock, write_text
+from hpcpar.io import files
+from hpcpar.io.files import atomic_path, lock, write_text
 
 
 def test_replacing_a_file_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def killed(code: str) -> int:
 
 def test_the_next_writer_removes_a_killed_writers_file(tmp_path: Path) -> None:
     path = str(tmp_path / "a.txt")
-    killed(f"from hpcpar.files import atomic_path\nwith atomic_path({path!r}, 'thing') as t:\n"
+    killed(f"from hpcpar.io.files import atomic_path\nwith atomic_path({path!r}, 'thing') as t:\n"
            " open(t, 'w').write('half')\n os.kill(os.getpid(), signal.SIGKILL)")
     assert [name.startswith(".a.txt.hpcpar-tmp-") for name in os.listdir(tmp_path)] == [True]
     other = tmp_path / f".a.txt.hpcpar-tmp-elsewhere-1-{16 * '0'}"  # may be alive
@@ -129,7 +129,8 @@ def test_a_lock_keeps_others_out_and_dies_with_its_owner(tmp_path: Path) -> None
         with lock(str(tmp_path / "other.h5"), "checkpoint"):
             pass
     assert os.listdir(tmp_path) == []
-    killed(f"from hpcpar.files import lock\nheld = lock({path!r}, 'checkpoint')\nheld.__enter__()")
+    killed(f"from hpcpar.io.files import lock\n"
+           f"held = lock({path!r}, 'checkpoint')\nheld.__enter__()")
     assert os.listdir(tmp_path) == [".c.h5.hpcpar-lock"]
     with lock(path, "checkpoint"), lock(os.devnull, "record"), lock(os.devnull, "record"):
         pass

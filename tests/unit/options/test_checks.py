@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hpcpar import checks
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
+from hpcpar.options import checks
 
 NONSENSE = ("nan", "inf", "-inf", "1e400", "-1", "", "true", "null", "x", "9" * 5000, None, True)
 

@@ -19,7 +19,7 @@ import pytest
 from hpcpar.cli.main import COMMANDS, main, parsers
 from hpcpar.cli.run_options import RunCommand, check_training
 from hpcpar.errors import InputError
-from hpcpar.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind
+from hpcpar.options.output_files import CHECKPOINT, PICTURE, RECORD, OutputKind
 from hpcpar.train import checkpoint, record_file
 from tests.unit.train.test_record import sample
 

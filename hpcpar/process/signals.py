@@ -9,8 +9,8 @@ import os
 import signal
 import time
 
-from hpcpar import TYPE_CHECKING
-
+#: `typing` has this name, too, but importing it takes time before signals are handled.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
@@ -101,7 +101,7 @@ class StopRequest:
     """
 
     def __init__(self, limit_s: float = 0.0) -> None:
-        from hpcpar.variables import whole_number
+        from hpcpar.process.variables import whole_number
 
         now = time.time()
         ends = [now + limit_s] if limit_s else []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from hpcpar.errors import InputError
-from hpcpar.variables import whole_number
+from hpcpar.process.variables import whole_number
 
 #: Seconds that ranks have to end after each signal.
 _GRACE_S = 5.0

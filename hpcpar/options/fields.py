@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any
 
-from hpcpar.checks import OneOf, argument
 from hpcpar.errors import InputError
+from hpcpar.options.checks import OneOf, argument
 
 #: Sections of the help, in their order; options without one come first.
 SECTIONS = ("", "network and data", "machine", "plan", "training", "prediction", "job",
@@ -25,7 +25,7 @@ SECTIONS = ("", "network and data", "machine", "plan", "training", "prediction",
 class Option:
     """Everything about an option except its name, type and default."""
 
-    #: Converts text or a value; raises `hpcpar.checks.ValueRefused`.
+    #: Converts text or a value; raises `hpcpar.options.checks.ValueRefused`.
     check: Callable[[Any], Any]
     #: Meaning and unit; `help_of` appends the default.
     help: str

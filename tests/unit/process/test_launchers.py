@@ -8,7 +8,7 @@ import pytest
 
 from hpcpar.comm.world import separate_worlds
 from hpcpar.diagnose.environment import started_by
-from hpcpar.launchers import batch_job, launcher
+from hpcpar.process.launchers import batch_job, launcher
 
 #: Rank 5 of 8 on 2 nodes. Open MPI, MPICH, Slurm, Flux and Grid Engine: as seen; others as their
 #: documentation says.

@@ -22,11 +22,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.child import command
 from hpcpar.errors import InputError
-from hpcpar.file_cost import MOST_BYTES, limit_memory
-from hpcpar.files import atomic_path, reason, require_regular
-from hpcpar.signals import SIGNALS
+from hpcpar.io.files import atomic_path, reason, require_regular
+from hpcpar.io.read_limit import MOST_BYTES, limit_memory
+from hpcpar.process.child import command
+from hpcpar.process.signals import SIGNALS
 
 #: Limits of a check: processor time (s), objects in a file.
 CHECK_S, MOST_OBJECTS = 20, 100_000

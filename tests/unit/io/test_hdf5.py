@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcpar import hdf5
 from hpcpar.errors import InputError
+from hpcpar.io import hdf5
 
 CALL = ("thing", "make it again")
 
@@ -152,7 +152,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys, numpy as np
         from hpcpar.errors import InputError
-        from hpcpar.hdf5 import replacing
+        from hpcpar.io.hdf5 import replacing
         try:
             with replacing(sys.argv[1], "data file") as f:
                 images = f.create_dataset("images", (64, 1 << 17), "u1", chunks=(1, 1 << 17))

@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from itertools import combinations
 from typing import Any
 
-from hpcpar.checks import ValueRefused
 from hpcpar.errors import InputError
-from hpcpar.files import is_special
-from hpcpar.launchers import launcher
-from hpcpar.option_fields import OptionGroup, options_of
+from hpcpar.io.files import is_special
+from hpcpar.options.checks import ValueRefused
+from hpcpar.options.fields import OptionGroup, options_of
+from hpcpar.process.launchers import launcher
 
 #: A resumed training run may replace the checkpoint that it started from.
 _MAY_BE_ONE_FILE = {"checkpoint", "resume"}
@@ -81,7 +81,7 @@ class OutputKind:
 
     def check_content(self, path: str) -> None:
         """Checks the content of an HDF5 file; one rank of a job suffices."""
-        from hpcpar.hdf5 import check, open_hdf5
+        from hpcpar.io.hdf5 import check, open_hdf5
 
         if self.holds is None or not holds_something(path):
             return

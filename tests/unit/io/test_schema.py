@@ -11,9 +11,9 @@ from typing import Annotated, TypedDict
 import msgspec
 import pytest
 
-from hpcpar import schema
 from hpcpar.errors import InputError
-from hpcpar.schema import (
+from hpcpar.io import schema
+from hpcpar.io.schema import (
     Count,
     Extent,
     Line,

@@ -1,0 +1,1 @@
+"""Options of commands and arguments of functions: fields, checks."""
