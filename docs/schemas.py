@@ -17,8 +17,9 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.network_file import NetworkFile
 from hpcpar.network.spec import layer_types
 from hpcpar.plan.plan import VERSION, Plan
+from hpcpar.prediction.prediction import PredictionFile
 from hpcpar.sweep.batch_options import BatchOptions
-from hpcpar.sweep.folder import CasePrediction, Status
+from hpcpar.sweep.folder import Status
 from hpcpar.sweep.study import Study
 from hpcpar.train.checkpoint import CheckpointState
 
@@ -26,11 +27,11 @@ FOLDER = Path(__file__).parent / "reference" / "schemas"
 #: Name of a schema -> the type that reads the file. Attributes of HDF5 count as a table.
 FILES: dict[str, type] = {
     "plan": Plan, "network": NetworkFile, "machine": Machine, "job": BatchOptions,
-    "site": SiteDefaults, "study": Study, "status": Status, "prediction": CasePrediction,
+    "site": SiteDefaults, "study": Study, "status": Status, "prediction": PredictionFile,
     "checkpoint-state": CheckpointState,
 }
 #: Types that ignore names which they do not know.
-OPEN = {"CasePrediction", "GradientPhase", "PhaseTimes"}
+OPEN = {"PredictionFile", "PhaseTimes", "StepInFile"}
 
 
 def anything(type: Any) -> dict[str, Any]:

@@ -180,25 +180,10 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     conditions = {"efficiency": asked.efficiency, "node_hours": asked.node_hours,
                   "deadline_s": None if asked.deadline is None else 3600 * asked.deadline}
     if asked.plan is not None:
-        refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
-            "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
-            "batch_per_rank", "strategy", *FIXED))
-        refuse("{} compares numbers of ranks: replace --plan with --network, --ranks and --batch",
-               asked, ("efficiency", "deadline", "node_hours"))
-        given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
-        plan, machine = plan_and_machine(given, asked.machine)
-        return _given_plan(asked.in_precision(plan), asked.loaded(machine), asked)
+        return _given_plan(asked.plan, asked)
     chooses = any(value is not None for value in conditions.values())
     ranks = USUAL_RANKS if asked.ranks is None and chooses else asked.ranks
-    if asked.network is None or ranks is None:
-        missing = "network" if asked.network is None else "ranks"
-        raise InputError(
-            f"--{missing} is missing; give --network, --ranks and --batch, or --plan plan.json")
-    if (asked.batch is None) == (asked.batch_per_rank is None):
-        raise InputError("give either --batch (over all ranks) or --batch-per-rank")
-    strategies = names(asked.strategy)
-    if not strategies:
-        raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
+    _check_complete(asked, ranks)
     each = asked.batch or share(asked.batch_per_rank)
     sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
@@ -210,7 +195,7 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     require_priced(machine, asked.precision or Plan.precision)
     with SearchProgress() as progress:
         candidates, skipped = _price(
-            net, spec, sizes, strategies, machine, tell=progress.tell,
+            net, spec, sizes, names(asked.strategy), machine, tell=progress.tell,
             training=not asked.forward_only, **asked.planning(net))
     scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
@@ -246,8 +231,28 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
     return scaling(candidates, task.samples, epochs, serial_s)
 
 
-def _given_plan(plan: Plan, machine: Machine, asked: PredictArguments) -> PredictResult:
+def _check_complete(asked: PredictArguments, ranks: object) -> None:
+    """Checks that network, ranks, batch and strategies are given, each once."""
+    if asked.network is None or ranks is None:
+        missing = "network" if asked.network is None else "ranks"
+        raise InputError(
+            f"--{missing} is missing; give --network, --ranks and --batch, or --plan plan.json")
+    if (asked.batch is None) == (asked.batch_per_rank is None):
+        raise InputError("give either --batch (over all ranks) or --batch-per-rank")
+    if not names(asked.strategy):
+        raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
+
+
+def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> PredictResult:
     """The price of a plan; its explanation compares it with plans of the same kind of training."""
+    refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
+        "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
+        "batch_per_rank", "strategy", *FIXED))
+    refuse("{} compares numbers of ranks: replace --plan with --network, --ranks and --batch",
+           asked, ("efficiency", "deadline", "node_hours"))
+    plan, machine = plan_and_machine(
+        given.plan if isinstance(given, PlanResult) else given, asked.machine)
+    plan, machine = asked.in_precision(plan), asked.loaded(machine)
     network = plan.network.build()
     options = {name: getattr(plan, name) for name in KEPT} | {"bucket_bytes": None}
     task = auto.task(network, plan.network, plan.ranks, plan.batch, machine,

@@ -34,7 +34,6 @@ from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
 from hpcpar.report.tables import amount, say
 from hpcpar.report.tables.document import page_format
 from hpcpar.report.tables.proposal import page, request
-from hpcpar.schedule.steps import Phase
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.scaling import nodes
 from hpcpar.sweep import folder
@@ -214,15 +213,12 @@ def _priced(asked: ProposalArguments, kind: str) -> list[Point]:
 
 def _point(c: Candidate) -> Point:
     p = c.prediction
-    gradient_s = min(p.exposed_communication_s,
-                     p.phases[Phase.GRADIENT.value]["exposed_communication_s"])
-    parts = IterationParts(p.iteration_s, p.compute_s, gradient_s,
-                           p.exposed_communication_s - gradient_s, p.bubble_s)
     needs = f"needs {amount(p.memory_bytes)} of {amount(p.memory_limit_bytes)} of memory"
     return Point(f"{p.strategy}-p{p.ranks}-b{p.batch}", "", p.strategy, p.ranks, p.batch,
                  nodes(c.task.machine, p.ranks), None if p.samples is None else p.samples / p.batch,
                  folder.PLANNED if p.fits else folder.SKIPPED, "" if p.fits else needs,
-                 predicted=parts if p.fits else None, trust=p.trust, memory_bytes=p.memory_bytes)
+                 predicted=IterationParts.predicted(p) if p.fits else None, trust=p.trust,
+                 memory_bytes=p.memory_bytes)
 
 
 def _swept(study: Study, asked: ProposalArguments) -> list[Point]:

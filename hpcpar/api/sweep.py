@@ -22,9 +22,6 @@ from hpcpar.api.options import (
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.comm.device_options import GpuOptions
-from hpcpar.data import dataset
-from hpcpar.data.loader import Loader
-from hpcpar.data.synthetic import synthetic
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.io.files import make_folder, require_no_links
@@ -32,6 +29,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
+from hpcpar.network.spec import NetworkSpec
 from hpcpar.options.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.options.fields import OUT, about, flag, option
 from hpcpar.options.other_names import LAUNCHERS
@@ -46,6 +44,7 @@ from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep import study as studies
 from hpcpar.sweep.batch_options import BatchOptions, read, seconds
+from hpcpar.sweep.data import data_of
 from hpcpar.sweep.folder import FAILED, PLANNED, RUNNING, Status
 from hpcpar.sweep.progress import SweepProgress
 from hpcpar.sweep.schedulers import SCHEDULERS, Scheduler
@@ -171,6 +170,8 @@ class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOpt
     def __post_init__(self) -> None:
         super().__post_init__()
         argument("kind", OneOf(KINDS), self.kind)
+        if not names(self.strategy):
+            raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
         if self.kind == "strong":
             argument("batch", positive, self.batch)
 
@@ -190,70 +191,60 @@ def run_sweep(asked: SweepArguments,
     """
     require_executed(asked.precision or Plan.precision)
     load_modules(asked.layers)
-    machine, device, dry_run = asked.machine, asked.device, asked.dry_run
     job, system = asked.job(), SCHEDULERS[asked.launcher]
-    here = system is None
-    sizes = tuple(sorted(set(several_ranks(asked.ranks))))
-    simulated = tuple(sorted({*several_ranks(asked.simulate)} - {*sizes})) if asked.simulate else ()
-    each = share(asked.batch)
-    wanted = tuple(names(asked.strategy))
-    if not wanted:
-        raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
     chosen = PlanningOptions(overlap=asked.overlap, precision=asked.precision).planning(net)
     out = os.path.abspath(asked.out)
     make_folder(os.path.join(out, folder.CASES))
     with folder.alone(out), SweepProgress() as tell:
-        beside = os.path.join(out, folder.MACHINE)
-        if machine is None and os.path.exists(beside):
-            machine = beside
-        largest = weak_batch(each, sizes[-1] if asked.kind == "weak" else 1)
-        data, samples = _data(net, asked.data, out, BATCHES * largest, dry_run, tell)
-        study = Study(
-            asked.kind, spec, asked.loaded(_machine(machine or "local", device)), sizes, wanted,
-            each,
-            StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"],
-                         precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
-            data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1, device,
-            out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
-            epoch_samples=samples if asked.data else chosen["samples"],
-            layers=tuple(_module(name) for name in asked.layers))
+        runs_here = system is None and not asked.dry_run
+        measures = runs_here and _given_machine(asked) is None
+        study = _study(asked, spec, net, chosen, tell)
         job = job.on(study.machine)
-        study = replace(study, simulated=simulated, nodes={
-            str(p): job.nodes_for(p) or nodes(study.machine, p) for p in (*sizes, *simulated)})
+        study = replace(study, nodes={
+            str(p): job.nodes_for(p) or nodes(study.machine, p)
+            for p in (*study.ranks, *study.simulated)})
         studies.save(study)
-        if here and machine is None and not dry_run:
+        if measures:
             tell.say("calibrating this machine for the plans of the study")
             first = planning.prepare(replace(study, simulated=()), tell.planning)
             study = replace(study, machine=local.calibrate(study, first, _launcher(asked.mpiexec)))
             studies.save(study)
-        for line in _cautions(study, here and not dry_run):
+        for line in _cautions(study, runs_here):
             tell.say(f"note: {line}")
-        states = planning.prepare(study, tell.planning)
-        # a killed sweep leaves cases marked as running
-        todo = [case for case, status in states.items()
-                if status.state in (PLANNED, RUNNING, *[FAILED] * asked.retry)]
-        played = [case for case in todo if study.simulates(case)]
-        if not here:
-            todo = [case for case in todo if case not in played]
-        launch = _launcher(asked.mpiexec) if here and todo else []
-        scripts = {} if system is None else remote.write(
-            study, system, job, todo, asked.one_allocation, os.getcwd())
-        if system is not None and not dry_run:
-            _require_consent(cost(study, job, scripts), agreed, tell)
-            _run_here(study, states, played, [], job, tell)
-            _run_by_jobs(study, system, states, scripts, asked.no_wait, tell)
-        elif not dry_run:
-            _run_here(study, states, todo, launch, job, tell)
-    dry: dict[str, list[str]] = {}
-    if dry_run:
-        commands = [shlex.join(local.command(study, case, launch)) for case in todo if here]
-        dry = {"commands": commands} if here else {"scripts": [*scripts.values()]}
-    return _result(study, states, dry)
+        runs = _Runs(study, planning.prepare(study, tell.planning), asked, job, tell)
+        dry = runs.here() if system is None else runs.by_jobs(system, agreed)
+    return _result(study, runs.states, dry)
 
 
 sweep = by_keyword(SweepArguments, run_sweep)
+
+
+def _given_machine(asked: SweepArguments) -> MachineLike | None:
+    """The given machine, or the file in the folder; None without both."""
+    beside = os.path.join(os.path.abspath(asked.out), folder.MACHINE)
+    return beside if asked.machine is None and os.path.exists(beside) else asked.machine
+
+
+def _study(asked: SweepArguments, spec: NetworkSpec, network: Network, chosen: Mapping[str, Any],
+           tell: SweepProgress) -> Study:
+    """The study, except for its numbers of nodes; makes synthetic data if there are none."""
+    sizes = tuple(sorted(set(several_ranks(asked.ranks))))
+    simulated = {*several_ranks(asked.simulate)} if asked.simulate else set()
+    each, out = share(asked.batch), os.path.abspath(asked.out)
+    largest = weak_batch(each, sizes[-1] if asked.kind == "weak" else 1)
+    data, samples = data_of(network, asked.data, out, BATCHES * largest, asked.dry_run, tell)
+    machine = _machine(_given_machine(asked) or "local", asked.device)
+    return Study(
+        asked.kind, spec, asked.loaded(machine), sizes, tuple(names(asked.strategy)), each,
+        StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"],
+                     precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
+        data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1,
+        asked.device, out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
+        epoch_samples=samples if asked.data else chosen["samples"],
+        layers=tuple(_module(name) for name in asked.layers),
+        simulated=tuple(sorted(simulated - {*sizes})))
 
 
 def _module(name: str) -> str:
@@ -304,72 +295,75 @@ def _cautions(study: Study, measured_here: bool) -> list[str]:
             + (slowdowns(1) if measured_here else []))
 
 
-def _run_here(study: Study, states: dict[Case, Status], todo: Sequence[Case],
-              launcher: Sequence[str], asked: BatchOptions, tell: SweepProgress) -> None:
-    limit_s = seconds(asked.time) if asked.time else None
-    tell.begin(len(todo))
-    for case in todo:
-        tell.running(case)
-        states[case] = local.run(study, case, states[case], launcher, limit_s)
-        tell.ended(case, states[case])
+@dataclass(frozen=True)
+class _Runs:
+    """The cases of a study, and how they run."""
 
+    study: Study
+    states: dict[Case, Status]
+    asked: SweepArguments
+    job: BatchOptions
+    tell: SweepProgress
 
-def _require_consent(jobs: tuple[list[str], str], agreed: Callable[[str], bool],
-                     tell: SweepProgress) -> None:
-    lines, total = jobs
-    for line in lines:
-        tell.say(line)
-    tell.stop()  # its bar would cover the question
-    if lines and not agreed(f"Submit {total}?"):
-        raise RunError("no job was submitted; the same command asks again")
-    tell.start()
+    def _todo(self) -> list[Case]:
+        """Cases to run; a killed sweep leaves cases marked as running."""
+        states = (PLANNED, RUNNING, *[FAILED] * self.asked.retry)
+        return [case for case, status in self.states.items() if status.state in states]
 
+    def here(self) -> dict[str, list[str]]:
+        """Runs the cases with mpiexec; a dry run returns the commands instead."""
+        todo = self._todo()
+        launcher = _launcher(self.asked.mpiexec) if todo else []
+        if self.asked.dry_run:
+            return {"commands": [shlex.join(local.command(self.study, case, launcher))
+                                 for case in todo]}
+        self._run(todo, launcher)
+        return {}
 
-def _run_by_jobs(study: Study, system: Scheduler, states: dict[Case, Status],
-                 scripts: dict[BatchJob, str], no_wait: bool, tell: SweepProgress) -> None:
-    watch = remote.JobWatcher(study, system, states)
-    try:
-        begun = remote.submit(study, system, scripts, states)
-        if begun:
-            tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
-        if no_wait:
-            watch.poll()
-            return
-        tell.begin(len(watch.open))
-        watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
-    except KeyboardInterrupt:
-        if watch.jobs:
-            tell.say(f"jobs {', '.join(watch.jobs)} keep running: the same command collects them; "
-                     f"{system.cancel} {' '.join(watch.jobs)} ends them")
-        raise
+    def by_jobs(self, system: Scheduler, agreed: Callable[[str], bool]) -> dict[str, list[str]]:
+        """Simulates cases here and submits jobs for the others; a dry run returns the scripts."""
+        todo = self._todo()
+        scripts = remote.write(
+            self.study, system, self.job, [c for c in todo if not self.study.simulates(c)],
+            self.asked.one_allocation, os.getcwd())
+        if self.asked.dry_run:
+            return {"scripts": [*scripts.values()]}
+        self._require_consent(scripts, agreed)
+        self._run([c for c in todo if self.study.simulates(c)], [])
+        self._submit(system, scripts)
+        return {}
 
+    def _run(self, todo: Sequence[Case], launcher: Sequence[str]) -> None:
+        limit_s = seconds(self.job.time) if self.job.time else None
+        self.tell.begin(len(todo))
+        for case in todo:
+            self.tell.running(case)
+            self.states[case] = local.run(self.study, case, self.states[case], launcher, limit_s)
+            self.tell.ended(case, self.states[case])
 
-def _data(network: Network, given: str, out: str, needed: int, dry: bool,
-          tell: SweepProgress) -> tuple[str, int]:
-    """The data file and its number of samples; makes synthetic data if there are too few.
+    def _require_consent(self, scripts: dict[BatchJob, str], agreed: Callable[[str], bool]) -> None:
+        lines, total = cost(self.study, self.job, scripts)
+        for line in lines:
+            self.tell.say(line)
+        self.tell.stop()  # its bar would cover the question
+        if lines and not agreed(f"Submit {total}?"):
+            raise RunError("no job was submitted; the same command asks again")
+        self.tell.start()
 
-    A dry run makes no data. A sweep over more ranks needs more samples.
-    """
-    path = os.path.abspath(given or os.path.join(out, "data.h5"))
-    count = _samples(network, path) if given or os.path.exists(path) else 0
-    if given or count >= needed:
-        return path, count
-    if count and not str(dataset.info(path).get("source", "")).startswith("synthetic"):
-        raise InputError(f"{path} has {count} samples, but the sweep needs {needed}, and it does "
-                         "not replace data that it did not make: name the file with --data, or "
-                         "choose another --out")
-    if not dry:
-        tell.say(f"making {needed} synthetic images in {path}")
-        targets = network.classes if network.loss.takes_targets else 0
-        synthetic(path, network.image_shape, network.classes, needed, targets=targets,
-                  pixels=bool(network.output_extents), extents=network.output_extents)
-    return path, needed
-
-
-def _samples(network: Network, path: str) -> int:
-    """The number of samples of a data file; checks that it suits the network."""
-    box = tuple((0, 0) for _ in (0, *network.image_shape))
-    truth = tuple((0, 0) for _ in (0, *network.truth_shape))
-    with Loader(path, box, truth, 1, shape=network.image_shape, classes=network.classes,
-                extents=network.output_extents) as loader:
-        return loader.samples
+    def _submit(self, system: Scheduler, scripts: dict[BatchJob, str]) -> None:
+        states, tell = self.states, self.tell
+        watch = remote.JobWatcher(self.study, system, states)
+        try:
+            begun = remote.submit(self.study, system, scripts, states)
+            if begun:
+                tell.say(f"submitted job{'s' if len(begun) > 1 else ''} {', '.join(begun)}")
+            if self.asked.no_wait:
+                watch.poll()
+                return
+            tell.begin(len(watch.open))
+            watch.wait(lambda case: tell.ended(case, states[case]), tell.jobs)
+        except KeyboardInterrupt:
+            if watch.jobs:
+                tell.say(f"jobs {', '.join(watch.jobs)} keep running: the same command collects "
+                         f"them; {system.cancel} {' '.join(watch.jobs)} ends them")
+            raise

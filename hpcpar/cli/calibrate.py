@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcpar.api.options import LossOptions, ModuleOptions, PlanningOptions, about_network
@@ -21,6 +21,7 @@ from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
+from hpcpar.io.schema import plain
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend, MathMode
 from hpcpar.machine import files
@@ -135,9 +136,8 @@ def _refine(args: CalibrateCommand) -> int:
     found = refine(files.load(args.out), args.out, record_file.load(*args.refine))
     files.save(found.machine, args.out)
     args.show(lambda: {"new": found.new, "known": found.known, "ratio": found.ratio,
-                       "links": [asdict(x) for x in found.links],
-                       "records": [asdict(c) for c in found.changes]},
-              lambda: map(asdict, found.changes), lambda: show_refined(found, args.out, args.wide))
+                       "links": plain(found.links), "records": plain(found.changes)},
+              lambda: plain(found.changes), lambda: show_refined(found, args.out, args.wide))
     return 0
 
 
@@ -163,7 +163,7 @@ def _run(args: CalibrateCommand, w: World) -> int:
         machine = calibration.measure(chosen)
     if w.rank == 0:
         files.save(machine, args.out)
-        args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),
+        args.show(lambda: files.to_dict(machine), lambda: plain(machine.levels),
                   lambda: show_machine(machine, choice, args.wide))
         caution = machine.caution(w.size)
         if caution:

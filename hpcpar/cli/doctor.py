@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from hpcpar.cli.launch import GIVEN, limit_threads, started_rank
 from hpcpar.cli.options import ResultOptions
 from hpcpar.diagnose.doctor import PROBLEM, Finding, diagnose, examine
+from hpcpar.io.schema import plain
 from hpcpar.report.tables import show_line
 from hpcpar.report.tables.answer import of_diagnosis
 
@@ -28,8 +29,8 @@ def main(args: DoctorCommand) -> int:
     status = 2 if any(f.status == PROBLEM for f in findings) else 0
     if started_rank() != 0:  # in separate worlds, every process is rank 0
         return status
-    rows = [asdict(f) for f in findings]
-    args.show(lambda: {"findings": rows, "ranks": [asdict(r) for r in job.ranks]}, lambda: rows,
+    rows = plain(findings)
+    args.show(lambda: {"findings": rows, "ranks": plain(job.ranks)}, lambda: rows,
               lambda: _show(findings))
     return status
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from hpcpar.cli.options import ResultOptions
+from hpcpar.io.schema import plain
 from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Level, Machine
 from hpcpar.machine.sheet_rate import peak_warning
@@ -90,13 +91,13 @@ def main(args: MachinesCommand) -> int:
         say(f"wrote {args.new}; fill in your figures, then: hpcpar machines {args.new}")
     elif args.name:
         machine = files.load(args.name)
-        args.show(lambda: files.to_dict(machine), lambda: map(asdict, machine.levels),
+        args.show(lambda: files.to_dict(machine), lambda: plain(machine.levels),
                   lambda: _show(machine, files.sources(args.name), args.wide))
         if warning := peak_warning(machine):
             say(warning)
     else:
         machines = [files.load(name) for name in files.presets()]
-        listed = [{"name": m.name, "notes": m.notes, "processor": m.processor, **asdict(m.device),
+        listed = [{"name": m.name, "notes": m.notes, "processor": m.processor, **plain(m.device),
                    "levels": [x.name for x in m.levels]} for m in machines]
         args.show(lambda: {"machines": listed}, lambda: listed, lambda: _list(machines, args.wide))
     return 0

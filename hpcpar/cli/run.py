@@ -6,7 +6,7 @@ import datetime
 import math
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from hpcpar.api.sources import plan_and_machine
 from hpcpar.calibrate import provenance
 from hpcpar.cli.run_options import EMULATE, RunCommand, check_training
 from hpcpar.comm import cards
-from hpcpar.comm.cores import fullest_node
+from hpcpar.comm.cores import NodeCores, fullest_node
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.io.background_writer import BackgroundWriter
@@ -75,40 +75,24 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
     job = kind(w, network, plan, kernels, args)
-    if isinstance(job, Training) and job.start >= job.steps:
+    if _is_done(args, job):
         job.close()
-        if w.rank == 0:
-            say(f"{args.resume} is already at step {job.start} of {job.steps}: nothing to do; "
-                "train longer with --epochs or --steps")
         return 0
     metrics = w.agree(lambda: _metrics(args, job) if w.rank == 0 else Metrics())
     if args.device == EMULATE:
         emulate(job.executor, Simulator(network, plan, machine))
     prediction = price(network, plan, machine, samples=job.measured.samples,
                        training=not args.forward_only)
-    count = f"{job.loader.batches_per_epoch} forward passes"
-    if isinstance(job, Training):
-        count = f"{job.steps - job.start} iterations"
     node = fullest_node(w, args.device)
     lines = ProgressBar(w.rank)
-    lines.say(f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}), "
-              f"batch {plan.batch}, {job.measured.samples} samples, {count}, {args.device}, "
-              f"{w.library}")
-    notes = [f"not restored: {fault}" for fault in job.not_restored]
-    notes += [str(node)] if node.shared else []
-    notes += ["computing is emulated: loss and accuracy are meaningless"] * (args.device == EMULATE)
-    notes += args.math_notes(plan.precision) if args.device != EMULATE else []
-    notes += [*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)]
-    measured = provenance.origin(machine.quality, f"the plan's machine {machine.name}")
-    notes += measured.notes(kernels.versions) if measured is not None else []
-    notes += slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else []
-    for note in notes:
+    lines.say(_heading(args, job))
+    for note in _notes(args, job, machine, kernels, node):
         lines.say(f"note: {note}")
     recorder = Recorder(w, job, args.device, node, {
         "prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
         "started": started, "command": " ".join(sys.argv),
         "training": job.identity if isinstance(job, Training) else ""}, _earlier(args, job))
-    progress, reason = RunProgress(lines, prediction.iteration_s), ""
+    progress = RunProgress(lines, prediction.iteration_s)
     with lines:
         if isinstance(job, Training):
             save = partial(recorder.saved, args.out) if args.out else None
@@ -118,33 +102,85 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
             reason = job.run(progress.inference, stop)
     ignore()  # what later signals ask for is done
     job.close()
-    if reason and isinstance(job, Inference):
-        lines.say(f"stopped by {reason}")
-        return STATUS
-    if isinstance(job, Training) and job.unevaluated:
-        lines.say(f"note: stopped by {job.unevaluated} after the last step, before the held-out "
-                  "part was evaluated: evaluate it with --forward-only --resume "
-                  f"{args.checkpoint or 'CHECKPOINT'}")
-    for caution in kernels.cautions:
+    if isinstance(job, Training) or not reason:
+        _report(args, job, recorder, prediction, kernels.cautions, lines)
+    if not reason:
+        return 0
+    lines.say(f"stopped by {reason}{_remedy(args, job)}")
+    return STATUS
+
+
+def _is_done(args: RunCommand, job: Training | Inference) -> bool:
+    """Whether the resumed training run has no steps left; rank 0 says so."""
+    if isinstance(job, Inference) or job.start < job.steps:
+        return False
+    if job.world.rank == 0:
+        say(f"{args.resume} is already at step {job.start} of {job.steps}: nothing to do; "
+            "train longer with --epochs or --steps")
+    return True
+
+
+def _heading(args: RunCommand, job: Training | Inference) -> str:
+    """The run in one line."""
+    plan, w = job.plan, job.world
+    count = f"{job.loader.batches_per_epoch} forward passes"
+    if isinstance(job, Training):
+        count = f"{job.steps - job.start} iterations"
+    return (f"{plan.network.name} on {plural(w.size, 'rank')} ({plan.strategy}), "
+            f"batch {plan.batch}, {job.measured.samples} samples, {count}, {args.device}, "
+            f"{w.library}")
+
+
+def _notes(args: RunCommand, job: Training | Inference, machine: Machine, kernels: Backend,
+           node: NodeCores) -> list[str]:
+    """Cautions before the run. Collective."""
+    w = job.world
+    notes = [f"not restored: {fault}" for fault in job.not_restored]
+    notes += [str(node)] if node.shared else []
+    notes += (["computing is emulated: loss and accuracy are meaningless"]
+              if args.device == EMULATE else args.math_notes(job.plan.precision))
+    notes += [*cards.shared(w, kernels.card), *cards.differences(w, kernels.versions)]
+    measured = provenance.origin(machine.quality, f"the plan's machine {machine.name}")
+    notes += measured.notes(kernels.versions) if measured is not None else []
+    return notes + (slowdowns(node.ranks) if w.rank == 0 and args.device == "cpu" else [])
+
+
+def _report(args: RunCommand, job: Training | Inference, recorder: Recorder,
+            prediction: Prediction, cautions: Iterable[str], lines: ProgressBar) -> None:
+    """Writes the record and shows the result. Collective."""
+    for caution in (*_unevaluated(args, job), *cautions):
         lines.say(f"note: {caution}")
     run = recorder.collect()
-    if run is not None:
-        if args.out and isinstance(job, Inference):
-            writer = BackgroundWriter()
-            writer.submit(partial(record_file.write, args.out, run))
-            writer.finish()
-        if args.out:
-            lines.say(f"record written to {args.out}")
-        summary = _summary(job, run, prediction)
-        args.show(lambda: summary,
-                  lambda: [{k: v for k, v in summary.items() if k != "losses"}],
-                  lambda: show_line(of_run(summary)))
-    if not reason or not isinstance(job, Training):
-        return 0
+    if run is None:
+        return
+    if args.out and isinstance(job, Inference):
+        writer = BackgroundWriter()
+        writer.submit(partial(record_file.write, args.out, run))
+        writer.finish()
+    if args.out:
+        lines.say(f"record written to {args.out}")
+    summary = _summary(job, run, prediction)
+    args.show(lambda: summary,
+              lambda: [{k: v for k, v in summary.items() if k != "losses"}],
+              lambda: show_line(of_run(summary)))
+
+
+def _unevaluated(args: RunCommand, job: Training | Inference) -> list[str]:
+    """The caution after a training run that stopped before its last evaluation."""
+    if isinstance(job, Inference) or not job.unevaluated:
+        return []
+    return [f"stopped by {job.unevaluated} after the last step, before the held-out part was "
+            "evaluated: evaluate it with --forward-only --resume "
+            f"{args.checkpoint or 'CHECKPOINT'}"]
+
+
+def _remedy(args: RunCommand, job: Training | Inference) -> str:
+    """The step at which a training run stopped, and how to continue; empty for an inference."""
+    if isinstance(job, Inference):
+        return ""
     remedy = (f"continue with --resume {args.checkpoint}" if args.checkpoint
               else "its state is lost without --checkpoint")
-    lines.say(f"stopped by {reason} after step {job.step} of {job.steps}; {remedy}")
-    return STATUS
+    return f" after step {job.step} of {job.steps}; {remedy}"
 
 
 def _metrics(args: RunCommand, job: Training | Inference) -> Metrics:

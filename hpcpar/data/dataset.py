@@ -102,42 +102,52 @@ def open_split(f: h5py.File, path: str, prefix: str, truth: str,
         A dataset is missing or has a wrong type or shape.
     """
     where = where_of(path, prefix)
-    other, command = "targets", "hpcpar data (which takes one-hot labels as whole numbers)"
-    if truth == "targets":
-        other, command = "labels", "hpcpar data synthetic --targets, or hpcpar data numpy"
-    images, values = find(f, f"{prefix}images"), find(f, prefix + truth)
-    if values is None and images is not None and find(f, prefix + other) is not None:
-        raise InputError(f"{where} holds {other}, but the network's loss takes {truth}; make other "
-                         f"data with: {command}")
-    if images is None or values is None:
-        names = f"datasets '{prefix}images' and '{prefix}{truth}'"
-        raise InputError(
-            f"data file {path} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
+    images, values = _both(f, path, prefix, truth)
     if images.ndim not in (3, 4, 5) or images.dtype not in IMAGE_TYPES:
         raise InputError(f"{where}: '{prefix}images' is {images.dtype} {images.shape}, not uint8, "
                          "int16, uint16 or float32 [N, C, H, W], [N, C, D, H, W] or [N, C, W]; "
                          f"{REMEDY}")
-    count, axes, leading = images.shape[0], images.ndim - 2, 1 if truth == "labels" else 2
-    per_pixel = values.ndim > leading
+    per_pixel = values.ndim > (1 if truth == "labels" else 2)
     if pixels is not None and pixels != per_pixel:
         has, takes = ("pixel" if pixelwise else "image" for pixelwise in (per_pixel, pixels))
         raise InputError(f"{where} holds {truth} for each {has}, but the network's loss takes one "
                          f"for each {takes}; make other data with: hpcpar data synthetic"
                          f"{' --pixels' if pixels else ''}, or hpcpar data numpy")
-    # the output of a network for signals may be an image
-    fits = (values.shape[:1] == (count,) and all(values.shape[1:])
-            and values.ndim - leading in (0, axes, max(axes, 2)))
-    if truth == "labels" and not (fits and values.dtype.kind in "iu"):
-        raise InputError(f"{where}: '{prefix}labels' is {values.dtype} {values.shape}, not {count} "
-                         f"whole numbers, followed by {axes} image axes for pixels; {REMEDY}")
-    if truth == "targets" and not (fits and values.dtype.kind == "f"):
-        raise InputError(f"{where}: '{prefix}targets' is {values.dtype} {values.shape}, not "
-                         f"floating-point numbers [{count}, outputs], followed by {axes} image "
-                         f"axes for pixels; {REMEDY}")
+    _check_truth(images, values, truth, f"{where}: '{prefix}{truth}'")
     for dataset in images, values:
         if is_empty(dataset):
             raise InputError(f"{where}: nothing was written to '{dataset.name[1:]}'; {REMEDY}")
     return DatasetSplit(images, values)
+
+
+def _both(f: h5py.File, path: str, prefix: str, truth: str) -> tuple[h5py.Dataset, h5py.Dataset]:
+    """The datasets of images and of ground truth."""
+    other, command = "targets", "hpcpar data (which takes one-hot labels as whole numbers)"
+    if truth == "targets":
+        other, command = "labels", "hpcpar data synthetic --targets, or hpcpar data numpy"
+    images, values = find(f, f"{prefix}images"), find(f, prefix + truth)
+    if values is None and images is not None and find(f, prefix + other) is not None:
+        raise InputError(f"{where_of(path, prefix)} holds {other}, but the network's loss takes "
+                         f"{truth}; make other data with: {command}")
+    if images is None or values is None:
+        names = f"datasets '{prefix}images' and '{prefix}{truth}'"
+        raise InputError(
+            f"data file {path} has no {f'held-out part ({names})' if prefix else names}; {REMEDY}")
+    return images, values
+
+
+def _check_truth(images: h5py.Dataset, values: h5py.Dataset, truth: str, where: str) -> None:
+    """Check shape and type of the ground truth; `where` names its dataset."""
+    count, axes = images.shape[0], images.ndim - 2
+    leading, kinds, wanted = 1, "iu", f"{count} whole numbers"
+    if truth == "targets":
+        leading, kinds, wanted = 2, "f", f"floating-point numbers [{count}, outputs]"
+    # the output of a network for signals may be an image
+    fits = (values.shape[:1] == (count,) and all(values.shape[1:])
+            and values.ndim - leading in (0, axes, max(axes, 2)))
+    if not fits or values.dtype.kind not in kinds:
+        raise InputError(f"{where} is {values.dtype} {values.shape}, not {wanted}, followed by "
+                         f"{axes} image axes for pixels; {REMEDY}")
 
 
 class DataAttributes(msgspec.Struct):

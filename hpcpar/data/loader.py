@@ -8,6 +8,7 @@ from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -121,7 +122,6 @@ class Loader:
     def _open(self, shape: tuple[int, ...] | None, classes: int | None,
               extents: tuple[int, ...] | None, augment: Collection[Augmentation]) -> None:
         """Find and check the datasets."""
-        where = self._where
         truth, pixels = "targets" if self._targets else "labels", len(self._truth_box) > 2
         datasets = open_split(self._file, self.path, "test_" if self.split == "test" else "", truth,
                               pixels)
@@ -133,41 +133,50 @@ class Loader:
             self._fits_output(datasets, sample[1:], extents, augment)
         crops = Crops(stored[1:], sample[1:], augment if self.split == "train" else (), self.seed,
                       self.samples)
-        rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)
-        if not _inside((rows, *self._box), (self.batch_size, *sample)):
-            raise InputError(f"{where} holds images {sample}, which the rank's part "
-                             f"{(rows, *self._box)} of a batch of {self.batch_size} exceeds; plan "
-                             "with that shape")
+        self._check_part(sample)
         attributes = read_attributes(self._file, self.path)
         self._classes = attributes.classes if classes is None and not self._targets else classes
         self._ignore = attributes.ignore_label
-        columns, values = self._truth_box[1:], datasets.truth
         if self._targets:
-            self._check_outputs(values.shape[1], columns[0])
-        if not pixels:
-            # held twice, beside two orders of the samples
-            self._check_truth(content(values, where, REMEDY, MOST_BYTES // 4))
-        cropped = pixels and extents == sample[1:]
-        self._truth = (CropReader(self.path, values, columns, RESIDENT_BYTES, crops) if cropped
-                       else BoxReader(self.path, values, columns,
-                                      RESIDENT_BYTES if pixels else sys.maxsize))
-        #: Whole samples' labels, if some are ignored.
-        self._whole: BoxReader | None = None
-        if self._ignore is not None and not self._targets:
-            box = tuple((0, e) for e in extents)
-            self._whole = (CropReader(self.path, values, box, RESIDENT_BYTES, crops) if cropped
-                           else BoxReader(self.path, values, box, RESIDENT_BYTES) if pixels
-                           else self._truth)
-        if pixels and self._truth.resident is not None:
-            self._check_truth(self._truth.resident)
+            self._check_outputs(datasets.truth.shape[1], self._truth_box[1])
+        self._open_truth(datasets.truth, extents, crops if extents == sample[1:] else None)
         if self.samples < (self.batch_size if self.split == "train" else 1):
-            raise InputError(f"{where} holds {self.samples} samples, fewer than one batch of "
+            raise InputError(f"{self._where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
         self._images = CropReader(self.path, datasets.images, self._box, RESIDENT_BYTES, crops)
         #: In native byte order.
         self._stored_dtype = datasets.images.dtype.newbyteorder("=")
         self.mean, self.scale = (self._per_channel(name, getattr(attributes, name), sample)
                                  for name in ("mean", "scale"))
+
+    def _open_truth(self, values: h5py.Dataset, extents: tuple[int, ...],
+                    crops: Crops | None) -> None:
+        """Find and check labels or targets; `crops` cut those per pixel as they cut the images."""
+        pixels = len(self._truth_box) > 2
+
+        def reader(box: Box) -> BoxReader:
+            if pixels and crops is not None:
+                return CropReader(self.path, values, box, RESIDENT_BYTES, crops)
+            return BoxReader(self.path, values, box, RESIDENT_BYTES if pixels else sys.maxsize)
+
+        if not pixels:
+            # held twice, beside two orders of the samples
+            self._check_truth(content(values, self._where, REMEDY, MOST_BYTES // 4))
+        self._truth = reader(self._truth_box[1:])
+        #: Whole samples' labels, if some are ignored.
+        self._whole: BoxReader | None = None
+        if self._ignore is not None and not self._targets:
+            self._whole = reader(tuple((0, e) for e in extents)) if pixels else self._truth
+        if pixels and self._truth.resident is not None:
+            self._check_truth(self._truth.resident)
+
+    def _check_part(self, sample: tuple[int, ...]) -> None:
+        """Check that the rank's part lies within a batch."""
+        rows = (int(self._rows.min()), int(self._rows.max()) + 1) if len(self._rows) else (0, 0)
+        if not _inside((rows, *self._box), (self.batch_size, *sample)):
+            raise InputError(f"{self._where} holds images {sample}, which the rank's part "
+                             f"{(rows, *self._box)} of a batch of {self.batch_size} exceeds; plan "
+                             "with that shape")
 
     def _fits(self, stored: tuple[int, ...], sample: tuple[int, ...], crop: bool) -> None:
         """Check the images' shape against the network's."""

@@ -112,11 +112,12 @@ def atomic_path(path: str, what: str) -> Iterator[str]:
     Raises
     ------
     InputError
-        The file cannot be written; `what` names its kind.
+        The file cannot be written, or nobody reads the pipe; `what` names the file's kind.
     """
     try:
         if is_special(path):
-            yield path
+            with _open_pipe(path):
+                yield path
             return
         target = os.path.realpath(path)
         remove_temporaries(target)
@@ -168,6 +169,24 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
     except OSError as err:
         raise InputError(f"cannot write folder {path}: {reason(err)}; choose an existing, writable "
                          "parent folder with free space") from err
+
+
+@contextmanager
+def _open_pipe(path: str) -> Iterator[None]:
+    """Keeps a pipe open for writing; opening one that nobody reads would wait for ever."""
+    number = None
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as err:
+            if err.errno == errno.ENXIO:
+                raise OSError(err.errno, "it is a pipe that nobody reads") from err
+            raise
+    try:
+        yield
+    finally:
+        if number is not None:
+            os.close(number)
 
 
 def temporary_of(target: str) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -56,6 +57,27 @@ def one_of(*names: str) -> Meta:
     """The condition that a text is one of `names`."""
     pattern = "|".join(map(re.escape, names))
     return Meta(pattern=rf"^({pattern})$(?!\n)", description=f"one of {', '.join(names)}")
+
+
+def plain(value: object) -> Any:
+    """Tables, lists, texts and numbers for JSON, from dataclasses, tuples and values of NumPy."""
+    return msgspec.to_builtins(_whole(value), enc_hook=_of_numpy)
+
+
+def _whole(value: object) -> object:
+    """Tables of dataclasses; msgspec skips defaults that `convert` leaves to the class."""
+    if is_dataclass(value):
+        return {f.name: _whole(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _whole(each) for name, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _of_numpy(value: object) -> object:
+    """An array or a number of NumPy, which this module does not load, as plain numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise NotImplementedError(f"a {type(value).__name__} has no form in files")
 
 
 def read_bytes(path: str, what: str, remedy: str) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import resources
 from itertools import takewhile
 
@@ -11,7 +10,7 @@ import tomli_w
 
 from hpcpar.errors import InputError
 from hpcpar.io.files import looks_like_file, unknown_name, write_text
-from hpcpar.io.schema import convert, parse_toml, read_bytes
+from hpcpar.io.schema import convert, parse_toml, plain, read_bytes
 from hpcpar.machine import catalog, quantities
 from hpcpar.machine.model import Machine
 from hpcpar.machine.quantities import without_units
@@ -119,18 +118,14 @@ def _whole(table: Mapping[str, object]) -> dict[str, object]:
 
 def to_dict(machine: Machine) -> dict[str, object]:
     """The machine as plain data, as in its file."""
-    out: dict[str, object] = asdict(machine)
+    out = plain(machine)
     omitted = () if machine.device.multiprocessors else _KERNEL_MODEL
-    out["device"] = {name: value for name, value in asdict(machine.device).items()
+    out["device"] = {name: value for name, value in out["device"].items()
                      if name not in omitted and (value or name != "rates")}
     out["levels"] = [
-        {name: value for name, value in asdict(level).items()
+        {name: value for name, value in level.items()
          if value is not None and (value or name != "load")}
-        for level in machine.levels
-    ]
-    out["collectives"] = [
-        asdict(c) | {"bytes": list(c.bytes), "factors": list(c.factors)}
-        for c in machine.collectives
+        for level in out["levels"]
     ]
     return {name: value for name, value in out.items() if value or name not in _OPTIONAL}
 

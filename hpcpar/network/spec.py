@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 
-import numpy as np
-
 from hpcpar.errors import InputError, unknown
-from hpcpar.io.schema import Extent, convert
+from hpcpar.io.schema import Extent, convert, plain
 from hpcpar.network import layers
 from hpcpar.network.builtin import built_in
 from hpcpar.network.graph import Network
@@ -85,8 +83,7 @@ class NetworkSpec:
 
     def to_json(self) -> dict[str, object]:
         """The spec as JSON data."""
-        layers = {"layers": self.layers} if self.layers else {}
-        return {"name": self.name, "shape": list(self.shape), "classes": self.classes} | layers
+        return {name: value for name, value in plain(self).items() if name != "layers" or value}
 
     @property
     def title(self) -> str:
@@ -103,17 +100,10 @@ def _stored(layer: Layer) -> dict[str, object]:
     if not kind.kind:
         raise InputError(f"layer '{layer.name}': its class {kind.__name__} has no kind; add "
                          f"kind: ClassVar[str] = \"{kind.__name__.lower()}\"")
-    plain = kind(layer.name)
+    default = kind(layer.name)
     values = {f.name: getattr(layer, f.name) for f in fields(layer)}
     return {"type": type_name(kind), "name": layer.name} | {
-        name: _plain(value) for name, value in values.items() if value != getattr(plain, name)}
-
-
-def _plain(value: object) -> object:
-    """A value for JSON, which has neither tuples nor NumPy numbers."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
+        name: plain(value) for name, value in values.items() if value != getattr(default, name)}
 
 
 def _layer(data: Mapping[str, object], known: Mapping[str, type[Layer]], where: str) -> Layer:

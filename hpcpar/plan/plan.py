@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.io.files import write_text
-from hpcpar.io.schema import Bytes, Count, Extent, convert, decode_json, read_bytes
+from hpcpar.io.schema import Bytes, Count, Extent, convert, decode_json, plain, read_bytes
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -219,11 +219,10 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
 
 def to_json(plan: Plan) -> dict[str, object]:
     """The plan as JSON data, without default values of configurations and layers."""
-    out = asdict(replace(plan, machine=None))
+    out, default = plain(replace(plan, machine=None)), plain(Config())
     out["machine"] = plan.machine and files.to_dict(plan.machine)
-    plain = asdict(Config())
-    out["configs"] = {name: {k: v for k, v in asdict(c).items() if v != plain[k]}
-                      for name, c in plan.configs.items()}
+    out["configs"] = {name: {k: v for k, v in config.items() if v != default[k]}
+                      for name, config in out["configs"].items()}
     out["network"] = plan.network.to_json()
     return {"hpcpar_plan": VERSION, **out}
 

@@ -1,22 +1,28 @@
-"""A plan's price step by step, layer by layer and in sum, in seconds and bytes."""
+"""A plan's price step by step, layer by layer and in sum, in seconds and bytes.
+
+`Prediction` is its form in memory, and `PredictionFile` its form in files.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct, structs
 
 from hpcpar.cost.interval import Interval90
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.process import ProcessMemory
-from hpcpar.cost.timeline.timeline import Timeline
+from hpcpar.cost.timeline.timeline import Span, Timeline
 from hpcpar.cost.trust import Trust
-from hpcpar.io.schema import Bytes, Count, Seconds
+from hpcpar.errors import InputError
+from hpcpar.io.schema import Bytes, Count, Extent, NotNegative, Seconds, plain
 from hpcpar.plan.limits import PassedLimit
 from hpcpar.plan.plan import Overlap
 from hpcpar.schedule.steps import Phase
 
 
-@dataclass(frozen=True)
-class StepCost:
+class StepCost(Struct, frozen=True):
     """The price of one step of the schedule.
 
     Attributes
@@ -157,7 +163,7 @@ class Prediction:
     def of_stage(self, stage: int) -> tuple[StepCost, ...]:
         """The steps of a stage, including messages from other stages, with their exposed times."""
         waits = self.timeline.stages[stage].exposed_s
-        return tuple(replace(s, exposed_s=waits.get(s.index, 0.0)) if s.is_comm else s
+        return tuple(structs.replace(s, exposed_s=waits.get(s.index, 0.0)) if s.is_comm else s
                      for s in self.steps if s.stage == stage or s.index in waits)
 
     @property
@@ -172,22 +178,112 @@ class Prediction:
                 row["exposed_communication_s"] += step.exposed_s
         return out
 
-    def to_json(self, steps: bool = False) -> dict[str, object]:
-        """The prediction as ``--json`` writes it."""
-        names = ("network", "machine", "strategy", "ranks", "batch", "overlap", "accounting",
-                 "iteration_s", "epoch_s", "compute_s", "communication_s",
-                 "exposed_communication_s", "bubble_s", "measured_compute", "communication_bytes",
-                 "io_s", "memory_bytes", "fits", "samples", "data_set", "batch_norm", "precision",
-                 "processor", "training")
-        out: dict[str, object] = {name: getattr(self, name) for name in names}
-        out |= self.trust.to_json(self.iteration_s)
-        out["memory"] = asdict(self.memory)
-        out["process_bytes"] = self.process.total_bytes
-        out["process"] = asdict(self.process)
-        out["phases"] = self.phases
-        out["layers"] = [asdict(layer) for layer in self.layers]
-        out["limits"] = [asdict(limit) for limit in self.limits]
-        if steps:
-            out["steps"] = [asdict(step) | asdict(span)
-                            for step, span in zip(self.steps, self.timeline.spans, strict=True)]
-        return out
+    @property
+    def gradient_s(self) -> float:
+        """Exposed communication of gradients, at most all exposed communication."""
+        return min(self.exposed_communication_s,  # the phases of a pipeline sum over all stages
+                   self.phases[Phase.GRADIENT.value]["exposed_communication_s"])
+
+    def to_json(self, steps: bool = False) -> dict[str, Any]:
+        """The content of a file, with or without its steps."""
+        others = self.trust.to_json(self.iteration_s) | {
+            "process_bytes": self.process.total_bytes,
+            "steps": [structs.asdict(step) | vars(span)
+                      for step, span in zip(self.steps, self.timeline.spans, strict=True)]}
+        content: dict[str, Any] = plain({
+            name: others[name] if name in others else getattr(self, name)
+            for name in PredictionFile.__struct_fields__ if steps or name != "steps"})
+        return content
+
+
+class StepInFile(StepCost, frozen=True, kw_only=True):
+    """A step with its place in the timeline."""
+
+    start_s: Seconds
+    end_s: Seconds
+    stream: str = "compute"
+
+
+class PhaseTimes(Struct):
+    """Times of a phase of an iteration."""
+
+    exposed_communication_s: Seconds
+    compute_s: Seconds = 0.0
+    communication_s: Seconds = 0.0
+
+
+class PredictionFile(Struct, kw_only=True):
+    """A prediction in a file: a run's record, a sweep's folder, or the document of ``--json``.
+
+    Its fields are the names that `Prediction.to_json` writes, in this order. Files of earlier
+    versions lack some of those that have a default.
+    """
+
+    network: str
+    machine: str
+    strategy: str
+    ranks: Extent = 1
+    batch: Extent = 1
+    overlap: str = ""
+    accounting: str = ""
+    iteration_s: Seconds
+    epoch_s: Seconds | None = None
+    compute_s: Seconds
+    communication_s: Seconds = 0.0
+    exposed_communication_s: Seconds
+    bubble_s: Seconds = 0.0
+    measured_compute: NotNegative = 0.0
+    communication_bytes: Bytes = 0
+    io_s: Seconds = 0.0
+    memory_bytes: Bytes = 0
+    fits: bool = True
+    samples: Count | None = None
+    data_set: str = ""
+    batch_norm: str = ""
+    precision: str = ""
+    processor: str = ""
+    training: bool = True
+    iteration_low_s: Seconds | None = None
+    iteration_high_s: Seconds | None = None
+    interval_basis: str = ""
+    interval_source: str = ""
+    memory: dict[str, Bytes] = {}
+    process_bytes: Bytes = 0
+    process: dict[str, Bytes] = {}
+    phases: dict[str, PhaseTimes]
+    layers: list[dict[str, object]] = []
+    limits: list[dict[str, object]] = []
+    #: Only the prediction of a single plan has steps.
+    steps: list[StepInFile] = []
+
+    def __post_init__(self) -> None:
+        if Phase.GRADIENT.value not in self.phases:
+            raise InputError(f"'phases' lacks '{Phase.GRADIENT.value}'; write the file again")
+
+    @property
+    def timeline(self) -> Timeline[float]:
+        """The timeline of the steps."""
+        return Timeline(tuple(Span(s.start_s, s.end_s, s.stream) for s in self.steps),
+                        tuple(s.exposed_s if s.is_comm else 0.0 for s in self.steps),
+                        self.iteration_s)
+
+    @property
+    def interval_s(self) -> Interval90 | None:
+        """90% interval of `iteration_s`; None in files of earlier versions."""
+        low_s, high_s = self.iteration_low_s, self.iteration_high_s
+        return None if low_s is None or high_s is None else (low_s, high_s)
+
+    @property
+    def trust(self) -> Trust | None:
+        """The interval and its source; None in files of earlier versions."""
+        if self.interval_s is None or not self.iteration_s:
+            return None
+        low_s, high_s = self.interval_s
+        return Trust(self.interval_basis, self.interval_source,
+                     (low_s / self.iteration_s, high_s / self.iteration_s))
+
+    @property
+    def gradient_s(self) -> float:
+        """As in `Prediction`."""
+        return min(self.exposed_communication_s,
+                   self.phases[Phase.GRADIENT.value].exposed_communication_s)

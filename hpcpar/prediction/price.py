@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcpar.cost.memory.memory import Memory
-from hpcpar.cost.memory.prediction import RankMemory, rank_memories
+from hpcpar.cost.memory.prediction import rank_memories, total
 from hpcpar.cost.memory.process import process_memory
 from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
@@ -76,9 +76,9 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
     batch, iteration_s = plan.batch, float(costs.iteration_s)
     traffic = _traffic(costs, plan.ranks)
     steps = tuple(_step(costs, traffic, index) for index in range(len(costs.prices)))
-    largest = max(_ranks(network, plan, costs, options), key=lambda rank: rank.total.total_bytes)
+    largest = max(_ranks(network, plan, costs, options), key=lambda rank: total(rank).total_bytes)
     gamma = options.get("gamma", 1.0)
-    layer_memory = {name: memory.scaled(gamma) for name, memory in largest.layers.items()}
+    layer_memory = {name: memory.scaled(gamma) for name, memory in largest.items()}
     known = data_set_of(network)
     normalized = any(layer.statistics == "batch" for layer in network.layers)
     return Prediction(
@@ -90,7 +90,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         exposed_communication_s=float(costs.exposed_communication_s),
         bubble_s=float(costs.bubble_s), measured_compute=float(costs.measured_compute),
         communication_bytes=traffic.n_bytes, io_s=float(costs.io_s),
-        memory=largest.total.scaled(gamma), memory_limit_bytes=machine.device.memory_bytes,
+        memory=total(largest).scaled(gamma), memory_limit_bytes=machine.device.memory_bytes,
         process=process_memory(network, plan),
         layers=_layers(network, plan, costs, traffic, steps, layer_memory), steps=steps,
         timeline=_timeline(machine, costs, steps), samples=samples,
@@ -119,11 +119,11 @@ def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
                     **options: Unpack[PriceOptions]) -> Iterator[Memory]:
     """The memory of the candidates for the largest rank."""
     for rank in _ranks(network, plan, costs, options):
-        yield rank.total.scaled(options.get("gamma", 1.0))
+        yield total(rank).scaled(options.get("gamma", 1.0))
 
 
 def _ranks(network: Network, plan: Plan, costs: Costs,
-           options: PriceOptions) -> Iterator[RankMemory]:
+           options: PriceOptions) -> Iterator[dict[str, Memory]]:
     return rank_memories(network, plan, costs.out, costs.schedule, costs.moved_bytes,
                          training=options.get("training", True))
 

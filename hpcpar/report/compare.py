@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.prediction.prediction import PredictionFile
 from hpcpar.report.late_senders import between_stages, clocked
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
-from hpcpar.report.recorded_prediction import RecordedPrediction, recorded_prediction
+from hpcpar.report.recorded_prediction import recorded_prediction
 from hpcpar.report.rows import BUBBLE, OUTSIDE, PHASES, Row, StepRow, TermKind, Times, split
 from hpcpar.report.terms import terms
 from hpcpar.schedule.pipeline_order import firsts
@@ -64,7 +65,7 @@ def compare_one(record: RunRecord) -> Row:
     return row
 
 
-def _predict(row: Row, prediction: RecordedPrediction) -> None:
+def _predict(row: Row, prediction: PredictionFile) -> None:
     """Adds predicted times to the phases, layers and steps of a row."""
     by_step = {(s.kind.phase, s.kind.label): s.parts for s in row.steps}
     for step in prediction.steps:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcpar.cost.trust import Trust
+from hpcpar.prediction.prediction import Prediction, PredictionFile
 from hpcpar.report.rows import Times
 
 #: The two sides of every point.
@@ -26,6 +27,12 @@ class IterationParts:
     gradient_s: float
     other_s: float
     bubble_s: float = 0.0
+
+    @classmethod
+    def predicted(cls, p: Prediction | PredictionFile) -> IterationParts:
+        """The parts of a predicted iteration."""
+        return cls(p.iteration_s, p.compute_s, p.gradient_s,
+                   p.exposed_communication_s - p.gradient_s, p.bubble_s)
 
 
 @dataclass(frozen=True)

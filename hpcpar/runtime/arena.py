@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.memory_plan.allocation import MemoryPlan
-from hpcpar.schedule.memory_plan.views import Buffer, Crop, View
+from hpcpar.schedule.memory_plan.views import Buffer, View
 
 
 class Arena:
@@ -20,10 +20,7 @@ class Arena:
         """The array of a view; an empty view gets an array outside the arena."""
         if view.buffer is None:
             return self._backend.empty(view.shape, self._dtype)
-        array = self._whole(view.buffer)
-        for change in view.changes:
-            array = array[change.slices] if isinstance(change, Crop) else array.reshape(change)
-        return array
+        return view.of(self._whole(view.buffer))
 
     def _whole(self, buffer: Buffer) -> Array:
         first = self._places.first[buffer]

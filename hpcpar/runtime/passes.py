@@ -60,7 +60,7 @@ class Pass:
     @property
     def samples(self) -> int:
         """Samples of the pass, over all ranks."""
-        return self.plan.samples.count
+        return self.plan.samples
 
     @property
     def edges(self) -> dict[str, tuple[Edge, ...]]:
@@ -69,7 +69,7 @@ class Pass:
 
     def place(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions in the mini-batch of the samples with these numbers in the pass."""
-        return self.plan.samples.places(numbers)
+        return self.plan.places[numbers]
 
 
 class Passes:

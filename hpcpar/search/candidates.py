@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.compute.priced_formats import require_priced
-from hpcpar.cost.memory.bound import memory_lower_bound
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
@@ -124,11 +123,8 @@ class Candidate:
         if self.upper_bound_bytes <= limit:
             return True
         t.tell(f"memory of {self.strategy}")
-        least = memory_lower_bound(t.network, self.plan, training=t.options.get("training", True))
-        least = least.scaled(t.options.get("gamma", 1.0))
-        return bool(least.total_bytes <= limit) and all(
-            rank.total_bytes <= limit
-            for rank in memory_of_ranks(t.network, self.plan, self.costs, **t.price_options))
+        return all(rank.total_bytes <= limit for rank in memory_of_ranks(
+            t.network, self.plan, self.costs, **t.price_options))
 
     @property
     def speed(self) -> tuple[bool, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from hpcpar.io.schema import plain
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import owned, parameters
@@ -70,9 +71,9 @@ class Explanation:
         return {
             "memory": self.memory and self.memory.to_json(),
             "bottleneck": self.bottleneck,
-            "terms": [asdict(term) for term in self.terms],
+            "terms": plain(self.terms),
             "not_in_prediction": list(self.outside),
-            "changes": [asdict(change) for change in self.what_ifs],
+            "changes": plain(self.what_ifs),
         }
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.memory.bound import memory_lower_bound
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine.model import Machine
@@ -265,9 +264,7 @@ class Search:
     def _fits(self, plan: Plan) -> bool:
         """True if the largest rank's memory is at most the device's."""
         device = self.machine.device.memory_bytes
-        least = memory_lower_bound(self.network, plan).scaled(self.pricing["gamma"])
-        return bool(least.total_bytes <= device) and all(
-            memory.total_bytes <= device for memory in self._memories(plan))
+        return all(memory.total_bytes <= device for memory in self._memories(plan))
 
     @cached_property
     def _overlap_bound_s(self) -> float:

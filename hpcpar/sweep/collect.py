@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcpar.cost.trust import Trust
 from hpcpar.errors import InputError
 from hpcpar.plan import plan as plans
 from hpcpar.report.compare import compare_one
@@ -16,7 +15,7 @@ from hpcpar.report.rows import BUBBLE
 from hpcpar.report.sweep_points import IterationParts, Point
 from hpcpar.schedule.steps import Phase
 from hpcpar.sweep import folder
-from hpcpar.sweep.folder import DONE, FAILED, SAME, SKIPPED, CasePrediction, Status
+from hpcpar.sweep.folder import DONE, FAILED, SAME, SKIPPED, Status
 from hpcpar.sweep.study import Case, Study
 from hpcpar.train import record_file
 
@@ -63,8 +62,8 @@ def points(study: Study, states: Mapping[Case, Status]) -> list[Point]:
             1, study.epoch_samples // case.batch)
         point = Point(case.name, case.strategy, strategy, case.ranks, case.batch,
                       study.nodes[str(case.ranks)], batches, ran.state, ran.reason, status.same_as,
-                      _predicted(expected), simulated=study.simulates(case),
-                      trust=_trust(expected),
+                      IterationParts.predicted(expected) if expected else None,
+                      simulated=study.simulates(case), trust=expected.trust if expected else None,
                       memory_bytes=expected.memory_bytes if expected else 0)
         if ran.state == DONE:
             point = _measured(point, os.path.join(study.folder(owner), folder.RECORD))
@@ -89,22 +88,3 @@ def _measured(point: Point, path: str) -> Point:
     measured = IterationParts(row.iteration.measured_s, scale * compute, scale * gradient,
                               scale * other, scale * bubble)
     return replace(point, measured=measured, low_s=low, high_s=high)
-
-
-def _trust(case: CasePrediction | None) -> Trust | None:
-    """The interval of a prediction; None in a file of an earlier version."""
-    if (case is None or not case.iteration_s or case.iteration_low_s is None
-            or case.iteration_high_s is None):
-        return None
-    low, high = case.iteration_low_s / case.iteration_s, case.iteration_high_s / case.iteration_s
-    return Trust(case.interval_basis, case.interval_source, (low, high))
-
-
-def _predicted(case: CasePrediction | None) -> IterationParts | None:
-    if case is None:
-        return None
-    exposed = case.exposed_communication_s
-    # the phases of a pipeline are sums over all stages
-    gradient = min(exposed, case.phases.gradient.exposed_communication_s)
-    return IterationParts(case.iteration_s, case.compute_s, gradient, exposed - gradient,
-                          case.bubble_s)

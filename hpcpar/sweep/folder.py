@@ -8,14 +8,17 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from hpcpar.errors import InputError
 from hpcpar.io.files import lock, reason, require_no_links, require_regular, write_text
-from hpcpar.io.schema import Bytes, Line, Seconds, one_of, read_bytes, read_json
+from hpcpar.io.schema import Line, one_of, plain, read_bytes, read_json
+
+if TYPE_CHECKING:
+    from hpcpar.prediction.prediction import PredictionFile
 
 #: ``planned``: not started. ``skipped``: cannot run at this size. ``same``: another case has the
 #: same plan and runs it. ``submitted``: waits or runs in a batch system. ``running``: runs here.
@@ -57,34 +60,6 @@ class Status:
     request: dict[str, Any] = field(default_factory=dict)
 
 
-class PhaseTimes(Struct):
-    """Times of a phase of an iteration."""
-
-    exposed_communication_s: Seconds
-
-
-class GradientPhase(Struct):
-    """The phase of a prediction that the report shows."""
-
-    gradient: PhaseTimes
-
-
-class CasePrediction(Struct):
-    """The part of prediction.json that is read: times of an iteration."""
-
-    iteration_s: Seconds
-    compute_s: Seconds
-    exposed_communication_s: Seconds
-    phases: GradientPhase
-    bubble_s: Seconds = 0.0
-    #: Files of earlier versions lack what follows.
-    iteration_low_s: Seconds | None = None
-    iteration_high_s: Seconds | None = None
-    interval_basis: str = ""
-    interval_source: str = ""
-    memory_bytes: Bytes = 0
-
-
 @contextmanager
 def alone(out: str) -> Iterator[None]:
     """Holds the lock of a sweep's folder, in which all names are the sweep's own.
@@ -121,7 +96,7 @@ def read_status(folder: str) -> Status | None:
     return read_json(os.path.join(folder, STATUS), Status, AGAIN)
 
 
-def read_prediction(folder: str) -> CasePrediction | None:
+def read_prediction(folder: str) -> PredictionFile | None:
     """The prediction of a case; None where it was skipped.
 
     Raises
@@ -129,12 +104,14 @@ def read_prediction(folder: str) -> CasePrediction | None:
     InputError
         The file is damaged.
     """
-    return read_json(os.path.join(folder, PREDICTION), CasePrediction, AGAIN)
+    from hpcpar.prediction.prediction import PredictionFile  # it loads NumPy
+
+    return read_json(os.path.join(folder, PREDICTION), PredictionFile, AGAIN)
 
 
 def write_status(folder: str, status: Status) -> Status:
     """Writes the status of a case, and returns it."""
-    write_text(os.path.join(folder, STATUS), json.dumps(asdict(status), indent=1) + "\n", "status")
+    write_text(os.path.join(folder, STATUS), json.dumps(plain(status), indent=1) + "\n", "status")
     return status
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
 
@@ -15,7 +15,7 @@ from msgspec import Meta
 from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
 from hpcpar.io.files import write_text
-from hpcpar.io.schema import Bytes, Count, Extent, one_of, read_json
+from hpcpar.io.schema import Bytes, Count, Extent, one_of, plain, read_json
 from hpcpar.kernels import CPU_KERNELS
 from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
@@ -129,7 +129,7 @@ class Study:
         """Everything that decides what a case runs; a finished case serves only equal requests."""
         machine = hashlib.sha256(json.dumps(files.to_dict(self.machine),
                                             sort_keys=True).encode()).hexdigest()[:16]
-        return asdict(case) | {
+        return plain(case) | {
             "network": self.spec.title,
             "input": list(self.spec.shape),
             "classes": self.spec.classes,
@@ -147,7 +147,8 @@ class Study:
 
 def save(study: Study) -> None:
     """Writes the study into its folder, for `load`."""
-    data = asdict(study) | {"machine": files.to_dict(study.machine), "batch": str(study.batch)}
+    whole = {f.name: getattr(study, f.name) for f in fields(study)}
+    data = plain(whole | {"machine": files.to_dict(study.machine), "batch": str(study.batch)})
     write_text(os.path.join(study.out, folder.STUDY), json.dumps(data, indent=1) + "\n", "study")
 
 

@@ -215,12 +215,9 @@ def read(path: str) -> RunRecord:
         known = convert(stored, _Attributes, where, _AGAIN)
         documents = {name: decode_json(bytes(array(f, name, "O", where, _AGAIN)[()]), object,
                                        f"{name} in {where}", _AGAIN) for name in _JSON}
-        plan = documents["plan"]
-        if isinstance(plan, dict):
-            facts = {name: plan[name] for name in _PlanFacts.__struct_fields__ if name in plan}
-            convert(facts, _PlanFacts, f"plan in {where}", _AGAIN)
         values = msgspec.structs.asdict(known) | msgspec.structs.asdict(
             convert(documents, _Documents, where, _AGAIN))
+        convert(values["plan"], _PlanFacts, f"plan in {where}", _AGAIN)
         steps, ranks = _entries(f, "steps", StepInfo, where), _entries(f, "ranks", RankInfo, where)
         times = max_kept(len(steps), len(ranks)) * len(steps) * len(ranks)
         values |= {name: array(f, name, kind[0] if kind[0] == "f" else "iu", where, _AGAIN,

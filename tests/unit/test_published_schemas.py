@@ -10,7 +10,10 @@ import pytest
 from docs.schemas import FILES, FOLDER, schemas
 from hpcpar.machine import files
 from hpcpar.plan import plan as plans
-from tests.unit.played import lenet
+from hpcpar.prediction.price import price
+from tests.unit.played import MACHINE, lenet
+
+PLAN = lenet("data", 2)
 
 
 def test_published_schemas_are_current() -> None:
@@ -22,7 +25,8 @@ def test_published_schemas_are_current() -> None:
 
 
 @pytest.mark.parametrize(("name", "data"), [
-    ("plan", plans.to_json(lenet("data", 2))), ("machine", files.to_dict(files.load("local"))),
+    ("prediction", price(PLAN.network.build(), PLAN, MACHINE).to_json(steps=True)),
+    ("plan", plans.to_json(PLAN)), ("machine", files.to_dict(files.load("local"))),
     ("machine", {"name": "m", "device": {"memory": "1 GB"}, "levels": [{"latency": "1 us"}]})])
 def test_the_names_in_files_are_those_of_the_schema(name: str, data: dict[str, Any]) -> None:
     schema = json.loads(schemas()[name])
@@ -33,6 +37,9 @@ def test_the_names_in_files_are_those_of_the_schema(name: str, data: dict[str, A
             assert value.keys() <= part["properties"].keys()
             for key, each in value.items():
                 check(part["properties"][key], each)
+        inner = part.get("additionalProperties")
+        for each in value.values() if isinstance(value, dict) and isinstance(inner, dict) else ():
+            check(inner, each)
         for each in value if isinstance(value, list | tuple) and "items" in part else ():
             check(part["items"], each)
 

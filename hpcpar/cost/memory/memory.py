@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcpar.cost.memory.sizes import Ends, gradients, values, where
+from hpcpar.cost.memory.sizes import gradients, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import shape
@@ -46,12 +46,12 @@ class Memory:
         Communication buffers.
     """
 
-    weights_bytes: Ints
-    optimizer_bytes: Ints
-    activations_bytes: Ints
-    gradients_bytes: Ints
-    kept_bytes: Ints
-    wire_bytes: Ints
+    weights_bytes: Ints = 0
+    optimizer_bytes: Ints = 0
+    activations_bytes: Ints = 0
+    gradients_bytes: Ints = 0
+    kept_bytes: Ints = 0
+    wire_bytes: Ints = 0
 
     @property
     def total_bytes(self) -> Ints:
@@ -60,102 +60,91 @@ class Memory:
     def __add__(self, other: Memory) -> Memory:
         return Memory(**{use: size + getattr(other, use) for use, size in vars(self).items()})
 
+    def grown(self, before: Memory, times: int) -> Memory:
+        """The memory, extrapolated by `times` the difference from `before`."""
+        return Memory(**{use: size + times * (size - getattr(before, use))
+                         for use, size in vars(self).items()})
+
     def flying(self, microbatches: int) -> Memory:
         """The memory with several micro-batches in flight; they share gradients and messages."""
-        if microbatches == 1:
-            return self
         return replace(self, activations_bytes=self.activations_bytes * microbatches,
                        kept_bytes=self.kept_bytes * microbatches)
 
     def scaled(self, gamma: float) -> Memory:
         """The memory with activations, gradients and kept data scaled by ParaDL's `gamma`."""
-        sizes = asdict(self)
+        sizes = {}
         for name in ("activations_bytes", "gradients_bytes", "kept_bytes"):
-            scaled = np.ceil(sizes[name] * gamma).astype(np.int64)
+            scaled = np.ceil(getattr(self, name) * gamma).astype(np.int64)
             sizes[name] = scaled if scaled.ndim else int(scaled)
-        return Memory(**sizes)
+        return replace(self, **sizes)
 
 
-NOTHING = Memory(0, 0, 0, 0, 0, 0)
+NOTHING = Memory()
 
 
-class Largest:
-    """The largest box of every layout."""
-
-    def extents(self, layout: Layout) -> tuple[Ints, ...]:
-        return layout.largest
-
-    def items(self, layout: Layout) -> Ints:
-        return layout.largest_items
+def _items(layout: Layout, rank: int | None) -> Ints:
+    """Items in the box of a rank; None stands for a rank with the largest box of every layout."""
+    return layout.largest_items if rank is None else layout.items(rank)
 
 
-class OfRank:
-    """The box of one rank."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-
-    def extents(self, layout: Layout) -> tuple[Ints, ...]:
-        return shape(layout.box(self._rank))
-
-    def items(self, layout: Layout) -> Ints:
-        return layout.items(self._rank)
-
-
-def weights_memory(network: Network, plan: Plan, layer: Layer, boxes: Largest | OfRank,
+def weights_memory(network: Network, plan: Plan, layer: Layer, rank: int | None,
                    training: bool = True, updates: bool = True) -> Memory:
     """Memory of a layer's weights, gradients, running statistics and optimizer state.
 
-    `updates` is true for a rank that updates the weights and therefore has the state.
+    `rank` is None for the largest box. `updates` is true for a rank that updates the weights and
+    therefore has the state.
     """
     if not (layer.owns_weights or layer.buffers(network.input_shape(layer))):
         return NOTHING
     config = plan.configs[layer.name]
     layout = parameters(network, layer, config)
-    count = boxes.items(layout)
+    count = _items(layout, rank)
     copies = 1 + training
     tied = network.tied.get(layer.name, ())
     if training and layer.learns and (tied or plan.microbatches > 1):
         copies += 1 + len(tied)  # other micro-batches and layers have their own gradients
     values = copies * count
     if layer.buffers(network.input_shape(layer)):
-        values = values + 2 * boxes.extents(layout)[0]
+        rows = layout.largest if rank is None else shape(layout.box(rank))
+        values = values + 2 * rows[0]
     state: Ints = 0
     if training and updates and layer.learns:
         sharded = (plan.synchronization is Synchronization.SHARDED
                    and not sums_known(plan, layer))
-        updated = boxes.items(shards(network, layer, config)) if sharded else count
+        updated = _items(shards(network, layer, config), rank) if sharded else count
         state = len(OPTIMIZERS[plan.optimizer].state) * updated
     size = plan.formats.weight_bytes
     copy = count * plan.formats.copy_bytes if layer.is_matmul else 0
-    return Memory(values * size + copy, state * size, 0, 0, 0, 0)
+    return Memory(values * size + copy, state * size)
 
 
-def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: int, boxes: Largest | OfRank,
+def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: int, rank: int | None,
                training: bool = True) -> Ints:
-    """Bytes that a layer keeps for the backward pass of `samples`."""
+    """Bytes that a layer keeps for the backward pass of `samples`; `rank` is None for the largest
+    box.
+    """
     y = owned(network, layer, plan.configs[layer.name], samples)
     if layer.statistics:
-        return layer.sums_bytes * boxes.items(moments_layout(network, plan, layer, samples))
+        return layer.sums_bytes * _items(moments_layout(network, plan, layer, samples), rank)
     item_bytes = layer.kept_bytes(plan.item_bytes) if training else 0
-    return item_bytes * boxes.items(y) if item_bytes else 0
+    return item_bytes * _items(y, rank) if item_bytes else 0
 
 
 def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = True) -> Memory:
     """The memory that a layer's own configuration determines: weights, and shared outputs."""
-    config, size, boxes = plan.configs[layer.name], plan.item_bytes, Largest()
+    config, size = plan.configs[layer.name], plan.item_bytes
     samples = plan.samples_of_a_pass
     several = len(network.consumers[layer.name]) > 1
-    values = boxes.items(owned(network, layer, config, samples)) * size if several else 0
+    values = owned(network, layer, config, samples).largest_items * size if several else 0
     gradients = values if training and layer.name in network.trained else 0
     if config.reduces:
-        parts = boxes.items(computed(network, layer, config, samples))
+        parts = computed(network, layer, config, samples).largest_items
         summed = where(np.greater(config.k, 1), parts, 0) * size
         values = values + summed
         gradients = gradients + (summed if training and config.scatter else 0)
-    kept = kept_bytes(network, plan, layer, samples, boxes, training)
-    weights = weights_memory(network, plan, layer, boxes, training)
-    return weights + Memory(0, 0, values, gradients, kept, 0)
+    kept = kept_bytes(network, plan, layer, samples, None, training)
+    weights = weights_memory(network, plan, layer, None, training)
+    return replace(weights, activations_bytes=values, gradients_bytes=gradients, kept_bytes=kept)
 
 
 def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
@@ -163,12 +152,12 @@ def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
 
     It is the consumer's input, and the producer's output if no other layer reads it.
     """
-    ends = Ends.of(e, owned(network, e.consumer, plan.configs[e.consumer.name],
-                            plan.samples_of_a_pass))
+    made = owned(network, e.consumer, plan.configs[e.consumer.name],
+                 plan.samples_of_a_pass).largest_items
     shared = len(network.consumers[e.producer.name]) > 1
-    backward: Ints = gradients(network, ends, e) if e.producer.name in network.trained else 0
-    return Memory(0, 0, values(ends, e, shared) * plan.item_bytes, backward * plan.item_bytes,
-                  0, 0)
+    backward: Ints = gradients(network, e, made) if e.producer.name in network.trained else 0
+    return Memory(activations_bytes=values(e, made, shared) * plan.item_bytes,
+                  gradients_bytes=backward * plan.item_bytes)
 
 
 def wire_bytes(step: Comm, through_bytes: Ints) -> Ints:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -14,7 +14,6 @@ from hpcpar.cost.memory.memory import (
     NOTHING,
     Memory,
     MovedBytes,
-    OfRank,
     kept_bytes,
     message_bytes,
     weights_memory,
@@ -27,7 +26,7 @@ from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.lower import in_order
 from hpcpar.schedule.memory_plan.allocation import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.packing import peak
-from hpcpar.schedule.memory_plan.views import Buffer, Crop, View
+from hpcpar.schedule.memory_plan.views import Buffer, View
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.messages import make_exchange
 from hpcpar.schedule.overlap import Outline
@@ -39,30 +38,15 @@ from hpcpar.schedule.wire import landing_slots, wire
 MOST_STEPS = 10_000
 
 
-@dataclass(frozen=True)
-class RankMemory:
-    """The memory of one rank, by layer; the layers add up to `total`."""
-
-    rank: int
-    layers: dict[str, Memory]
-
-    @property
-    def total(self) -> Memory:
-        return sum(self.layers.values(), NOTHING)
-
-    def grown(self, before: RankMemory, times: int) -> RankMemory:
-        """The memory, extrapolated by `times` the difference from `before`."""
-        layers = {}
-        for name, memory in self.layers.items():
-            old = asdict(before.layers[name])
-            grown = {k: v + times * (v - old[k]) for k, v in asdict(memory).items()}
-            layers[name] = Memory(**grown)
-        return replace(self, layers=layers)
+def total(layers: Mapping[str, Memory]) -> Memory:
+    """The memory of all layers."""
+    return sum(layers.values(), NOTHING)
 
 
 def rank_memories(network: Network, plan: Plan, out: Outline, schedule: Schedule,
-                  moved_bytes: MovedBytes, *, training: bool = True) -> Iterator[RankMemory]:
-    """The memory of the candidates for the largest rank, the most likely one first.
+                  moved_bytes: MovedBytes, *, training: bool = True
+                  ) -> Iterator[dict[str, Memory]]:
+    """The memory of the candidates for the largest rank, by layer; the most likely rank first.
 
     On more than `EXACT_RANKS` ranks, or with more than `MOST_STEPS` steps, the memory is an upper
     bound: every step has the messages of its busiest rank, every micro-batch the largest size.
@@ -82,7 +66,8 @@ def rank_memories(network: Network, plan: Plan, out: Outline, schedule: Schedule
     missing = plan.microbatches - passes[-1].plan.microbatches
     for rank in large_ranks(network, plan, out.edges):
         *before, last = (p.of(rank) for p in passes)
-        yield last.grown(before[0], missing) if before else last
+        yield {name: memory.grown(before[0][name], missing)
+               for name, memory in last.items()} if before else last
 
 
 def _shortened(network: Network, plan: Plan) -> list[Plan]:
@@ -113,38 +98,39 @@ class _Passes:
         self.network, self.plan, self.schedule, self.training = network, plan, schedule, training
         self.bound, self.edges = bound, out.edges if plan is out.plan else Edges(network, plan)
 
-    def of(self, rank: int) -> RankMemory:
-        """The memory of a rank, layer by layer."""
+    def of(self, rank: int) -> dict[str, Memory]:
+        """The memory of a rank, by layer."""
         planned = plan_memory(self.network, self.plan, rank, [self.schedule],
                               training=self.training, edges=self.edges)
         layers = self._constants(planned)
         item_bytes = self.plan.item_bytes
         for buffer in planned.peak():
             size = buffer.items * item_bytes
-            layers[buffer.layer] += (Memory(0, 0, 0, size, 0, 0) if buffer.gradient else
-                                     Memory(0, 0, size, 0, 0, 0))
+            layers[buffer.layer] += (Memory(gradients_bytes=size) if buffer.gradient else
+                                     Memory(activations_bytes=size))
         for step, size in self._messages(planned):
-            layers[step.layer] += Memory(0, 0, 0, 0, 0, size)
-        return RankMemory(rank, self._without_images(layers))
+            layers[step.layer] += Memory(wire_bytes=size)
+        images = self.network.layers[0].name  # they count for the first layer that reads them
+        layers[self.network.consumers[images][0]] += layers.pop(images)
+        return layers
 
     def _constants(self, planned: MemoryPlan) -> dict[str, Memory]:
         """The memory that is allocated all the time."""
-        network, plan, boxes = self.network, self.plan, OfRank(planned.rank)
-        roles = weight_roles(network, plan, self.schedule if self.training else None, planned.rank)
+        network, plan, rank = self.network, self.plan, planned.rank
+        roles = weight_roles(network, plan, self.schedule if self.training else None, rank)
         layers = {layer.name: NOTHING for layer in network.layers}
         for layer in network.stateful:
             updates = roles[layer.name].updates
-            layers[layer.name] += weights_memory(network, plan, layer, boxes, self.training,
-                                                 updates)
+            layers[layer.name] += weights_memory(network, plan, layer, rank, self.training, updates)
         seen: set[tuple[str, int, int]] = set()
         for each in planned.passes.all:
             for name in each.blocks:
-                key = (name, each.slots.of_layer(name), each.samples.count)
+                key = (name, each.slots.of_layer(name), each.samples)
                 if key not in seen:
                     seen.add(key)
-                    kept = kept_bytes(network, plan, network.by_name[name], each.samples.count,
-                                      boxes, self.training)
-                    layers[name] += Memory(0, 0, 0, 0, kept, 0)
+                    kept = kept_bytes(network, plan, network.by_name[name], each.samples, rank,
+                                      self.training)
+                    layers[name] += Memory(kept_bytes=kept)
         return layers
 
     def _messages(self, planned: MemoryPlan) -> list[tuple[Comm, int]]:
@@ -173,13 +159,6 @@ class _Passes:
         own = wire(step, ex, planned.rank, *_moved(step, planned), on_host=True)
         return (own.items + sum(landing_slots(step, ex).values())) * step.item_bytes
 
-    def _without_images(self, layers: dict[str, Memory]) -> dict[str, Memory]:
-        """Assign the images to the first layer that reads them."""
-        images = self.network.layers[0].name
-        reader = self.network.consumers[images][0]
-        layers[reader] += layers.pop(images)
-        return layers
-
 
 def _moved(step: Comm, planned: MemoryPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The executor's arrays before and after a step, but without memory."""
@@ -196,7 +175,4 @@ def _moved(step: Comm, planned: MemoryPlan) -> tuple[NDArray[np.float64], NDArra
 def _array(view: View) -> NDArray[np.float64]:
     whole = view.shape if view.buffer is None else view.buffer.shape
     strides = [8 * math.prod(whole[i + 1:]) for i in range(len(whole))]
-    array = as_strided(np.empty(1), whole, strides)
-    for change in view.changes:
-        array = array[change.slices] if isinstance(change, Crop) else array.reshape(change)
-    return array
+    return view.of(as_strided(np.empty(1), whole, strides))

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
-from hpcpar.plan.axis import intervals
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout, parameters, shards
 from hpcpar.plan.plan import Plan, Synchronization
+from hpcpar.plan.rank_boxes import box_items, boxes
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.memory_plan.passes import micro_batches_in_flight
 
@@ -43,13 +43,15 @@ def large_ranks(network: Network, plan: Plan, edges: Edges) -> list[int]:
         for e in edges.into(layer, plan.samples_of_a_pass):
             alike[e.key, flying[layer.name]].append(e)
     for (_, copies), equal in alike.items():
-        need, own = _Boxes(equal[0].needed, ranks), _Boxes(equal[0].owned, ranks)
-        sizes += [*need.extents, *own.extents]
-        offsets += [a - b for a, b in zip(need.starts, own.starts, strict=True)]
-        items += len(equal) * (copies + 1) * (need.items + own.items)
+        need, own = boxes(equal[0].needed, ranks), boxes(equal[0].owned, ranks)
+        for each in (need, own):
+            extents = [stop - start for start, stop in each]
+            sizes += extents
+            items += len(equal) * (copies + 1) * np.prod(extents, axis=0)
+        offsets += [a - b for (a, _), (b, _) in zip(need, own, strict=True)]
     for layer in network.weighted:
         for layout in _weights(network, plan, layer):
-            weights = _Boxes(layout, ranks).items
+            weights = box_items(layout, ranks)
             sizes.append(weights)
             items += 2 * weights
     most = max(_FEWEST, _LAYERS // (len(network.layers) * plan.fc_passes))
@@ -93,22 +95,3 @@ def _corners(config: Config) -> list[int]:
         parts = {0, 1, size // 2, size - 2, size - 1}
         offsets.append([i * stride for i in parts if 0 <= i < size])
     return [int(config.first) + sum(corner) for corner in itertools.product(*offsets)]
-
-
-class _Boxes:
-    """Starts and extents of a layout's boxes on some ranks; empty on ranks outside the layout."""
-
-    def __init__(self, layout: Layout, ranks: Integers) -> None:
-        first = int(layout.config.first)
-        inside = (ranks >= first) & (ranks < first + int(layout.config.ranks))
-        place = np.where(inside, ranks - first, 0)
-        self.starts: list[Integers] = []
-        self.extents: list[Integers] = []
-        self.items = np.asarray(inside, np.int64)
-        for axis in layout.axes:
-            mesh_axis = layout.mesh_axes.get(axis.name)
-            part = np.zeros_like(place) if mesh_axis is None else np.asarray(mesh_axis.of(place))
-            start, stop = intervals(axis, 1 if mesh_axis is None else int(mesh_axis.size), part)
-            self.starts.append(np.where(inside, start, 0))
-            self.extents.append(np.where(inside, stop - start, 0))
-            self.items = self.items * self.extents[-1]

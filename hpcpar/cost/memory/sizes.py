@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
@@ -11,47 +10,21 @@ import numpy as np
 from hpcpar.network.graph import Network
 from hpcpar.plan.axis import Axis, all_intervals, tabulate
 from hpcpar.plan.config import Flags, Ints
-from hpcpar.plan.layout import Layout
 from hpcpar.schedule.aliasing import begins_sum, in_place
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.steps import CODES, Kind
 
 
-@dataclass(frozen=True)
-class Ends:
-    """Sizes and movements that determine the memory of an edge.
-
-    Attributes
-    ----------
-    need, own, made : int
-        Items of the largest boxes: the consumer's input, the producer's output, and the consumer's
-        output.
-    around : int
-        Items of the bounding box of a rank's needed and owned boxes, in a halo exchange.
-    forward, backward : int
-        Codes of the movements of the tensor and of its gradient.
-    """
-
-    need: Ints
-    own: Ints
-    made: Ints
-    around: Ints
-    forward: Ints
-    backward: Ints
-
-    @classmethod
-    def of(cls, e: Edge, made: Layout) -> Ends:
-        """The sizes of an edge; `made` is the layout of the consumer's output."""
-        codes = (np.asarray(pattern.code) for pattern in (e.forward, e.backward))
-        axes = zip(e.owned.axes, e.needed.axes, strict=True)
-        around = math.prod(tabulate(partial(_around, a, b), e.needed.degree(b), np.int64)
-                           for a, b in axes)
-        return cls(e.needed.largest_items, e.owned.largest_items, made.largest_items, around,
-                   *codes)
+def _around(e: Edge, halo: Flags) -> Ints:
+    """Items of the bounding box of a rank's needed and owned boxes, in a halo exchange."""
+    if not np.any(halo):
+        return 0
+    axes = zip(e.owned.axes, e.needed.axes, strict=True)
+    return math.prod(tabulate(partial(_hull, a, b), e.needed.degree(b), np.int64) for a, b in axes)
 
 
 @lru_cache(maxsize=50_000)
-def _around(own: Axis, need: Axis, parts: int) -> int:
+def _hull(own: Axis, need: Axis, parts: int) -> int:
     """Length of the longest interval that covers what a part needs (if anything) and owns."""
     (own0, own1), (need0, need1) = all_intervals(own, parts), all_intervals(need, parts)
     both = np.maximum(own1, need1) - np.minimum(own0, need0)
@@ -70,44 +43,47 @@ def _lies_inside(e: Edge) -> bool:
     return bool(e.consumer.inset(tuple(int(n) for n in e.owned.shape[1:])))
 
 
-def values(ends: Ends, e: Edge, shared: bool) -> Ints:
+def values(e: Edge, made: Ints, shared: bool) -> Ints:
     """Items of the consumer's input and the producer's output.
 
-    If several layers read the output (`shared`), only the input counts here.
+    If several layers read the output (`shared`), only the input counts here. `made` are the items
+    of the consumer's output.
     """
-    need, own, code, layer = ends.need, ends.own, ends.forward, e.consumer
+    need, own, layer = e.needed.largest_items, e.owned.largest_items, e.consumer
+    code = np.asarray(e.forward.code)
     still = code == 0
     if shared:
         return where(still, 0, need)
     single = not layer.is_loss and len(layer.inputs) == 1
-    reuse = (np.equal(need, ends.made) | _lies_inside(e)) & (single and in_place(layer, e.producer))
+    reuse = (np.equal(need, made) | _lies_inside(e)) & (single and in_place(layer, e.producer))
     halo = code == CODES[Kind.HALO]
-    moved = where(halo, where(reuse, own, ends.around), where(reuse, 0, need))
+    moved = where(halo, where(reuse, own, _around(e, halo)), where(reuse, 0, need))
     inside = halo | ((code != CODES[Kind.REDISTRIBUTE]) & (need >= own))
     unmoved = where(reuse & np.equal(need, own), 0, own)
     return where(still, unmoved, where(inside, moved, moved + own))
 
 
-def gradients(network: Network, ends: Ends, e: Edge) -> Ints:
+def gradients(network: Network, e: Edge, made: Ints) -> Ints:
     """Items of the gradients of the consumer's input and of the producer's output."""
-    need, own, code = ends.need, ends.own, ends.backward
+    need, own, code = e.needed.largest_items, e.owned.largest_items, np.asarray(e.backward.code)
     if len(network.consumers[e.producer.name]) > 1:
-        return _summand(network, ends, e)
-    reuse = (np.equal(need, ends.made) | _lies_inside(e)) & e.consumer.in_place
+        return _summand(network, e)
+    reuse = (np.equal(need, made) | _lies_inside(e)) & e.consumer.in_place
     whole = where(reuse, 0, need)
     part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
     view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))
-    halo = where(reuse, own, ends.around)
-    moved = where(code == CODES[Kind.HALO], halo, where(view, whole, whole + own))
+    halo = code == CODES[Kind.HALO]
+    around = where(reuse, own, _around(e, halo))
+    moved = where(halo, around, where(view, whole, whole + own))
     return where(part, own, moved)
 
 
-def _summand(network: Network, ends: Ends, e: Edge) -> Ints:
+def _summand(network: Network, e: Edge) -> Ints:
     """Items of one reader's gradient, where several readers' gradients add up.
 
     The first gradient goes into the array of the sum, which does not count here.
     """
-    need, own, code = ends.need, ends.own, ends.backward
+    need, own, code = e.needed.largest_items, e.owned.largest_items, np.asarray(e.backward.code)
     still = (code == 0) | (code == CODES[Kind.ALLREDUCE])
     if begins_sum(network, e.producer, e.consumer, e.which):
         return where(still & np.equal(need, own), 0, need)

@@ -214,35 +214,21 @@ def _positive(numbers: Sequence[int]) -> Shape:
     return tuple(max(n, 0) for n in numbers)
 
 
+#: Nearest interpolation by its places and rounding: of Upsample, and of Resize by default.
+_NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+
+
 def resize(imp: Importer, node: Node) -> str:
     """Resize, Upsample: nearest or linear interpolation."""
-    image = imp.pixels(node)
-    last = 1 if node.op == "Upsample" else 2
-    scales, sizes = imp.value(node, last), imp.value(node, 3)
-    if sizes is not None and sizes.size:
-        image = image or (1,) * imp.dimensions
-        factors = [size / n for size, n in zip(sizes.tolist()[2:], image, strict=False)]
-    else:
-        factors = [] if scales is None else scales.tolist()[2:]
+    image, factors, extents = _resized(imp, node)
+    usual = _NEAREST[0] if node.op == "Upsample" else _NEAREST[1]
     mode = node.text("mode", "nearest")
-    where = node.text("coordinate_transformation_mode",
-                      "asymmetric" if node.op == "Upsample" else "half_pixel")
-    nearest = node.text("nearest_mode", "floor" if node.op == "Upsample" else "round_prefer_floor")
-    known = (("nearest", "asymmetric", "floor"), ("nearest", "half_pixel", "round_prefer_floor"))
-    if mode == "linear":
-        fits = where in ("half_pixel", "pytorch_half_pixel", "align_corners")
-    else:
-        fits = (mode, where, nearest) in known
-    extents = tuple(round(n * f) for n, f in zip(image, factors, strict=False))
-    if sizes is not None and sizes.size:
-        extents = tuple(int(n) for n in sizes.tolist()[2:])
-    exact = [size / n for size, n in zip(extents, image, strict=False)] == factors
-    if scales is not None and scales.size and scales.tolist()[:2] != [1, 1]:
-        raise node.error("resizes samples or channels; only image axes are supported")
-    if mode == "nearest" and where == "half_pixel":
-        fits = fits and all(f == int(f) for f in factors)
+    where = node.text("coordinate_transformation_mode", usual[0])
+    nearest = node.text("nearest_mode", usual[1])
+    fits = _interpolates(mode, where, nearest, factors)
     if not imp.is_image(node) and fits and len(extents) == imp.dimensions:
         return imp.add(Expand, node, size=image_of((0, *extents))[1:])
+    exact = [size / n for size, n in zip(extents, image, strict=False)] == factors
     if not fits or not exact or len(extents) != len(image) or min(extents) < 1:
         raise node.error(
             f"factors {[round(f, 3) for f in factors]} with mode '{mode}' ({where}, {nearest}) are "
@@ -251,3 +237,25 @@ def resize(imp: Importer, node: Node) -> str:
     given = {"scale": scale} if list(scale) == factors else {"size": extents}
     return imp.add(Upsample, node, (), "", mode=mode, align_corners=where == "align_corners",
                    **given)
+
+
+def _resized(imp: Importer, node: Node) -> tuple[Shape, list[float], Shape]:
+    """Image extents before a resize, its factors, and the extents after it."""
+    image = imp.pixels(node)
+    scales, sizes = imp.value(node, 1 if node.op == "Upsample" else 2), imp.value(node, 3)
+    given = [] if scales is None else scales.tolist()
+    if given and given[:2] != [1, 1]:
+        raise node.error("resizes samples or channels; only image axes are supported")
+    if sizes is not None and sizes.size:
+        image, found = image or (1,) * imp.dimensions, sizes.tolist()[2:]
+        return (image, [size / n for size, n in zip(found, image, strict=False)],
+                tuple(map(int, found)))
+    return image, given[2:], tuple(round(n * f) for n, f in zip(image, given[2:], strict=False))
+
+
+def _interpolates(mode: str, where: str, nearest: str, factors: Sequence[float]) -> bool:
+    """Whether `Upsample` interpolates in this way."""
+    if mode == "linear":
+        return where in ("half_pixel", "pytorch_half_pixel", "align_corners")
+    return mode == "nearest" and (where, nearest) in _NEAREST and (
+        where != "half_pixel" or all(f == int(f) for f in factors))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +15,7 @@ from hpcpar.network.builder import Graph, Option
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.layers.loss import Loss
 from hpcpar.network.read.folded_size import most_values
+from hpcpar.network.read.layer_names import LayerNames
 from hpcpar.network.read.operations import (
     BATCH,
     REMEDIES,
@@ -69,15 +69,11 @@ class Importer:
         for node in operations.nodes:
             for name in node.inputs:
                 self.readers.setdefault(name, []).append(node)
+        self._names = LayerNames(operations, graph)
         self._remarks: list[NodeError] = []
         self._owners: dict[str, Node] = {}
-        #: Names of modules with weights; other layers must not take them.
-        self._modules = {name.rpartition(".")[0] for name in operations.constants
-                         if name.endswith(".weight")}
         #: Memory of the computed constants, which are kept.
         self._computed_bytes = 0
-        #: The next numbers of layers by their common path.
-        self._numbers: dict[str, Iterator[int]] = {}
         #: Tensors of refused nodes and of nodes that depend on them.
         self._lost: set[str] = set()
         self._lost_constants: set[str] = set()
@@ -226,19 +222,14 @@ class Importer:
         be in an external file.
         """
         constants = [self.constants.get(name) for name in node.inputs]
-        first = constants[0] if constants else None
-        if first is not None:
-            dims, read = first.dims, first.read
-            if node.op == "Identity":
-                return first
-            if node.op == "Transpose":
-                order = node.integers("perm", range(len(dims))[::-1])
-                return Constant(tuple(dims[i] for i in order), lambda: np.transpose(read(), order),
-                                first.origins, first.remark)
-        origins = frozenset[str]().union(*(c.origins for c in constants if c is not None))
+        given = [c for c in constants if c is not None]
+        if node.op == "Identity" and given:
+            return given[0]
+        if node.op == "Transpose" and given:
+            return _transposed(node, given[0])
+        origins = frozenset[str]().union(*(c.origins for c in given))
         try:
             assert node.compute is not None
-            given = [c for c in constants if c is not None]
             values = most_values(node, given)
             if values > max(MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
                 raise ValueError(f"it has {values} values")
@@ -371,7 +362,7 @@ class Importer:
         """Add a layer named after the node; by default, it reads the node's first input."""
         inputs = tuple(sources) or self.source(node)
         try:
-            name = self.graph.add(layer, self._name(node, suffix), after=inputs, **options)
+            name = self.graph.add(layer, self._names.name_of(node, suffix), after=inputs, **options)
         except InputError as err:
             raise node.error(str(err)) from err
         if self.graph.layers[-1].has_weights:
@@ -384,25 +375,8 @@ class Importer:
                 weights=self._trained.pop(node.outputs[0], "trained"))
         return name
 
-    def _name(self, node: Node, suffix: str) -> str:
-        """PyTorch's module name if it is free, from the weight's name or the node's path.
 
-        The node ``/a/a.0/conv/Conv`` belongs to the module ``a.0.conv``.
-        """
-        weight = node.inputs[1].replace("/", ".") if len(node.inputs) > 1 else ""
-        module, _, field = weight.rpartition(".")
-        parts: list[str] = []
-        for part in filter(None, node.name.removeprefix("node_").split("/")):
-            if parts and part.startswith(parts[-1] + "."):
-                parts.pop()
-            parts.append(part)
-        path = ".".join(parts) or node.op.lower()
-        weighted = module if field == "weight" else ""
-        # the numbers of a path go on, so that many nodes of one name take linear time
-        numbers = self._numbers.setdefault(path + suffix, itertools.count(2))
-        candidates = itertools.chain(
-            (name + suffix for name in (weighted, ".".join(parts[:-1]), path) if name),
-            (f"{path}_{i}{suffix}" for i in numbers))
-        return next(name for name in candidates
-                    if name not in self.graph.shapes and name != "loss"
-                    and (name == weighted or name not in self._modules))
+def _transposed(node: Node, constant: Constant) -> Constant:
+    order = node.integers("perm", range(len(constant.dims))[::-1])
+    return Constant(tuple(constant.dims[i] for i in order),
+                    lambda: np.transpose(constant.read(), order), constant.origins, constant.remark)

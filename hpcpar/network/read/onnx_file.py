@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -16,7 +15,7 @@ from hpcpar.io.files import require_regular
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
 
 if TYPE_CHECKING:
-    from onnx import NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 #: Prefix of weights that PyTorch's exporters computed.
 FOLDED = "onnx::Conv"
@@ -31,70 +30,97 @@ def read(path: str) -> Operations:
         The package onnx or the file is missing, or the file is damaged or has several inputs or
         outputs.
     """
+    model = _model(path)
+    graph = model.graph
+    tensors = (*graph.initializer, *graph.input, *graph.output)
+    if not all(isinstance(tensor.name, str) for tensor in tensors):
+        raise InputError(f"'{path}' is damaged: a tensor's name is not text; export it again")
+    constants = {tensor.name: _constant(tensor, path, model.producer_name)
+                 for tensor in graph.initializer}
+    image = _only(path, "input", [value for value in graph.input if value.name not in constants])
+    output = _only(path, "output", graph.output)
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    made, nodes = {"", image.name, *constants}, []
+    for i, node in enumerate(_inlined(graph.node)):
+        _check(node, i, made, path)
+        made.update(node.output)
+        nodes.append(_node(node, i, opsets))
+    dims = tuple(d.dim_value or None for d in image.type.tensor_type.shape.dim)
+    return Operations(f"'{path}'", tuple(nodes), constants, image.name, dims, (output.name,))
+
+
+def _model(path: str) -> ModelProto:
+    """The content of an ONNX file, without values in other files."""
     try:
-        onnx = importlib.import_module("onnx")
-        evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
+        import onnx
+        import onnx.reference
     except ImportError as err:
         raise InputError(
             f"reading '{path}' needs the package onnx: pip install hpcpar[onnx]") from err
     try:
         require_regular(path)
-        model = onnx.load(path, load_external_data=False)
+        return onnx.load(path, load_external_data=False)
     except OSError as err:
         raise InputError(f"cannot read '{path}': {err.strerror or err}") from err
     except Exception as err:  # protobuf's exceptions differ by version
         raise InputError(f"'{path}' is not an ONNX file") from err
 
-    def constant(tensor: TensorProto) -> Constant:
-        def values() -> Array:
-            if tensor.data_location == tensor.EXTERNAL:
-                kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-                return _external(tensor, kind.str, os.path.dirname(os.path.realpath(path)))
-            return np.asarray(onnx.numpy_helper.to_array(tensor))
-        return Constant(tuple(tensor.dims), values, frozenset((tensor.name,)),
-                        _remark(tensor.name, model.producer_name))
 
-    graph, opsets = model.graph, {opset.domain: opset.version for opset in model.opset_import}
+def _only(path: str, what: str, values: Sequence[ValueInfoProto]) -> ValueInfoProto:
+    """The only input or output."""
+    if len(values) != 1:
+        names = ", ".join(value.name for value in values)
+        raise InputError(f"'{path}' has {len(values)} {what}s ({names}); export a network with one")
+    return values[0]
 
-    def compute(node: NodeProto, values: Sequence[Array | None]) -> Array:
-        if any(a.HasField("sparse_tensor") or a.t.data_location == a.t.EXTERNAL
-               for a in node.attribute):
-            raise ValueError("its attribute is sparse or in an external file; store it as it is")
-        single = onnx.helper.make_graph([node], "node", [], [])
-        feeds = dict(zip(node.input, values, strict=True))
-        return np.asarray(evaluator(single, opsets=opsets).run([node.output[0]], feeds)[0])
 
-    tensors = (*graph.initializer, *graph.input, *graph.output)
-    if not all(isinstance(tensor.name, str) for tensor in tensors):
-        raise InputError(f"'{path}' is damaged: a tensor's name is not text; export it again")
-    constants = {tensor.name: constant(tensor) for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in constants]
-    for what, values in ("input", inputs), ("output", graph.output):
-        if len(values) != 1:
-            names = ", ".join(value.name for value in values)
-            raise InputError(
-                f"'{path}' has {len(values)} {what}s ({names}); export a network with one")
-    nodes = []
-    made = {"", inputs[0].name, *constants}
-    for i, node in enumerate(_inlined(graph.node)):
-        words = (node.op_type, node.domain, node.name, *node.input, *node.output)
-        if not node.output or not all(isinstance(word, str) for word in words):
-            raise InputError(f"'{path}' is damaged at node {i}: a name is not text, or it has no "
-                             "output; export it again")
-        undefined = [tensor for tensor in node.input if tensor not in made]
-        if undefined:
-            raise InputError(f"'{path}': node '{node.name}' ({node.op_type}) reads "
-                             f"'{undefined[0]}' before any node computes it; export it again")
-        made.update(node.output)
-        attributes = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
-        op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        name = node.name or f"{node.op_type.lower()}{i}"
-        folded = any("FuseBatchNorm" in prop.value for prop in getattr(node, "metadata_props", ()))
-        nodes.append(Node(op, name, tuple(node.input), tuple(node.output), attributes,
-                          partial(compute, node), folded))
-    dims = tuple(d.dim_value or None for d in inputs[0].type.tensor_type.shape.dim)
-    return Operations(f"'{path}'", tuple(nodes), constants, inputs[0].name, dims,
-                      (graph.output[0].name,))
+def _constant(tensor: TensorProto, path: str, producer: str) -> Constant:
+    def values() -> Array:
+        from onnx import helper, numpy_helper
+
+        if tensor.data_location == tensor.EXTERNAL:
+            kind = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            return _external(tensor, kind.str, os.path.dirname(os.path.realpath(path)))
+        return np.asarray(numpy_helper.to_array(tensor))
+
+    return Constant(tuple(tensor.dims), values, frozenset((tensor.name,)),
+                    _remark(tensor.name, producer))
+
+
+def _check(node: NodeProto, number: int, made: Collection[str], path: str) -> None:
+    """Refuses a node without output, or with an input that no node before it computes."""
+    words = (node.op_type, node.domain, node.name, *node.input, *node.output)
+    if not node.output or not all(isinstance(word, str) for word in words):
+        raise InputError(f"'{path}' is damaged at node {number}: a name is not text, or it has no "
+                         "output; export it again")
+    undefined = [tensor for tensor in node.input if tensor not in made]
+    if undefined:
+        raise InputError(f"'{path}': node '{node.name}' ({node.op_type}) reads "
+                         f"'{undefined[0]}' before any node computes it; export it again")
+
+
+def _node(node: NodeProto, number: int, opsets: Mapping[str, int]) -> Node:
+    from onnx import helper
+
+    attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
+    op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    name = node.name or f"{node.op_type.lower()}{number}"
+    folded = any("FuseBatchNorm" in prop.value for prop in getattr(node, "metadata_props", ()))
+    return Node(op, name, tuple(node.input), tuple(node.output), attributes,
+                partial(_computed, node, opsets), folded)
+
+
+def _computed(node: NodeProto, opsets: Mapping[str, int], values: Sequence[Array | None]) -> Array:
+    """The output of a node for constants."""
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    if any(a.HasField("sparse_tensor") or a.t.data_location == a.t.EXTERNAL
+           for a in node.attribute):
+        raise ValueError("its attribute is sparse or in an external file; store it as it is")
+    single = helper.make_graph([node], "node", [], [])
+    feeds = dict(zip(node.input, values, strict=True))
+    return np.asarray(ReferenceEvaluator(single, opsets=opsets).run([node.output[0]], feeds)[0])
 
 
 def _external(tensor: TensorProto, kind: str, folder: str) -> Array:

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from hpcpar.cost.timeline.timeline import Span
 from hpcpar.errors import InputError
-from hpcpar.prediction.prediction import Prediction, StepCost
-from hpcpar.report.recorded_prediction import RecordedPrediction
+from hpcpar.prediction.prediction import Prediction, PredictionFile, StepCost
 from hpcpar.report.traces.trace_events import Event, arrow, in_order, names, ns, span, write
 
 #: The stream of compute steps; all others are levels of the machine.
 COMPUTE = "compute"
-Simulated = Prediction | RecordedPrediction
+Simulated = Prediction | PredictionFile
 
 
 class Stream(NamedTuple):

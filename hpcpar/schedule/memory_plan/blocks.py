@@ -85,20 +85,35 @@ class Blocks(Generic[A]):
         )
 
 
+@dataclass(frozen=True)
 class Slots:
-    """Which of several equal buffers a pass uses. In this base class, all passes share slot 0."""
+    """Which of several equal buffers a pass uses; slot 0 by default.
+
+    Attributes
+    ----------
+    kept : mapping
+        Slots of the arrays that layers keep for their backward pass, by layer.
+    gradient : str
+        The layer whose input gradient has its own slots; other gradients share one.
+    only_inputs : bool
+        Whether only the inputs of these layers, and their gradients, have slots.
+    """
+
+    kept: Mapping[str, int] = field(default_factory=dict)
+    gradient: str = ""
+    only_inputs: bool = False
 
     def of_layer(self, layer: str) -> int:
         """The slot of the arrays that a layer keeps for its backward pass."""
-        return 0
+        return self.kept.get(layer, 0)
 
-    def of_value(self, layer: str, reader: str, what: str) -> int:
-        """The slot of a value that belongs to `layer`, and that `reader` needs."""
-        return 0
+    def of_value(self, layer: str, what: str) -> int:
+        """The slot of a value that belongs to `layer`."""
+        return self.of_layer(layer) if what == "x" or not self.only_inputs else 0
 
     def of_gradient(self, reader: str, what: str) -> int:
         """The slot of a gradient that `reader` computes."""
-        return 0
+        return self.of_value(reader, what) if reader == self.gradient else 0
 
 
 class BlockPlanner:
@@ -126,7 +141,7 @@ class BlockPlanner:
 
     # -- buffers -----------------------------------------------------------------------------------
     def _value(self, layer: str, reader: str, what: str, box: Box, which: int = 0) -> View:
-        slot = self.slots.of_value(layer, reader, what)
+        slot = self.slots.of_value(layer, what)
         return self.buffers.view((layer, reader, which, what, slot), layer, False, shape(box))
 
     def _gradient(self, layer: str, reader: str, what: str, box: Box, which: int = 0,

@@ -6,7 +6,6 @@ import bisect
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 #: Arrays begin at multiples of this size: a cache line, and the alignment of vector units.
 ALIGNMENT_BYTES = 64
@@ -41,37 +40,31 @@ def pack(sizes: Sequence[int], alive: Sequence[int]) -> tuple[list[int], int]:
         sorted(used, key=lambda i: (-alive[i].bit_count(), -sizes[i], i)),
         sorted(used, key=lambda i: (-alive[i].bit_count() * sizes[i], i)),
     ]
-    least, best, order = peak(sizes, alive)[0], _Layout([], 1 << 62), orders[0]
+    least, (places, total), order = peak(sizes, alive)[0], ([0], 1 << 62), orders[0]
     for tried in orders:
-        layout = _fit(sizes, alive, tried, best.total - 1)
+        layout = _fit(sizes, alive, tried, total - 1)
         if layout is not None:
-            best, order = layout, tried
-        if best.total <= least:
+            (places, total), order = layout, tried
+        if total <= least:
             break
     draw = random.Random(0)
     for _ in range(min(_TRIES, _PAIRS // max(1, len(used) ** 2))):
-        if best.total <= least:
+        if total <= least:
             break
         # the topmost arrays come first, or one of them swaps with another array
-        top = [i for i in order if best.places[i] + sizes[i] == best.total]
+        top = [i for i in order if places[i] + sizes[i] == total]
         tried = top + [i for i in order if i not in top] if order[:len(top)] != top else list(order)
         a, b = tried.index(draw.choice(top)), draw.randrange(len(tried))
         if tried == order:
             tried[a], tried[b] = tried[b], tried[a]
-        layout = _fit(sizes, alive, tried, best.total)
+        layout = _fit(sizes, alive, tried, total)
         if layout is not None:
-            best, order = layout, tried
-    return (best.places, best.total) if used else ([0] * len(sizes), 0)
-
-
-@dataclass(frozen=True)
-class _Layout:
-    places: list[int]
-    total: int
+            (places, total), order = layout, tried
+    return (places, total) if used else ([0] * len(sizes), 0)
 
 
 def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int],
-         limit: int) -> _Layout | None:
+         limit: int) -> tuple[list[int], int] | None:
     """Place the arrays in this order; return None where they need more than `limit`."""
     places, total = [0] * len(sizes), 0
     # (start, stop, life), lowest first, so the search meets the lowest gap first
@@ -87,7 +80,7 @@ def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int],
         if total > limit:
             return None
         bisect.insort(placed, (at, at + size, life))
-    return _Layout(places, total)
+    return places, total
 
 
 def peak(sizes: Sequence[int], alive: Sequence[int]) -> tuple[int, int]:

@@ -23,70 +23,23 @@ EdgesOf = dict[str, tuple[Edge, ...]]
 
 
 @dataclass(frozen=True)
-class PassSamples:
-    """The samples of a pass, over all ranks, as positions in the mini-batch.
-
-    The first of the `count` samples is at position `first`; then a run of `run` consecutive samples
-    begins every `stride` positions.
-    """
-
-    count: int
-    first: int
-    run: int
-    stride: int
-
-    def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions in the mini-batch of the samples with these numbers in the pass."""
-        return self.first + numbers // self.run * self.stride + numbers % self.run
-
-
-@dataclass(frozen=True)
 class PassPlan:
     """One pass (a micro-batch or FC pass, `part`) through layers of the network, on one rank.
 
-    `edges` has the edges into each layer, and `blocks` each layer's blocks, by its name.
+    `places` has the positions in the mini-batch of its samples, over all ranks; `edges` has the
+    edges into each layer, and `blocks` each layer's blocks, by its name.
     """
 
     part: int
-    samples: PassSamples
+    places: NDArray[np.int64]
     edges: EdgesOf
     blocks: dict[str, Blocks[View]]
     slots: Slots
 
-
-class MicrobatchSlots(Slots):
-    """A stage has one slot per micro-batch in flight (`flying`, by layer); activation gradients
-    share one slot.
-    """
-
-    def __init__(self, flying: dict[str, int], loss: str, part: int) -> None:
-        self._flying, self._loss, self._part = flying, loss, part
-
-    def of_layer(self, layer: str) -> int:
-        return self._part % self._flying[layer]
-
-    def of_value(self, layer: str, reader: str, what: str) -> int:
-        return self.of_layer(layer)
-
-    def of_gradient(self, reader: str, what: str) -> int:
-        # the loss computes its gradient in the forward pass, together with its value
-        return self.of_layer(reader) if reader == self._loss else 0
-
-
-class FcSlots(Slots):
-    """The first FC layer's input and its gradient have one slot per FC pass."""
-
-    def __init__(self, first: str, part: int) -> None:
-        self._first, self._part = first, part
-
-    def of_layer(self, layer: str) -> int:
-        return self._part if layer == self._first else 0
-
-    def of_value(self, layer: str, reader: str, what: str) -> int:
-        return self._part if reader == self._first and what == "x" else 0
-
-    def of_gradient(self, reader: str, what: str) -> int:
-        return self.of_value("", reader, what)
+    @property
+    def samples(self) -> int:
+        """Samples of the pass, over all ranks."""
+        return len(self.places)
 
 
 def micro_batches_in_flight(network: Network, plan: Plan) -> dict[str, int]:
@@ -115,8 +68,7 @@ class PassPlans:
             return
         at = switch(network)
         self._fc_layers = frozenset(layer.name for layer in network.layers[at:])
-        batch = plan.batch
-        before = self._pass(network.layers[:at], 0, PassSamples(batch, 0, batch, batch), Slots())
+        before = self._pass(network.layers[:at], 0, np.arange(plan.batch), Slots())
         self.all = [before, *(self._fc_pass(t, before) for t in range(plan.fc_passes))]
 
     def number(self, layer: str, part: int) -> int:
@@ -133,21 +85,23 @@ class PassPlans:
         """The pass of a micro-batch (or of an uncut mini-batch) through all layers."""
         begin = block(self.plan.batch, self.plan.microbatches, part)[0]
         count = samples_of(self.plan, part)
-        slots = MicrobatchSlots(self._flying, self.network.layers[-1].name, part)
-        return self._pass(self.network.layers, part, PassSamples(count, begin, max(count, 1), 0),
-                          slots)
+        # a stage has a slot per micro-batch in flight; the loss computes its gradient in the
+        # forward pass, together with its value
+        slots = Slots({layer: part % flying for layer, flying in self._flying.items()},
+                      self.network.layers[-1].name)
+        return self._pass(self.network.layers, part, np.arange(begin, begin + count), slots)
 
     def _fc_pass(self, part: int, before: PassPlan) -> PassPlan:
         """A pass of a part of the mini-batch through the layers from the switch on."""
         plan, layers = self.plan, self.network.layers[switch(self.network):]
         count, first = plan.batch // plan.fc_passes, layers[0]
         (e,) = self._edges.into(first, count)
-        if plan.switch == "one":
-            samples = PassSamples(count, part * count, count, 0)
-        else:
-            run = count // int(plan.configs[e.producer.name].n)
-            samples = PassSamples(count, part * run, run, plan.fc_passes * run)
-        fc_pass = self._pass(layers, part, samples, FcSlots(first.name, part))
+        owners = 1 if plan.switch == "one" else int(plan.configs[e.producer.name].n)
+        run = max(count // owners, 1)  # consecutive samples
+        number, place = np.divmod(np.arange(count), run)
+        places = (part + plan.fc_passes * number) * run + place
+        fc_pass = self._pass(layers, part, places,
+                             Slots({first.name: part}, first.name, only_inputs=True))
         if e.kind is None and plan.switch == "each":
             producer, consumer = before.blocks[e.producer.name], fc_pass.blocks[first.name]
             assert producer.out is not None
@@ -164,12 +118,12 @@ class PassPlans:
         rows = whole.shape[0] // self.plan.fc_passes
         return whole.rows(part * rows, (part + 1) * rows)
 
-    def _pass(self, layers: Sequence[Layer], part: int, samples: PassSamples,
+    def _pass(self, layers: Sequence[Layer], part: int, places: NDArray[np.int64],
               slots: Slots) -> PassPlan:
-        edges = self._edges_into(layers, samples.count)
-        planner = BlockPlanner(self.network, self.plan, self.rank, layers, edges, samples.count,
+        edges = self._edges_into(layers, len(places))
+        planner = BlockPlanner(self.network, self.plan, self.rank, layers, edges, len(places),
                                self._buffers, slots, self.training)
-        return PassPlan(part, samples, edges, planner.blocks, slots)
+        return PassPlan(part, places, edges, planner.blocks, slots)
 
     def _edges_into(self, layers: Sequence[Layer], samples: int) -> EdgesOf:
         """The edges into each layer; passes with the same number of samples share them."""

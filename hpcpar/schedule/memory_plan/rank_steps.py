@@ -39,16 +39,17 @@ def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
     steps = [s for s in schedule.steps
              if (s.concerns(rank) if isinstance(s, Comm) else lives(plan, s.layer, rank))]
     loss = network.layers[-1].name
-    writes = _Writes(
-        _by_part([s for s in steps if s.phase is Phase.FORWARD]),
-        _by_part([s for s in steps if s.phase is Phase.BACKWARD or s.layer == loss]),
-    )
+    writes = {
+        Phase.FORWARD: _by_part([s for s in steps if s.phase is Phase.FORWARD]),
+        # the loss computes its gradient in its forward pass
+        Phase.BACKWARD: _by_part([s for s in steps
+                                  if s.phase is Phase.BACKWARD or s.layer == loss])}
     until = {}
     for s in steps:
         if isinstance(s, Comm):
             only_sends = s.between and not s.destination.holds(rank)
-            until[s.index] = writes.after(s, overwrites, len(schedule.steps)) if only_sends \
-                else s.needed_by
+            until[s.index] = _overwritten(s, writes.get(s.phase, {}), overwrites,
+                                          len(schedule.steps)) if only_sends else s.needed_by
     mine = tuple(s.index for s in steps)
     return RankSteps(schedule, mine, until, _loads(network, plan, steps))
 
@@ -67,28 +68,20 @@ def _by_part(steps: list[Step]) -> dict[int, list[int]]:
     return out
 
 
-@dataclass(frozen=True)
-class _Writes:
-    """By micro-batch, a rank's steps that write outputs and its steps that write gradients."""
+def _overwritten(sent: Comm, writes: dict[int, list[int]], overwrites: Overwrites,
+                 end: int) -> int:
+    """The first later step of another micro-batch that overwrites the array that `sent` reads.
 
-    outputs: dict[int, list[int]]
-    gradients: dict[int, list[int]]
-
-    def after(self, sent: Comm, overwrites: Overwrites, end: int) -> int:
-        """The first later step of another micro-batch that overwrites the array that `sent` reads.
-
-        Gradients have one slot for all micro-batches, and the loss computes its gradient in its
-        forward pass.
-        """
-        if sent.phase not in (Phase.FORWARD, Phase.BACKWARD):
-            return end
-        backward = sent.phase is Phase.BACKWARD
-        first = end
-        for part, steps in (self.gradients if backward else self.outputs).items():
-            at = bisect.bisect_right(steps, sent.index)
-            if at < len(steps) and part != sent.part and (backward or overwrites(sent, part)):
-                first = min(first, steps[at])
-        return first
+    `writes` has the steps that write outputs, or gradients, by micro-batch. Gradients have one slot
+    for all micro-batches.
+    """
+    backward = sent.phase is Phase.BACKWARD
+    first = end
+    for part, steps in writes.items():
+        at = bisect.bisect_right(steps, sent.index)
+        if at < len(steps) and part != sent.part and (backward or overwrites(sent, part)):
+            first = min(first, steps[at])
+    return first
 
 
 def _loads(network: Network, plan: Plan, steps: list[Step]) -> dict[int, int]:

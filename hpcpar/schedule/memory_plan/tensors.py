@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.memory_plan.passes import PassPlan, PassPlans
 from hpcpar.schedule.memory_plan.views import View
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role
-
-
-@dataclass(frozen=True)
-class Touch:
-    """A view that a step reads or writes; with `writes`, the step produces its contents."""
-
-    view: View | None
-    writes: bool = False
 
 
 class StepTensors:
@@ -71,42 +62,41 @@ class StepTensors:
                 return unused
         return self.passes.rows_of(whole, step.part)
 
-    def touched(self, step: Comm | Compute) -> Iterator[Touch]:
-        """The views that a step of a pass reads or writes."""
+    def touched(self, step: Comm | Compute) -> Iterator[tuple[View | None, bool]]:
+        """The views that a step of a pass reads or writes; true for one whose contents the step
+        produces.
+        """
         if isinstance(step, Comm):
             if step.tensor.role is not Role.MOMENTS:
                 before, after = self.moved(step)
-                yield Touch(before)
-                yield Touch(after, True)
+                yield before, False
+                yield after, True
         elif step.op is Op.ACCUMULATE:
-            yield from self._accumulated(step)
+            yield from ((view, False) for view in self._accumulated(step))
         elif step.phase is Phase.BACKWARD:
-            yield from self._backward(step)
+            yield from ((view, False) for view in self._backward(step))
         else:
-            yield from self._forward(step)
+            blocks = self.passes.find(step.layer, step.part).blocks[step.layer]
+            # the loss, which has no y, computes its gradient with its value
+            others = blocks.xs if blocks.y is not None else [*blocks.xs, *blocks.dxs]
+            yield from ((view, False) for view in others)
+            yield blocks.y, True
 
-    def _accumulated(self, step: Compute) -> Iterator[Touch]:
+    def _accumulated(self, step: Compute) -> list[View | None]:
         ref = step.tensor
         assert ref is not None
         blocks = self.passes.find(ref.layer, step.part).blocks[ref.layer]
-        yield Touch(self.passes.find(step.layer, step.part).blocks[step.layer].dout)
-        yield Touch(blocks.arriving.get(ref.input))
-        yield Touch(blocks.dxs[ref.input])
+        total = self.passes.find(step.layer, step.part).blocks[step.layer].dout
+        return [total, blocks.arriving.get(ref.input), blocks.dxs[ref.input]]
 
-    def _forward(self, step: Compute) -> Iterator[Touch]:
-        blocks = self.passes.find(step.layer, step.part).blocks[step.layer]
-        yield from (Touch(x) for x in blocks.xs)
-        yield Touch(blocks.y, True)
-        if blocks.y is None:  # the loss computes its gradient with its value
-            yield from (Touch(dx) for dx in blocks.dxs)
-
-    def _backward(self, step: Compute) -> Iterator[Touch]:
+    def _backward(self, step: Compute) -> list[View | None]:
         layer = self.network.by_name[step.layer]
         blocks = self.passes.find(step.layer, step.part).blocks[step.layer]
-        yield Touch(blocks.dy)
+        touched = [blocks.dy]
         if "input" in layer.backward_reads:
-            yield from (Touch(x) for x in blocks.xs)
+            touched += blocks.xs
         if "output" in layer.backward_reads:
-            yield Touch(blocks.y)
+            touched.append(blocks.y)
         if step.op is Op.BACKWARD:
-            yield from (Touch(dx) for dx in (*blocks.dxs, *blocks.begins.values(), *blocks.clears))
+            touched += [*blocks.dxs, *blocks.begins.values(), *blocks.clears]
+        return touched

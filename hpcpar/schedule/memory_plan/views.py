@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.plan.boxes import Box, items, local, shape
 
 Shape = tuple[int, ...]
+Crop: TypeAlias = "tuple[slice[int, int, int], ...]"
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,6 @@ class Buffer:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Crop:
-    """The part with box `part` of an array with box `of`."""
-
-    part: Box
-    of: Box
-
-    @property
-    def slices(self) -> tuple[slice[int, int, int], ...]:
-        return local(self.part, self.of)
-
-
 @dataclass(frozen=True, eq=False)
 class View:
     """A buffer after crops and reshapes, in the order of `changes`; an empty view has no buffer."""
@@ -67,13 +60,20 @@ class View:
     shape: Shape
     changes: tuple[Crop | Shape, ...] = ()
 
+    def of(self, whole: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The view in an array that has the buffer's shape."""
+        for change in self.changes:
+            is_crop = isinstance(change[0], slice)
+            whole = whole[change] if is_crop else whole.reshape(change)
+        return whole
+
     def crop(self, part: Box, of: Box) -> View:
         """The view of box `part`, if this is box `of`; an empty `part` may lie outside."""
         if not items(part):
             return View(None, shape(part))
         if part == of:
             return self
-        return View(self.buffer, shape(part), (*self.changes, Crop(part, of)))
+        return View(self.buffer, shape(part), (*self.changes, local(part, of)))
 
     def reshape(self, new: Shape) -> View:
         """The same items in another shape."""

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.memory import prediction
-from hpcpar.cost.memory.bound import memory_lower_bound
 from hpcpar.cost.memory.prediction import _shortened
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.halo import halo_of
@@ -307,7 +306,7 @@ def test_micro_batches_in_flight_keep_their_activations() -> None:
 
 
 @pytest.mark.parametrize("seed", [*range(24), 26, 50])
-def test_every_plan_lies_between_the_bounds(seed: int) -> None:
+def test_every_plan_needs_at_most_the_bound(seed: int) -> None:
     """Networks and plans of all kinds, with every option that changes memory."""
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(1, 9))
@@ -319,13 +318,5 @@ def test_every_plan_lies_between_the_bounds(seed: int) -> None:
         plan = replace(drawn, **options)
         for training in (True, False):
             found = price(network, plan, MACHINE, training=training).memory
-            least = memory_lower_bound(network, plan, training=training)
             most = price_family(network, plan, MACHINE, training=training).memory
-            assert least.total_bytes <= found.total_bytes <= most.total_bytes
-
-
-def test_the_lower_bound_exceeds_two_fifths_of_the_memory() -> None:
-    network = NETWORKS["alexnet"]
-    plan = make_plan(ALEXNET, "data", 4, 1024)
-    assert memory_lower_bound(network, plan).total_bytes > 0.4 * price(
-        network, plan, MACHINE).memory.total_bytes
+            assert found.total_bytes <= most.total_bytes

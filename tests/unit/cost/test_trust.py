@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from hpcpar.cost.trust import FEW_SAMPLES, ResidualClass, Residuals, published, traits
+from hpcpar.io.schema import convert
 from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.machine.sheet_rate import peak_warning, sheets_of_rate
 from hpcpar.network.builtin import built_in
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.prediction import Prediction, PredictionFile
 from hpcpar.prediction.price import price
 from hpcpar.report.tables import span, trusted
 
@@ -36,6 +37,7 @@ def test_a_prediction_names_its_sources(machine: str, basis: str, source: str) -
     assert p.trust.words.endswith("; hpcpar calibrate on one node narrows it")
     assert p.interval_s[0] < p.iteration_s < p.interval_s[1]
     document = p.to_json()
+    assert convert(document, PredictionFile, "p", "").interval_s == p.interval_s
     assert (document["iteration_low_s"], document["iteration_high_s"]) == p.interval_s
     assert (document["interval_basis"], document["interval_source"]) == (basis, p.trust.source)
 

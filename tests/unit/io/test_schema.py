@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 import msgspec
+import numpy as np
 import pytest
 
 from hpcpar.errors import InputError
@@ -23,6 +24,7 @@ from hpcpar.io.schema import (
     decode_json,
     one_of,
     parse_toml,
+    plain,
     read_bytes,
     read_toml,
 )
@@ -80,6 +82,23 @@ def test_valid_data_become_the_type() -> None:
     assert convert(data, Whole, "f", "r") == Whole(
         {"x": Entry(2, Color.BLUE)}, (1, 2), 3.0, False, {"a": [1.5, None]}, Open(1),
         Named(kind="small"))
+
+
+def test_a_value_read_from_a_file_is_written_whole() -> None:
+    """Also the defaults that the file left out."""
+    data = {"entries": {"x": {"n": 2}}, "shape": [1, 2]}
+    written = {"entries": {"x": {"n": 2, "color": "red", "line": "", "word": "a"}},
+               "shape": [1, 2], "seconds": None, "flag": False, "free": {}, "some": {"a": 0},
+               "named": {"kind": "big"}}
+    assert plain(convert(data, Whole, "f", "r")) == written
+
+
+def test_numbers_of_numpy_become_plain() -> None:
+    found = plain({"a": np.float64(0.5), "b": (np.int64(3), np.bool_(True)), "c": np.arange(3)})
+    assert found == {"a": 0.5, "b": [3, True], "c": [0, 1, 2]}
+    assert type(found["a"]) is float and [type(x) for x in found["b"]] == [int, bool]
+    with pytest.raises(NotImplementedError, match="a object has no form in files"):
+        plain([object()])
 
 
 NAN, INF = float("nan"), float("inf")

@@ -34,7 +34,8 @@ TRUE = np.array([0.010, 0.001, 0.020, 0.004, 0.002])
 
 def predicted(steps: list[StepInfo], seconds: list[float]) -> dict[str, Any]:
     return {"network": "lenet5", "machine": "local", "strategy": "data", "memory_bytes": 1,
-            "iteration_s": 0.030, "steps": [
+            "iteration_s": 0.030, "compute_s": 0.030, "exposed_communication_s": 0.0,
+            "phases": {"gradient": {"exposed_communication_s": 0.0}}, "steps": [
                 {"index": s.index, "label": s.label, "phase": s.phase, "layer": s.layer,
                  "is_comm": s.kind == "comm", "seconds": 0.5, "exposed_s": t, "messages": 0,
                  "sent_bytes": 0, "part": 0, "stage": 0, "start_s": 0.0, "end_s": 0.0,

@@ -84,6 +84,8 @@ def test_a_network_object_can_be_swept(out: Path) -> None:
      "names 'other' as its equal, which is not a case"),
     ("cases/CASE/prediction.json", ["iteration_s"], None, "'iteration_s': expected a number"),
     ("cases/CASE/prediction.json", ["phases"], [], "'phases': expected a table"),
+    ("cases/CASE/prediction.json", ["phases"], {}, "'phases' lacks 'gradient'"),
+    ("cases/CASE/prediction.json", ["layers"], 1, "'layers': expected a list"),
     ("cases/CASE/plan.json", ["ranks"], None, "'ranks': expected a whole number, found null"),
     ("cases/CASE/plan.json", ["configs"], [], "'configs': expected a table"),
 ])
