@@ -53,7 +53,7 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     from hpcpar.plan.axis import Axis
     from hpcpar.plan.config import Config, MeshAxis
     from hpcpar.plan.layout import Layout
-    from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
+    from hpcpar.schedule.steps import Comm, Kind, Pattern, Phase, Role, TensorRef
 
     w, backend = world(), NumpyBackend()
     p, items = w.size, size // 4
@@ -66,14 +66,13 @@ def mpi_contestants(size: int) -> dict[str, Job]:
     arrays = {"allreduce": (full, full), "allgather": (full[own], full),
               "reduce_scatter": (full, part)}
     communicator = Communicator(w, backend)
-    group, tensor = Group((MeshAxis(1, p),)), TensorRef("bench", Role.OUTPUT)
+    tensor = TensorRef("bench", Role.OUTPUT)
 
     def ours(index: int, kind: str, algorithm: str, segments: int) -> Job:
         source, destination = layouts[kind]
-        step = Comm(index=index, phase=Phase.GRADIENT, layer="bench", tensor=tensor,
-                    kind=Kind(kind), source=source, destination=destination,
-                    reduce=kind != "allgather", group=group, algorithm=algorithm,
-                    segments=segments, item_bytes=4, needed_by=index + 1)
+        pattern = Pattern(Kind(kind), mesh_axes=(MeshAxis(1, p),))
+        step = Comm(Phase.GRADIENT, "bench", tensor, pattern, source, destination, 4,
+                    algorithm=algorithm, segments=segments, index=index, needed_by=index + 1)
         transfer = communicator.bind(step, *arrays[kind])
 
         def run() -> None:

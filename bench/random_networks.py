@@ -45,7 +45,7 @@ from hpcpar.plan.plan import Plan  # noqa: E402
 from hpcpar.runtime.executor import Executor  # noqa: E402
 from hpcpar.runtime.observe import Watch  # noqa: E402
 from hpcpar.schedule.lower import lower  # noqa: E402
-from hpcpar.schedule.outline_steps import Move  # noqa: E402
+from hpcpar.schedule.steps import Comm  # noqa: E402
 from tests.collectives import BY_KIND  # noqa: E402
 from tests.mpi.plans import random_plan  # noqa: E402
 
@@ -146,7 +146,7 @@ def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
     return replace(plan, batch_norm="sync", microbatches=1 if normalizes else plan.microbatches)
 
 
-def algorithm(step: Move) -> tuple[str, int]:
+def algorithm(step: Comm) -> tuple[str, int]:
     """Rings, for every collective."""
     return BY_KIND[step.pattern.kinds[0]][0], 1
 

@@ -30,9 +30,7 @@ from hpcpar.plan.boxes import items
 from hpcpar.report.tables import say, show, show_line
 from hpcpar.schedule.algorithms.base import Message, Round
 from hpcpar.schedule.exchange import NOTHING, Exchange
-from hpcpar.schedule.freeze import frozen_movement
 from hpcpar.schedule.messages import make_exchange
-from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Comm, Kind
 from hpcpar.simulation.simulate import Simulator
 
@@ -163,13 +161,11 @@ def iteration(strategy: str, network: str, machine_name: str, ranks: int, batch:
     simulation = simulator.play()
     levels = tuple(replace(level, links=0.0, oversubscription=1.0) for level in machine.levels)
     alone = Simulator(made.network.build(), made, replace(machine, levels=levels)).play()
-    steps = [frozen_movement(entry.step) if isinstance(entry.step, Move) else None
-             for entry in simulator.entries]
     lasts_s = np.nan_to_num(simulation.end_s - simulation.start_s)
 
     def program(rank: int) -> Iterator[Leg]:
-        for step, step_s in zip(steps, lasts_s[:, rank].tolist(), strict=True):
-            yield Leg(step_s) if step is None else leg(machine, step, rank)
+        for step, step_s in zip(simulator.steps, lasts_s[:, rank].tolist(), strict=True):
+            yield leg(machine, step, rank) if isinstance(step, Comm) else Leg(step_s)
 
     predicted = price_family(made.network.build(), made, machine)
     return (simulation.mean_s, float(predicted.iteration_s),

@@ -43,7 +43,7 @@ from hpcpar.network.layers import MeanSquaredError, Outputs  # noqa: E402
 from hpcpar.network.read.torch_module import traced  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, make_plan  # noqa: E402
 from hpcpar.schedule.lower import lower  # noqa: E402
-from hpcpar.schedule.outline_steps import Move  # noqa: E402
+from hpcpar.schedule.steps import Comm  # noqa: E402
 from tests.collectives import BY_KIND  # noqa: E402
 
 #: Memory of a network's process.
@@ -64,7 +64,7 @@ class Unfilled(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def algorithm(step: Move) -> tuple[str, int]:
+def algorithm(step: Comm) -> tuple[str, int]:
     """Rings, for every collective."""
     return BY_KIND[step.pattern.kinds[0]][0], 1
 

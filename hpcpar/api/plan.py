@@ -11,7 +11,6 @@ from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import LossOptions, PlanningOptions, about_machine, about_network
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
-from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -83,10 +82,10 @@ class PlanResult(TableResult):
         """The price of the chosen plan."""
         return self.best.prediction
 
-    @cached_property
+    @property
     def schedule(self) -> Schedule:
         """Every step of an iteration."""
-        return schedule_for(self.best.task.network, self.plan)
+        return self.best.costs.schedule
 
     @cached_property
     def advice(self) -> MemoryAdvice | None:

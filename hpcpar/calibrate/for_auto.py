@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from hpcpar.calibrate.calibrate import Calibration
 from hpcpar.calibrate.work_index import WorkIndex
-from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import Plan
 from hpcpar.search.candidates import Candidate
@@ -109,8 +108,8 @@ class Contest:
 def seconds_of_work(candidate: Candidate) -> dict[str, float]:
     """Time per iteration (s) of every piece of work, by its key."""
     network, plan = candidate.task.network, candidate.plan
-    work = WorkIndex(network, plan, schedule_for(network, plan))
-    return work.totals([float(step.seconds) for step in candidate.costs.steps])
+    work = WorkIndex(network, plan, candidate.costs.schedule)
+    return work.totals([float(price.seconds) for price in candidate.costs.prices])
 
 
 def most_informative(contenders: Sequence[Contender]) -> Contender:

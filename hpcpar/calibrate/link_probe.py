@@ -22,7 +22,7 @@ from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
-from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Group, Kind, Pattern, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
 PIECES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
@@ -108,10 +108,9 @@ class Steps:
     def _step(self, kind: Kind, source: Layout, destination: Layout, group: Group | None,
               algorithm: str) -> Comm:
         i, self._count = self._count, self._count + 1
-        return Comm(index=i, phase=Phase.FORWARD, layer="probe", tensor=PROBED, kind=kind,
-                    source=source, destination=destination, group=group, algorithm=algorithm,
-                    reduce=kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER), segments=1,
-                    item_bytes=ITEM, needed_by=i + 1)
+        pattern = Pattern(kind, False, () if group is None else group.mesh_axes)
+        return Comm(Phase.FORWARD, "probe", PROBED, pattern, source, destination, ITEM,
+                    algorithm=algorithm, index=i, needed_by=i + 1)
 
 
 def computing(backend: Backend) -> Callable[[], None]:

@@ -81,7 +81,7 @@ def scaled(machine: Machine, runs: Sequence[RecordWithSchedule]) -> tuple[Machin
         latency, bandwidth, neither = (
             price_family(run.network, run.plan,
                          replace(machine, levels=tuple(_times(x, *parts) for x in machine.levels)),
-                         training=run.training).steps
+                         training=run.training).prices
             for parts in ((1, 0), (0, 1), (0, 0)))
         for i, seconds in durations(run.record, run.schedule).items():
             other_s = float(neither[i].seconds)

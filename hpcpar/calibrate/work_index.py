@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.freeze import samples_of
+from hpcpar.schedule.lower import samples_of
 from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.steps import Compute, Op, Schedule
 

@@ -46,8 +46,8 @@ def parts_of(machine: Machine, costs: Costs) -> list[Part]:
     level. A pipeline's bubble counts as computation.
     """
     exposed_s = [0.0] * len(machine.levels)
-    for step, seconds in zip(costs.steps, costs.timeline.waits_s, strict=True):
-        exposed_s[int(step.level)] += float(seconds)
+    for price, seconds in zip(costs.prices, costs.timeline.waits_s, strict=True):
+        exposed_s[int(price.level)] += float(seconds)
     total_s, waits_s = float(costs.iteration_s), float(costs.exposed_communication_s)
     of_all_stages = sum(exposed_s) or 1.0
     rest_s, measured = total_s - waits_s, float(costs.measured_compute)

@@ -7,7 +7,7 @@ for a million ranks therefore takes as long as one for sixteen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypedDict
 
@@ -19,7 +19,7 @@ from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.step_prices import StepPrice, StepPricer
-from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -27,9 +27,9 @@ from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.layout import owned
 from hpcpar.plan.limits import require_batch
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.freeze import Entry, listed
-from hpcpar.schedule.lower import outlines
-from hpcpar.schedule.outline_steps import Chooser, Move, Outline, Task
+from hpcpar.schedule.lower import in_order, outlines
+from hpcpar.schedule.overlap import Outline
+from hpcpar.schedule.steps import Chooser, Comm, Compute, Schedule, Step
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -74,10 +74,10 @@ class Sums:
     def summed(cls, priced: PricedSteps, line: Timeline[Floats]) -> Self:
         """Sum priced steps and their timeline."""
         stages = [_StageSums() for _ in line.stages]
-        for entry, price in zip(priced.entries, priced.steps, strict=True):
-            stages[entry.stage].add(entry.step, price)
-            if isinstance(entry.step, Move) and entry.stage not in entry.receivers:
-                stages[entry.receivers[0]].communication_s += price.seconds
+        for step, price in priced.pairs:
+            stages[step.stage].add(step, price)
+            if isinstance(step, Comm) and step.stage not in step.receivers:
+                stages[step.receivers[0]].communication_s += price.seconds
         longest = 0
         if len(stages) > 1:
             longest = int(np.argmax([float(stage.compute_s) for stage in stages]))
@@ -104,10 +104,10 @@ class PricedSteps:
         Upper bound of the largest rank's memory (see `memory_upper_bound`).
     moved_bytes : dict
         Key of a movement in `out` -> upper bound of the bytes in one rank's message buffers.
-    entries : tuple of Entry
+    schedule : Schedule
         The steps of an iteration, over all micro-batches.
-    steps : tuple of StepPrice
-        One price per entry.
+    prices : tuple of StepPrice
+        One price per step.
     out : Outline
         The outline of the largest micro-batch.
     """
@@ -115,16 +115,21 @@ class PricedSteps:
     io_s: Floats
     memory: Memory
     moved_bytes: MovedBytes
-    entries: tuple[Entry, ...]
-    steps: tuple[StepPrice, ...]
+    schedule: Schedule
+    prices: tuple[StepPrice, ...]
     out: Outline
+
+    @property
+    def pairs(self) -> Iterator[tuple[Step, StepPrice]]:
+        """Each step with its price."""
+        return zip(self.schedule.steps, self.prices, strict=True)
 
     def seconds_of_layers(self) -> dict[str, Floats]:
         """Compute time of each layer in an iteration (s): the plain sum over its steps."""
         seconds: dict[str, Floats] = {layer.name: 0.0 for layer in self.out.edges.network.layers}
-        for entry, price in zip(self.entries, self.steps, strict=True):
-            if isinstance(entry.step, Task):
-                seconds[entry.step.layer.name] += price.seconds
+        for step, price in self.pairs:
+            if isinstance(step, Compute):
+                seconds[step.layer] += price.seconds
         return seconds
 
 
@@ -156,9 +161,13 @@ def price_family(network: Network, plan: Plan, machine: Machine,
                  **options: Unpack[PriceOptions]) -> Costs:
     """Price a plan, or a family of plans, in closed form; see `price_steps` for the options."""
     priced = price_steps(network, plan, machine, **options)
-    items = list(items_of(machine, priced))
-    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
-    return Costs.of(priced, line)
+    return Costs.of(priced, laid_out(machine, priced.schedule.steps, priced.prices))
+
+
+def laid_out(machine: Machine, steps: Sequence[Step], prices: Sequence[StepPrice]
+             ) -> Timeline[Floats]:
+    """The timeline of priced steps on a machine."""
+    return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress)
 
 
 def price_steps(
@@ -203,20 +212,18 @@ def price_steps(
     by_microbatch = outlines(network, plan, choose, training=training)
     out = by_microbatch[-1]
     paper = accounting == "paper"
-    prices: dict[Task | Move, StepPrice] = {}
-    for outline in dict.fromkeys(by_microbatch):
-        pricer = StepPricer(network, plan, machine, network_model, outline.edges, paper)
-        prices |= {step: pricer.price(step) for step in outline.steps}
+    pricer = StepPricer(network, plan, machine, network_model, out.edges, paper)
     io_s: Floats = 0.0
     if io_bytes_per_s is not None:
         images = network.layers[0]
         io_s = owned(network, images, plan.configs[images.name],
                      plan.batch).largest_items * io_item_bytes / io_bytes_per_s
-    moved = {step.key: prices[step].through_bytes for step in out.steps if isinstance(step, Move)}
+    moved = {step.key: pricer.price(step).through_bytes for step in out.steps
+             if isinstance(step, Comm)}
     memory = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)
-    entries = listed(plan, by_microbatch, training)
-    return PricedSteps(io_s=io_s, memory=memory, moved_bytes=moved, entries=tuple(entries),
-                       steps=tuple(prices[entry.step] for entry in entries), out=out)
+    schedule = in_order(plan, by_microbatch, training)
+    return PricedSteps(io_s=io_s, memory=memory, moved_bytes=moved, schedule=schedule,
+                       prices=tuple(map(pricer.price, schedule.steps)), out=out)
 
 
 def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
@@ -224,30 +231,6 @@ def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
     own = network_model.machine if plan.machine is None else plan.machine
     same = network_model.contention is None and own == network_model.machine
     return chooser(own, plan.collectives, network_model if same else None)
-
-
-def items_of(machine: Machine, priced: PricedSteps) -> Iterator[Item]:
-    """Timeline items of all entries; micro-batches share the prices of a step."""
-    items: dict[Task | Move, Item] = {}
-    for entry, price in zip(priced.entries, priced.steps, strict=True):
-        if entry.step not in items:
-            items[entry.step] = item_of(machine, entry, price)
-        item = items[entry.step]
-        yield item if item.needed_by is None else item._replace(needed_by=entry.needed_by)
-
-
-def item_of(machine: Machine, entry: Entry, price: StepPrice) -> Item:
-    """The timeline item of a step; for a single plan its numbers are plain."""
-    seconds = price.seconds if np.ndim(price.seconds) else float(price.seconds)
-    if isinstance(entry.step, Task):
-        return Item(seconds, stage=entry.stage)
-    level = price.level if np.ndim(price.level) else int(price.level)
-    if entry.stage in entry.receivers:
-        return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers)
-    # only single plans have stages
-    message_bytes = float(price.sent_bytes) / max(1, int(price.messages))
-    latency_s = min(float(seconds), machine.levels[int(level)].latency_s(message_bytes))
-    return Item(seconds, entry.needed_by, level, entry.stage, entry.receivers, latency_s)
 
 
 @dataclass
@@ -259,9 +242,9 @@ class _StageSums:
     communication_s: Floats = 0.0
     sent_bytes: Ints = 0
 
-    def add(self, step: Task | Move, price: StepPrice) -> None:
+    def add(self, step: Step, price: StepPrice) -> None:
         """Count a step that the stage computes or sends."""
-        if isinstance(step, Task):
+        if isinstance(step, Compute):
             self.compute_s = self.compute_s + price.seconds
             if np.ndim(price.measured) or price.measured:
                 self.measured_s = self.measured_s + np.where(price.measured, price.seconds, 0.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,18 +16,17 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.config import Flags, Floats, Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.outline_steps import Move, Task
-from hpcpar.schedule.steps import Op
+from hpcpar.schedule.steps import Comm, Compute, Step
 
 
-@dataclass(frozen=True)
-class StepPrice:
-    """The price of one step of an outline.
+class StepPrice(NamedTuple):
+    """The price of a step; numbers may be arrays with one entry per plan of a family.
 
     Attributes
     ----------
     seconds : float
-        Duration on the slowest rank; 0 for plans of a family without this step.
+        Duration on the slowest rank; 0 for plans of a family without this step. In a simulation,
+        the duration on every rank.
     messages, sent_bytes : int
         Messages and bytes of the busiest sender; 0 for compute steps.
     through_bytes : int
@@ -36,6 +35,11 @@ class StepPrice:
         The time comes from the machine's calibrated table.
     level : int
         Index of the machine's level that a communication crosses.
+    latency_s : float
+        Time at the end of a message between stages in which the next one may use the links.
+    end_s : callable, optional
+        In a simulation, maps the start times of a communication on all ranks to its end times,
+        where ranks wait for each other. `seconds` is its duration if all start at once.
     """
 
     seconds: Floats
@@ -44,6 +48,22 @@ class StepPrice:
     through_bytes: Ints = 0
     measured: Flags = False
     level: Ints = 0
+    latency_s: float = 0.0
+    end_s: Callable[[Floats], Floats] | None = None
+
+
+def latency_s(machine: Machine, step: Comm, price: StepPrice) -> float:
+    """`StepPrice.latency_s` of a priced movement; 0 within a stage."""
+    if step.stage in step.receivers:
+        return 0.0
+    # only single plans have stages
+    message_bytes = float(price.sent_bytes) / max(1, int(price.messages))
+    return min(float(price.seconds), machine.levels[int(price.level)].latency_s(message_bytes))
+
+
+def _plain(value: Floats) -> Floats:
+    """The number of a single plan, as a plain float."""
+    return value if np.ndim(value) else float(value)
 
 
 class StepPricer:
@@ -61,32 +81,29 @@ class StepPricer:
         self._workload = Workload(network, plan, edges)
         self._known: dict[Hashable, StepPrice] = {}
 
-    def price(self, step: Task | Move) -> StepPrice:
+    def price(self, step: Step) -> StepPrice:
         """The price of a step."""
-        return self._movement(step) if isinstance(step, Move) else self._computation(step)
+        return self._movement(step) if isinstance(step, Comm) else self._computation(step)
 
-    def _movement(self, step: Move) -> StepPrice:
-        key = (step.key, step.phase, step.root, step.layer if self.paper else "")
+    def _movement(self, step: Comm) -> StepPrice:
+        key = (step.key, step.layer if self.paper else "")
         if key not in self._known:
             sent = traffic(step, self.network_model, self.plan.ranks)
             seconds = sent.seconds
             if self.paper:
                 seconds = paper_comm_s(step, self.network_model, self.network, self.plan)
-            self._known[key] = StepPrice(seconds, sent.messages, sent.sent_bytes,
-                                         sent.through_bytes, level=sent.level)
+            level = sent.level if np.ndim(sent.level) else int(sent.level)
+            price = StepPrice(_plain(seconds), sent.messages, sent.sent_bytes, sent.through_bytes,
+                              level=level)
+            self._known[key] = price._replace(latency_s=latency_s(self.machine, step, price))
         return self._known[key]
 
-    def _computation(self, step: Task) -> StepPrice:
-        # a convolution's interior depends on the part of its input that a rank owns
-        partial = step.op in (Op.INTERIOR, Op.BOUNDARY)
-        producers = step.layer.inputs if partial else ()
-        key = (self.edges.key(step.layer, step.batch), step.op,
-               *(self.plan.configs[name].key for name in producers))
-        if key not in self._known:
-            work = self._workload.work(step.layer, step.op, step.batch)
-            seconds, measured = timed(self.machine, work, self.plan.ranks)
-            self._known[key] = StepPrice(seconds, measured=measured)
-        price = self._known[key]
+    def _computation(self, step: Compute) -> StepPrice:
+        if step.key not in self._known:
+            seconds, measured = timed(self.machine, self._workload.of(step), self.plan.ranks)
+            self._known[step.key] = StepPrice(_plain(seconds), measured=measured)
+        price = self._known[step.key]
         if step.present is True:
             return price
-        return StepPrice(np.where(step.present, price.seconds, 0.0), measured=price.measured)
+        return StepPrice(_plain(np.where(step.present, price.seconds, 0.0)),
+                         measured=price.measured)

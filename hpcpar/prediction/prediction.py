@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from hpcpar.cost.interval import Interval90
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.process import ProcessMemory
-from hpcpar.cost.timeline.overlap import Span, Timeline
+from hpcpar.cost.timeline.timeline import Span, Timeline
 from hpcpar.cost.trust import Trust
 from hpcpar.errors import InputError
 from hpcpar.io.schema import Bytes, Count, Extent, NotNegative, Seconds, plain

@@ -12,7 +12,7 @@ from hpcpar.cost.memory.prediction import rank_memories, total
 from hpcpar.cost.memory.process import process_memory
 from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
-from hpcpar.cost.timeline.overlap import Span, StageTime, Timeline
+from hpcpar.cost.timeline.timeline import Span, StageTime, Timeline
 from hpcpar.cost.trust import trust
 from hpcpar.machine.model import Machine
 from hpcpar.network.data_sets import data_set_of
@@ -20,7 +20,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.limits import passed_limits
 from hpcpar.plan.plan import Plan
 from hpcpar.prediction.prediction import LayerCost, Prediction, StepCost
-from hpcpar.schedule.outline_steps import Move
+from hpcpar.schedule.steps import Comm
 from hpcpar.simulation.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
     """The prediction of a plan from its costs; see `price` for the other parameters."""
     batch, iteration_s = plan.batch, float(costs.iteration_s)
     traffic = _traffic(costs, plan.ranks)
-    steps = tuple(_step(costs, traffic, index) for index in range(len(costs.steps)))
+    steps = tuple(_step(costs, traffic, index) for index in range(len(costs.prices)))
     largest = max(_ranks(network, plan, costs, options), key=lambda rank: total(rank).total_bytes)
     gamma = options.get("gamma", 1.0)
     layer_memory = {name: memory.scaled(gamma) for name, memory in largest.items()}
@@ -106,7 +106,7 @@ def _timeline(machine: Machine, costs: Costs, steps: Sequence[StepCost]) -> Time
     """The timeline in plain numbers; the stream of a movement is the level that it crosses."""
     line = costs.timeline
     spans = []
-    for step, span, cost in zip(steps, line.spans, costs.steps, strict=True):
+    for step, span, cost in zip(steps, line.spans, costs.prices, strict=True):
         stream = machine.levels[int(cost.level)].name if step.is_comm else span.stream
         spans.append(Span(float(span.start_s), float(span.end_s), stream))
     waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
@@ -124,35 +124,30 @@ def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
 
 def _ranks(network: Network, plan: Plan, costs: Costs,
            options: PriceOptions) -> Iterator[dict[str, Memory]]:
-    return rank_memories(network, plan, costs.out, costs.entries, costs.moved_bytes,
+    return rank_memories(network, plan, costs.out, costs.schedule, costs.moved_bytes,
                          training=options.get("training", True))
 
 
 def _traffic(costs: Costs, ranks: int) -> RankTraffic:
     """The busiest rank's traffic: exact, or estimated step by step in a large job."""
     if ranks <= MOST_RANKS:
-        return rank_traffic(costs.entries, ranks)
+        return rank_traffic(costs.schedule)
     of_layer: dict[str, int] = defaultdict(int)
-    for entry, cost in zip(costs.entries, costs.steps, strict=True):
-        if isinstance(entry.step, Move):
-            of_layer[entry.step.layer] += int(cost.sent_bytes)
-    of_step = [(int(cost.messages), int(cost.sent_bytes)) for cost in costs.steps]
+    for step, cost in costs.pairs:
+        if isinstance(step, Comm):
+            of_layer[step.layer] += int(cost.sent_bytes)
+    of_step = [(int(cost.messages), int(cost.sent_bytes)) for cost in costs.prices]
     return RankTraffic(int(costs.communication_bytes), of_layer, of_step)
 
 
 def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
-    entry, cost = costs.entries[index], costs.steps[index]
-    step, seconds = entry.step, float(cost.seconds)
-    if isinstance(step, Move):
-        (kind,) = step.pattern.kinds
-        layer, action = step.layer, f"{step.phase.value}.{kind.value}"
-        exposed_s = float(costs.timeline.waits_s[index])
-    else:
-        layer, action, exposed_s = step.layer.name, step.op.value, seconds
+    step, seconds = costs.schedule.steps[index], float(costs.prices[index].seconds)
+    is_comm = isinstance(step, Comm)
     messages, sent_bytes = traffic.of_step[index]
-    return StepCost(index=index, label=f"{layer}.{action}", layer=layer, phase=step.phase.value,
-                    is_comm=isinstance(step, Move), seconds=seconds, exposed_s=exposed_s,
-                    messages=messages, sent_bytes=sent_bytes, part=entry.part, stage=entry.stage)
+    return StepCost(index=index, label=step.label, layer=step.layer, phase=step.phase.value,
+                    is_comm=is_comm, seconds=seconds,
+                    exposed_s=float(costs.timeline.waits_s[index]) if is_comm else seconds,
+                    messages=messages, sent_bytes=sent_bytes, part=step.part, stage=step.stage)
 
 
 def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,

@@ -11,7 +11,6 @@ from functools import partial
 from hpcpar.kernels.interface import Tick
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.program import Program
-from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.steps import Compute
 from hpcpar.simulation.simulate import Simulator
 
@@ -36,10 +35,10 @@ class _Sleep:
 def emulate(executor: Executor, simulator: Simulator) -> None:
     """Turn every compute step of this rank's programs into a sleep of its simulated time."""
     seconds = {}
-    for entry in simulator.entries:
-        if isinstance(entry.step, Task):
-            key = (entry.step.layer.name, entry.step.op, entry.part)
-            seconds[key] = float(simulator.compute_s(entry.step)[executor.rank])
+    for step in simulator.steps:
+        if isinstance(step, Compute):
+            key = (step.layer, step.op, step.part)
+            seconds[key] = float(simulator.compute_s(step)[executor.rank])
     sleep = _Sleep(executor.communicator.progress)
 
     def bind(program: Program) -> None:

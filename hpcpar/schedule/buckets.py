@@ -13,7 +13,7 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Flags, Ints
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan, Synchronization
-from hpcpar.schedule.outline_steps import Move
+from hpcpar.schedule.steps import Comm
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Pending:
     """A layer with a complete local gradient, and the movement that sums it, if any."""
 
     layer: Layer
-    move: Move | None = None
+    move: Comm | None = None
 
 
 def sums_known(plan: Plan, layer: Layer) -> bool:

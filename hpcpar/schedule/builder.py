@@ -16,13 +16,11 @@ from hpcpar.plan.layout import Layout, computed, owned
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending, closes, summed
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.moments import MOMENT_BYTES, moments_layout, moments_pattern
-from hpcpar.schedule.outline_steps import Chooser, Move
-from hpcpar.schedule.pattern import NOTHING
+from hpcpar.schedule.overlap import Emitter
 from hpcpar.schedule.pattern_family import collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
-from hpcpar.schedule.steps import CODES, Kind, Op, Phase, Role, TensorRef
+from hpcpar.schedule.steps import CODES, NOTHING, Chooser, Comm, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import gradient, update
 
 #: Numbers summed over ranks in the loss's allreduce: the loss, the number of correct samples, and
@@ -33,9 +31,9 @@ LOSS_SUMS = 3
 class Builder(Emitter):
     """The steps of layers, edges and weights; see `Emitter`."""
 
-    def __init__(self, network: Network, plan: Plan, choose: Chooser,
-                 training: bool = True) -> None:
-        super().__init__(network, plan, choose)
+    def __init__(self, network: Network, plan: Plan, choose: Chooser, training: bool = True,
+                 starts: Sequence[int] = (0,)) -> None:
+        super().__init__(network, plan, choose, starts)
         self.training, self.trains = training, network.trained
         self.full = plan.overlap is Overlap.FULL
         self._received: set[str] = set()
@@ -59,7 +57,7 @@ class Builder(Emitter):
             for _ in self.network.consumers[layer.name][1:]:
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
 
-    def edge(self, e: Edge) -> list[Move]:
+    def edge(self, e: Edge) -> list[Comm]:
         """Append an edge's movements, which depend on the configurations at both of its ends."""
         moves = [self.fetch(e)]
         if e.producer.name in self.trains:
@@ -72,10 +70,9 @@ class Builder(Emitter):
             edges = self.edges.into(layer, batch)
             self.layer_forward(layer, batch, [(e, self.fetch(e)) for e in edges])
 
-    def fetch(self, e: Edge, phase: Phase = Phase.FORWARD) -> Move | None:
+    def fetch(self, e: Edge, phase: Phase = Phase.FORWARD) -> Comm | None:
         """Bring the boxes that the consumer needs to its ranks."""
-        return self.wait_unless_overlapped(
-            self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key))
+        return self.move(phase, e.consumer.name, e.tensor, e.forward, e.owned, e.needed, e.key)
 
     def recompute_segment(self, segment: int, batch: int) -> None:
         """Recompute the outputs of a segment that the backward pass reads.
@@ -94,7 +91,7 @@ class Builder(Emitter):
                 for _, move in moves:
                     self.wait(move)
 
-    def layer_forward(self, layer: Layer, batch: int, arriving: list[tuple[Edge, Move | None]],
+    def layer_forward(self, layer: Layer, batch: int, arriving: list[tuple[Edge, Comm | None]],
                       phase: Phase = Phase.FORWARD) -> None:
         """Compute a layer once its inputs have arrived; the interior overlaps with the halo."""
         halo: Flags = False
@@ -111,7 +108,7 @@ class Builder(Emitter):
         self.compute(phase, layer, Op.FORWARD, batch, np.logical_not(halo))
         self.wait(self.sum_of_parts(layer, batch, phase))
 
-    def moments(self, phase: Phase, layer: Layer, batch: int) -> Move | None:
+    def moments(self, phase: Phase, layer: Layer, batch: int) -> Comm | None:
         """Add the sums behind means and variances over the ranks that share them."""
         layout = moments_layout(self.network, self.plan, layer, batch)
         pattern = moments_pattern(self.network, self.plan, layer)
@@ -120,7 +117,7 @@ class Builder(Emitter):
         return self.move(phase, layer.name, tensor, pattern, layout, layout,
                          ("moments", self.edges.key(layer, samples)), MOMENT_BYTES)
 
-    def sum_of_parts(self, layer: Layer, batch: int, phase: Phase) -> Move | None:
+    def sum_of_parts(self, layer: Layer, batch: int, phase: Phase) -> Comm | None:
         """Add the partial sums of a reduction that is cut (k).
 
         The backward pass does the adjoint: every part gets the gradient of the sum.
@@ -143,21 +140,15 @@ class Builder(Emitter):
         pattern = collective_along(kind, config, ("k",))
         return self.move(phase, layer.name, tensor, pattern, parts, whole, key)
 
-    def loss(self) -> Move | None:
+    def loss(self) -> Comm | None:
         """Sum the loss over all ranks, unless the caller computes it."""
         if self.network.loss.outside:
             return None
         everyone = Config(n=self.plan.ranks)
         layout = Layout(everyone, (Axis("sums", LOSS_SUMS, LOSS_SUMS),))
         pattern = collective_along(Kind.ALLREDUCE, everyone, ("n",))
-        return self.wait_unless_overlapped(
-            self.move(Phase.LOSS, self.network.layers[-1].name, TensorRef("", Role.LOSS), pattern,
-                      layout, layout, ("loss",), item_bytes=8))
-
-    def finish(self, sums: Move | None) -> None:
-        """Wait for the loss at the end of the iteration."""
-        if self.plan.overlap is not Overlap.NONE:
-            self.wait(sums)
+        return self.move(Phase.LOSS, self.network.layers[-1].name, TensorRef("", Role.LOSS),
+                         pattern, layout, layout, ("loss",), item_bytes=8)
 
     # -- backward ----------------------------------------------------------------------------------
     def backward(self, layers: Sequence[Layer], batch: int, moving: bool = True) -> list[Pending]:
@@ -219,7 +210,7 @@ class Builder(Emitter):
         return any(name in self.trains for name in layer.inputs)
 
     def input_gradients(self, layer: Layer, batch: int,
-                        moving: bool) -> list[tuple[Edge, Move | None]]:
+                        moving: bool) -> list[tuple[Edge, Comm | None]]:
         """Compute the gradients of the layer's inputs; with `moving`, send them to their owners."""
         if not self.needs_input_gradient(layer):
             return []
@@ -229,13 +220,12 @@ class Builder(Emitter):
         return [(e, self.return_gradient(e)) for e in self.edges.into(layer, batch)
                 if e.producer.name in self.trains]
 
-    def return_gradient(self, e: Edge) -> Move | None:
+    def return_gradient(self, e: Edge) -> Comm | None:
         """Sum the gradients of needed boxes onto owned boxes."""
-        return self.wait_unless_overlapped(
-            self.move(Phase.BACKWARD, e.consumer.name, e.gradient, e.backward, e.needed, e.owned,
-                      e.key))
+        return self.move(Phase.BACKWARD, e.consumer.name, e.gradient, e.backward, e.needed,
+                         e.owned, e.key)
 
-    def receive_gradients(self, returned: list[tuple[Edge, Move | None]], batch: int) -> None:
+    def receive_gradients(self, returned: list[tuple[Edge, Comm | None]], batch: int) -> None:
         """Wait for input gradients; a tensor with several readers accumulates them."""
         for e, move in returned:
             self.wait(move)

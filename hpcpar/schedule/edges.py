@@ -9,9 +9,8 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.layout import Layout, needed, owned
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.pattern_family import AnyPattern, patterns
-from hpcpar.schedule.steps import Kind, Role, TensorRef
+from hpcpar.schedule.pattern_family import patterns
+from hpcpar.schedule.steps import AnyPattern, Kind, Pattern, Role, TensorRef
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import ONE, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.pattern_family import AnyPattern, collective, collective_along, look_up
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.pattern_family import collective, collective_along, look_up
+from hpcpar.schedule.steps import NOTHING, AnyPattern, Kind
 from hpcpar.schedule.weights import SUMMED
 
 #: Moments are float64: sums of squares need the precision, and there are few of them.

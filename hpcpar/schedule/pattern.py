@@ -11,12 +11,9 @@ import functools
 import itertools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
 from typing import NamedTuple
-
-import numpy as np
 
 from hpcpar.network.receptive_field import (
     Columns,
@@ -31,57 +28,10 @@ from hpcpar.network.receptive_field import (
 from hpcpar.plan.axis import Axis, all_intervals
 from hpcpar.plan.config import ONE, Flags, MeshAxis
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.steps import CODES, Group, Kind
+from hpcpar.schedule.steps import Kind, Pattern
 
 #: Axes of a configuration along which gradients may be partial sums.
 PARTIAL = ("n", "c", "d", "h", "w", "k")
-#: Kinds whose messages are point to point; the others are collectives.
-POINT_TO_POINT = (Kind.HALO, Kind.REDISTRIBUTE)
-SUMMING = (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE)
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """The pattern of a movement.
-
-    Attributes
-    ----------
-    kind : Kind or None
-        None where nothing moves.
-    adds : bool
-        The receiver of a halo exchange or a redistribution adds messages instead of copying them.
-    mesh_axes : tuple of MeshAxis
-        Coordinates of a collective's group.
-    """
-
-    kind: Kind | None
-    adds: bool = False
-    mesh_axes: tuple[MeshAxis, ...] = ()
-
-    @property
-    def code(self) -> np.int8:
-        """The kind as one of `CODES`; 0 where nothing moves."""
-        return np.int8(0) if self.kind is None else CODES[self.kind]
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """The kind; empty where nothing moves."""
-        return [] if self.kind is None else [self.kind]
-
-    @property
-    def reduce(self) -> bool:
-        """True where the receiver adds."""
-        return self.kind in SUMMING or (self.adds and self.kind in POINT_TO_POINT)
-
-    @property
-    def group(self) -> Group | None:
-        """A collective's group; None for other movements."""
-        if self.kind is None or self.kind in POINT_TO_POINT:
-            return None
-        return Group(tuple(d for d in self.mesh_axes if d.size > 1))
-
-
-NOTHING = Pattern(None)
 
 
 # -- one axis --------------------------------------------------------------------------------------

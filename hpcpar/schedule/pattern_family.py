@@ -12,49 +12,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcpar.plan.axis import Axis, IntArray
 from hpcpar.plan.config import ONE, Config, Flags, Ints, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule import pattern
-from hpcpar.schedule.pattern import ANYTHING_ELSE, AxisRelation, Fit, Pattern
-from hpcpar.schedule.steps import CODES, Kind
+from hpcpar.schedule.pattern import ANYTHING_ELSE, AxisRelation, Fit
+from hpcpar.schedule.steps import CODES, AnyPattern, Codes, Kind, Pattern, PatternFamily
 
-Codes: TypeAlias = NDArray[np.int8]
 #: `ROWS` as codes: [3, combinations of `Fit`].
 _CODES = np.array([[Pattern(kind).code for kind in pattern.ROWS.get(Fit(fits), ANYTHING_ELSE)]
                    for fits in range(2 * Fit.IRREGULAR)]).T.copy()
-
-
-@dataclass(frozen=True)
-class PatternFamily:
-    """The patterns of a movement in every case of a family; see `Pattern`.
-
-    Attributes
-    ----------
-    code : ndarray
-        One of `CODES` per case; 0 where nothing moves.
-    mesh_axes : tuple of MeshAxis
-        Coordinates of the group; in cases where a coordinate does not count, its size is 1.
-    """
-
-    code: Codes
-    adds: bool = False
-    mesh_axes: tuple[MeshAxis, ...] = ()
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """The kinds of movement that occur in some case."""
-        occurs = np.bincount(np.ravel(self.code), minlength=len(CODES) + 1)
-        return [kind for kind, code in CODES.items() if occurs[code]]
-
-
-#: The pattern of a single plan, or one pattern per case of a family.
-AnyPattern: TypeAlias = Pattern | PatternFamily
 
 
 def collective(kind: Kind, mesh_axes: tuple[MeshAxis, ...]) -> AnyPattern:

@@ -7,12 +7,11 @@ from collections.abc import Hashable, Sequence
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints, MeshAxis, value_key
 from hpcpar.plan.layout import Layout, parameters, shards
-from hpcpar.plan.plan import Overlap, Plan, Synchronization
+from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.buckets import Pending, bucket_layout
-from hpcpar.schedule.emitter import Emitter
-from hpcpar.schedule.outline_steps import NOT_YET, Move
+from hpcpar.schedule.overlap import Emitter
 from hpcpar.schedule.pattern_family import collective_along
-from hpcpar.schedule.steps import Kind, Op, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Kind, Op, Phase, Role, TensorRef
 
 #: Axes along which a weight gradient is a partial sum: all but channels.
 SUMMED = ("n", "d", "h", "w")
@@ -27,35 +26,31 @@ def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
     return tuple(mesh_axes[name] for name in SUMMED)
 
 
-def gradient(b: Emitter, layers: Sequence[Layer]) -> Move | None:
+def gradient(b: Emitter, layers: Sequence[Layer]) -> Comm | None:
     """Sum a layer's or a bucket's weight gradient over the ranks with partial sums."""
-    layer = layers[-1]
+    layer, covers = layers[-1], tuple(other.name for other in layers)
     if len(layers) > 1:
         items = sum(other.parameters(b.network.input_shape(other)) for other in layers)
-        move = bucket_sum(b, layer, items)
-    else:
-        config, kind = b.plan.configs[layer.name], SUMS[b.plan.synchronization]
-        layout = parameters(b.network, layer, config)
-        total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
-        move = _gradient_sum(b, layer, kind, layout, total, ("weight", b.edges.key(layer, 0)))
-    if move is not None:
-        move.covers = tuple(other.name for other in layers)
-    return move
+        return bucket_sum(b, layer, items, covers)
+    config, kind = b.plan.configs[layer.name], SUMS[b.plan.synchronization]
+    layout = parameters(b.network, layer, config)
+    total = shards(b.network, layer, config) if kind is Kind.REDUCE_SCATTER else layout
+    return _gradient_sum(b, layer, kind, layout, total, ("weight", b.edges.key(layer, 0)), covers)
 
 
-def bucket_sum(b: Emitter, layer: Layer, items: Ints) -> Move | None:
+def bucket_sum(b: Emitter, layer: Layer, items: Ints, covers: tuple[str, ...] = ()
+               ) -> Comm | None:
     """Sum a bucket of `items` gradients that ends with `layer`'s over the ranks that share it."""
     layout = bucket_layout(b.plan, layer, items)
     key = ("bucket", value_key(items), layout.config.key)
-    return _gradient_sum(b, layer, Kind.ALLREDUCE, layout, layout, key)
+    return _gradient_sum(b, layer, Kind.ALLREDUCE, layout, layout, key, covers)
 
 
 def _gradient_sum(b: Emitter, layer: Layer, kind: Kind, before: Layout, after: Layout,
-                  key: Hashable) -> Move | None:
+                  key: Hashable, covers: tuple[str, ...]) -> Comm | None:
     tensor = TensorRef(layer.name, Role.WEIGHT, gradient=True)
     pattern = collective_along(kind, before.config, SUMMED)
-    return b.wait_unless_overlapped(
-        b.move(Phase.GRADIENT, layer.name, tensor, pattern, before, after, key))
+    return b.move(Phase.GRADIENT, layer.name, tensor, pattern, before, after, key, covers=covers)
 
 
 def update(b: Emitter, pending: list[Pending]) -> None:
@@ -64,26 +59,17 @@ def update(b: Emitter, pending: list[Pending]) -> None:
 
     Where the caller updates weights, only wait for the gradients.
     """
-    if b.network.loss.outside:
-        for p in pending:
-            if p.move is not None and p.move.needed_by == NOT_YET:
-                b.wait(p.move)
-        return
-    distributed: list[Move | None] = []
-    overlaps = b.plan.overlap is not Overlap.NONE
+    distributed = []
     for p in pending:
-        if overlaps and (p.move is None or p.move.needed_by == NOT_YET):
-            b.wait(p.move)
-        b.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
-        distributed.append(distribute(b, p.layer) if p.move is not None else None)
-        if not overlaps:
-            b.wait(distributed[-1])
-    if overlaps:
-        for move in distributed:
-            b.wait(move)
+        b.wait(p.move)
+        if not b.network.loss.outside:
+            b.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
+            distributed.append(distribute(b, p.layer) if p.move is not None else None)
+    for move in distributed:
+        b.wait(move)
 
 
-def distribute(b: Emitter, layer: Layer) -> Move | None:
+def distribute(b: Emitter, layer: Layer) -> Comm | None:
     """Send updated weights to the ranks that did not update them."""
     if b.plan.synchronization is Synchronization.ALLREDUCE:
         return None

@@ -7,25 +7,24 @@ A separate choice of each boundary would gain at most about 1% (`bench/buckets.p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.price_family import Costs, PriceOptions, chooser_of, item_of
-from hpcpar.cost.step_prices import StepPricer
+from hpcpar.cost.price_family import Costs, PriceOptions, chooser_of, laid_out
+from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.clock import later
-from hpcpar.cost.timeline.overlap import Item, timeline
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.buckets import closes, gradient_bytes, summed
-from hpcpar.schedule.emitter import Emitter
 from hpcpar.schedule.one_weird_trick import switch
-from hpcpar.schedule.outline_steps import Move
+from hpcpar.schedule.overlap import Emitter
 from hpcpar.schedule.steps import Phase
 from hpcpar.schedule.weights import bucket_sum
 
@@ -84,11 +83,10 @@ def times(
     bucket. The results, in seconds, are [divisions, plans of the family].
     """
     layers = layers_in_buckets(network, plan)
-    items = [item_of(machine, entry, price)
-             for entry, price in zip(costs.entries, costs.steps, strict=True)]
-    places = {entry.step.layer: i for i, entry in enumerate(costs.entries)
-              if isinstance(entry.step, Move) and entry.step.phase is Phase.GRADIENT}
-    needed_by = np.array([costs.entries[places[layer.name]].needed_by if layer.name in places else 0
+    steps, prices = list(costs.schedule.steps), list(costs.prices)
+    sums = {step.layer: step for step in costs.schedule.comms if step.phase is Phase.GRADIENT}
+    places = {name: step.index for name, step in sums.items()}
+    needed_by = np.array([sums[layer.name].needed_by if layer.name in sums else 0
                           for layer in layers])
     network_model = NetworkModel(machine, options.get("contention"))
     emitter = Emitter(network, plan, chooser_of(plan, network_model))
@@ -106,10 +104,11 @@ def times(
             price = pricer.price(move)
             # the update of the bucket's first layer waits; without overlap, the step that follows
             by = np.where(needed_by[first] > place, needed_by[first], needed_by[k])
-            items[place] = Item(np.where(end[:, None], price.seconds, 0.0), by[:, None],
-                                price.level, items[place].stage, items[place].receivers)
+            prices[place] = StepPrice(np.where(end[:, None], price.seconds, 0.0),
+                                      level=price.level)
+            steps[place] = replace(sums[layer.name], needed_by=cast("int", by[:, None]))
         first = np.where(end, k + 1, first)
-    line = timeline(items, machine.overlap, len(machine.levels), machine.progress)
+    line = laid_out(machine, steps, prices)
     seconds = np.maximum(line.total_s, costs.io_s)
     sums_end_s: Floats = 0.0
     for place in places.values():

@@ -27,9 +27,7 @@ from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.aliasing import begins_sum, in_place
 from hpcpar.schedule.builder import Builder
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.outline_steps import Move, Task
-from hpcpar.schedule.pattern import NOTHING
-from hpcpar.schedule.steps import PASSES, Phase, TensorRef
+from hpcpar.schedule.steps import NOTHING, PASSES, Comm, Phase, Step, TensorRef
 from hpcpar.search.tables import Link, Table, Unit
 
 
@@ -122,7 +120,7 @@ class TableMaker:
         )
 
     # -- both --------------------------------------------------------------------------------------
-    def _table(self, b: Builder, steps: Sequence[Task | Move], shape: tuple[int, ...],
+    def _table(self, b: Builder, steps: Sequence[Step], shape: tuple[int, ...],
                memory: Memory) -> Table:
         """Sum the time and the buffers of steps."""
         pricer = StepPricer(self.network, b.plan, self.machine, self.network_model, b.edges)
@@ -132,7 +130,7 @@ class TableMaker:
         for step in steps:
             price = pricer.price(step)
             seconds += (self.plan.microbatches if step.phase in PASSES else 1) * price.seconds
-            if isinstance(step, Move):
+            if isinstance(step, Comm):
                 buffers.setdefault(step.tensor, wire_bytes(step, price.through_bytes))
                 if step.phase is Phase.GRADIENT:
                     hideable += price.seconds

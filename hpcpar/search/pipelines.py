@@ -11,7 +11,6 @@ from hpcpar.cost.price_family import price_family
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.plan.stages import cuts, longest
-from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.steps import PASSES
 from hpcpar.search.candidates import PlanningTask, microbatches_tried, stages_and_ranks
 
@@ -52,8 +51,7 @@ def _layer_s(task: PlanningTask, batch: int, config: Config) -> NDArray[np.float
                 **(task.plan_options | {"microbatches": 1}))
     costs = price_family(task.network, plan, task.machine, **task.price_options)
     layer_s = {layer.name: np.zeros(np.shape(config.n)) for layer in task.network.layers}
-    for entry, price in zip(costs.entries, costs.steps, strict=True):
-        step = entry.step
+    for step, price in costs.pairs:
         if step.phase in PASSES:
-            layer_s[step.layer.name if isinstance(step, Task) else step.layer] += price.seconds
+            layer_s[step.layer] += price.seconds
     return np.array(list(layer_s.values()))

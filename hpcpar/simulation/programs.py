@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,10 +15,8 @@ import numpy as np
 from hpcpar.errors import InputError
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.exchange import Exchange
-from hpcpar.schedule.freeze import frozen_movement
 from hpcpar.schedule.messages import make_exchange
-from hpcpar.schedule.outline_steps import Move, Task
-from hpcpar.schedule.steps import Comm
+from hpcpar.schedule.steps import Comm, Compute
 from hpcpar.simulation.links import FloatArray
 from hpcpar.simulation.simulate import Simulator
 
@@ -79,14 +77,13 @@ class Programs:
 
     def __init__(self, simulator: Simulator,
                  progress: Callable[[int], None] = lambda rank: None) -> None:
-        self.ranks, self._entries, self._progress = simulator.ranks, simulator.entries, progress
-        steps = dict.fromkeys(entry.step for entry in self._entries)
-        self._comms = {step: frozen_movement(step) for step in steps if isinstance(step, Move)}
-        if any(ALGORITHMS[comm.algorithm].library for comm in self._comms.values()):
+        self.ranks, self._steps, self._progress = simulator.ranks, simulator.steps, progress
+        if any(ALGORITHMS[step.algorithm].library for step in self._steps
+               if isinstance(step, Comm)):
             raise InputError("the plan leaves collectives to the MPI library, whose messages are "
                              "unknown; plan with --collectives auto, ring, tree or halving")
-        self._amounts = {step: _amounts(simulator, step) for step in steps
-                         if isinstance(step, Task)}
+        self._amounts = {step.key: _amounts(simulator, step) for step in self._steps
+                         if isinstance(step, Compute)}
 
     def of(self, rank: int) -> Iterator[ProgramPart]:
         """The program of a rank, in an order in which it can run.
@@ -94,30 +91,32 @@ class Programs:
         Rounds of a communication that depend on other rounds come where its result is needed.
         """
         self._progress(rank)
-        exchanges = {step: make_exchange(comm, rank) for step, comm in self._comms.items()}
+        exchanges: dict[Hashable, Exchange] = {}
         numbers, tags = itertools.count(), Counter[tuple[bool, int]]()
         ready: tuple[int, ...] = ()
         flights: list[_Flight] = []
-        for i, entry in enumerate((*self._entries, None)):
+        for i, step in enumerate((*self._steps, None)):
             for flight in sorted(flights, key=lambda flight: flight.until):
                 if flight.until <= i:
                     flights.remove(flight)
                     yield from flight.post(numbers, whole=True)
                     ready += flight.last
-            step = entry.step if entry else None
-            if isinstance(step, Task):
-                seconds, flops, n_bytes = self._amounts[step][:, rank].tolist()
+            if isinstance(step, Compute):
+                seconds, flops, n_bytes = self._amounts[step.key][:, rank].tolist()
                 if seconds > 0:
-                    part = Computation(next(numbers), ready, f"{step.layer.name}.{step.op.value}",
+                    part = Computation(next(numbers), ready, step.label,
                                        seconds, flops, n_bytes)
                     ready = (part.number,)
                     yield part
-            elif entry and isinstance(step, Move) and exchanges[step].rounds:
-                comm = self._comms[step]
+            elif isinstance(step, Comm):
+                if step.key not in exchanges:
+                    exchanges[step.key] = make_exchange(step, rank)
+                if not exchanges[step.key].rounds:
+                    continue
                 # a sender waits for messages to another stage at the end of the iteration
-                leaves = comm.between and not comm.destination.holds(rank)
-                until = len(self._entries) if leaves else entry.needed_by
-                flights.append(_Flight(comm, exchanges[step], until, ready, tags))
+                leaves = step.between and not step.destination.holds(rank)
+                until = len(self._steps) if leaves else step.needed_by
+                flights.append(_Flight(step, exchanges[step.key], until, ready, tags))
                 yield from flights[-1].post(numbers, whole=False)
 
 
@@ -166,7 +165,7 @@ class _Flight:
         return tuple(dict.fromkeys(number for i in ends for number in self._done[i]))
 
 
-def _amounts(simulator: Simulator, step: Task) -> FloatArray:
+def _amounts(simulator: Simulator, step: Compute) -> FloatArray:
     """Seconds, flops and bytes of a compute step on every rank: [3, ranks]."""
     work = simulator.work(step)
     amounts = (simulator.compute_s(step), work.fraction * work.flops, work.fraction * work.bytes)

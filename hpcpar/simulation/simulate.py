@@ -1,6 +1,6 @@
 """Simulates all ranks of a plan.
 
-It uses `hpcpar.cost.timeline.overlap` with one entry per rank. The rank's own boxes determine the
+It uses `hpcpar.cost.timeline.timeline` with one entry per rank. The rank's own boxes determine the
 time of a compute step. A communication ends when the rank has sent and received its messages
 (`Movement`).
 """
@@ -16,9 +16,9 @@ import numpy as np
 from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.cost.price_family import Costs, PricedSteps, items_of, price_steps
-from hpcpar.cost.step_prices import StepPrice, StepPricer
-from hpcpar.cost.timeline.overlap import Item, Span, StageTime, Timeline, timeline
+from hpcpar.cost.price_family import Costs, PricedSteps, laid_out, price_steps
+from hpcpar.cost.step_prices import StepPrice, StepPricer, latency_s
+from hpcpar.cost.timeline.timeline import Span, StageTime, Timeline
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -26,8 +26,7 @@ from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.rank_boxes import box_shapes
-from hpcpar.schedule.freeze import frozen_movement
-from hpcpar.schedule.outline_steps import Move, Task
+from hpcpar.schedule.steps import Comm, Compute, Step
 from hpcpar.simulation.links import FloatArray, LinkRates
 from hpcpar.simulation.movement import Movement
 from hpcpar.simulation.noise import QUIET, Noise
@@ -100,7 +99,7 @@ class Simulator:
         require_size(plan.ranks)
         self.machine, self.ranks = machine, plan.ranks
         self.costs = price_steps(network, plan, machine) if costs is None else costs
-        self.entries = self.costs.entries
+        self.steps = self.costs.schedule.steps
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
                                   partial(box_shapes, rank=np.arange(self.ranks)))
@@ -121,20 +120,20 @@ class Simulator:
         progress : callable
             Receives the number of finished iterations.
         """
-        at_once = max(1, MOST_NUMBERS // (4 * len(self.entries) * self.ranks))
+        at_once = max(1, MOST_NUMBERS // (4 * len(self.steps) * self.ranks))
         generator = np.random.default_rng(noise.seed)
-        sums, waits = np.zeros((3, self.ranks)), np.zeros(len(self.entries))
+        sums, waits = np.zeros((3, self.ranks)), np.zeros(len(self.steps))
         iterations: list[FloatArray] = []
         times: FloatArray = np.zeros((3, 0, 0))
         for begin in range(0, repeats, at_once):
             count = min(at_once, repeats - begin)
-            items = list(self._items(noise, count, generator))
-            line = self._line(items)
+            prices = list(self._prices(noise, count, generator))
+            line = laid_out(self.machine, self.steps, prices)
             end_s = np.broadcast_to(line.total_s, (count, self.ranks))
             iterations.append(end_s.max(axis=1))
             if not begin:
-                times = self._times(items, line)
-            sums += [part.sum(axis=0) for part in _parts(items, line, end_s)]
+                times = self._times(prices, line)
+            sums += [part.sum(axis=0) for part in _parts(self.steps, prices, line, end_s)]
             waits += [float(np.mean(seconds)) * count for seconds in line.waits_s]
             progress(begin + count)
         compute_s, exposed_s, last = sums / repeats
@@ -146,33 +145,32 @@ class Simulator:
 
         A message takes as long as on its slowest rank. The iteration ends with the last rank.
         """
-        items = list(self._items(QUIET, 1, np.random.default_rng(0)))
-        line = self._line(items)
+        on_ranks = list(self._prices(QUIET, 1, np.random.default_rng(0)))
+        line = laid_out(self.machine, self.steps, on_ranks)
         computed = np.zeros((len(line.stages), self.ranks))
-        for item in items:
-            if item.needed_by is None:
-                computed[item.stage] += np.ravel(item.seconds)
+        for step, price in zip(self.steps, on_ranks, strict=True):
+            if isinstance(step, Compute):
+                computed[step.stage] += np.ravel(price.seconds)
         longest = computed.argmax(axis=1)
-        prices: dict[Task | Move, StepPrice] = {}
-        for entry, item, price in zip(self.entries, items, self.costs.steps, strict=True):
-            if entry.step not in prices:
-                rank_s = np.ravel(item.seconds)
-                seconds = rank_s[longest[item.stage]] if item.needed_by is None else rank_s.max()
-                prices[entry.step] = replace(price, seconds=float(seconds), level=item.level)
-        priced = replace(self.costs, steps=tuple(prices[entry.step] for entry in self.entries))
+        prices: dict[Hashable, StepPrice] = {}
+        for step, price in zip(self.steps, on_ranks, strict=True):
+            if step.key not in prices:
+                rank_s, is_compute = np.ravel(price.seconds), isinstance(step, Compute)
+                seconds = rank_s[longest[step.stage]] if is_compute else rank_s.max()
+                prices[step.key] = price._replace(seconds=float(seconds), end_s=None)
+                if isinstance(step, Comm):
+                    prices[step.key] = prices[step.key]._replace(
+                        latency_s=latency_s(self.machine, step, prices[step.key]))
+        priced = replace(self.costs, prices=tuple(prices[step.key] for step in self.steps))
         busy_s = computed.max(axis=1).tolist()
-        return Costs.of(priced, _of_ranks(items, line, longest.tolist(), busy_s))
-
-    def _line(self, items: Sequence[Item]) -> Timeline[Floats]:
-        return timeline(items, self.machine.overlap, len(self.machine.levels),
-                        self.machine.progress)
+        return Costs.of(priced, _of_ranks(self.steps, line, longest.tolist(), busy_s))
 
     def left_bytes(self) -> list[IntArray]:
         """For each level, [units] bytes that leave a rank, node or rack in an iteration."""
         out = self.links.nothing_left(self.ranks)
-        for entry, price in zip(self.entries, self.costs.steps, strict=True):
-            if isinstance(entry.step, Move):
-                moved = self._movement(entry.step, price).left_bytes
+        for step, price in self.costs.pairs:
+            if isinstance(step, Comm):
+                moved = self._movement(step, price).left_bytes
                 for total, n_bytes in zip(out, moved, strict=True):
                     total += n_bytes
         return out
@@ -180,57 +178,54 @@ class Simulator:
     def traffic(self) -> tuple[IntArray, IntArray]:
         """Messages and bytes that each rank sends: [steps, ranks]."""
         none = np.zeros(self.ranks, np.int64)
-        moved = [self._movement(entry.step, price) if isinstance(entry.step, Move) else None
-                 for entry, price in zip(self.entries, self.costs.steps, strict=True)]
+        moved = [self._movement(step, price) if isinstance(step, Comm) else None
+                 for step, price in self.costs.pairs]
         return (np.array([none if m is None else m.messages for m in moved]),
                 np.array([none if m is None else m.sent_bytes for m in moved]))
 
-    def _items(self, noise: Noise, repeats: int, generator: np.random.Generator) -> Iterator[Item]:
-        """Timeline items of all entries, with arrays [repeats, ranks]."""
-        known: dict[Task | Move, Item] = {}
-        plain_items = items_of(self.machine, self.costs)
-        for entry, price, plain in zip(self.entries, self.costs.steps, plain_items, strict=True):
-            if isinstance(entry.step, Move):
-                movement = self._movement(entry.step, price)
-                yield plain._replace(seconds=movement.alone_s, end_s=movement.end_s,
-                                     level=movement.level or plain.level)
-            elif noise.jitter or entry.step not in known:
-                seconds = noise.on(self.compute_s(entry.step), repeats, generator)
-                known[entry.step] = plain._replace(seconds=seconds)
-                yield known[entry.step]
+    def _prices(self, noise: Noise, repeats: int,
+                generator: np.random.Generator) -> Iterator[StepPrice]:
+        """Prices of all steps, with arrays [repeats, ranks]."""
+        known: dict[Hashable, StepPrice] = {}
+        for step, price in self.costs.pairs:
+            if isinstance(step, Comm):
+                movement = self._movement(step, price)
+                yield price._replace(seconds=movement.alone_s, end_s=movement.end_s,
+                                     level=movement.level or price.level)
+            elif noise.jitter or step.key not in known:
+                seconds = noise.on(self.compute_s(step), repeats, generator)
+                known[step.key] = price._replace(seconds=seconds)
+                yield known[step.key]
             else:
-                yield known[entry.step]
+                yield known[step.key]
 
-    def _movement(self, step: Move, price: StepPrice) -> Movement:
-        key = (step.key, step.phase, step.root)
-        if key not in self._movements:
+    def _movement(self, step: Comm, price: StepPrice) -> Movement:
+        if step.key not in self._movements:
             modeled_s, factor = float(self._plain.price(step).seconds), 1.0
             if self.machine.collectives and modeled_s:
                 factor = float(price.seconds) / modeled_s
-            self._movements[key] = Movement(frozen_movement(step), self.ranks, self.machine,
-                                            self.links, factor, float(price.seconds))
-        return self._movements[key]
+            self._movements[step.key] = Movement(step, self.ranks, self.machine, self.links,
+                                                 factor, float(price.seconds))
+        return self._movements[step.key]
 
-    def work(self, step: Task) -> Work:
+    def work(self, step: Compute) -> Work:
         """The work of a compute step, with the shapes on all ranks."""
-        return self._workload.work(step.layer, step.op, step.batch)
+        return self._workload.of(step)
 
-    def compute_s(self, step: Task) -> FloatArray:
+    def compute_s(self, step: Compute) -> FloatArray:
         """Seconds of a compute step on every rank: [ranks]."""
-        key = (step.layer.name, step.op, step.batch)
-        if key not in self._computes:
-            self._computes[key] = _rank_seconds(self.machine, self.work(step), self.ranks)
-        return self._computes[key]
+        if step.key not in self._computes:
+            self._computes[step.key] = _rank_seconds(self.machine, self.work(step), self.ranks)
+        return self._computes[step.key]
 
-    def _times(self, items: Sequence[Item], line: Timeline[Floats]) -> FloatArray:
+    def _times(self, prices: Sequence[StepPrice], line: Timeline[Floats]) -> FloatArray:
         """Start, end and duration of the steps of the first repeat: [3, steps, ranks]."""
-        out = np.full((3, len(self.entries), self.ranks), np.nan)
-        for i, (entry, price, span) in enumerate(
-                zip(self.entries, self.costs.steps, line.spans, strict=True)):
-            if isinstance(entry.step, Move):
-                alone_s, duration_s = self._movement(entry.step, price).alone_s, line.waits_s[i]
+        out = np.full((3, len(self.steps), self.ranks), np.nan)
+        for i, ((step, price), span) in enumerate(zip(self.costs.pairs, line.spans, strict=True)):
+            if isinstance(step, Comm):
+                alone_s, duration_s = self._movement(step, price).alone_s, line.waits_s[i]
             else:
-                alone_s, duration_s = self.compute_s(entry.step), items[i].seconds
+                alone_s, duration_s = self.compute_s(step), prices[i].seconds
             for times, seconds in zip(out, (span.start_s, span.end_s, duration_s), strict=True):
                 wide = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds),
                                                                     (1, self.ranks)))
@@ -238,7 +233,7 @@ class Simulator:
         return out
 
 
-def _of_ranks(items: Sequence[Item], line: Timeline[Floats], ranks: Sequence[int],
+def _of_ranks(steps: Sequence[Step], line: Timeline[Floats], ranks: Sequence[int],
               busy_s: Sequence[float]) -> Timeline[Floats]:
     """The timeline of one rank of each stage; it ends with the last rank of the job.
 
@@ -250,9 +245,9 @@ def _of_ranks(items: Sequence[Item], line: Timeline[Floats], ranks: Sequence[int
         return float(values.item(ranks[stage] if values.size > 1 else 0))
 
     spans = tuple(
-        Span(at(span.start_s, item.stage), at(span.end_s, item.stage), span.stream)
-        for item, span in zip(items, line.spans, strict=True))
-    total_s, waits, stages = float(np.max(line.total_s)), np.zeros(len(items)), []
+        Span(at(span.start_s, step.stage), at(span.end_s, step.stage), span.stream)
+        for step, span in zip(steps, line.spans, strict=True))
+    total_s, waits, stages = float(np.max(line.total_s)), np.zeros(len(steps)), []
     for number, stage in enumerate(line.stages):
         exposed_s: dict[int, Floats] = {
             i: at(seconds, number) for i, seconds in stage.exposed_s.items()}
@@ -266,12 +261,13 @@ def _of_ranks(items: Sequence[Item], line: Timeline[Floats], ranks: Sequence[int
     return Timeline(spans, tuple(waits.tolist()), total_s, tuple(stages))
 
 
-def _parts(items: Sequence[Item], line: Timeline[Floats], end_s: FloatArray) -> list[FloatArray]:
+def _parts(steps: Sequence[Step], prices: Sequence[StepPrice], line: Timeline[Floats],
+           end_s: FloatArray) -> list[FloatArray]:
     """Computation, exposed communication, and whether a rank is last: [repeats, ranks] each."""
     compute, exposed = np.zeros_like(end_s), np.zeros_like(end_s)
-    for item in items:
-        if item.needed_by is None:
-            compute += item.seconds
+    for step, price in zip(steps, prices, strict=True):
+        if isinstance(step, Compute):
+            compute += price.seconds
     for stage in line.stages:
         for seconds in stage.exposed_s.values():
             exposed += seconds

@@ -10,9 +10,8 @@ import pytest
 
 from hpcpar.api.sources import plan_and_machine
 from hpcpar.plan import plan as plans
-from hpcpar.schedule.outline_steps import Task
 from hpcpar.schedule.sent_bytes import sent
-from hpcpar.schedule.steps import Comm
+from hpcpar.schedule.steps import Comm, Compute
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record_file
 from hpcpar.train.record_with_schedule import with_schedule
@@ -35,9 +34,9 @@ def test_computing_takes_the_predicted_time_and_messages_are_real(
     run = record_file.read(str(out))
     given = plans.load(str(path))
     simulator = Simulator(given.network.build(), given, plan_and_machine(given, None)[1])
-    tasks = np.array([isinstance(entry.step, Task) for entry in simulator.entries])
-    expected_s = 12 * sum(simulator.compute_s(entry.step) for entry in simulator.entries
-                          if isinstance(entry.step, Task))
+    tasks = np.array([isinstance(step, Compute) for step in simulator.steps])
+    expected_s = 12 * sum(simulator.compute_s(step) for step in simulator.steps
+                          if isinstance(step, Compute))
     # sleeps are never short in sum, only too long
     assert (run.seconds[:, :, tasks].sum(axis=(1, 2)) >= 0.99 * expected_s).all()
     for i, step in enumerate(with_schedule(run).schedule.steps):

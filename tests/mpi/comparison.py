@@ -27,8 +27,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch
 from hpcpar.runtime.passes import Pass
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.outline_steps import Chooser, Move
-from hpcpar.schedule.steps import Kind, Schedule
+from hpcpar.schedule.steps import Chooser, Comm, Kind, Schedule
 from hpcpar.train.verify import whole_gradient
 from tests.collectives import BY_KIND
 from tests.kernel_support import fetch
@@ -183,7 +182,7 @@ ALGORITHMS_OF_MPI = (Kind.ALLREDUCE, Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 
 
 def _fixed(place: int, segments: int) -> Chooser:
-    def choose(step: Move) -> tuple[str, int]:
+    def choose(step: Comm) -> tuple[str, int]:
         (kind,) = step.pattern.kinds
         algorithm = BY_KIND[kind][min(place, len(BY_KIND[kind]) - 1)]
         return algorithm, segments if algorithm == "ring" else 1

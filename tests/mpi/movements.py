@@ -21,8 +21,7 @@ from hpcpar.plan.boxes import Box, contains, intersect, items, local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.messages import counts
-from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Comm, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Kind, Pattern, Phase, Role, TensorRef
 from tests.collectives import BY_KIND
 
 TENSOR = TensorRef("test", Role.OUTPUT)
@@ -53,13 +52,9 @@ def step(pattern: Pattern, source: Layout | Boxes, destination: Layout | Boxes,
          index: int = 0) -> Comm:
     """The communication step of a pattern, in float64."""
     assert pattern.kind is not None
-    group, algorithm = pattern.group, "direct"
-    if group is not None:
-        group = replace(group, first=int(source.config.first) if isinstance(source, Layout) else 0)
-        algorithm = BY_KIND.get(pattern.kind, ("direct",))[0]
-    return Comm(index=index, phase=Phase.FORWARD, layer="test", tensor=TENSOR, kind=pattern.kind,
-                source=source, destination=destination, reduce=pattern.reduce, group=group,
-                algorithm=algorithm, segments=1, item_bytes=8, needed_by=index + 1)
+    algorithm = BY_KIND.get(pattern.kind, ("direct",))[0] if pattern.group else "direct"
+    return Comm(Phase.FORWARD, "test", TENSOR, pattern, source, destination, 8,
+                algorithm=algorithm, index=index, needed_by=index + 1)
 
 
 def variants(base: Comm) -> list[Comm]:

@@ -21,9 +21,9 @@ from hpcpar.plan.layout import owned as output
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.schedule.edges import edges
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.pattern import NOTHING, Pattern, patterns
+from hpcpar.schedule.pattern import patterns
 from hpcpar.schedule.pattern_family import collective
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import NOTHING, Kind, Pattern
 from tests.mpi.movements import (
     degrees,
     enlarging,

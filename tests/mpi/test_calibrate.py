@@ -28,10 +28,8 @@ from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.prediction.price import price
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.pattern import NOTHING
 from hpcpar.schedule.runnable import require
-from hpcpar.schedule.steps import Kind, Phase
+from hpcpar.schedule.steps import NOTHING, Comm, Kind, Phase
 from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
 from tests.collectives import collective_s
@@ -220,8 +218,8 @@ def test_direct_movements_are_priced_as_measured(ranks: World) -> None:
         for kind, moved in told.moved.items():
             assert len(moved) == len(MESSAGES)
             for source, destination, timer in moved:
-                step = Move(Phase.FORWARD, "probe", "probe", source, destination,
-                            replace(NOTHING, kind=kind), 4, None)
+                step = Comm(Phase.FORWARD, "probe", links.PROBED, replace(NOTHING, kind=kind),
+                            source, destination, 4)
                 found = (halo if kind is Kind.HALO
                          else redistribution)(step, network_model, ranks.size)
                 assert float(found.seconds) == pytest.approx(timer.seconds), (kind, axis)

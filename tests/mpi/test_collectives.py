@@ -13,8 +13,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.errors import RunError
 from hpcpar.plan.config import MeshAxis
-from hpcpar.schedule.pattern import Pattern
-from hpcpar.schedule.steps import Comm, Group, Kind
+from hpcpar.schedule.steps import Comm, Group, Kind, Pattern
 from tests.mpi.movements import Boxes, move, pairs, step, variants
 from tests.mpi.sharing import allgather
 

@@ -143,8 +143,8 @@ class Workload:
         self._known: dict[Hashable, _Local] = {}
 
     def of(self, step: Compute) -> Work:
-        """The work of a frozen step."""
-        return self.work(self.network.by_name[step.layer], step.op, self.plan.samples_of_a_pass)
+        """The work of a step."""
+        return self.work(self.network.by_name[step.layer], step.op, step.samples)
 
     def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of an operation of a layer on `batch` samples."""

@@ -24,8 +24,9 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.outline_steps import Move, Outline
+from hpcpar.schedule.overlap import Outline
 from hpcpar.schedule.pipeline_order import firsts, in_flight
+from hpcpar.schedule.steps import Comm
 
 #: Bytes of an array, and the first and last time at which it is alive.
 Lived = tuple[Ints, int, int]
@@ -125,18 +126,17 @@ def _in_flight(out: Outline, plan: Plan, moved_bytes: MovedBytes) -> Ints:
     messages: list[Lived] = []
     known: dict[object, Ints] = {}
     for i, step in enumerate(out.steps):
-        if isinstance(step, Move):
-            key = (step.key, step.phase)
-            if key not in known:
-                known[key] = message_bytes(step, moved_bytes)
+        if isinstance(step, Comm):
+            if step.key not in known:
+                known[step.key] = message_bytes(step, moved_bytes)
             if _only_sends(step):
-                messages.append((known[key] * plan.microbatches, 0, len(out.steps)))
+                messages.append((known[step.key] * plan.microbatches, 0, len(out.steps)))
             else:
-                messages.append((known[key], i, max(step.needed_by - 1, i)))
+                messages.append((known[step.key], i, max(step.needed_by - 1, i)))
     return _most_bytes(messages)
 
 
-def _only_sends(step: Move) -> bool:
+def _only_sends(step: Comm) -> bool:
     """True if some ranks send and receive nothing, in any plan of the family."""
     to, source = step.destination.config, step.source.config
     return bool(np.any(np.not_equal(to.first, source.first) | np.less(to.ranks, source.ranks)))

@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from hpcpar.cost.memory.sizes import gradients, values, where
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
+from hpcpar.plan.axis import tabulate
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Ints
 from hpcpar.plan.layout import Layout, computed, owned, parameters, shards
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import Plan, Synchronization
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.moments import moments_layout
-from hpcpar.schedule.outline_steps import CHEAPEST, Move
-from hpcpar.schedule.pattern import SUMMING
-from hpcpar.schedule.steps import CODES, Kind
+from hpcpar.schedule.steps import CHEAPEST, CODES, SUMMING, Comm, Kind
 from hpcpar.schedule.waves import most
 
 #: Key of a movement -> upper bound of the bytes in one rank's message buffers.
@@ -162,7 +163,7 @@ def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
                   gradients_bytes=backward * plan.item_bytes)
 
 
-def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
+def wire_bytes(step: Comm, through_bytes: Ints) -> Ints:
     """Size of a step's message buffer on the largest rank.
 
     An allreduce needs none, other collectives need one for the whole box, and point-to-point
@@ -176,24 +177,32 @@ def wire_bytes(step: Move, through_bytes: Ints) -> Ints:
     return where(direct, through_bytes, boxes * step.item_bytes)
 
 
-def message_bytes(step: Move, moved_bytes: MovedBytes) -> Ints:
+def message_bytes(step: Comm, moved_bytes: MovedBytes) -> Ints:
     """Upper bound of a step's message buffers on the largest rank, including summands."""
     return wire_bytes(step, moved_bytes[step.key]) + landing_bytes(step)
 
 
-def landing_bytes(step: Move) -> Ints:
+def landing_bytes(step: Comm) -> Ints:
     """Size of the buffers for summands that the largest rank receives in a collective."""
     out: Ints = 0
     for kind in step.pattern.kinds:
         if kind not in SUMMING:
             continue
-        p, n, names = np.broadcast_arrays(math.prod(d.size for d in step.pattern.mesh_axes),
-                                          step.source.largest_items, step.algorithm)
+        p: Ints = math.prod(d.size for d in step.pattern.mesh_axes)
+        n = step.source.largest_items
         block = {Kind.REDUCE: n, Kind.REDUCE_SCATTER: step.destination.largest_items}.get(
             kind, -(-n // np.maximum(p, 1)))
-        lands = [most("ring" if name == CHEAPEST else name, kind, members).landing
-                 if members > 1 else 0.0
-                 for name, members in zip(names.ravel().tolist(), p.ravel().tolist(), strict=True)]
-        items = np.reshape(lands, p.shape) * block
-        out = where(np.asarray(step.pattern.code) == CODES[kind], np.int64(items), out)
+        lands: Ints = 0
+        for name in np.unique(step.algorithm).tolist():
+            algorithm = "ring" if name == CHEAPEST else name
+            if kind in ALGORITHMS[algorithm].kinds:
+                each = tabulate(partial(_lands, algorithm, kind), p, np.int64)
+                lands = np.where(np.equal(step.algorithm, name), each, lands)
+        items = lands * block
+        out = where(np.asarray(step.pattern.code) == CODES[kind], items, out)
     return out * step.item_bytes
+
+
+def _lands(algorithm: str, kind: Kind, p: int) -> int:
+    """Blocks that a member of a group has to add at once."""
+    return most(algorithm, kind, p).landing if p > 1 else 0

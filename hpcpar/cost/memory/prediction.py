@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +23,13 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import items, local, shape
 from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.freeze import Entry, freeze, frozen
+from hpcpar.schedule.lower import in_order
 from hpcpar.schedule.memory_plan.allocation import MemoryPlan, plan_memory
 from hpcpar.schedule.memory_plan.packing import peak
 from hpcpar.schedule.memory_plan.views import Buffer, View
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.messages import make_exchange
-from hpcpar.schedule.outline_steps import Move, Outline
+from hpcpar.schedule.overlap import Outline
 from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm, Phase, Role, Schedule, TensorRef
 from hpcpar.schedule.wire import landing_slots, wire
@@ -43,7 +43,7 @@ def total(layers: Mapping[str, Memory]) -> Memory:
     return sum(layers.values(), NOTHING)
 
 
-def rank_memories(network: Network, plan: Plan, out: Outline, entries: Sequence[Entry],
+def rank_memories(network: Network, plan: Plan, out: Outline, schedule: Schedule,
                   moved_bytes: MovedBytes, *, training: bool = True
                   ) -> Iterator[dict[str, Memory]]:
     """The memory of the candidates for the largest rank, by layer; the most likely rank first.
@@ -57,11 +57,11 @@ def rank_memories(network: Network, plan: Plan, out: Outline, entries: Sequence[
         The outline of the largest micro-batch; `moved_bytes` has its movements.
     """
     bound = {(s.phase, s.layer, s.tensor): int(message_bytes(s, moved_bytes))
-             for s in out.steps if isinstance(s, Move) and s.present
+             for s in out.steps if isinstance(s, Comm)
              } if int(plan.ranks) > EXACT_RANKS else {}
-    plans = [plan] if len(entries) <= MOST_STEPS else _shortened(network, plan)
-    passes = [_Passes(network, short, out, frozen(plan, entries) if short is plan else
-                      freeze(short, [out] * short.microbatches, training), bound, training)
+    plans = [plan] if len(schedule.steps) <= MOST_STEPS else _shortened(network, plan)
+    passes = [_Passes(network, short, out, schedule if short is plan else
+                      in_order(short, [out] * short.microbatches, training), bound, training)
               for short in plans]
     missing = plan.microbatches - passes[-1].plan.microbatches
     for rank in large_ranks(network, plan, out.edges):

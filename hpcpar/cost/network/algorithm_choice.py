@@ -18,8 +18,17 @@ from hpcpar.plan.plan import COLLECTIVES, Plan
 from hpcpar.schedule.algorithms.base import ROOTED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.outline_steps import CHEAPEST, DIRECT, Chooser, Move, Quote
-from hpcpar.schedule.steps import CODES, Kind, Schedule
+from hpcpar.schedule.steps import (
+    CHEAPEST,
+    CODES,
+    DIRECT,
+    Choice,
+    Chooser,
+    Comm,
+    Kind,
+    Quote,
+    Schedule,
+)
 
 #: Smallest segment of a message. In smaller ones latency costs more than pipelining gains
 #: (``bench/collectives.py``).
@@ -28,7 +37,7 @@ LEAST_PIECE_BYTES = 512 * 1024
 TABLE_MEMBERS = 64
 
 
-def collective_bytes(step: Move) -> Ints:
+def collective_bytes(step: Comm) -> Ints:
     """Bytes of the collective's whole buffer in the largest group: n in the formulas."""
     gathers = np.equal(step.pattern.code, CODES[Kind.ALLGATHER])
     return np.where(gathers, step.destination.largest_items,
@@ -84,7 +93,7 @@ def chooser(machine: Machine, collectives: str,
     """A function that chooses the algorithm and the number of segments of a collective step."""
     model = NetworkModel(machine) if network_model is None else network_model
 
-    def choose(step: Move) -> tuple[Names, Ints]:
+    def choose(step: Comm) -> Choice:
         name: Names = "direct"
         segments: Ints = 1
         quoted: dict[Kind, Floats] = {}
@@ -97,8 +106,7 @@ def chooser(machine: Machine, collectives: str,
                                                    allowed(kind, collectives, way.p))
             is_kind = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(is_kind, names, name), np.where(is_kind, counts, segments)
-        step.quote, step.inner = Quote(model, quoted), way.inner
-        return name, segments
+        return Choice(name, segments, way.inner, Quote(model, quoted))
 
     return choose
 
@@ -120,7 +128,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
         estimates = offers(kind, n_bytes, plain, add_s_per_byte, names)[1]
         return np.choose(np.argmin(np.stack(estimates), axis=0), np.stack(offered))
 
-    def choose(step: Move) -> tuple[Names, Ints]:
+    def choose(step: Comm) -> Choice:
         way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
         code = np.atleast_1d(step.pattern.code)
         n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
@@ -131,8 +139,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
                 kind_s = np.zeros(code.shape)
                 kind_s[cases] = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
                 seconds[kind] = kind_s
-        step.quote = Quote(network_model, seconds)
-        return CHEAPEST, 1
+        return Choice(CHEAPEST, quote=Quote(network_model, seconds))
 
     return choose
 

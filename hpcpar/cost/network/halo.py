@@ -21,8 +21,7 @@ from hpcpar.network.receptive_field import Sliding
 from hpcpar.plan.axis import TURNS, Axis, IntArray, all_intervals, tabulate
 from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Comm, Kind
 
 #: Columns of `axis_halo`; numbers of messages below and above follow.
 KEPT, BELOW, ABOVE = range(3)
@@ -125,7 +124,7 @@ class NeighborSums:
     items: Ints = 0
 
 
-def halo(step: Move, network_model: NetworkModel, ranks: int) -> PointToPoint:
+def halo(step: Comm, network_model: NetworkModel, ranks: int) -> PointToPoint:
     """The price of a halo exchange, or of its adjoint, in which each part returns its halo."""
     back = step.pattern.adds
     own, need = (step.destination, step.source) if back else (step.source, step.destination)

@@ -12,8 +12,7 @@ from hpcpar.cost.network.contention import Links, NetworkModel
 from hpcpar.cost.network.volumes import Volumes, ends, volumes
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Comm, Kind
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class PointToPoint:
     level: Ints
 
 
-def redistribution(step: Move, network_model: NetworkModel, ranks: int) -> PointToPoint:
+def redistribution(step: Comm, network_model: NetworkModel, ranks: int) -> PointToPoint:
     """The price of a redistribution on its busiest rank."""
     source, destination = step.source, step.destination
     volume = volumes(source, destination, ranks)

@@ -18,9 +18,8 @@ from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
-from hpcpar.schedule.outline_steps import CHEAPEST, Move
 from hpcpar.schedule.pattern_family import cut_parts
-from hpcpar.schedule.steps import CODES, Kind, Phase
+from hpcpar.schedule.steps import CHEAPEST, CODES, Comm, Kind, Phase
 from hpcpar.schedule.waves import most
 
 
@@ -43,7 +42,7 @@ class Traffic:
     level: Ints
 
 
-def traffic(step: Move, network_model: NetworkModel, ranks: int) -> Traffic:
+def traffic(step: Comm, network_model: NetworkModel, ranks: int) -> Traffic:
     """The price of a movement as it runs, in a job of `ranks` ranks."""
     seconds: Floats = 0.0
     messages: Ints = 0
@@ -77,7 +76,7 @@ class CollectivePrice:
     items: Ints = 0
 
 
-def _collective(kind: Kind, step: Move, way: Route) -> CollectivePrice:
+def _collective(kind: Kind, step: Comm, way: Route) -> CollectivePrice:
     """The price of a collective, with the algorithm chosen for each plan of the family."""
     n, add_s_per_byte = collective_bytes(step), way.network_model.machine.add_s_per_byte
     quote = step.quote
@@ -102,7 +101,7 @@ def _collective(kind: Kind, step: Move, way: Route) -> CollectivePrice:
     return CollectivePrice(copied(kind, out.seconds, n, way), out.messages, out.items)
 
 
-def _sent(kind: Kind, algorithm: str, step: Move, p: Ints) -> tuple[Ints, Ints]:
+def _sent(kind: Kind, algorithm: str, step: Comm, p: Ints) -> tuple[Ints, Ints]:
     """Messages and items that the busiest member of a single plan's collective sends, if all blocks
     are as large as the largest one.
     """
@@ -136,7 +135,7 @@ def paper_s(kind: Kind, p: Ints, n_bytes: Numbers, links: Links) -> Floats:
     return 2 * once if kind is Kind.ALLREDUCE else once
 
 
-def paper_comm_s(step: Move, network_model: NetworkModel, network: Network, plan: Plan) -> Floats:
+def paper_comm_s(step: Comm, network_model: NetworkModel, network: Network, plan: Plan) -> Floats:
     """Seconds of a step in the accounting of Gholami et al.
 
     A collective costs `paper_s` of its unrounded volume. A convolution's halo costs one alpha and
@@ -161,7 +160,7 @@ def paper_comm_s(step: Move, network_model: NetworkModel, network: Network, plan
     return seconds
 
 
-def _paper_halo_s(step: Move, network_model: NetworkModel, network: Network, plan: Plan) -> Floats:
+def _paper_halo_s(step: Comm, network_model: NetworkModel, network: Network, plan: Plan) -> Floats:
     layer = network.by_name[step.layer]
     if not isinstance(layer, Conv):
         return 0.0

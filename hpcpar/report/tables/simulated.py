@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.price_family import Costs
 from hpcpar.cost.trust import Trust, trust
 from hpcpar.machine.model import Machine
@@ -69,10 +68,10 @@ class SimulationReport:
     busy_s: list[FloatArray]
     memory_bytes: int
 
-    @cached_property
+    @property
     def schedule(self) -> Schedule:
         """The steps that `hpcpar run` executes."""
-        return schedule_for(self.network, self.plan)
+        return self.costs.schedule
 
     @cached_property
     def critical_path(self) -> list[PathPiece]:

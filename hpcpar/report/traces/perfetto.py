@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcpar.cost.timeline.overlap import Span
+from hpcpar.cost.timeline.timeline import Span
 from hpcpar.errors import InputError
 from hpcpar.prediction.prediction import Prediction, PredictionFile, StepCost
 from hpcpar.report.traces.trace_events import Event, arrow, in_order, names, ns, span, write

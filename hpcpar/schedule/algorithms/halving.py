@@ -54,7 +54,7 @@ class Halving(Algorithm):
         p, inner = collective.p, collective.inner
         whole = collective.kind is Kind.ALLREDUCE
         at: IntArray = collective.bounds
-        if not whole:
+        if not (whole or collective.alike):
             sizes = np.diff(at)[self.wire_order(p, me, inner)]
             at = np.concatenate([np.zeros_like(sizes[:1]), sizes.cumsum(axis=0)])
         gather = [r for stage in reversed(_stages(p, me, inner, not whole))

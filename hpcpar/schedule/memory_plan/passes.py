@@ -13,7 +13,7 @@ from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import block
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
-from hpcpar.schedule.freeze import samples_of
+from hpcpar.schedule.lower import samples_of
 from hpcpar.schedule.memory_plan.blocks import BlockPlanner, Blocks, Slots
 from hpcpar.schedule.memory_plan.views import PlannedBuffers, View
 from hpcpar.schedule.one_weird_trick import switch

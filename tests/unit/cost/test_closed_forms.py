@@ -18,7 +18,7 @@ from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.layout import Layout
 from hpcpar.schedule.algorithms.base import ROOTED, Algorithm
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
-from hpcpar.schedule.steps import Comm, Group, Kind, Phase, Role, TensorRef
+from hpcpar.schedule.steps import Comm, Kind, Pattern, Phase, Role, TensorRef
 from hpcpar.simulation.links import LinkRates
 from hpcpar.simulation.movement import Movement
 from tests.collectives import BY_KIND, collective_s
@@ -45,11 +45,11 @@ def table_s(kind: Kind, name: str, p: int, items: int, segments: int, way: Route
     config, known = Config(n=p), way.network_model.machine
     cut = Layout(config, (Axis("n", items, items),))
     whole = Layout(config, (Axis("n", items, items, relation=Full()),))
-    step = Comm(0, Phase.FORWARD, "layer", TensorRef("layer", Role.OUTPUT), kind,
+    step = Comm(Phase.FORWARD, "layer", TensorRef("layer", Role.OUTPUT),
+                Pattern(kind, False, (MeshAxis(1, p),)),
                 cut if kind is Kind.ALLGATHER else whole,
-                cut if kind is Kind.REDUCE_SCATTER else whole,
-                kind not in (Kind.ALLGATHER, Kind.BROADCAST), Group((MeshAxis(1, p),)), name,
-                segments, ITEM, 1, root=way.root, inner=int(way.inner))
+                cut if kind is Kind.REDUCE_SCATTER else whole, ITEM, algorithm=name,
+                segments=segments, root=way.root, inner=int(way.inner), needed_by=1)
     return float(Movement(step, p, known, LinkRates(known), 1.0, 0.0).alone_s.max())
 
 

@@ -78,7 +78,7 @@ def test_a_slow_algorithm_is_not_chosen() -> None:
     def names(machine: Machine) -> set[str]:
         plan = make_plan(spec, "data", 16, 64, machine=machine)
         network = plan.network.build()
-        from hpcpar.schedule.outline import outline
+        from hpcpar.schedule.lower import outline
 
         found = outline(network, plan, chooser(machine, plan.collectives))
         return {str(step.algorithm) for step in found.steps if hasattr(step, "algorithm")

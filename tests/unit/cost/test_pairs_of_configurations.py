@@ -17,9 +17,8 @@ from hpcpar.network.builtin import network
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.layout import needed, owned
 from hpcpar.plan.plan import NetworkSpec
-from hpcpar.schedule.pattern import Pattern
 from hpcpar.schedule.pattern_family import patterns
-from hpcpar.schedule.steps import Group, Kind
+from hpcpar.schedule.steps import Group, Kind, Pattern
 from hpcpar.search.layerwise import Search
 
 FIELDS = ("sent", "messages_sent", "received", "messages_received", "span")

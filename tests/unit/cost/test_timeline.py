@@ -5,14 +5,19 @@ from __future__ import annotations
 import functools
 import operator
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.cost.step_prices import StepPrice
+from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.machine import files
+from hpcpar.plan.config import Config
+from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.schedule.steps import NOTHING, Comm, Compute, Op, Phase, Role, Step, TensorRef
 from tests.unit.closed import price
 
 MACHINE = files.load("local")
@@ -23,27 +28,46 @@ def plain_sum(seconds: Iterable[float]) -> float:
     return functools.reduce(operator.add, seconds)
 
 
-def compute(seconds: float) -> Item:
-    return Item(seconds)
+class Timed(NamedTuple):
+    """A step and its price."""
+
+    step: Step
+    price: StepPrice
+
+    @property
+    def seconds(self) -> float:
+        return float(self.price.seconds)
 
 
-def comm(seconds: float, needed_by: int, level: int = 0) -> Item:
-    return Item(seconds, needed_by, level)
+def compute(seconds: float) -> Timed:
+    return Timed(Compute(Phase.FORWARD, "layer", Op.FORWARD, 1, None), StepPrice(seconds))
+
+
+def comm(seconds: float, needed_by: int, level: int = 0) -> Timed:
+    layout = Layout(Config(), ())
+    step = Comm(Phase.FORWARD, "layer", TensorRef("layer", Role.INPUT), NOTHING, layout, layout, 4,
+                needed_by=needed_by)
+    return Timed(step, StepPrice(seconds, level=level))
+
+
+def laid_out(timed: Sequence[Timed], hidden: float = 1.0, levels: int = 1,
+             rate: float = 1.0) -> Timeline[Any]:
+    return timeline([t.step for t in timed], [t.price for t in timed], hidden, levels, rate)
 
 
 def test_communication_hides_behind_computing() -> None:
-    line = timeline([compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)])
+    line = laid_out([compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)])
     assert line.total_s == 7.0 and sum(line.waits_s) == 0.0
     assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 3.0)
 
 
 def test_the_rest_of_a_message_is_exposed() -> None:
-    line = timeline([compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)])
+    line = laid_out([compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)])
     assert line.total_s == 8.0 and sum(line.waits_s) == 1.0 and line.waits_s == (0.0, 1.0, 0.0, 0.0)
 
 
 def test_a_level_does_one_thing_at_a_time() -> None:
-    line = timeline([comm(2.0, 4), comm(2.0, 4), compute(1.0), comm(2.0, 4)])
+    line = laid_out([comm(2.0, 4), comm(2.0, 4), compute(1.0), comm(2.0, 4)])
     assert [s.start_s for s in line.spans] == [0.0, 2.0, 0.0, 4.0]
     assert line.total_s == 6.0 and sum(line.waits_s) == 5.0
 
@@ -52,7 +76,7 @@ def test_levels_work_side_by_side() -> None:
     """Messages on a node's links do not wait for messages on the rack's links, only for those on
     the same links.
     """
-    line = timeline([comm(2.0, 4, 0), comm(3.0, 4, 1), compute(1.0), comm(2.0, 4, 0)], levels=2)
+    line = laid_out([comm(2.0, 4, 0), comm(3.0, 4, 1), compute(1.0), comm(2.0, 4, 0)], levels=2)
     assert [s.start_s for s in line.spans] == [0.0, 0.0, 0.0, 2.0]
     assert line.total_s == 4.0 and sum(line.waits_s) == 3.0
 
@@ -61,12 +85,12 @@ def test_a_communication_waits_for_what_it_needs() -> None:
     """A gradient's sum behind the movement that it waits for holds up the program, as in the
     executor.
     """
-    line = timeline([comm(3.0, 2), compute(1.0), comm(1.0, 4), compute(1.0)])
+    line = laid_out([comm(3.0, 2), compute(1.0), comm(1.0, 4), compute(1.0)])
     assert line.spans[2].start_s == 3.0 and line.spans[3].start_s == 3.0
     assert line.total_s == 4.0
 
 
-def random_steps(seed: int, count: int = 200, blocking: bool = False) -> list[Item]:
+def random_steps(seed: int, count: int = 200, blocking: bool = False) -> list[Timed]:
     rng = random.Random(seed)
     out = []
     for i in range(count):
@@ -79,7 +103,7 @@ def random_steps(seed: int, count: int = 200, blocking: bool = False) -> list[It
 
 def test_blocking_is_the_plain_sum_exactly() -> None:
     steps = random_steps(1, blocking=True)
-    assert timeline(steps, levels=3).total_s == plain_sum(s.seconds for s in steps)
+    assert laid_out(steps, levels=3).total_s == plain_sum(s.seconds for s in steps)
 
 
 @pytest.mark.parametrize(("hidden", "rate"), [(1.0, 1.0), (0.3, 1.0), (0.7, 0.4)])
@@ -89,13 +113,13 @@ def test_a_familys_timeline_equals_its_cases(hidden: float, rate: float) -> None
     rng = random.Random(9)
     shape = cases[0]
     seconds = [[case[i].seconds * (rng.random() < 0.8) for case in cases] for i in range(60)]
-    levels = [[case[i].level for case in cases] for i in range(60)]
-    items = [Item(np.array(t), s.needed_by, np.array(v))
+    levels = [[int(case[i].price.level) for case in cases] for i in range(60)]
+    items = [Timed(s.step, StepPrice(np.array(t), level=np.array(v)))
              for s, t, v in zip(shape, seconds, levels, strict=True)]
-    together = timeline(items, hidden, 3, rate)
+    together = laid_out(items, hidden, 3, rate)
 
     def alone(j: int) -> Timeline[float]:
-        return timeline([Item(t[j], s.needed_by, v[j])
+        return laid_out([Timed(s.step, StepPrice(t[j], level=v[j]))
                          for s, t, v in zip(shape, seconds, levels, strict=True)], hidden, 3, rate)
 
     for j in range(5):
@@ -129,31 +153,31 @@ def test_overlap_of_priced_plans(strategy: str) -> None:
 
 def test_messages_that_the_program_drives_are_not_hidden() -> None:
     steps = [compute(1.0), comm(2.0, 3), compute(5.0), compute(1.0)]
-    half = timeline(steps, hidden=0.5)
+    half = laid_out(steps, hidden=0.5)
     assert (half.total_s, sum(half.waits_s)) == (8.0, 1.0)
-    assert timeline(steps, hidden=0.0).total_s == plain_sum(s.seconds for s in steps)
+    assert laid_out(steps, hidden=0.0).total_s == plain_sum(s.seconds for s in steps)
 
 
 def test_communication_progresses_slowly_beside_computing() -> None:
     """At half the rate, 5 s of computing hide 2.5 s of 6; the rest takes its full time."""
     steps = [compute(1.0), comm(6.0, 3), compute(5.0), compute(1.0)]
-    line = timeline(steps, rate=0.5)
+    line = laid_out(steps, rate=0.5)
     assert (line.total_s, sum(line.waits_s)) == (10.5, 3.5)
     assert (line.spans[1].start_s, line.spans[1].end_s) == (1.0, 9.5)
     # a short one ends while the program computes, and one behind it begins then
     steps = [compute(1.0), comm(1.0, 4), comm(0.5, 4), compute(5.0), compute(1.0)]
-    line = timeline(steps, rate=0.5)
+    line = laid_out(steps, rate=0.5)
     assert line.total_s == 7.0 and sum(line.waits_s) == 0.0
     assert [(s.start_s, s.end_s) for s in line.spans[1:3]] == [(1.0, 3.0), (3.0, 4.0)]
     # what the program drives itself goes on at the full rate
-    line = timeline([comm(2.0, 2), compute(4.0)], hidden=0.5, rate=0.5)
+    line = laid_out([comm(2.0, 2), compute(4.0)], hidden=0.5, rate=0.5)
     assert (line.total_s, sum(line.waits_s), line.spans[0].end_s) == (5.0, 1.0, 3.0)
 
 
 def test_a_rate_of_one_changes_nothing_and_a_lower_one_never_helps() -> None:
     for seed in range(20):
         steps = random_steps(seed, 50)
-        totals = [float(timeline(steps, hidden, 3, rate).total_s) for hidden in (1.0, 0.6)
+        totals = [float(laid_out(steps, hidden, 3, rate).total_s) for hidden in (1.0, 0.6)
                   for rate in (1.0, 1 - 1e-12, 0.5, 0.1)]
         for full, nearly, half, tenth in (totals[:4], totals[4:]):
             assert nearly == pytest.approx(full) and full <= half * (
@@ -164,8 +188,8 @@ def test_the_program_is_never_busy_twice() -> None:
     """Computing and waiting make up the iteration, and no wait is longer than its communication."""
     for seed in range(20):
         steps = random_steps(seed, 50)
-        line = timeline(steps, levels=3)
-        busy = sum(s.seconds for s in steps if s.needed_by is None)
+        line = laid_out(steps, levels=3)
+        busy = sum(s.seconds for s in steps if isinstance(s.step, Compute))
         assert line.total_s == pytest.approx(busy + sum(line.waits_s), rel=1e-12)
         assert line.total_s <= plain_sum(s.seconds for s in steps) * (1 + 1e-12)
         for step, span in zip(steps, line.spans, strict=True):

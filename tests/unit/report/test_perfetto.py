@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.timeline.overlap import Span, Timeline
+from hpcpar.cost.timeline.timeline import Span, Timeline
 from hpcpar.errors import InputError
 from hpcpar.report.traces import perfetto
 

@@ -19,7 +19,6 @@ from hpcpar.schedule.edges import edges
 from hpcpar.schedule.exchange import Kept, Piece
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.outline_steps import Move
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role, Schedule
 from tests.collectives import BY_KIND
 from tests.strategies import whole_sums
@@ -31,11 +30,11 @@ WEIGHTED = {layer.name for layer in NETWORK.weighted}
 RANDOM = [(seed, ranks) for seed, ranks in enumerate((2, 3, 4, 6, 8, 12) * 8)]
 
 
-def ring(step: Move) -> tuple[str, int]:
+def ring(step: Comm) -> tuple[str, int]:
     return "ring", 2
 
 
-def tree(step: Move) -> tuple[str, int]:
+def tree(step: Comm) -> tuple[str, int]:
     return BY_KIND[step.pattern.kinds[0]][1], 1
 
 
@@ -162,7 +161,7 @@ def test_a_softmax_is_not_split_by_class() -> None:
 
 # -- any configurations ----------------------------------------------------------------------------
 @cache
-def lowered(seed: int, ranks: int, choose: Callable[[Move], tuple[str, int]]) -> Schedule:
+def lowered(seed: int, ranks: int, choose: Callable[[Comm], tuple[str, int]]) -> Schedule:
     """The schedule of a random plan: several tests look at it."""
     return lower(*random_plan(seed, ranks), choose)
 

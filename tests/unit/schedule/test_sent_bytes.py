@@ -10,9 +10,8 @@ import pytest
 from hpcpar.schedule.algorithms.base import Collective
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import counts
-from hpcpar.schedule.outline_steps import Chooser, Move
 from hpcpar.schedule.sent_bytes import sent, sent_bytes
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Choice, Chooser, Comm, Kind
 from hpcpar.schedule.waves import collective_waves
 from tests.collectives import BY_KIND, rounds_of
 from tests.mpi.networks import random_network, random_unet
@@ -21,24 +20,24 @@ from tests.mpi.plans import random_plan, staged_plan
 ROOTED = (Kind.REDUCE, Kind.BROADCAST)
 
 
-def ring(step: Move) -> tuple[str, int]:
+def ring(step: Comm) -> tuple[str, int]:
     return "ring", 2
 
 
-def tree(step: Move) -> tuple[str, int]:
+def tree(step: Comm) -> tuple[str, int]:
     scattered = step.pattern.kinds[0] in (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
     return ("halving" if scattered else "doubling"), 1
 
 
-def halving(step: Move) -> tuple[str, int]:
+def halving(step: Comm) -> Choice:
     """By nodes of two members, where they fit."""
     if step.pattern.kinds[0] in ROOTED:
-        return "direct", 1
-    step.inner = 2 if math.prod(int(d.size) for d in step.pattern.mesh_axes) % 2 == 0 else 1
-    return "halving", 1
+        return Choice("direct")
+    even = math.prod(int(d.size) for d in step.pattern.mesh_axes) % 2 == 0
+    return Choice("halving", inner=2 if even else 1)
 
 
-def library(step: Move) -> tuple[str, int]:
+def library(step: Comm) -> tuple[str, int]:
     return ("direct" if step.pattern.kinds[0] in ROOTED else "mpi"), 1
 
 

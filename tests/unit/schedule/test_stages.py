@@ -10,7 +10,8 @@ from functools import lru_cache
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import chooser, schedule_for
-from hpcpar.cost.timeline.overlap import Item, Timeline, timeline
+from hpcpar.cost.step_prices import StepPrice
+from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.network.builder import Chain, Graph
@@ -21,10 +22,8 @@ from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.plan.stages import cuts, stages, work
 from hpcpar.prediction.price import price
-from hpcpar.schedule.freeze import listed, samples_of
-from hpcpar.schedule.outline import outline
-from hpcpar.schedule.outline_steps import Move
-from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.lower import in_order, outline, samples_of
+from hpcpar.schedule.steps import Comm, Phase
 from tests.mpi.networks import random_network
 from tests.unit.brute import crossing, least_largest
 
@@ -137,23 +136,23 @@ def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float]
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, f"pipeline:{p}x1", p, 4 * micro, network=network,
                      machine=MACHINE, microbatches=micro, order=order)
-    steps = outline(network, plan, chooser(MACHINE, plan.collectives))
-    entries = listed(plan, [steps] * micro)
+    one = outline(network, plan, chooser(MACHINE, plan.collectives))
     seconds = {Phase.FORWARD: forward_s, Phase.BACKWARD: backward_s, Phase.UPDATE: [update_s] * p}
-    items, seen = [], set()
-    for e in entries:
-        first = (e.stage, e.step.phase, e.part)
-        if isinstance(e.step, Move):
-            assert e.receivers != (e.stage,) or p == 1
-            told = e.step.phase is Phase.LOSS
-            items.append(Item(0.0 if told else hop_s, e.needed_by, 0, e.stage, e.receivers))
+    prices, seen = [], set()
+    steps = in_order(plan, [one] * micro).steps
+    for s in steps:
+        first = (s.stage, s.phase, s.part)
+        if isinstance(s, Comm):
+            assert s.receivers != (s.stage,) or p == 1
+            told = s.phase is Phase.LOSS
+            prices.append(StepPrice(0.0 if told else hop_s))
         elif first in seen:
-            items.append(Item(0.0, stage=e.stage))
+            prices.append(StepPrice(0.0))
         else:
             seen.add(first)
-            items.append(Item(seconds[e.step.phase][e.stage], stage=e.stage))
+            prices.append(StepPrice(seconds[s.phase][s.stage]))
     assert {s for s, *_ in seen} == set(range(p))
-    return timeline(items, hidden)
+    return timeline(steps, prices, hidden)
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4, 7])

@@ -14,8 +14,7 @@ from hpcpar.schedule.algorithms.base import SCATTERED, Collective, Round
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.outline_steps import Chooser
-from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.steps import Chooser, Comm, Kind
 from hpcpar.schedule.waves import _kept, collective_waves, waves
 from tests.added import Star, added
 from tests.collectives import BY_KIND

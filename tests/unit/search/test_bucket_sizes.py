@@ -19,8 +19,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import entry_of
 from hpcpar.schedule.buckets import summed
-from hpcpar.schedule.outline_steps import Move, Task
-from hpcpar.schedule.steps import Op, Phase
+from hpcpar.schedule.steps import Comm, Compute, Op, Phase
 from hpcpar.search import auto
 from hpcpar.search.bucket_sizes import fastest_sizes
 
@@ -122,15 +121,15 @@ def test_a_bucket_does_not_delay_gradients_that_the_next_layer_needs() -> None:
     """Behind the gradients of the next layer's inputs, and what they move; the last at the end."""
     net, plan, machine, *_ = problem(0)
     costs = price_family(net, replace(plan, bucket_bytes=250_000), machine)
-    steps = [entry.step for entry in costs.entries]
+    steps = costs.schedule.steps
     sums = [i for i, step in enumerate(steps)
-            if isinstance(step, Move) and step.phase is Phase.GRADIENT]
-    covers = [move.covers for i in sums if isinstance(move := steps[i], Move)]
+            if isinstance(step, Comm) and step.phase is Phase.GRADIENT]
+    covers = [move.covers for i in sums if isinstance(move := steps[i], Comm)]
     assert [len(names) for names in covers] == [2, 1, 2]
     order = [layer.name for layer in summed(plan, net.layers)]
     for i, names in zip(sums[:-1], covers, strict=False):
-        before = next(step for step in reversed(steps[:i]) if isinstance(step, Task))
+        before = next(step for step in reversed(steps[:i]) if isinstance(step, Compute))
         following = order[order.index(names[-1]) + 1]
         assert (before.op, before.layer.name) == (Op.BACKWARD, following)
     last = steps[sums[-1] - 1]
-    assert isinstance(last, Task) and last.op is Op.BACKWARD_WEIGHT
+    assert isinstance(last, Compute) and last.op is Op.BACKWARD_WEIGHT

@@ -37,8 +37,8 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
 )
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.schedule.outline import outline
-from hpcpar.schedule.outline_steps import Move
+from hpcpar.schedule.lower import outline
+from hpcpar.schedule.steps import Comm
 from hpcpar.search import table_search
 from hpcpar.search.table_search import Search
 from tests.mpi.zoo import gates
@@ -164,14 +164,14 @@ def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any])
     network_model = NetworkModel(found.machine, priced.get("contention"))
     moved = {}
     for step in out.steps:
-        if isinstance(step, Move):
+        if isinstance(step, Comm):
             t = traffic(step, network_model, plan.ranks)
             moved[step.key] = t.through_bytes
     parts = [layer_memory(net, plan, layer) for layer in net.layers]
     parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs
               for e in out.edges.into(layer, plan.samples_of_a_pass)]
     network_model = sum(wire_bytes(step, moved[step.key]) for step in out.steps
-                if isinstance(step, Move))
+                if isinstance(step, Comm))
     whole = sum(parts, Memory(0, 0, 0, 0, 0, network_model)).flying(plan.microbatches)
     return int(whole.scaled(priced.get("gamma", 1.0)).total_bytes)
 

@@ -12,8 +12,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.plan.boxes import items
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.outline_steps import Chooser
-from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.steps import Chooser, Comm, Kind
 from hpcpar.simulation.links import LinkRates
 from hpcpar.simulation.movement import Movement
 from tests.mpi.networks import random_network

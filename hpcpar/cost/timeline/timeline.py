@@ -14,47 +14,19 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from hpcpar.cost.step_prices import StepPrice
 from hpcpar.cost.timeline.clock import ProgramClock, later
 from hpcpar.plan.config import Flags, Floats, Ints
+from hpcpar.schedule.steps import Comm, Compute, Step
 
 #: A time: `float` for one plan, `Floats` for a family.
 Seconds = TypeVar("Seconds", bound=Floats)
-
-
-class Item(NamedTuple):
-    """A step of the timeline; numbers may be arrays with one entry per plan of a family.
-
-    Attributes
-    ----------
-    needed_by : int or None
-        Index of the first step that needs this communication (the number of steps: the end of the
-        iteration). None for a compute step.
-    level : int
-        Level of the machine that the communication crosses.
-    stage : int
-        The stage that computes or sends.
-    receivers : tuple of int
-        Stages that wait for the communication.
-    latency_s : float
-        Time at the end of a message between stages in which the next one may use the links.
-    end_s : callable, optional
-        Maps the start times of a communication on all ranks to its end times, where ranks wait for
-        each other. `seconds` is its duration if all start at once.
-    """
-
-    seconds: Floats
-    needed_by: Ints | None = None
-    level: Ints = 0
-    stage: int = 0
-    receivers: tuple[int, ...] = (0,)
-    latency_s: float = 0.0
-    end_s: Callable[[Floats], Floats] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,24 +79,24 @@ class _Stage:
         self._free: list[Floats] = [0.0] * levels  # when links become free, on the network's clock
         self._ends: dict[int, Floats] = {}
 
-    def start(self, i: int, item: Item) -> tuple[Floats, Floats]:
+    def start(self, i: int, step: Comm, price: StepPrice) -> tuple[Floats, Floats]:
         """Start communication `i`; returns its start and end on the program's clock, at full speed.
         """
-        clock, cost = self.clock, item.seconds
+        clock, cost = self.clock, price.seconds
         ahead = clock.program_s - clock.network_s
-        free = self._free_s(item.level)
+        free = self._free_s(price.level)
         begin = later(clock.network_s, free)
-        end = begin + cost if item.end_s is None else item.end_s(begin + ahead) - ahead
+        end = begin + cost if price.end_s is None else price.end_s(begin + ahead) - ahead
         clock.mark((i, "begin"), begin)
         clock.mark((i, "end"), end)
         # a communication of zero seconds occupies no links, and no step waits for it
         happens = isinstance(cost, float) and cost > 0
         self._ends[i] = end if happens else np.where(np.greater(cost, 0), end, 0.0)
-        self._occupy(item.level, self._ends[i] - item.latency_s)
+        self._occupy(price.level, self._ends[i] - price.latency_s)
         if self._busy > 0.0:
-            share = 1.0 if item.stage in item.receivers else 0.5
+            share = 1.0 if step.stage in step.receivers else 0.5
             self._expose(i, share * self._busy * cost)
-        if item.stage not in item.receivers:  # the message is on the network
+        if step.stage not in step.receivers:  # the message is on the network
             begin = end - cost
         return begin + ahead, end + ahead
 
@@ -150,15 +122,15 @@ class _Stage:
         end_s = self._ends[i] if where is True else np.where(where, self._ends[i], 0.0)
         self.exposed_s[i] = self.exposed_s.get(i, 0.0) + self.clock.reach(end_s)
 
-    def receive(self, i: int, item: Item, begin_s: Floats, end_s: Floats) -> None:
+    def receive(self, i: int, step: Comm, seconds: Floats, begin_s: Floats, end_s: Floats) -> None:
         """Wait for a communication from another stage; until it starts, the wait is bubble.
 
         If several stages receive it, their whole wait is bubble.
         """
-        if len(item.receivers) > 1:
+        if len(step.receivers) > 1:
             self.idle(later(end_s - self.clock.program_s, 0.0))
             return
-        busy_s = self._busy * item.seconds / 2
+        busy_s = self._busy * seconds / 2
         wait_s = later(end_s - busy_s - self.clock.program_s, 0.0)
         exposed_s = np.minimum(wait_s, later(end_s - begin_s - 2 * busy_s, 0.0))
         self.idle(wait_s - exposed_s)
@@ -178,73 +150,77 @@ class _Wait(NamedTuple):
     where: Flags
 
 
-def _waits(items: Sequence[Item], stages: int) -> list[dict[int, list[_Wait]]]:
+def _waits(steps: Sequence[Step], stages: int) -> list[dict[int, list[_Wait]]]:
     """For each stage: its step (or the end) -> the communications that this step waits for."""
-    steps: list[list[int]] = [[] for _ in range(stages)]
-    needed: list[_Wait] = []
-    for i, item in enumerate(items):
-        steps[item.stage].append(i)
-        if isinstance(item.needed_by, np.ndarray):
-            needed += [_Wait(by, i, item.needed_by == by) for by in np.unique(item.needed_by)]
-        elif item.needed_by is not None:
-            needed.append(_Wait(item.needed_by, i, True))
+    own: list[list[int]] = [[] for _ in range(stages)]
+    needed: list[tuple[_Wait, Comm]] = []
+    for i, step in enumerate(steps):
+        own[step.stage].append(i)
+        if isinstance(step, Comm):
+            if isinstance(step.needed_by, np.ndarray):
+                needed += [(_Wait(by, i, step.needed_by == by), step)
+                           for by in np.unique(step.needed_by)]
+            else:
+                needed.append((_Wait(step.needed_by, i, True), step))
     out: list[dict[int, list[_Wait]]] = [defaultdict(list) for _ in range(stages)]
-    for wait in sorted(needed, key=lambda wait: wait[:2]):
-        for stage in items[wait.i].receivers:
-            following = bisect.bisect_left(steps[stage], wait.by)
-            step = steps[stage][following] if following < len(steps[stage]) else len(items)
-            out[stage][step].append(wait)
+    for wait, comm in sorted(needed, key=lambda pair: pair[0][:2]):
+        for stage in comm.receivers:
+            following = bisect.bisect_left(own[stage], wait.by)
+            at = own[stage][following] if following < len(own[stage]) else len(steps)
+            out[stage][at].append(wait)
     return out
 
 
-def timeline(items: Sequence[Item], hidden: float = 1.0, levels: int = 1,
-             rate: float = 1.0) -> Timeline[Floats]:
+def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float = 1.0,
+             levels: int = 1, rate: float = 1.0) -> Timeline[Floats]:
     """Arrange the steps of an iteration in time.
 
     Parameters
     ----------
-    items : sequence of Item
-        The steps, in the order of the schedule.
+    steps, prices : sequence
+        The steps, in the order of the schedule, and the price of each. In a family of plans,
+        `Comm.needed_by` may have one entry per plan.
     hidden : float
         Fraction of a communication that computation can hide; the program drives the rest.
     rate : float
         Progress rate of the hidden fraction while the program computes, relative to its rate while
         the program waits; above 0, up to 1. Messages between stages keep their full rate.
     """
-    count = 1 + max((item.stage for item in items), default=0)
+    count = 1 + max((step.stage for step in steps), default=0)
     stages = [_Stage(hidden, levels, rate) for _ in range(count)]
-    waits = _waits(items, count)
+    waits = _waits(steps, count)
     sent_s: dict[int, tuple[Floats, Floats]] = {}  # start and end of each communication
     begins: list[Floats] = []
 
-    def wait(number: int, step: int) -> None:
-        for _, i, where in waits[number].pop(step, ()):
-            if items[i].stage == number:
+    def wait(number: int, at: int) -> None:
+        for _, i, where in waits[number].pop(at, ()):
+            step = steps[i]
+            if step.stage == number:
                 stages[number].finish(i, where)
-            else:
-                stages[number].receive(i, items[i], *sent_s[i])
+            elif isinstance(step, Comm):
+                stages[number].receive(i, step, prices[i].seconds, *sent_s[i])
 
-    for i, item in enumerate(items):
-        stage = stages[item.stage]
-        wait(item.stage, i)
+    for i, (step, price) in enumerate(zip(steps, prices, strict=True)):
+        stage = stages[step.stage]
+        wait(step.stage, i)
         begins.append(stage.clock.program_s)
-        if item.needed_by is None:
-            stage.clock.compute(item.seconds)
+        if isinstance(step, Compute):
+            stage.clock.compute(price.seconds)
         else:
-            sent_s[i] = stage.start(i, item)
+            sent_s[i] = stage.start(i, step, price)
     total: Floats = 0.0
     for number, stage in enumerate(stages):
-        wait(number, len(items))
+        wait(number, len(steps))
         total = later(total, stage.clock.program_s)
     for stage in stages if count > 1 else ():
         stage.idle(total - stage.clock.program_s)
     spans: list[Span[Floats]] = []
-    waited: list[Floats] = [0.0] * len(items)
-    for i, (item, begin) in enumerate(zip(items, begins, strict=True)):
-        marks = stages[item.stage].clock.marks_s
-        if item.needed_by is None:
-            spans.append(Span(begin, begin + item.seconds))
-        elif item.stage in item.receivers:
+    waited: list[Floats] = [0.0] * len(steps)
+    for i, (step, begin) in enumerate(zip(steps, begins, strict=True)):
+        marks = stages[step.stage].clock.marks_s
+        if isinstance(step, Compute):
+            spans.append(Span(begin, begin + prices[i].seconds))
+        elif step.stage in step.receivers:
             spans.append(Span(marks[i, "begin"], marks[i, "end"], "network"))
         else:
             spans.append(Span(*sent_s[i], "network"))
