@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 #: Up to this size a plan's price comes from a simulation of all ranks.
-EXACT_RANKS = 48
+EXACT_RANKS = 1024
 
 
 def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None = None,

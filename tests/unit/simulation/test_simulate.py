@@ -111,6 +111,19 @@ def test_predictions_on_few_ranks_equal_the_simulation(name: str, ranks: int) ->
         assert predicted.iteration_s == pytest.approx(parts_s, rel=1e-9), strategy
 
 
+@pytest.mark.parametrize("ranks", [64, 100, 129, 256, 384, 512])
+@pytest.mark.parametrize("options", [{"collectives": "ring"}, {"collectives": "tree"},
+                                     {"collectives": "halving"}, {}], ids=str)
+def test_predictions_on_many_ranks_equal_the_simulation(options: dict[str, str],
+                                                        ranks: int) -> None:
+    machine = files.load("p100x4x4")
+    for strategy in ("data", "filter", "spatial"):
+        plan = plan_of(SMALL, strategy, ranks, 2 * ranks, machine, **options)
+        predicted = exact_price(plan.network.build(), plan, machine)
+        assert predicted.iteration_s == pytest.approx(play(plan, machine).mean_s, rel=1e-9)
+
+
+
 def test_a_stage_over_two_nodes_sums_over_their_link() -> None:
     """Ranks 3 to 5, in nodes of four."""
     machine = files.load("p100x4x4")
