@@ -120,7 +120,7 @@ def _doublings(size: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _HalvingStage:
     """A stage of halving: members that differ in one digit of their index exchange parts.
 
     Attributes
@@ -161,15 +161,15 @@ class _Stage:
                 Message(peer, place(0), place(start + count - stop)))
 
 
-def _stages(p: int, me: Each, inner: int, rotated: bool) -> list[_Stage]:
+def _stages(p: int, me: Each, inner: int, rotated: bool) -> list[_HalvingStage]:
     """The stages of halving; in a rotated wire, each stage has the member's own part first."""
-    out: list[_Stage] = []
+    out: list[_HalvingStage] = []
     stride, width = 1, p
     base: Each = 0
     for size in radices(p, inner):
         digit = me // stride % size
         own, width = 0 if rotated else digit, width // size
-        out.append(_Stage(size, stride, digit, own, base, width))
+        out.append(_HalvingStage(size, stride, digit, own, base, width))
         base, stride = base + own * width, stride * size
     return out
 
