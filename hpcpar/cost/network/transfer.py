@@ -16,6 +16,7 @@ from hpcpar.network.layers import Conv
 from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.algorithms.base import ROOTED
 from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.pattern_family import cut_parts
@@ -103,15 +104,14 @@ def _collective(kind: Kind, step: Comm, way: Route) -> CollectivePrice:
 
 def _sent(kind: Kind, algorithm: str, step: Comm, p: Ints) -> tuple[Ints, Ints]:
     """Messages and items that the busiest member of a single plan's collective sends, if all blocks
-    are as large as the largest one.
+    have the same size.
     """
     if any(map(np.ndim, (p, step.segments, step.inner, step.source.largest_items))) or p == 1:
         return 0, 0
-    sends = most(algorithm, kind, int(p), int(step.segments), int(step.inner))
-    block = (step.source if kind is Kind.ALLGATHER else step.destination).largest_items
-    if kind is Kind.ALLREDUCE:
-        block = -(-block // p)
-    return sends.messages, int(np.ceil(sends.blocks * block))
+    members = int(p)
+    sends = most(algorithm, kind, members, int(step.segments), int(step.inner))
+    n = int(collective_bytes(step)) // step.item_bytes
+    return sends.messages, round(sends.blocks * (n if kind in ROOTED else n / members))
 
 
 def copied(kind: Kind, seconds: Floats, n: Numbers, way: Route) -> Floats:
