@@ -3,8 +3,8 @@
 #   slurm.sh up [NODES=4] [CPUS=8]    start it (what already runs is left alone); the last line printed is the path of slurm.conf
 #   slurm.sh down                     cancel its jobs and stop what 'up' has started
 # Root only. Needs: apt-get install --no-install-recommends slurm-wlm munge libpmix2 libpmi2-0
-# Nothing outside its folder, ${HPCPAR_SLURM:-/tmp/hpcpar-slurm}, is touched, but for munge's key and socket, which a machine has once, and
-# a link that Slurm's PMIx plugin wants. /etc/slurm stays as it is: clients are told by SLURM_CONF.
+# Nothing outside its folder, ${HPCPAR_SLURM:-/tmp/hpcpar-slurm}, is touched, but for munge's key and socket, which a machine has once,
+# a link that Slurm's PMIx plugin wants, and MPICH's shared memory that no process has any more. /etc/slurm stays as it is: clients are told by SLURM_CONF.
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin
 lab=${HPCPAR_SLURM:-/tmp/hpcpar-slurm} port=26817
@@ -93,6 +93,13 @@ link_pmix() {
 
 up_nodes() { sinfo --noheader --Node --format='%N %t' 2>/dev/null | sort -u | grep -Ec ' (idle|mix|alloc|comp)$' || true; }
 
+forget_shared_memory() { # that no process has
+  local left
+  for left in /dev/shm/mpich_shm_*; do
+    grep -qs "$left" /proc/[0-9]*/maps || rm -f "$left"
+  done
+}
+
 up() {
   local nodes=${1:-4} cpus=${2:-8} name
   [ "$(id -u)" = 0 ] || { say "only root can start it"; exit 1; }
@@ -100,7 +107,8 @@ up() {
     command -v $name >/dev/null || { say "no $name: apt-get install --no-install-recommends slurm-wlm munge libpmix2 libpmi2-0"; exit 1; }
   done
   # job numbers begin again, and PMIx names its sockets by them: nothing of an earlier life may be left
-  alive "$lab/run/slurmctld.pid" || rm -rf "$lab"
+  # (MPICH its shared memory, too: a job that was killed leaves it, and MPI_Init of the next with its number would hang)
+  alive "$lab/run/slurmctld.pid" || { rm -rf "$lab" && forget_shared_memory; }
   mkdir -p "$lab"/{state,log,run,spool,tmp}
   [ -s "$SLURM_CONF" ] || configure "$nodes" "$cpus"
   start_munge
