@@ -27,8 +27,10 @@ class Direct(Algorithm):
 
     def rounds(self, collective: Collective, me: int) -> list[Round]:
         p, n, root = collective.p, collective.sizes[0], collective.root
-        everyone = tuple(m for to in range(1, p) for m in message((root + to) % p, 0, n))
-        down = [Round(everyone, ()) if me == root else Round((), message(root, 0, n))]
+        down = [Round((), message(root, 0, n))]
+        if me == root:
+            down = [Round(tuple(m for to in range(1, p) for m in message((root + to) % p, 0, n)),
+                          ())]
         return adjoint(down) if collective.kind is Kind.REDUCE else down
 
     def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
