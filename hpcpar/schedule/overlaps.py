@@ -57,19 +57,18 @@ def overlaps(step: Comm, ranks: int) -> tuple[IntArray, IntArray, IntArray]:
     sender, receiver = sender[kept], receiver[kept]
     by_axis = [a.items[:, a.held[sender], a.wanted[receiver]] for a in along]
     rows = []
-    for number, turns in enumerate(itertools.product(*(np.flatnonzero(items.any(axis=1))
-                                                       for items in by_axis))):
+    for turns in itertools.product(*(np.flatnonzero(items.any(axis=1)) for items in by_axis)):
         common = np.ones_like(sender)
         for items, turn in zip(by_axis, turns, strict=True):
             common = common * items[turn]
         some = common > 0
-        rows.append(np.stack(np.broadcast_arrays(sender[some], receiver[some], number,
-                                                 common[some])))
+        rows.append(np.stack([sender[some], receiver[some], common[some]]))
     if not rows:
         return (np.zeros(0, np.int64),) * 3
     every = np.concatenate(rows, axis=1)
-    every = every[:, np.lexsort(every[2::-1])]
-    return every[0], every[1], every[3]
+    # pieces between the same ranks stay in the order of their turns
+    senders, receivers, items = every[:, np.lexsort(every[1::-1])]
+    return senders, receivers, items
 
 
 @lru_cache(maxsize=10_000)

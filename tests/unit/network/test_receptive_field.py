@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from hypothesis import given, settings
@@ -9,7 +10,13 @@ from hypothesis import strategies as st
 
 from hpcpar.network.layers.resample import Pad, Upsample
 from hpcpar.network.layers.transposed import ConvTranspose2d
-from hpcpar.network.receptive_field import Interpolated, Periodic, Relation, Transposed
+from hpcpar.network.receptive_field import (
+    Interpolated,
+    Periodic,
+    Relation,
+    Transposed,
+    Window,
+)
 
 FIXED = settings(max_examples=150)
 SMALL = st.integers(1, 4)
@@ -31,6 +38,21 @@ def check(relation: Relation, outputs: int, extent: int, of_one: Callable[[int],
             assert read <= set(range(lo, hi))
             if tight and read:
                 assert (lo, hi) == (min(read), max(read) + 1)
+
+
+@FIXED
+@given(SMALL, SMALL, st.integers(0, 4), st.integers(1, 3), st.integers(1, 9))
+def test_a_window_needs_the_inputs_that_it_covers(kernel: int, stride: int, padding: int,
+                                                  dilation: int, extent: int) -> None:
+    window = Window(kernel, stride, padding, dilation)
+    outputs = (extent + 2 * padding - window.span) // stride + 1
+    check(window, max(0, outputs), extent, lambda o: {
+        at for k in range(kernel) if 0 <= (at := o * stride - padding + k * dilation) < extent},
+        tight=dilation == 1 and padding < kernel)
+    for start, stop in itertools.combinations(range(outputs + 1), 2):
+        lo, hi = window.needed(start, stop, extent)
+        whole = (stop - 1 - start) * stride + (kernel - 1) * dilation + 1
+        assert sum(window.pads(start, stop, extent)) + hi - lo == whole
 
 
 @FIXED
