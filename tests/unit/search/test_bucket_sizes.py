@@ -90,13 +90,13 @@ def test_each_case_of_a_family_gets_its_own_size() -> None:
 
 
 def test_resnet50_on_1024_ranks_takes_few_large_rings() -> None:
-    """Each ring pays 82 ms of latency."""
+    """Each ring pays 82 ms of latency. The simulated time of the choice against closed forms."""
     net, machine = network("resnet50"), files.load("abci-v100")
     spec = NetworkSpec("resnet50", net.image_shape, net.classes)
     chosen = auto.price_named(net, spec, "data", 1024, 32768, machine, bucket_bytes=None,
                               collectives="ring", batch_norm="local")
     for size in (0, 1 << 20, 25 << 20, 100_000_000, 1 << 30):
-        assert chosen.iteration_s <= priced_s(net, chosen.plan, machine, size)
+        assert chosen.iteration_s <= priced_s(net, chosen.plan, machine, size) * (1 + 1e-4)
     assert chosen.iteration_s < 0.5 * priced_s(net, chosen.plan, machine, 25 << 20)
 
 
@@ -130,6 +130,6 @@ def test_a_bucket_does_not_delay_gradients_that_the_next_layer_needs() -> None:
     for i, names in zip(sums[:-1], covers, strict=False):
         before = next(step for step in reversed(steps[:i]) if isinstance(step, Compute))
         following = order[order.index(names[-1]) + 1]
-        assert (before.op, before.layer.name) == (Op.BACKWARD, following)
+        assert (before.op, before.layer) == (Op.BACKWARD, following)
     last = steps[sums[-1] - 1]
     assert isinstance(last, Compute) and last.op is Op.BACKWARD_WEIGHT

@@ -59,8 +59,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     begun = []
 
     def begin(script: str) -> subprocess.Popen[str]:
-        begun.append(subprocess.Popen(["bash", script], cwd=tmp_path, env=env, text=True,
-                                      stderr=subprocess.PIPE, start_new_session=True))
+        # tests in the background of a shell ignore SIGINT; a batch system's job does not
+        begun.append(subprocess.Popen(
+            ["bash", script], cwd=tmp_path, env=env, text=True, stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)))
         return begun[-1]
 
     yield begin

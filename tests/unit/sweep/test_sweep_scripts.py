@@ -257,7 +257,8 @@ def test_nodes_and_time_follow_from_the_machine(tmp_path: Path) -> None:
     for case in LARGE:
         (tmp_path / "cases" / case.name).mkdir(parents=True)
         (tmp_path / "cases" / case.name / "prediction.json").write_text(
-            '{"iteration_s": 2.0, "compute_s": 1.0, "exposed_communication_s": 1.0,'
+            '{"network": "lenet5", "machine": "p100x4x4", "strategy": "data",'
+            ' "iteration_s": 2.0, "compute_s": 1.0, "exposed_communication_s": 1.0,'
             ' "phases": {"gradient": {"exposed_communication_s": 1.0}}}')
     (job,) = scripts.jobs(LARGE, True)
     text = scripts.script(study, SLURM, BatchOptions().on(machine), job, "/home/me")
