@@ -174,19 +174,19 @@ def atomic_folder(path: str, names: str) -> Iterator[str]:
 @contextmanager
 def _open_pipe(path: str) -> Iterator[None]:
     """Keeps a pipe open for writing; opening one that nobody reads would wait for ever."""
-    number = None
-    if stat.S_ISFIFO(os.stat(path).st_mode):
-        try:
-            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as err:
-            if err.errno == errno.ENXIO:
-                raise OSError(err.errno, "it is a pipe that nobody reads") from err
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        yield
+        return
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as err:
+        if err.errno != errno.ENXIO:
             raise
+        raise OSError(err.errno, "it is a pipe that nobody reads") from err
     try:
         yield
     finally:
-        if number is not None:
-            os.close(number)
+        os.close(number)
 
 
 def temporary_of(target: str) -> str:

@@ -145,7 +145,7 @@ def groups(step: Comm, group: Group, ranks: int) -> tuple[IntArray, IntArray]:
 # -- collectives -----------------------------------------------------------------------------------
 def collective_waves(algorithm: str, collective: Collective, groups: int = 1) -> Iterable[Wave]:
     """The messages between the members of a collective, of which a step has `groups`."""
-    return _kept(algorithm, counted(algorithm, collective, groups))
+    return table(algorithm, counted(algorithm, collective, groups))
 
 
 def counted(algorithm: str, collective: Collective, groups: int = 1) -> Collective:
@@ -166,7 +166,14 @@ def counted(algorithm: str, collective: Collective, groups: int = 1) -> Collecti
 
 
 @lru_cache(maxsize=512)
-def _kept(algorithm: str, collective: Collective) -> tuple[Wave, ...]:
+def table(algorithm: str, collective: Collective) -> tuple[Wave, ...]:
+    """All messages between the members of a collective.
+
+    Raises
+    ------
+    RunError
+        A send has no receive, or a receive no send.
+    """
     entry = ALGORITHMS[algorithm]
     name = f"{algorithm} {collective.kind.value}"
     one_by_one = entry.in_flight(collective.kind, collective.segments) == 1
@@ -254,8 +261,18 @@ class Most:
     """
 
     messages: int
-    blocks: float
+    blocks: int
     landing: int
+
+    def items(self, kind: Kind, p: int, n: int, least: int, largest: int) -> int:
+        """The most items that a member sends of a buffer of n, where blocks have different sizes.
+
+        It sends the largest of the p blocks, and all but the smallest. An allreduce cuts its buffer
+        into equal blocks.
+        """
+        if kind in SCATTERED:
+            return min(self.blocks * largest, n - (p - self.blocks) * least)
+        return self.blocks * n if kind in ROOTED else -(-self.blocks * n // p)
 
 
 @lru_cache(maxsize=10_000)
@@ -283,7 +300,7 @@ def most(algorithm: str, kind: Kind, p: int, segments: int = 1, inner: int = 1) 
             lands = sum(np.subtract(m.stop, m.start) for m in r.recvs)
             landing[some] = np.maximum(landing[some], lands)
     # each of the pieces of a block has a place to land
-    return Most(int(messages.max()), int(items.max()) / segments, int(landing.max()))
+    return Most(int(messages.max()), -(-int(items.max()) // segments), int(landing.max()))
 
 
 def _of_members(entry: Algorithm, collective: Collective, members: IntArray

@@ -4,7 +4,8 @@
 #   slurm.sh down                     cancel its jobs and stop what 'up' has started
 # Root only. Needs: apt-get install --no-install-recommends slurm-wlm munge libpmix2 libpmi2-0
 # Nothing outside its folder, ${HPCPAR_SLURM:-/tmp/hpcpar-slurm}, is touched, but for munge's key and socket, which a machine has once,
-# a link that Slurm's PMIx plugin wants, and MPICH's shared memory that no process has any more. /etc/slurm stays as it is: clients are told by SLURM_CONF.
+# a link that Slurm's PMIx plugin wants, and MPICH's shared memory that no process has any more. /etc/slurm stays as it is: clients are told
+# by SLURM_CONF.
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin
 lab=${HPCPAR_SLURM:-/tmp/hpcpar-slurm} port=26817

@@ -190,15 +190,15 @@ def landing_bytes(step: Comm) -> Ints:
             continue
         p: Ints = math.prod(d.size for d in step.pattern.mesh_axes)
         n = step.source.largest_items
-        block = {Kind.REDUCE: n, Kind.REDUCE_SCATTER: step.destination.largest_items}.get(
-            kind, -(-n // np.maximum(p, 1)))
         lands: Ints = 0
         for name in np.unique(step.algorithm).tolist():
             algorithm = "ring" if name == CHEAPEST else name
             if kind in ALGORITHMS[algorithm].kinds:
                 each = tabulate(partial(_lands, algorithm, kind), p, np.int64)
                 lands = np.where(np.equal(step.algorithm, name), each, lands)
-        items = lands * block
+        # an allreduce cuts its buffer into equal blocks; other blocks have the size of a box
+        items = {Kind.ALLREDUCE: -(-lands * n // np.maximum(p, 1)), Kind.REDUCE: lands * n,
+                 Kind.REDUCE_SCATTER: lands * step.destination.largest_items}[kind]
         out = where(np.asarray(step.pattern.code) == CODES[kind], items, out)
     return out * step.item_bytes
 

@@ -13,12 +13,12 @@ from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv
-from hpcpar.plan.config import Floats, Ints, Numbers
+from hpcpar.plan.config import ONE, Floats, Ints, Numbers
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import Plan
-from hpcpar.schedule.algorithms.base import ROOTED
 from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.pattern import cut
 from hpcpar.schedule.pattern_family import cut_parts
 from hpcpar.schedule.steps import CHEAPEST, CODES, Comm, Kind, Phase
 from hpcpar.schedule.waves import most
@@ -103,15 +103,28 @@ def _collective(kind: Kind, step: Comm, way: Route) -> CollectivePrice:
 
 
 def _sent(kind: Kind, algorithm: str, step: Comm, p: Ints) -> tuple[Ints, Ints]:
-    """Messages and items that the busiest member of a single plan's collective sends, if all blocks
-    have the same size.
-    """
+    """Messages and items that the busiest member of a single plan's collective sends."""
     if any(map(np.ndim, (p, step.segments, step.inner, step.source.largest_items))) or p == 1:
         return 0, 0
-    members = int(p)
+    members, gathers = int(p), kind is Kind.ALLGATHER
+    parts, whole = (step.source, step.destination) if gathers else (step.destination, step.source)
     sends = most(algorithm, kind, members, int(step.segments), int(step.inner))
     n = int(collective_bytes(step)) // step.item_bytes
-    return sends.messages, round(sends.blocks * (n if kind in ROOTED else n / members))
+    return sends.messages, sends.items(kind, members, n, _least_items(parts, whole),
+                                       int(parts.largest_items))
+
+
+def _least_items(parts: Layout, whole: Layout) -> int:
+    """Items of the smallest block in the group whose blocks form the largest box.
+
+    Blocks nest, so the block rule cuts the box like a whole axis.
+    """
+    least = 1
+    for a, b, extent in zip(parts.axes, whole.axes, whole.largest, strict=True):
+        pieces = max(1, int(cut_parts(parts, a)) // int(cut_parts(whole, b)))
+        granule = max(cut(a, ONE).granule, cut(b, ONE).granule)
+        least *= int(extent) // granule // pieces * granule
+    return least
 
 
 def copied(kind: Kind, seconds: Floats, n: Numbers, way: Route) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,12 @@ from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.transfer import paper_s
 from hpcpar.machine import files
 from hpcpar.machine.model import Level
+from hpcpar.plan.boxes import block
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
-from hpcpar.schedule.algorithms.base import Round, slots_of
+from hpcpar.schedule.algorithms.base import Collective, Round, slots_of
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import SUMMING, Kind
 from hpcpar.schedule.waves import Most, most
 from tests.collectives import BY_KIND, collective_s, rounds_of
 
@@ -48,6 +50,47 @@ def test_the_most_that_a_member_does_is_its_walked_rounds(kind: Kind, name: str,
             max(sum(m.stop - m.start for m in mine) for mine in sends))
         lands = max(sum(slots_of(rounds, segments).values()) for rounds in every)
         assert lands <= found.landing * unit * (1 + 1e-12)
+
+
+def walk(kind: Kind, name: str, sizes: tuple[int, ...], me: int, segments: int) -> tuple[int, int]:
+    rounds = rounds_of(kind, name, sizes, me, segments)
+    messages = [m for r in rounds for m in r.sends]
+    return len(messages), sum(m.stop - m.start for m in messages)
+
+
+def blocks_of(n: int, p: int) -> tuple[int, ...]:
+    return tuple(b - a for a, b in (block(n, p, i) for i in range(p)))
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.parametrize("p", range(2, 18))
+def test_sent_equals_the_walked_rounds(kind: Kind, name: str, p: int) -> None:
+    """The busiest member sends the stated bytes: in a ring always, in other algorithms for even
+    blocks; with uneven blocks, halving is off by at most an item per round.
+    """
+    for n in (p, 3 * p, 3 * p + 1, 50 * p, 97 * p - 1):
+        for segments in (1, 2, 3) if name == "ring" and n >= 3 * p else (1,):
+            sizes = blocks_of(n, p) if kind in SCATTERED else (n,) * p
+            walked = [walk(kind, name, sizes, me, segments) for me in range(p)]
+            found = most(name, kind, p, segments)
+            items = found.items(kind, p, n, n // p, -(-n // p))
+            uneven = 2 * math.ceil(math.log2(p)) if name == "halving" and n % p else 0
+            if segments == 1 or n % p == 0:
+                assert found.messages == max(m for m, _ in walked), (n, segments)
+            assert abs(items - max(i for _, i in walked)) <= uneven, (n, segments)
+
+
+@pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case[0] in SUMMING])
+@pytest.mark.parametrize("p", range(2, 18))
+def test_landing_places_are_enough(kind: Kind, name: str, p: int) -> None:
+    """Uneven sizes and any root, too; the largest rank needs at most its bound."""
+    for segments in (1, *ALGORITHMS[name].pieces(kind)):
+        for root in (0, p // 2, p - 1) if kind in ROOTED else (0,):
+            one = Collective.of(kind, p, 7 * p + 3, segments, root=root)
+            lands = max(sum(slots_of(rounds_of(kind, name, one.sizes, me, segments, root=root),
+                                     segments).values()) for me in range(p))
+            blocks, n = most(name, kind, p).landing, max(one.sizes)
+            assert lands <= (-(-blocks * n // p) if kind is Kind.ALLREDUCE else blocks * n)
 
 
 def test_the_most_of_a_large_group_is_that_of_its_ends() -> None:

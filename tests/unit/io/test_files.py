@@ -88,7 +88,6 @@ def test_a_pipe_that_nobody_reads_is_refused(tmp_path: Path) -> None:
         files.write_text(str(tmp_path / "pipe"), "{}", "plan")
 
 
-
 def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -15,7 +15,7 @@ from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Chooser, Comm, Kind
-from hpcpar.schedule.waves import _kept, collective_waves, waves
+from hpcpar.schedule.waves import collective_waves, table, waves
 from tests.added import Star, added
 from tests.collectives import BY_KIND
 from tests.mpi.networks import random_network
@@ -88,6 +88,6 @@ def test_waves_given_once_are_the_waves_one_by_one(kind: Kind, name: str, p: int
     """Equal blocks: a ring's turns are given once."""
     for segments in (1, *ALGORITHMS[name].pieces(kind)):
         alike = Collective.of_blocks(kind, p, 12, segments)
-        once, each = (_kept(name, one) for one in (alike, replace(alike, alike=False)))
+        once, each = (table(name, one) for one in (alike, replace(alike, alike=False)))
         assert [(w.items.tolist(), w.adds.tolist(), w.times) for w in once] == [
             (w.items.tolist(), w.adds.tolist(), w.times) for w in each]

@@ -123,7 +123,6 @@ def test_predictions_on_many_ranks_equal_the_simulation(options: dict[str, str],
         assert predicted.iteration_s == pytest.approx(play(plan, machine).mean_s, rel=1e-9)
 
 
-
 def test_a_stage_over_two_nodes_sums_over_their_link() -> None:
     """Ranks 3 to 5, in nodes of four."""
     machine = files.load("p100x4x4")
