@@ -337,7 +337,9 @@ class Route:
             p, inner = placement[1], placement[-1] if algorithm.by_nodes else 1
             nominal = Collective.of(kind, p, p * NOMINAL_ITEMS, pieces, inner, self.root)
             walk = self.network_model.walk(algorithm.name, nominal, *placement)
-            seconds[:, same] = walk.seconds(n_bytes[where][same], add_s_per_byte)
+            # the plans of a search have few distinct sizes
+            sizes, place = np.unique(n_bytes[where][same], return_inverse=True)
+            seconds[:, same] = walk.seconds(sizes, add_s_per_byte)[:, place]
         out[:, where] = seconds
         return out[0], out[1]
 
