@@ -13,6 +13,7 @@ from hpcpar.calibrate import alpha_beta_fit, held_out
 from hpcpar.calibrate.timer import Timer, bootstrap, long_enough, outliers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
+from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine.model import Factors, Level, Machine
@@ -21,7 +22,7 @@ from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import shape
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
-from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
+from hpcpar.schedule.algorithms.registry import algorithms_of
 from hpcpar.schedule.steps import Comm, Group, Kind, Pattern, Phase, Role, TensorRef
 
 #: Bytes of one ring message, from latency-bound to bandwidth-bound.
@@ -213,9 +214,7 @@ class LevelProbe:
         sizes = tuple(max(1, n // ITEM // self.p) * self.p * ITEM for n in self.buffers)
         factors = []
         for (kind, algorithm), timers in self.collectives.items():
-            model_s = [float(ALGORITHMS[algorithm].priced_s(kind, n, 1, path,
-                                                            machine.add_s_per_byte))
-                       for n in sizes]
+            model_s = np.asarray(collective_s(kind, algorithm, np.array(sizes), 1, path)).tolist()
             times = tuple(timer.seconds / s for timer, s in zip(timers, model_s, strict=True))
             factors.append(Factors(self.name, kind.value, algorithm, sizes, times))
         return factors

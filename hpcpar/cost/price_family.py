@@ -17,7 +17,7 @@ from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.memory.bound import memory_upper_bound
 from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
-from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.network.contention import NetworkModel, contended
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError, unknown
@@ -159,7 +159,7 @@ class PriceOptions(TypedDict, total=False):
 
 def price_family(network: Network, plan: Plan, machine: Machine,
                  **options: Unpack[PriceOptions]) -> Costs:
-    """Price a plan, or a family of plans, in closed form; see `price_steps` for the options."""
+    """Price a plan, or a family of plans, by one rank that stands for all; see `price_steps` for the options."""
     priced = price_steps(network, plan, machine, **options)
     return Costs.of(priced, laid_out(machine, priced.schedule.steps, priced.prices))
 
@@ -207,8 +207,8 @@ def price_steps(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
     require_batch(network, plan.batch)
     require_priced(machine, plan.precision)
-    network_model = NetworkModel(machine, contention)
-    choose = chooser_of(plan, network_model)
+    network_model = NetworkModel(contended(machine, contention))
+    choose = chooser_of(plan, machine, network_model)
     by_microbatch = outlines(network, plan, choose, training=training)
     out = by_microbatch[-1]
     paper = accounting == "paper"
@@ -226,11 +226,10 @@ def price_steps(
                        prices=tuple(map(pricer.price, schedule.steps)), out=out)
 
 
-def chooser_of(plan: Plan, network_model: NetworkModel) -> Chooser:
+def chooser_of(plan: Plan, machine: Machine, network_model: NetworkModel) -> Chooser:
     """A function that chooses algorithms on the plan's machine, else on the priced machine."""
-    own = network_model.machine if plan.machine is None else plan.machine
-    same = network_model.contention is None and own == network_model.machine
-    return chooser(own, plan.collectives, network_model if same else None)
+    own = machine if plan.machine is None else plan.machine
+    return chooser(own, plan.collectives, network_model if own == network_model.machine else None)
 
 
 @dataclass

@@ -1,15 +1,15 @@
-"""Prices a single plan: simulates all its ranks, or a family of one in closed form."""
+"""Prices a single plan: simulates all its ranks, or prices one that stands for all."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.prediction import rank_memories, total
 from hpcpar.cost.memory.process import process_memory
+from hpcpar.cost.network.contention import contended
 from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.timeline import Span, StageTime, Timeline
@@ -51,23 +51,13 @@ def plan_costs(network: Network, plan: Plan, machine: Machine,
                **options: Unpack[PriceOptions]) -> Costs:
     """The costs of a single plan, from a simulation of all ranks.
 
-    Plans on more than `EXACT_RANKS` ranks, and the paper's accounting, use closed forms.
+    Plans on more than `EXACT_RANKS` ranks, and the paper's accounting, price one rank that stands for all.
     """
     if plan.ranks > EXACT_RANKS or options.get("accounting") == "paper":
         return price_family(network, plan, machine, **options)
     priced = price_steps(network, plan, machine, **options)
-    contention = options.get("contention")
-    if contention is not None:
-        machine = _contended(machine, contention)
+    machine = contended(machine, options.get("contention"))
     return Simulator(network, plan, machine, priced).exact_costs()
-
-
-def _contended(machine: Machine, contention: float) -> Machine:
-    """The machine with a fixed number of flows on each link beyond the innermost level."""
-    levels = [replace(level, links=0.0, oversubscription=1.0,
-                      beta_s_per_byte=level.beta_s_per_byte * (contention if number else 1.0))
-              for number, level in enumerate(machine.levels)]
-    return replace(machine, levels=tuple(levels))
 
 
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,

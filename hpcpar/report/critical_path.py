@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcpar.cost.network.links import FloatArray
 from hpcpar.report.late_senders import partners
 from hpcpar.schedule.steps import Comm, Schedule
-from hpcpar.simulation.links import FloatArray
 
 
 class PathPiece(NamedTuple):

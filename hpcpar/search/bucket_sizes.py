@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.network.contention import NetworkModel, contended
 from hpcpar.cost.price_family import Costs, PriceOptions, chooser_of, laid_out
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.clock import later
@@ -88,8 +88,8 @@ def times(
     places = {name: step.index for name, step in sums.items()}
     needed_by = np.array([sums[layer.name].needed_by if layer.name in sums else 0
                           for layer in layers])
-    network_model = NetworkModel(machine, options.get("contention"))
-    emitter = Emitter(network, plan, chooser_of(plan, network_model))
+    network_model = NetworkModel(contended(machine, options.get("contention")))
+    emitter = Emitter(network, plan, chooser_of(plan, machine, network_model))
     pricer = StepPricer(network, plan, machine, network_model, costs.out.edges)
     items_before = np.cumsum([0, *(layer.parameters(network.input_shape(layer))
                                    for layer in layers)])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.network.algorithm_choice import cheapest_price
-from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.network.contention import NetworkModel, contended
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -47,7 +47,7 @@ class TableMaker:
                  contention: float | None = None, gamma: float = 1.0) -> None:
         self.network, self.machine, self.gamma = network, machine, gamma
         self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine=None)
-        self.network_model = NetworkModel(machine, contention)
+        self.network_model = NetworkModel(contended(machine, contention))
         # the choice of algorithms ignores a given contention
         plain = self.network_model if contention is None else NetworkModel(machine)
         self.choose = cheapest_price(self.network_model, plain, plan.collectives)

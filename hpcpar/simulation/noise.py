@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcpar.cost.network.links import FloatArray
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
-from hpcpar.simulation.links import FloatArray
 
 #: Interquartile range of a normal distribution, in standard deviations.
 _QUARTILES = 1.349

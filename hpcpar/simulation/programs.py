@@ -12,12 +12,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from hpcpar.cost.network.links import FloatArray
 from hpcpar.errors import InputError
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.exchange import Exchange
 from hpcpar.schedule.messages import make_exchange
 from hpcpar.schedule.steps import Comm, Compute
-from hpcpar.simulation.links import FloatArray
 from hpcpar.simulation.simulate import Simulator
 
 

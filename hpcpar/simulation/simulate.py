@@ -16,6 +16,7 @@ import numpy as np
 from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.network.links import FloatArray, LinkRates
 from hpcpar.cost.price_family import Costs, PricedSteps, laid_out, price_steps
 from hpcpar.cost.step_prices import StepPrice, StepPricer, latency_s
 from hpcpar.cost.timeline.timeline import Span, StageTime, Timeline
@@ -27,7 +28,6 @@ from hpcpar.plan.config import Floats
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.rank_boxes import box_shapes
 from hpcpar.schedule.steps import Comm, Compute, Step
-from hpcpar.simulation.links import FloatArray, LinkRates
 from hpcpar.simulation.movement import Movement
 from hpcpar.simulation.noise import QUIET, Noise
 
@@ -86,7 +86,7 @@ def require_size(ranks: int) -> None:
 
 
 class Simulator:
-    """Simulates a plan on all ranks; `costs` are its closed-form prices, if the caller has them.
+    """Simulates a plan on all ranks; `costs` are its prices, if the caller has them.
 
     Raises
     ------

@@ -16,6 +16,7 @@ from hpcpar.calibrate.for_auto import calibrate_for_auto
 from hpcpar.calibrate.p2p_probe import MESSAGES, P2pProbe
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World
+from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import redistribution
@@ -32,7 +33,6 @@ from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import NOTHING, Comm, Kind, Phase
 from hpcpar.search.auto import best
 from hpcpar.search.candidates import Candidate
-from tests.collectives import collective_s
 from tests.mpi.comparison import CHOOSERS
 from tests.mpi.networks import fixed
 from tests.mpi.plans import random_plan, staged_plan
@@ -190,8 +190,7 @@ def test_collectives_are_priced_as_measured(ranks: World) -> None:
     for (kind, algorithm), timers in level.collectives.items():
         for n_bytes, timer in zip(level.buffers, timers, strict=True):
             whole = n_bytes // (4 * ranks.size) * 4 * ranks.size  # blocks of one size
-            assert collective_s(kind, algorithm, whole, 1, way,
-                                plain.add_s_per_byte) == pytest.approx(timer.seconds)
+            assert collective_s(kind, algorithm, whole, 1, way) == pytest.approx(timer.seconds)
 
 
 def test_direct_movements_are_priced_as_measured(ranks: World) -> None:

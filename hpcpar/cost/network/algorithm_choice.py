@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcpar.cost.network.collective import Cases
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.config import Floats, Ints, Names, Numbers
+from hpcpar.plan.config import Flags, Floats, Ints, Names, Numbers
 from hpcpar.plan.plan import COLLECTIVES, Plan
-from hpcpar.schedule.algorithms.base import ROOTED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import (
@@ -33,8 +32,8 @@ from hpcpar.schedule.steps import (
 #: Smallest segment of a message. In smaller ones latency costs more than pipelining gains
 #: (``bench/collectives.py``).
 LEAST_PIECE_BYTES = 512 * 1024
-#: Largest group in which algorithms without a formula are considered.
-TABLE_MEMBERS = 64
+#: Largest group in which algorithms that give one member's rounds at a time are considered.
+MEMBER_BY_MEMBER = 64
 
 
 def collective_bytes(step: Comm) -> Ints:
@@ -49,43 +48,38 @@ def allowed(kind: Kind, collectives: str, p: Ints) -> Sequence[str]:
     for name in COLLECTIVES[collectives]:
         if kind in ALGORITHMS[name].kinds:
             return (name,)
-    small = np.max(p) <= TABLE_MEMBERS
-    return [name for name in algorithms_of(kind) if small or ALGORITHMS[name].has_formula]
+    small = np.max(p) <= MEMBER_BY_MEMBER
+    return [name for name in algorithms_of(kind) if small or ALGORITHMS[name].together]
 
 
-def offers(
-    kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
-    names: Sequence[str],
-) -> tuple[list[tuple[str, int]], list[Floats]]:
-    """All choices (algorithm, number of segments), and their times (s).
+def offers(kind: Kind, cases: Cases, root: int, names: Sequence[str]
+           ) -> tuple[list[tuple[str, int]], NDArray[np.float64]]:
+    """All choices (algorithm, number of segments), and their times (s): [choices, cases].
 
-    The time is infinite where segments are too small. Choices that are too small for every plan are
+    The time is infinite where segments are too small. Choices that are too small for every case are
     left out.
     """
     choices: list[tuple[str, int]] = []
-    seconds: list[Floats] = []
+    seconds: list[NDArray[np.float64]] = []
     for name in names:
         for segments in (1, *ALGORITHMS[name].pieces(kind)):
-            too_small = np.greater(segments, 1) & (
-                n_bytes / ((1 if kind in ROOTED else way.p) * segments) < LEAST_PIECE_BYTES)
+            too_small = cases.pieces_bytes(kind, segments) < LEAST_PIECE_BYTES * (segments > 1)
             if not np.all(too_small):
-                cost = ALGORITHMS[name].priced_s(kind, n_bytes, segments, way, add_s_per_byte)
+                cost = cases.seconds(kind, name, segments, root)
                 choices.append((name, segments))
                 seconds.append(np.where(too_small, np.inf, cost))
-    return choices, seconds
+    return choices, np.stack(seconds)
 
 
-def cheapest(
-    kind: Kind, n_bytes: Numbers, way: Route, add_s_per_byte: float,
-    allowed: Sequence[str],
-) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
-    """The cheapest of the `allowed` algorithms, its number of segments, and its time (s)."""
-    choices, offered = offers(kind, n_bytes, way, add_s_per_byte, allowed)
-    seconds = np.stack(np.broadcast_arrays(*offered))
+def cheapest(kind: Kind, n_bytes: Numbers, way: Route, names: Sequence[str]
+             ) -> tuple[NDArray[np.str_], NDArray[np.int64], NDArray[np.float64]]:
+    """The cheapest algorithm of `names`, its number of segments, and its time (s)."""
+    cases = Cases(way, n_bytes)
+    choices, seconds = offers(kind, cases, way.root, names)
     best = np.argmin(seconds, axis=0)
-    names = np.array([name for name, _ in choices])
-    segments = np.array([count for _, count in choices])
-    return names[best], segments[best], seconds.min(axis=0)
+    return (cases.spread(np.array([name for name, _ in choices])[best]),
+            cases.spread(np.array([count for _, count in choices])[best]),
+            cases.spread(seconds.min(axis=0)))
 
 
 def chooser(machine: Machine, collectives: str,
@@ -102,7 +96,6 @@ def chooser(machine: Machine, collectives: str,
             if CODES[kind] in DIRECT:
                 continue
             names, counts, quoted[kind] = cheapest(kind, collective_bytes(step), way,
-                                                   machine.add_s_per_byte,
                                                    allowed(kind, collectives, way.p))
             is_kind = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(is_kind, names, name), np.where(is_kind, counts, segments)
@@ -117,29 +110,21 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
 
     `chosen_on` decides which algorithm is cheapest, and `network_model` prices it.
     """
-    add_s_per_byte = network_model.machine.add_s_per_byte
-
-    def cheapest_s(kind: Kind, way: Route, n_bytes: Numbers) -> Floats:
-        names = allowed(kind, collectives, way.p)
-        offered = offers(kind, n_bytes, way, add_s_per_byte, names)[1]
+    def cheapest_s(kind: Kind, way: Route, n_bytes: Numbers, where: Flags) -> Floats:
+        cases, names = Cases(way, n_bytes, where), allowed(kind, collectives, way.p)
+        offered = offers(kind, cases, way.root, names)[1]
         if network_model is chosen_on:
-            return reduce(np.minimum, offered)
-        plain = replace(way, network_model=chosen_on)
-        estimates = offers(kind, n_bytes, plain, add_s_per_byte, names)[1]
-        return np.choose(np.argmin(np.stack(estimates), axis=0), np.stack(offered))
+            return cases.spread(offered.min(axis=0))
+        plain = Cases(replace(way, network_model=chosen_on), n_bytes, where)
+        estimates = offers(kind, plain, way.root, names)[1]
+        return cases.spread(np.choose(np.argmin(estimates, axis=0), offered))
 
     def choose(step: Comm) -> Choice:
         way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
-        code = np.atleast_1d(step.pattern.code)
-        n_bytes = np.broadcast_to(collective_bytes(step), code.shape)
-        seconds: dict[Kind, Floats] = {}
-        for kind in step.pattern.kinds:
-            if CODES[kind] not in DIRECT:
-                cases = np.nonzero(code == CODES[kind])
-                kind_s = np.zeros(code.shape)
-                kind_s[cases] = cheapest_s(kind, way.at(cases, code.shape), n_bytes[cases])
-                seconds[kind] = kind_s
-        return Choice(CHEAPEST, quote=Quote(network_model, seconds))
+        return Choice(CHEAPEST, quote=Quote(network_model, {
+            kind: cheapest_s(kind, way, collective_bytes(step),
+                             np.equal(step.pattern.code, CODES[kind]))
+            for kind in step.pattern.kinds if CODES[kind] not in DIRECT}))
 
     return choose
 

@@ -7,24 +7,18 @@ number of flows per link; it follows from the placement of the step's ranks on u
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.machine.model import Level, Machine
-from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Numbers
-from hpcpar.schedule.algorithms.base import SCATTERED, Algorithm, Collective
 from hpcpar.schedule.steps import Kind
-from hpcpar.schedule.waves import Wave, between, collective_waves
 
-#: Items of a block in message tables that stand for any size: a number with many divisors.
-NOMINAL_ITEMS = 5040
 #: Maps the number of ranks in a unit to the number of messages that leave it at the same time.
 Flows: TypeAlias = Callable[[Ints], Numbers]
 
@@ -56,17 +50,21 @@ class Links:
         return self.latency_s(message_bytes) + self.beta_s_per_byte * message_bytes
 
 
+def contended(machine: Machine, contention: float | None) -> Machine:
+    """The machine with a fixed phi, the number of flows on each link beyond the innermost level."""
+    if contention is None:
+        return machine
+    levels = [replace(level, links=0.0, oversubscription=1.0,
+                      beta_s_per_byte=level.beta_s_per_byte * (contention if number else 1))
+              for number, level in enumerate(machine.levels)]
+    return replace(machine, levels=tuple(levels))
+
+
 class NetworkModel:
-    """A machine's levels as arrays.
+    """A machine's levels as arrays."""
 
-    Parameters
-    ----------
-    contention : float, optional
-        phi of every level except the innermost; by default it follows from the placement.
-    """
-
-    def __init__(self, machine: Machine, contention: float | None = None) -> None:
-        self.machine, self.contention = machine, contention
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
         self._names = [level.name for level in machine.levels]
         levels = [Links.of(level) for level in machine.levels]
         self.single = levels[0] if len(levels) == 1 else None
@@ -77,9 +75,10 @@ class NetworkModel:
         self.plain = bool((self._alpha == self._small).all())
         self.shared = np.array([level.shared_links for level in machine.levels])
         #: The links of a machine with a single level and no contention.
-        self.uniform = self.single if contention is None and np.isinf(self.shared[0]) else None
+        self.uniform = self.single if np.isinf(self.shared[0]) else None
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
-        self._walks: dict[tuple[Hashable, ...], Walk] = {}
+        #: Collectives that were priced, by placement; for `hpcpar.cost.network.collective`.
+        self.placed: dict[Hashable, object] = {}
 
     def index(self, block: Ints, ranks: Ints) -> Ints:
         """Index of the level that groups in aligned blocks of `block` ranks cross."""
@@ -123,116 +122,11 @@ class NetworkModel:
                 factor = np.where(at_level, measured, factor)
         return factor
 
-    def walk(self, algorithm: str, collective: Collective, *placement: int) -> Walk:
-        """The messages of a collective in groups with this placement (see `Walk.of`)."""
-        key = (algorithm, collective, placement)
-        if key not in self._walks:
-            self._walks[key] = Walk.of(self, algorithm, collective, *placement)
-        return self._walks[key]
-
     def _phi(self, level: int, flows: Flows) -> Floats:
         """Contention of a level: flows per link, at least 1."""
-        if self.contention is not None:
-            return self.contention if level else 1.0
         if np.isinf(self.shared[level]):
             return 1.0
         return np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
-
-
-class Messages(NamedTuple):
-    """Messages of all groups that travel at the same time: [messages].
-
-    Attributes
-    ----------
-    senders, receivers : ndarray
-        Ranks.
-    share, added : ndarray
-        Fractions of the buffer that a message carries, and that its receiver adds.
-    disjoint : bool
-        No rank sends or receives more than one message.
-    """
-
-    senders: IntArray
-    receivers: IntArray
-    share: NDArray[np.float64]
-    added: NDArray[np.float64]
-    disjoint: bool
-    links: Links
-
-    def seconds(self, n_bytes: NDArray[np.float64], add_s_per_byte: float, ranks: int
-                ) -> NDArray[np.float64]:
-        """Seconds of each message, for each size of buffer: [messages, sizes].
-
-        A rank sends (and receives) its messages one after another.
-        """
-        seconds = np.stack([self.links.message_s(n * self.share) + n * self.added * add_s_per_byte
-                            for n in n_bytes.tolist()], axis=1)
-        if self.disjoint:
-            return seconds
-        sent, received = np.zeros((2, ranks, len(n_bytes)))
-        np.add.at(sent, self.senders, seconds)
-        np.add.at(received, self.receivers, seconds)
-        return np.maximum(sent[self.senders], received[self.receivers])
-
-
-@dataclass(frozen=True)
-class Walk:
-    """The rounds of a collective in all groups at once, and the links that each message crosses."""
-
-    ranks: int
-    rounds: list[Messages]
-
-    @classmethod
-    def of(cls, network_model: NetworkModel, algorithm: str, collective: Collective,
-           ranks: int, p: int, stride: int, block: int, inner: int) -> Walk:
-        """The rounds in groups with the placement of a `Route`."""
-        rank = np.arange(ranks)
-        run_distance = block * inner // p
-        first = rank[(rank // stride % inner == 0) & (rank % block < run_distance)]
-        member = np.arange(p)
-        members = first[:, None] + member % inner * stride + member // inner * run_distance
-        whole = sum(collective.sizes) if collective.kind in SCATTERED else collective.sizes[0]
-        waves = between(collective_waves(algorithm, collective), members)
-        return cls(1 + int(members.max()), [linked for wave in waves for linked in
-                                            [_linked(network_model, wave, whole)] * wave.times])
-
-    def seconds(self, n_bytes: NDArray[np.float64], add_s_per_byte: float) -> NDArray[np.float64]:
-        """Seconds of the collective and of its slowest message, for each size: [2, sizes].
-
-        A message starts when both of its ends are ready.
-        """
-        ready, slowest = np.zeros((self.ranks, len(n_bytes))), np.zeros(len(n_bytes))
-        for messages in self.rounds:
-            senders, receivers = messages.senders, messages.receivers
-            seconds = messages.seconds(n_bytes, add_s_per_byte, self.ranks)
-            slowest = np.maximum(slowest, seconds.max(axis=0))
-            end = np.maximum(ready[senders], ready[receivers]) + seconds
-            for ends in (senders, receivers):
-                if messages.disjoint:
-                    ready[ends] = np.maximum(ready[ends], end)
-                else:
-                    np.maximum.at(ready, ends, end)
-        return np.stack([ready.max(axis=0), slowest])
-
-
-def _linked(network_model: NetworkModel, wave: Wave, whole: int) -> Messages:
-    """The messages of a wave, with their links.
-
-    If a rank sends or receives n messages one after another, each occupies the links for 1 / n of
-    the time.
-    """
-    ends = wave.pairs.senders, wave.pairs.receivers
-    counts = [np.bincount(end)[end] for end in ends]
-    occupancy = 1.0 / np.maximum(*counts)
-
-    def flows(unit: Ints) -> float:
-        a, b = (end // unit for end in ends)
-        leaves = a != b
-        return max(float(np.bincount(end[leaves], occupancy[leaves], 1).max()) for end in (a, b))
-
-    links = network_model.links(network_model.between(*ends), flows)
-    share = wave.items / whole
-    return Messages(*ends, share, share * wave.adds, bool(np.all(occupancy == 1)), links)
 
 
 @dataclass(frozen=True)
@@ -241,6 +135,8 @@ class Route:
 
     Attributes
     ----------
+    mesh_axes : sequence of MeshAxis
+        Coordinates in which the members of a group differ.
     ranks : int
         Ranks that take part, over all groups.
     p, stride, block : int
@@ -253,20 +149,14 @@ class Route:
     """
 
     network_model: NetworkModel
+    mesh_axes: Sequence[MeshAxis]
     ranks: Ints
     p: Ints
     stride: Ints
     block: Ints
-    inner: Ints = 1
-    node: Ints = 0
-    root: int = 0
-
-    def at(self, cases: tuple[NDArray[np.intp], ...], shape: tuple[int, ...]) -> Route:
-        """The routes of some plans of a family, by their indices in an array of this shape."""
-        values = (np.broadcast_to(value, shape)[cases]
-                for value in (self.ranks, self.p, self.stride, self.block, self.inner, self.node))
-        ranks, p, stride, block, inner, node = values
-        return Route(self.network_model, ranks, p, stride, block, inner, node, self.root)
+    inner: Ints
+    node: Ints
+    root: int
 
     @cached_property
     def level(self) -> Ints:
@@ -286,73 +176,6 @@ class Route:
         unit = np.minimum(unit, self.ranks)
         return unit / np.clip(unit // self.stride, 1, self.p)
 
-    def hop(self, doubling: int, around: bool = False) -> Links:
-        """The links between partners at distance 2^doubling, in aligned blocks of twice that.
-
-        With `around`, every member sends to the one 2^doubling further around the group. All ranks
-        of a unit send at once, or only those near its ends, whose partners lie beyond.
-        """
-        if self.network_model.uniform:
-            return self.network_model.uniform
-        if (doubling, around) not in self._hops:
-            reach = self.stride * (2 << doubling)
-            level = self.level if around else self.network_model.index(
-                np.minimum(self.block, reach), self.ranks)
-            self._hops[doubling, around] = self.network_model.links(
-                level, lambda unit: np.minimum(np.minimum(unit, self.ranks), reach))
-        return self._hops[doubling, around]
-
-    @cached_property
-    def split(self) -> tuple[Route, Route] | None:
-        """The routes inside and between nodes; None if no group has both."""
-        if not np.any(np.greater(self.inner, 1)):
-            return None
-        inside = Route(self.network_model, self.ranks, self.inner, self.stride,
-                       self.stride * self.inner)
-        stride = np.maximum(self.node, self.stride * self.inner)
-        return inside, Route(self.network_model, self.ranks, self.p // self.inner, stride,
-                             self.block)
-
-    @cached_property
-    def crosses(self) -> Flags:
-        """True where a group has different links between its members."""
-        return np.greater(self.level, 0) & (self.network_model.uniform is None)
-
-    def table_s(self, algorithm: Algorithm, kind: Kind, n_bytes: Numbers, segments: Ints,
-                add_s_per_byte: float, where: Flags) -> tuple[Floats, Floats]:
-        """Seconds of a collective and of its slowest message, from its table of messages.
-
-        Both are nan outside of `where`.
-        """
-        if not np.any(where):
-            return math.nan, math.nan
-        where, n_bytes, *placements = np.broadcast_arrays(
-            where, np.asarray(n_bytes, np.float64), segments, self.ranks, self.p, self.stride,
-            self.block, self.inner)
-        out = np.full((2, *where.shape), math.nan)
-        cases, index = np.unique(np.stack(placements)[:, where], axis=1, return_inverse=True)
-        seconds = np.empty((2, index.size))
-        for i, (pieces, *placement) in enumerate(cases.T.tolist()):
-            same = np.ravel(index) == i
-            p, inner = placement[1], placement[-1] if algorithm.by_nodes else 1
-            nominal = Collective.of(kind, p, p * NOMINAL_ITEMS, pieces, inner, self.root)
-            walk = self.network_model.walk(algorithm.name, nominal, *placement)
-            # the plans of a search have few distinct sizes
-            sizes, place = np.unique(n_bytes[where][same], return_inverse=True)
-            seconds[:, same] = walk.seconds(sizes, add_s_per_byte)[:, place]
-        out[:, where] = seconds
-        return out[0], out[1]
-
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None:
-        """Ratio of measured to modeled time of a collective; None without any measurements."""
-        if not self.network_model.machine.collectives:
-            return None
-        return self.network_model.factor(self.level, kind, algorithm, n_bytes)
-
-    @cached_property
-    def _hops(self) -> dict[tuple[int, bool], Links]:
-        return {}
-
 
 def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Ints,
           root: int = 0) -> Route:
@@ -367,8 +190,8 @@ def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Int
         near = np.where(counts, d.stride, ranks)
         stride = near if stride is None else np.minimum(stride, near)
     inner, node = _runs(network_model, mesh_axes, p)
-    return Route(network_model, ranks, p, 1 if stride is None else stride, block, inner, node,
-                 root)
+    return Route(network_model, mesh_axes, ranks, p, 1 if stride is None else stride, block, inner,
+                 node, root)
 
 
 def _runs(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], p: Ints) -> tuple[Ints, Ints]:

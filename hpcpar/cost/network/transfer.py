@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.cost.network.algorithm_choice import collective_bytes
+from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import PointToPoint, redistribution
@@ -79,7 +80,7 @@ class CollectivePrice:
 
 def _collective(kind: Kind, step: Comm, way: Route) -> CollectivePrice:
     """The price of a collective, with the algorithm chosen for each plan of the family."""
-    n, add_s_per_byte = collective_bytes(step), way.network_model.machine.add_s_per_byte
+    n = collective_bytes(step)
     quote = step.quote
     if quote is not None and quote.model is not way.network_model:
         quote = None
@@ -94,7 +95,7 @@ def _collective(kind: Kind, step: Comm, way: Route) -> CollectivePrice:
         if quote is not None:
             cost = quote.seconds[kind]
         else:
-            cost = ALGORITHMS[algorithm].priced_s(kind, n, step.segments, way, add_s_per_byte)
+            cost = collective_s(kind, algorithm, n, step.segments, way)
         messages, items = _sent(kind, algorithm, step, way.p)
         out = CollectivePrice(np.where(chosen, cost, out.seconds),
                               np.where(chosen, messages, out.messages),

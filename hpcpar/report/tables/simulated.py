@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcpar.cost.network.links import FloatArray
 from hpcpar.cost.price_family import Costs
 from hpcpar.cost.trust import Trust, trust
 from hpcpar.machine.model import Machine
@@ -20,7 +21,6 @@ from hpcpar.report.critical_path import PathPiece, critical_path
 from hpcpar.report.tables import amount, seconds, show, show_line, span
 from hpcpar.report.tables.answer import plural
 from hpcpar.schedule.steps import Schedule
-from hpcpar.simulation.links import FloatArray
 from hpcpar.simulation.simulate import Simulation
 
 #: Steps shown in the communication table.

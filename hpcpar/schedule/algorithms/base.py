@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.boxes import block
-from hpcpar.plan.config import Flags, Floats, Ints, Numbers
 from hpcpar.schedule.steps import Kind
 
 #: A number, or an array with one number for each of several members.
@@ -116,49 +115,6 @@ class Collective:
         return np.arange(self.p + 1) * self.sizes[0] // self.p
 
 
-class LinkTimes(Protocol):
-    """Message times over links of one kind."""
-
-    def latency_s(self, message_bytes: Numbers) -> Floats: ...
-
-    def message_s(self, message_bytes: Numbers) -> Floats: ...
-
-
-class Routed(Protocol):
-    """The links that a group's messages use.
-
-    * `p`: members of the group.
-    * `far`: the slowest link between neighbors of a ring.
-    * `crosses`: true where the group's members are joined by links of different kinds.
-    * `hop`: links between partners at distance 2^doubling; with `around`, between every member and
-      the one 2^doubling further around the group.
-    * `split`: the routes inside nodes and between nodes; None where no node has several consecutive
-      members.
-    * `factor`: measured time divided by modeled time; None without a measurement.
-    * `table_s`: seconds of an algorithm's messages priced one by one, and of its slowest message,
-      in the cases `where`; NaN elsewhere.
-    """
-
-    @property
-    def p(self) -> Ints: ...
-
-    @property
-    def far(self) -> LinkTimes: ...
-
-    @property
-    def crosses(self) -> Flags: ...
-
-    def hop(self, doubling: int, around: bool = False) -> LinkTimes: ...
-
-    @property
-    def split(self) -> tuple[Routed, Routed] | None: ...
-
-    def factor(self, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats | None: ...
-
-    def table_s(self, algorithm: Algorithm, kind: Kind, n_bytes: Numbers, segments: Ints,
-                add_s_per_byte: float, where: Flags) -> tuple[Floats, Floats]: ...
-
-
 class Algorithm:
     """A collective algorithm. A new one needs `name`, `kinds` and `rounds`.
 
@@ -168,6 +124,8 @@ class Algorithm:
         The collectives that it implements.
     library : bool
         The MPI library (or NCCL) does the collective itself, with messages that it does not show.
+    priced_as : tuple of str
+        The algorithms of which the fastest gives the price of such a collective.
     by_nodes : bool
         The algorithm is hierarchical: it uses `Collective.inner`.
     block_by_block : bool
@@ -180,6 +138,7 @@ class Algorithm:
     name: ClassVar[str]
     kinds: ClassVar[tuple[Kind, ...]]
     library: ClassVar[bool] = False
+    priced_as: ClassVar[tuple[str, ...]] = ()
     by_nodes: ClassVar[bool] = False
     block_by_block: ClassVar[bool] = False
     together: ClassVar[bool] = False
@@ -207,34 +166,6 @@ class Algorithm:
     def pieces(self, kind: Kind) -> tuple[int, ...]:
         """The values of `segments` that a plan may choose, besides 1."""
         return ()
-
-    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
-                add_s_per_byte: float) -> Floats:
-        """Seconds by the model of the links; arguments may be arrays, as in `busiest`.
-
-        Parameters
-        ----------
-        n_bytes : float
-            Size of the whole buffer; for allgather and reduce-scatter, all members' blocks
-            together.
-        add_s_per_byte : float
-            Cost of adding received bytes.
-        """
-        return route.table_s(self, kind, n_bytes, segments, add_s_per_byte, True)[0]
-
-    def priced_s(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
-                 add_s_per_byte: float) -> Floats:
-        """`seconds`, corrected by measurements where there are any."""
-        add = add_s_per_byte if kind not in (Kind.ALLGATHER, Kind.BROADCAST) else 0.0
-        seconds = self.seconds(kind, n_bytes, segments, route, add)
-        seconds = np.where(np.equal(route.p, 1) | np.equal(n_bytes, 0), 0.0, seconds)
-        factor = route.factor(kind, self.name, n_bytes)
-        return seconds if factor is None else seconds * factor
-
-    @property
-    def has_formula(self) -> bool:
-        """False where only the message table gives the time."""
-        return type(self).seconds is not Algorithm.seconds
 
 
 def rounds_of(entry: Algorithm, collective: Collective, me: int) -> tuple[Round, ...]:

@@ -4,15 +4,11 @@ the papers count it. Point-to-point messages also carry this algorithm's name.
 
 from __future__ import annotations
 
-import numpy as np
-
-from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.schedule.algorithms.base import (
     ROOTED,
     Algorithm,
     Collective,
     Round,
-    Routed,
     adjoint,
     message,
 )
@@ -32,9 +28,3 @@ class Direct(Algorithm):
             down = [Round(tuple(m for to in range(1, p) for m in message((root + to) % p, 0, n)),
                           ())]
         return adjoint(down) if collective.kind is Kind.REDUCE else down
-
-    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
-                add_s_per_byte: float) -> Floats:
-        uniform = (route.p - 1) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
-        walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, route.crosses)[0]
-        return np.where(route.crosses, walked, uniform)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.schedule.algorithms.base import (
     ROOTED,
     Algorithm,
@@ -24,10 +23,8 @@ from hpcpar.schedule.algorithms.base import (
     Each,
     Message,
     Round,
-    Routed,
     adjoint,
 )
-from hpcpar.schedule.algorithms.powers import beyond_power, log2_ceil, log2_floor
 from hpcpar.schedule.steps import Kind
 
 
@@ -44,18 +41,6 @@ class Doubling(Algorithm):
         down = _tree(collective, me)
         return adjoint(down) if collective.kind is Kind.REDUCE else down
 
-    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
-                add_s_per_byte: float) -> Floats:
-        p, walks = route.p, route.crosses
-        if kind in ROOTED:
-            uniform = log2_ceil(p) * (route.far.message_s(n_bytes) + n_bytes * add_s_per_byte)
-            walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
-            return np.where(walks, walked, uniform)
-        walks = walks & (beyond_power(p) > 0)
-        walked = route.table_s(self, kind, n_bytes, 1, add_s_per_byte, walks)[0]
-        # every member adds in log2_ceil(p) rounds, or waits for a member that does
-        adding_s = log2_ceil(p) * n_bytes * add_s_per_byte
-        return np.where(walks, walked, _exchanges_s(p, n_bytes, route) + adding_s)
 
 
 def _exchanges(p: int, me: Each, n: int) -> list[Round]:
@@ -87,11 +72,3 @@ def _tree(collective: Collective, me: Each) -> list[Round]:
         out.append(Round((Message((me + distance) % p, 0, n * sends),),
                          (Message((me - distance) % p, 0, n * (at % (2 * distance) == distance)),)))
     return out
-
-
-def _exchanges_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
-    total: Floats = 0.0
-    power = log2_floor(p)
-    for r in range(int(np.max(power))):
-        total = total + np.where(r < power, route.hop(r).message_s(n_bytes), 0.0)
-    return total + beyond_power(p) * 2 * route.hop(0).message_s(n_bytes)

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcpar.plan.axis import IntArray
-from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.schedule.algorithms.base import (
     SCATTERED,
     Algorithm,
@@ -29,10 +28,8 @@ from hpcpar.schedule.algorithms.base import (
     Each,
     Message,
     Round,
-    Routed,
     adjoint,
 )
-from hpcpar.schedule.algorithms.powers import log2_ceil, log2_floor
 from hpcpar.schedule.steps import Kind
 
 
@@ -71,31 +68,6 @@ class Halving(Algorithm):
             stride *= size
         return order
 
-    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
-                add_s_per_byte: float) -> Floats:
-        p = route.p
-        seconds = _gathering_s(p, n_bytes, route)
-        if kind is Kind.ALLREDUCE:
-            seconds = 2 * (seconds + _wraps_s(p, n_bytes, route))
-        return seconds + n_bytes * (p - 1) / p * add_s_per_byte
-
-    def priced_s(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
-                 add_s_per_byte: float) -> Floats:
-        """The phases inside and between nodes, each corrected by its own measurements."""
-        if route.split is None:
-            return super().priced_s(kind, n_bytes, segments, route, add_s_per_byte)
-        inside, between = route.split
-
-        def phase_s(kind: Kind, way: Routed, n: Numbers) -> Floats:
-            return self.priced_s(kind, n, 1, way, add_s_per_byte)
-
-        seconds = phase_s(kind, between, n_bytes / inside.p)
-        for phase in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
-            if kind in (phase, Kind.ALLREDUCE):
-                seconds = seconds + phase_s(phase, inside, n_bytes)
-        if kind is Kind.ALLREDUCE:
-            seconds = seconds + 2 * _wraps_s(inside.p, n_bytes, inside)
-        return seconds
 
 
 def radices(p: int, inner: int = 1) -> tuple[int, ...]:
@@ -172,37 +144,3 @@ def _stages(p: int, me: Each, inner: int, rotated: bool) -> list[_HalvingStage]:
         out.append(_HalvingStage(size, stride, digit, own, base, width))
         base, stride = base + own * width, stride * size
     return out
-
-
-def _gathering_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
-    """Message seconds of an allgather or a reduce-scatter."""
-    total: Floats = 0.0
-    odd = p // (p & -p)
-    twos = log2_floor(p // odd)
-    for r in range(int(np.max(log2_ceil(p)))):
-        partners = np.less(r, twos)
-        # in the stage of the odd factor, blocks double from one on
-        distance = 1 << np.maximum(0, r - twos)
-        blocks = np.where(partners, p >> (r + 1), np.clip(odd - distance, 0, distance))
-        sent = n_bytes / p * blocks
-        seconds: Floats = 0.0
-        if np.any(partners):
-            seconds = route.hop(r).message_s(sent)
-        if not np.all(partners):
-            seconds = np.where(partners, seconds, route.hop(r, True).message_s(sent))
-        total = total + np.where(blocks > 0, seconds, 0.0)
-    return total
-
-
-def _wraps_s(p: Ints, n_bytes: Numbers, route: Routed) -> Floats:
-    """Latency of second messages, which wrap around the end of an allreduce's buffer."""
-    return _wraps(p) * route.far.latency_s(n_bytes / p)
-
-
-def _wraps(p: Ints) -> IntArray:
-    """The most rounds of any member that wrap around the end of an allreduce's buffer: in the stage
-    of the odd factor of p, all rounds with more than one part.
-    """
-    odd = p // (p & -p)
-    single = 1 + np.equal(odd, (1 << log2_floor(odd)) + 1)
-    return np.maximum(0, log2_ceil(odd) - single)

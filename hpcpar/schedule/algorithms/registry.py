@@ -19,7 +19,7 @@ T = TypeVar("T", bound=type[Algorithm])
 #: Name -> entry.
 ALGORITHMS: dict[str, Algorithm] = {
     entry.name: entry for entry in (
-        Ring(), Doubling(), Halving(), Direct(), Library((Ring(), Doubling(), Halving())))
+        Ring(), Doubling(), Halving(), Direct(), Library())
 }
 
 

@@ -17,17 +17,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcpar.plan.config import Floats, Ints, Numbers
 from hpcpar.schedule.algorithms.base import (
     ROOTED,
     SCATTERED,
     Algorithm,
     Collective,
     Each,
-    LinkTimes,
     Message,
     Round,
-    Routed,
     adjoint,
 )
 from hpcpar.schedule.steps import Kind
@@ -49,18 +46,11 @@ class Ring(Algorithm):
         return 1 if kind in ROOTED else segments
 
     def pieces(self, kind: Kind) -> tuple[int, ...]:
-        """A chain pipelines its pieces, so it gains from more of them than a ring does."""
-        return (4, 16) if kind in ROOTED else (2, 4)
+        """A chain pipelines its pieces, so it gains from more of them than a ring does, which adds
+        one while the next travels.
+        """
+        return (4, 16) if kind in ROOTED else () if kind is Kind.ALLGATHER else (2, 4)
 
-    def seconds(self, kind: Kind, n_bytes: Numbers, segments: Ints, route: Routed,
-                add_s_per_byte: float) -> Floats:
-        if kind not in ROOTED:
-            return _ring_s(kind, route.p, n_bytes, segments, route.far, add_s_per_byte)
-        piece = n_bytes / segments
-        uniform = (route.p - 2 + segments) * (route.far.message_s(piece) + piece * add_s_per_byte)
-        # pieces follow each other at the pace of the slowest link
-        first, pace = route.table_s(self, kind, piece, 1, add_s_per_byte, route.crosses)
-        return np.where(route.crosses, first + (segments - 1) * pace, uniform)
 
 
 def _turns(collective: Collective, me: Each) -> Iterator[Round]:
@@ -104,21 +94,3 @@ def _chain(collective: Collective, me: Each) -> list[Round]:
     down = [Round(piece(1, r - at, at < p - 1), piece(-1, r - at + 1, at > 0))
             for r in range(p - 2 + segments)]
     return adjoint(down) if collective.kind is Kind.REDUCE else down
-
-
-def _ring_s(kind: Kind, p: Ints, n_bytes: Numbers, segments: Ints, links: LinkTimes,
-            add_s_per_byte: float) -> Floats:
-    piece = n_bytes / (p * segments)
-    link, add = links.message_s(piece), add_s_per_byte * piece
-    pieces = (p - 1) * segments
-    if kind is Kind.ALLGATHER:
-        return pieces * link
-    # segment j of a turn needs the sum of segment j of the previous turn; with several segments,
-    # one is sent while another is added, and an allreduce gathers the first while it adds the last
-    if kind is Kind.REDUCE_SCATTER:
-        one_by_one = pieces * (link + add)
-        pipelined = pieces * np.maximum(link, add) + np.minimum(link, add)
-    else:
-        one_by_one = pieces * (2 * link + add)
-        pipelined = np.maximum(2 * pieces * link, pieces * add + (pieces - segments + 2) * link)
-    return np.where(np.equal(segments, 1), one_by_one, pipelined)

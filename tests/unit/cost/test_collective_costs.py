@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import LEAST_PIECE_BYTES, cheapest, schedule_for
+from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import Links, NetworkModel, Route, route
 from hpcpar.cost.network.transfer import paper_s
 from hpcpar.machine import files
@@ -19,7 +20,7 @@ from hpcpar.schedule.algorithms.base import Collective, Round, slots_of
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.steps import SUMMING, Kind
 from hpcpar.schedule.waves import Most, most
-from tests.collectives import BY_KIND, collective_s, rounds_of
+from tests.collectives import BY_KIND, rounds_of
 
 LOCAL = files.load("local")
 CORI = files.load("cori-knl")
@@ -29,9 +30,11 @@ SCATTERED = (Kind.ALLGATHER, Kind.REDUCE_SCATTER)
 CASES = [(kind, name) for kind, names in BY_KIND.items() for name in names]
 
 
-def one_level(p: int, alpha_s: float, beta_s_per_byte: float) -> Route:
+def one_level(p: int, alpha_s: float, beta_s_per_byte: float, add_s_per_byte: float = 0.0
+              ) -> Route:
     """The route of a group whose messages all cross the same links."""
-    machine = replace(LOCAL, levels=(Level("", 0, alpha_s, beta_s_per_byte),), collectives=())
+    machine = replace(LOCAL, levels=(Level("", 0, alpha_s, beta_s_per_byte),), collectives=(),
+                      add_s_per_byte=add_s_per_byte)
     return route(NetworkModel(machine), [MeshAxis(1, p)], p)
 
 
@@ -108,7 +111,7 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
     n = 24 * p
     sizes = (24,) * p if kind in SCATTERED else (n,) * p
     every = [rounds_of(kind, name, sizes, me, 1) for me in range(p)]
-    alpha, beta, none = (one_level(p, a, b) for a, b in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0)))
+    alpha, beta, gamma = (one_level(p, *one) for one in ((1.0, 0.0), (0.0, 1.0), (0.0, 0.0, 1.0)))
     busiest = max(every, key=len)
 
     def count(rounds: list[Round], summing: bool) -> int:
@@ -120,8 +123,8 @@ def test_seconds_count_the_rounds_and_their_bytes(kind: Kind, name: str, p: int)
         max([1, *(len(side) for rounds in every if len(rounds) > i
                   for side in (rounds[i].sends, rounds[i].recvs))]) for i in range(len(busiest)))
     assert collective_s(kind, name, n, 1, beta) == pytest.approx(count(busiest, False))
-    assert collective_s(kind, name, n, 1, none,
-                        1.0) == pytest.approx(max(count(r, True) for r in every))
+    assert collective_s(kind, name, n, 1, gamma) == pytest.approx(
+        max(count(r, True) for r in every))
 
 
 def test_ring_formulas() -> None:
@@ -138,35 +141,35 @@ def test_ring_formulas() -> None:
                         one_level(1, 3e-6, 2e-9)) == paper_s(Kind.ALLREDUCE, 1, 1e6, links) == 0
     # one member's link, message by message
     for kind, sums in ((Kind.REDUCE, 1), (Kind.BROADCAST, 0)):
-        assert collective_s(kind, "direct", 1e6, 1, level,
-                            1e-9) == pytest.approx(7 * (3e-6 + 1e6 * (2e-9 + sums * 1e-9)))
+        assert collective_s(kind, "direct", 1e6, 1, one_level(8, 3e-6, 2e-9, 1e-9)
+                            ) == pytest.approx(7 * (3e-6 + 1e6 * (2e-9 + sums * 1e-9)))
     tree = collective_s(Kind.ALLREDUCE, "doubling", 100, 1, level)
     ring = collective_s(Kind.ALLREDUCE, "ring", 100, 1, level)
     assert collective_s(Kind.ALLREDUCE, "mpi", 100, 1, level) == tree < ring
 
 
 def test_segments_hide_sums() -> None:
-    level = one_level(4, 1e-6, 1e-9)
-    one = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 1, level, 5e-10)
-    four = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 4, level, 5e-10)
-    bare = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 4, level, 0.0)
-    assert bare == four < one  # the last sum too: the first segment is gathered meanwhile
+    level = one_level(4, 1e-6, 1e-9, 5e-10)
+    one, four = (collective_s(Kind.ALLREDUCE, "ring", 6.4e7, s, level) for s in (1, 4))
+    bare = collective_s(Kind.ALLREDUCE, "ring", 6.4e7, 4, one_level(4, 1e-6, 1e-9))
+    # the last sum too: the first segment is gathered meanwhile
+    assert bare == pytest.approx(four) and four < one
 
 
 def test_the_cheapest_algorithm_depends_on_the_size() -> None:
-    level = one_level(8, 2e-6, 1e-9)
+    slow, fast, faster = (one_level(8, 2e-6, 1e-9, add) for add in (3e-9, 1e-9, 1e-10))
     either = BY_KIND[Kind.ALLREDUCE]
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 16, level, 1e-10, either)
-    expected = collective_s(Kind.ALLREDUCE, "doubling", 16, 1, level, 1e-10)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 16, faster, either)
+    expected = collective_s(Kind.ALLREDUCE, "doubling", 16, 1, faster)
     assert (name, segments, seconds) == ("doubling", 1, expected)
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 1e-9, either)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, fast, either)
     assert (name, segments) == ("ring", 2)  # enough, because adding is as fast as the links
-    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, level, 3e-9, either)
+    name, segments, seconds = cheapest(Kind.ALLREDUCE, 10**9, slow, either)
     assert (name, segments) == ("ring", 4)
-    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 10**9, s, level, 3e-9)
+    assert seconds == min(collective_s(Kind.ALLREDUCE, "ring", 10**9, s, slow)
                           for s in (1, 2, 4))
     for n in (10**5, 10**6, 10**7):
-        _, segments, _ = cheapest(Kind.ALLREDUCE, n, level, 1e-9, ("ring",))
+        _, segments, _ = cheapest(Kind.ALLREDUCE, n, fast, ("ring",))
         assert segments == 1 or n / 8 / segments >= LEAST_PIECE_BYTES
     network = SMALL.build()
     for collectives, allowed in (("ring", {"ring"}), ("tree", {"doubling", "halving"}),

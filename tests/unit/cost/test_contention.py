@@ -20,7 +20,6 @@ from hpcpar.plan.config import Config, MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.prediction.prediction import Prediction
 from hpcpar.prediction.price import price
-from hpcpar.schedule.algorithms.powers import log2_ceil
 from hpcpar.schedule.steps import Group
 from hpcpar.search import auto
 
@@ -105,22 +104,6 @@ def test_a_second_rack_does_not_relieve_the_nodes() -> None:
     assert two.beta_s_per_byte >= one.beta_s_per_byte
 
 
-# -- partners at a distance ------------------------------------------------------------------------
-def test_rounds_of_doubling_pay_for_their_distance() -> None:
-    """Partners 1 and 2 apart are in a node; from 4 on every rank of a node sends to another at
-    once.
-    """
-    way = route(NetworkModel(ABCI), [MeshAxis(1, 64)], 64)
-    assert log2_ceil(way.p) == 6
-    hops = [way.hop(d) for d in range(6)]
-    assert [h.alpha_s for h in hops] == [NODE.alpha_s] * 2 + [RACK.alpha_s] * 4
-    assert [h.beta_s_per_byte
-            for h in hops] == [NODE.beta_s_per_byte] * 2 + [2 * RACK.beta_s_per_byte] * 4
-    # a stride of 4 leaves the node in every round
-    assert route(NetworkModel(ABCI), [MeshAxis(4, 16)],
-                 64).hop(0).beta_s_per_byte == 2 * RACK.beta_s_per_byte
-
-
 def test_a_familys_routes_equal_its_cases() -> None:
     stride, size = np.array([1, 4, 4, 68]), np.array([4, 2, 17, 2])
     ranks = np.array([16, 8, 68, 136])
@@ -129,7 +112,6 @@ def test_a_familys_routes_equal_its_cases() -> None:
         alone = route(NetworkModel(ABCI), [MeshAxis(int(stride[i]), int(size[i]))], int(ranks[i]))
         assert together.level[i] == alone.level and together.far.beta_s_per_byte[
             i] == alone.far.beta_s_per_byte
-        assert together.hop(0).alpha_s[i] == alone.hop(0).alpha_s
 
 
 # -- prices ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import chooser
+from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.errors import InputError
 from hpcpar.machine import files
@@ -18,7 +19,6 @@ from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Kind
-from tests.collectives import collective_s
 
 PLAIN = files.load("p100x4x4")
 KNOWN = Factors("network", "allreduce", "ring", (1e3, 1e6), (3.0, 2.0))
@@ -26,9 +26,7 @@ MACHINE = replace(PLAIN, collectives=(KNOWN,))
 
 
 def seconds(machine: Machine, kind: Kind, algorithm: str, n: Any, axis: MeshAxis) -> Any:
-    return collective_s(kind, algorithm, n, 1,
-                        route(NetworkModel(machine), [axis], 16),
-                        1e-10)
+    return collective_s(kind, algorithm, n, 1, route(NetworkModel(machine), [axis], 16))
 
 
 @pytest.mark.parametrize(("n", "factor"),

@@ -12,7 +12,7 @@ import pytest
 
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.network.algorithm_choice import chooser
-from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.network.contention import NetworkModel, contended
 from hpcpar.cost.network.transfer import traffic
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine import files
@@ -161,7 +161,7 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
     """Bytes of all arrays of a plan, each in a place of its own."""
     out = outline(net, plan, chooser(found.machine, plan.collectives))
-    network_model = NetworkModel(found.machine, priced.get("contention"))
+    network_model = NetworkModel(contended(found.machine, priced.get("contention")))
     moved = {}
     for step in out.steps:
         if isinstance(step, Comm):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcpar.cost.network.links import LinkRates, fair_rates
 from hpcpar.machine import files
 from hpcpar.schedule.waves import Pairs
-from hpcpar.simulation.links import LinkRates, fair_rates
 
 
 @given(st.data())

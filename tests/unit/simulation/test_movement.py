@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcpar.cost.network.links import LinkRates
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.boxes import items
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Chooser, Comm, Kind
-from hpcpar.simulation.links import LinkRates
 from hpcpar.simulation.movement import Movement
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan, staged_plan

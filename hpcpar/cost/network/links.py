@@ -25,6 +25,10 @@ class LinkRates:
         self.levels = machine.levels
         self._model = NetworkModel(machine)
         self._beta = np.array([level.loaded_beta_s_per_byte for level in machine.levels])
+        self._alpha = np.array([level.alpha_s for level in machine.levels])
+        self._small = np.array([level.alpha_s if level.small_alpha_s is None else
+                                level.small_alpha_s for level in machine.levels])
+        self._small_bytes = np.array([level.small_bytes for level in machine.levels])
 
     def crossed(self, pairs: Pairs) -> IntArray:
         """Index of the level that each message crosses."""
@@ -57,13 +61,23 @@ class LinkRates:
         """Messages that leave a unit of level `i`, which includes those that go further."""
         return level >= i if i else level == 0
 
-    def latencies_s(self, level: IntArray, n_bytes: IntArray) -> FloatArray:
+    def latencies_s(self, level: IntArray, n_bytes: FloatArray | IntArray) -> FloatArray:
         """Latency of each message; small messages have their own."""
-        alpha = np.array([x.alpha_s for x in self.levels])
-        small = np.array([x.alpha_s if x.small_alpha_s is None else x.small_alpha_s
-                          for x in self.levels])
-        small_bytes = np.array([x.small_bytes for x in self.levels])
-        return np.where(n_bytes <= small_bytes[level], small[level], alpha[level])
+        if not self._small_bytes.any():
+            return self._alpha[level]
+        return np.where(n_bytes <= self._small_bytes[level], self._small[level], self._alpha[level])
+
+    def latencies_of(self, level: IntArray) -> FloatArray:
+        """Latencies of large and of small messages, and the size of small ones, negative."""
+        return np.stack([self._alpha[level], self._small[level], -self._small_bytes[level]])
+
+    def shared_s_per_byte(self, flows: FloatArray) -> FloatArray:
+        """Inverse bandwidth of the messages that cross each level, given the flows out of a unit:
+        [levels]. On its way a message crosses all levels but the innermost.
+        """
+        shared = np.array([level.shared_links for level in self.levels])
+        beta = self._beta * np.maximum(1.0, flows / shared)
+        return np.concatenate([beta[:1], np.maximum.accumulate(beta[1:])])
 
     def seconds_per_byte(self, pairs: Pairs, level: IntArray, presence: FloatArray) -> FloatArray:
         """Inverse bandwidth of each message.

@@ -1,0 +1,358 @@
+"""The price of a collective: a walk through its waves, in all groups at once.
+
+Groups whose messages share their links alike are walked once. Times are known for every placement,
+algorithm and size that was asked for. In jobs of more than `MOST_RANKS` ranks the price is an upper
+bound: the slowest message of each wave, of the ranks near the ends of the machine's units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcpar.cost.network.contention import NetworkModel, Route
+from hpcpar.cost.network.links import FloatArray, LinkRates
+from hpcpar.cost.network.walk import Crossing, Walk, rates
+from hpcpar.plan.axis import IntArray
+from hpcpar.plan.config import Flags, Floats, Ints, Numbers
+from hpcpar.schedule.algorithms.base import ROOTED, SCATTERED, Algorithm, Collective, Message
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
+from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.waves import Pairs, Wave, between, collective_waves
+
+Value = TypeVar("Value", bound=np.generic)
+#: Largest job whose collectives are walked on all ranks.
+MOST_RANKS = 1024
+#: Items of a block in messages that stand for any size: a number with many divisors.
+NOMINAL_ITEMS = 5040
+#: Larger units of ranks are represented by this many of theirs.
+MOST_UNIT = 512
+#: Sizes that are walked at once, to bound memory.
+MOST_SIZES = 64
+
+
+class Placement(NamedTuple):
+    """Where the groups of a collective lie.
+
+    Attributes
+    ----------
+    ranks : int
+        Ranks that take part, over all groups.
+    axes : tuple of (int, int)
+        Stride and size of the coordinates in which the members of a group differ.
+    inner, node : int
+        As in `Route`.
+    """
+
+    ranks: int
+    axes: tuple[tuple[int, int], ...]
+    inner: int
+    node: int
+
+    @classmethod
+    def of(cls, ranks: int, inner: int, node: int, *axes: int) -> Placement:
+        """Coordinates in pairs of stride and size; neighboring ones are joined."""
+        joined: list[tuple[int, int]] = []
+        for stride, size in sorted(zip(axes[::2], axes[1::2], strict=True)):
+            if joined and math.prod(joined[-1]) == stride:
+                joined[-1] = joined[-1][0], joined[-1][1] * size
+            elif size > 1:
+                joined.append((stride, size))
+        return cls(ranks, tuple(joined), inner, node)
+
+    @property
+    def p(self) -> int:
+        """Members of a group."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def block(self) -> int:
+        """Ranks of the aligned block that a group spans."""
+        return max((stride * size for stride, size in self.axes), default=1)
+
+    def first_of(self, rank: IntArray) -> IntArray:
+        """The first rank in the group of a rank."""
+        for stride, size in self.axes:
+            rank = rank - rank // stride % size * stride
+        return rank
+
+    def member(self, rank: IntArray) -> IntArray:
+        """The position of ranks in their groups."""
+        out, before = np.zeros_like(rank), 1
+        for stride, size in self.axes:
+            out, before = out + rank // stride % size * before, before * size
+        return out
+
+    def offset(self, member: IntArray) -> IntArray:
+        """The distances of members from the first rank of their group."""
+        out = np.zeros_like(member)
+        for stride, size in self.axes:
+            out, member = out + member % size * stride, member // size
+        return out
+
+    def split(self) -> tuple[Placement, Placement]:
+        """The placements inside and between nodes, of groups that have both."""
+        inside, between_ = [], []
+        for stride, size in self.axes:
+            within = min(max(self.node // stride, 1), size)
+            inside += [stride, within]
+            between_ += [stride * within, size // within]
+        return (Placement.of(self.ranks, 1, 0, *inside), Placement.of(self.ranks, 1, 0, *between_))
+
+
+class Cases:
+    """The distinct placements and sizes among the collectives of a family of plans.
+
+    Parameters
+    ----------
+    where : ndarray, optional
+        The plans that count.
+    """
+
+    def __init__(self, way: Route, n_bytes: Numbers, where: Flags = True) -> None:
+        axes = [part for d in way.mesh_axes
+                for part in (np.where(np.greater(d.size, 1), d.stride, 0), d.size)]
+        arrays = np.broadcast_arrays(way.ranks, way.inner, way.node, *axes, n_bytes, where)
+        self.shape, self.where = arrays[0].shape, arrays[-1]
+        rows = np.stack([np.asarray(a)[self.where] for a in arrays[:-1]])
+        distinct, index = np.unique(rows, axis=1, return_inverse=True)
+        self.index = np.ravel(index)
+        ends = np.flatnonzero(np.any(np.diff(distinct[:-1], axis=1), axis=0)) + 1
+        starts = [0, *ends.tolist(), distinct.shape[1]]
+        #: The sizes (bytes) of each placement, in the order of the distinct cases.
+        self.of_placement = [
+            (placed(way.network_model, Placement.of(*distinct[:-1, a].astype(int).tolist())),
+             distinct[-1, a:b].astype(np.float64))
+            for a, b in pairwise(starts) if b > a]
+
+    def seconds(self, kind: Kind, algorithm: str, segments: int, root: int = 0) -> FloatArray:
+        """Seconds of a collective in each distinct case."""
+        return np.concatenate([place.seconds(kind, algorithm, segments, root, sizes)
+                               for place, sizes in self.of_placement] or [np.zeros(0)])
+
+    def pieces_bytes(self, kind: Kind, segments: int) -> FloatArray:
+        """Bytes of the pieces of messages in `segments`, in each distinct case."""
+        return np.concatenate([
+            sizes / ((1 if kind in ROOTED else place.placement.p) * segments)
+            for place, sizes in self.of_placement] or [np.zeros(0)])
+
+    def spread(self, values: NDArray[Value]) -> NDArray[Value]:
+        """The values of all plans, from those of the distinct cases; 0 outside of `where`."""
+        out = np.zeros(self.shape, values.dtype)
+        out[self.where] = values[self.index]
+        return out
+
+
+def collective_s(kind: Kind, algorithm: str, n_bytes: Numbers, segments: Ints,
+                 way: Route) -> Floats:
+    """Seconds of a collective on its slowest member; arguments may be arrays.
+
+    Parameters
+    ----------
+    n_bytes : float
+        Size of the whole buffer; for allgather and reduce-scatter, all members' blocks together.
+    """
+    out: Floats = 0.0
+    for pieces in np.unique(segments).tolist():
+        cases = Cases(way, n_bytes, np.equal(segments, pieces))
+        out = out + cases.spread(cases.seconds(kind, algorithm, pieces, way.root))
+    return out
+
+
+def placed(network_model: NetworkModel, placement: Placement) -> Placed:
+    """The collectives of groups with this placement."""
+    if placement not in network_model.placed:
+        network_model.placed[placement] = Placed(network_model, placement)
+    found = network_model.placed[placement]
+    assert isinstance(found, Placed)
+    return found
+
+
+class Placed:
+    """The collectives of groups with one placement; equal ones are walked once."""
+
+    def __init__(self, network_model: NetworkModel, placement: Placement) -> None:
+        self.network_model, self.placement = network_model, placement
+        self.machine, self.links = network_model.machine, LinkRates(network_model.machine)
+        self.level = int(network_model.index(placement.block, placement.ranks))
+        self._walks: dict[tuple[str, Kind, int, int], Walk] = {}
+        self._rates: dict[tuple[bytes, ...], tuple[IntArray, FloatArray]] = {}
+        self._known: dict[tuple[str, Kind, int, int], dict[float, float]] = {}
+
+    def seconds(self, kind: Kind, algorithm: str, segments: int, root: int, n_bytes: FloatArray
+                ) -> FloatArray:
+        """Seconds for each size, corrected by measurements where there are any."""
+        seconds = self._modeled_s(kind, algorithm, segments, root, n_bytes)
+        if not self.machine.collectives:
+            return seconds
+        if ALGORITHMS[algorithm].by_nodes and self.placement.inner > 1:
+            return seconds * self._factor_of_phases(kind, algorithm, n_bytes)
+        return seconds * self.network_model.factor(self.level, kind, algorithm, n_bytes)
+
+    def _factor_of_phases(self, kind: Kind, algorithm: str, n_bytes: FloatArray) -> Floats:
+        """The measured factors of the phases inside and between nodes, weighted by their times."""
+        inside, outside = (placed(self.network_model, part) for part in self.placement.split())
+        phases = [(outside, kind, n_bytes / inside.placement.p)] + [
+            (inside, phase, n_bytes) for phase in SCATTERED if kind in (phase, Kind.ALLREDUCE)]
+        modeled, measured = (
+            sum(getattr(part, name)(phase, algorithm, 1, 0, n) for part, phase, n in phases)
+            for name in ("_modeled_s", "seconds"))
+        return np.divide(measured, modeled, out=np.ones_like(n_bytes), where=modeled > 0)
+
+    def _modeled_s(self, kind: Kind, algorithm: str, segments: int, root: int,
+                   n_bytes: FloatArray) -> FloatArray:
+        entry = ALGORITHMS[algorithm]
+        if entry.library:  # as fast as the fastest known algorithm
+            return np.min([self._modeled_s(kind, name, segments, root, n_bytes)
+                           for name in entry.priced_as if kind in ALGORITHMS[name].kinds], axis=0)
+        known = self._known.setdefault((algorithm, kind, segments, root), {})
+        new = sorted({n for n in n_bytes.tolist() if n not in known})
+        for at in range(0, len(new), MOST_SIZES):
+            some = new[at:at + MOST_SIZES]
+            known |= zip(some, self._walked_s(entry, kind, segments, root, np.array(some)).tolist(),
+                         strict=True)
+        return np.array([known[n] for n in n_bytes.tolist()])
+
+    def _walked_s(self, entry: Algorithm, kind: Kind, segments: int, root: int,
+                  n_bytes: FloatArray) -> FloatArray:
+        if self.placement.p == 1:
+            return np.zeros_like(n_bytes)
+        inner = self.placement.inner if entry.by_nodes else 1
+        collective = Collective.of_blocks(kind, self.placement.p, NOMINAL_ITEMS, segments, inner,
+                                          root)
+        whole = self.placement.p * NOMINAL_ITEMS
+        if entry.together and self.placement.ranks > MOST_RANKS:
+            seconds = self._bound_s(entry, collective, n_bytes / whole)
+        else:
+            key = entry.name, kind, segments, root
+            if key not in self._walks:
+                self._walks[key] = self._walk(entry, collective)
+            seconds = self._walks[key].alone_s(n_bytes / whole, self.machine.add_s_per_byte)
+        return np.where(n_bytes > 0, seconds, 0.0)
+
+    # -- all ranks ---------------------------------------------------------------------------------
+    @cached_property
+    def _members(self) -> IntArray:
+        """The ranks of all groups: [groups, members]."""
+        first = np.unique(self.placement.first_of(np.arange(self.placement.ranks)))
+        return first[:, None] + self.placement.offset(np.arange(self.placement.p))
+
+    def _walk(self, entry: Algorithm, collective: Collective) -> Walk:
+        """The walk of those groups whose messages have different rates."""
+        waves = list(collective_waves(entry.name, collective))
+        crossed: dict[Pairs, tuple[IntArray, FloatArray]] = {}
+        for wave in waves:
+            if wave.pairs not in crossed:
+                crossed[wave.pairs] = self._rates_of(wave)
+        slowest = max(s_per_byte.max() for _, s_per_byte in crossed.values())
+        traits = np.concatenate([part for level, s_per_byte in crossed.values()
+                                 for part in (level, np.round(s_per_byte / slowest, 12))], axis=1)
+        first = list({row.tobytes(): i for i, row in enumerate(traits)}.values())
+        groups = np.arange(len(first) * collective.p).reshape(-1, collective.p)
+        known: dict[Pairs, Crossing] = {}
+        rounds = []
+        for wave, one in zip(between(waves, groups), waves, strict=True):
+            if one.pairs not in known:
+                level, s_per_byte = crossed[one.pairs]
+                known[one.pairs] = Crossing.of(wave.pairs, level[first].ravel(),
+                                               s_per_byte[first].ravel())
+            rounds.append((wave, known[one.pairs]))
+        in_flight = entry.in_flight(collective.kind, collective.segments)
+        return Walk(rounds, self.links, in_flight, groups)
+
+    def _rates_of(self, wave: Wave) -> tuple[IntArray, FloatArray]:
+        """The levels and inverse bandwidths of a wave's messages: [groups, messages]."""
+        pairs = wave.pairs
+        key = tuple(np.asarray(each).tobytes()
+                    for each in (pairs.senders, pairs.receivers, wave.items / wave.items.max()))
+        if key not in self._rates:
+            everywhere, = between([wave], self._members)
+            level, s_per_byte = rates(everywhere, self.links)
+            shape = len(self._members), -1
+            self._rates[key] = level.reshape(shape), s_per_byte.reshape(shape)
+        return self._rates[key]
+
+    # -- ranks near the ends of units --------------------------------------------------------------
+    @cached_property
+    def _some(self) -> IntArray:
+        """Ranks at both ends of the job, and of the first and the last unit of each level."""
+        ranks = self.placement.ranks
+        return np.unique(np.concatenate([_ends(0, ranks), *(
+            some for unit in self.network_model.inner[1:].tolist()
+            for some in (_ends(0, min(unit, ranks)), _ends((ranks - 1) // unit * unit, ranks)))]))
+
+    @cached_property
+    def _units(self) -> list[tuple[IntArray, FloatArray]]:
+        """For each level but the innermost: the unit of each of these ranks, and by unit its ranks
+        over those counted here; 0 for units in the middle of which some are missing.
+        """
+        out = []
+        for ranks in self.network_model.inner[1:].tolist():
+            unit = self._some // ranks
+            sizes = np.minimum(ranks, self.placement.ranks - np.arange(unit[-1] + 1) * ranks)
+            counts = np.bincount(unit)
+            known = counts == sizes
+            known[[0, -1]] = True
+            out.append((unit, np.where(known, sizes / np.maximum(counts, 1), 0.0)))
+        return out
+
+    def _bound_s(self, entry: Algorithm, collective: Collective, item_bytes: FloatArray
+                 ) -> FloatArray:
+        """Upper bound of the seconds: all ranks wait for the slowest message of each wave."""
+        me, add_s_per_byte = self.placement.member(self._some), self.machine.add_s_per_byte
+        total, last = np.zeros((2, len(item_bytes)))
+        for r in entry.rounds(collective, me):
+            sides = [self._messages(side) for side in (r.sends, r.recvs)]
+            s_per_byte = self._s_per_byte(sides)
+            message_s = np.max([self._seconds(*side, s_per_byte, item_bytes) for side in sides],
+                               axis=(0, 2))
+            added = sides[1][1].sum(axis=0).max() if r.reduce else 0
+            add_s = item_bytes * added * add_s_per_byte
+            if entry.in_flight(collective.kind, collective.segments) > 1:
+                total += r.times * np.maximum(message_s, add_s)
+                last = np.maximum(last, np.minimum(message_s, add_s))
+            else:
+                total += r.times * (message_s + add_s)
+        return total + last
+
+    def _messages(self, side: Sequence[Message]) -> tuple[IntArray, IntArray]:
+        """Level and items of the messages that some ranks send, or receive: [messages, ranks]."""
+        ranks = self._some
+        first = self.placement.first_of(ranks)
+        level, items = np.zeros((2, max(1, len(side)), len(ranks)), np.int64)
+        for i, m in enumerate(side):
+            level[i] = self.network_model.between(ranks, first + self.placement.offset(m.peer))
+            items[i] = np.subtract(m.stop, m.start)
+        return level, items
+
+    def _s_per_byte(self, sides: Sequence[tuple[IntArray, IntArray]]) -> FloatArray:
+        """Inverse bandwidth of the messages that cross each level, with contention: [levels]."""
+        flows = np.ones(len(self.machine.levels))
+        for level, items in sides:
+            sent = items > 0
+            alone = sent / np.maximum(1, sent.sum(axis=0))  # one after another
+            for i, (unit, times) in enumerate(self._units, 1):
+                leave = np.bincount(unit, (alone * (level >= i)).sum(axis=0))
+                flows[i] = max(flows[i], (leave * times).max())
+        return self.links.shared_s_per_byte(flows)
+
+    def _seconds(self, level: IntArray, items: IntArray, s_per_byte: FloatArray,
+                 item_bytes: FloatArray) -> FloatArray:
+        """Seconds in which each rank sends (or receives) all its messages: [sizes, ranks]."""
+        n_bytes = items * item_bytes[:, None, None]
+        seconds = self.links.latencies_s(level, n_bytes) + s_per_byte[level] * n_bytes
+        return np.where(items > 0, seconds, 0.0).sum(axis=1)
+
+
+def _ends(start: int, stop: int) -> IntArray:
+    """The ranks of a unit; of a large one those near its ends."""
+    if stop - start <= MOST_UNIT:
+        return np.arange(start, stop)
+    half = MOST_UNIT // 2
+    return np.concatenate([np.arange(start, start + half), np.arange(stop - half, stop)])
