@@ -73,9 +73,6 @@ class Graph:
         if after is None:
             after = self.last
         inputs = (after,) if isinstance(after, str) else tuple(after)
-        if name in self.shapes:
-            raise InputError(
-                f"network '{self.name}' has two layers named '{name}'; names must differ")
         if layer is Concat:
             options.setdefault("channels",
                                tuple(self.shapes[i][0] for i in inputs if i in self.shapes))
@@ -84,7 +81,7 @@ class Graph:
         except TypeError as err:
             raise InputError(f"network '{self.name}', layer '{name}' ({layer.kind}): {err}; see "
                              f"the fields of {layer.__name__}") from err
-        check_inputs(new, self.shapes)
+        check_inputs(self.name, new, self.shapes)
         self.shapes[name] = new.output_shape(*(self.shapes[i] for i in inputs))
         self.layers.append(new)
         return name

@@ -26,20 +26,17 @@ class Channelwise(Layer):
     shared: bool = False
     kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     #: Initial value of the weights.
     initial: ClassVar[float] = 1.0
 
     @property
-    def has_weights(self) -> bool:
-        return True
-
-    @property
-    def splits_channels(self) -> bool:
+    def splits_channels(self) -> bool:  # type: ignore[override]
         return not self.shared
 
     @property
-    def gathers_channels(self) -> bool:
+    def gathers_channels(self) -> bool:  # type: ignore[override]
         return self.shared
 
     def weight_shape(self, x: Shape) -> Shape:

@@ -165,7 +165,7 @@ class Dropout(Layer):
                              "channel or sample")
 
     @property
-    def kept_share(self) -> float:
+    def kept_share(self) -> float:  # type: ignore[override]
         return 1.0 - self.rate
 
     def kept_bytes(self, item_bytes: int) -> int:

@@ -214,11 +214,11 @@ class Pad(Resampled):
         return tuple(zip(*ends, strict=True))
 
     @property
-    def in_place(self) -> bool:
+    def in_place(self) -> bool:  # type: ignore[override]
         return self.mode in ("constant", "periodic")
 
     @property
-    def is_view(self) -> bool:
+    def is_view(self) -> bool:  # type: ignore[override]
         return self.in_place
 
     def inset(self, x: Shape) -> Shape:
