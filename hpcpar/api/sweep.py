@@ -25,8 +25,8 @@ from hpcpar.comm.device_options import GpuOptions
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.io.files import make_folder, require_no_links
+from hpcpar.machine.catalog import peak_warning
 from hpcpar.machine.model import Machine
-from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
 from hpcpar.network.spec import NetworkSpec

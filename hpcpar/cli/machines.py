@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcpar.cli.options import ResultOptions
 from hpcpar.io.schema import plain
 from hpcpar.machine import catalog, files
+from hpcpar.machine.catalog import peak_warning
 from hpcpar.machine.model import Level, Machine
-from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.options.checks import path
 from hpcpar.options.fields import option
 from hpcpar.options.output_files import MACHINE
