@@ -24,8 +24,8 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats
+from hpcpar.plan.layout import box_shapes
 from hpcpar.plan.plan import Plan
-from hpcpar.plan.rank_boxes import box_shapes
 from hpcpar.schedule.steps import Comm, Compute, Step
 from hpcpar.simulation.links import FloatArray, LinkRates
 from hpcpar.simulation.movement import Movement
