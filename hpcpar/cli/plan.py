@@ -12,7 +12,6 @@ from hpcpar.options.output_files import PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
-from hpcpar.report.tables.memory_note import memory_note
 from hpcpar.report.tables.prediction_tables import (
     say_limits,
     show_layers,
@@ -105,7 +104,7 @@ def _notes(args: PlanCommand, result: PlanResult) -> None:
     if caution:
         tables.say(f"note: {caution}")
     if result.advice is not None and not args.explain:
-        tables.say(f"note: {memory_note(result.advice, taken=chosen.fits)}")
+        tables.say(f"note: {scaling_table.memory_note(result.advice, taken=chosen.fits)}")
     say_limits([result.prediction])
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):

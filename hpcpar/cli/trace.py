@@ -47,7 +47,7 @@ def main(args: TraceCommand) -> int:
     simulated: perfetto.Simulated
     measured: list[Event] = []
     if args.record:
-        from hpcpar.report.recorded_prediction import recorded_prediction
+        from hpcpar.report.compare import recorded_prediction
         from hpcpar.report.traces.perfetto_measured import measured as measured_events
         from hpcpar.train.record_file import load_record
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import pytest
 
 import hpcpar
+from hpcpar.api.sources import loss_notes, with_loss
 from hpcpar.errors import InputError
 from hpcpar.network.builder import Chain
 from hpcpar.network.builtin import network
-from hpcpar.network.choose_loss import loss_notes, with_loss
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Conv2d,
