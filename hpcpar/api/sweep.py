@@ -243,13 +243,9 @@ def _study(asked: SweepArguments, spec: NetworkSpec, network: Network, chosen: M
         data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1,
         asked.device, out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
         epoch_samples=samples if asked.data else chosen["samples"],
-        layers=tuple(_module(name) for name in asked.layers),
+        # files by their absolute path, because runs have other folders
+        layers=tuple(os.path.abspath(m) if m.endswith(".py") else m for m in asked.layers),
         simulated=tuple(sorted(simulated - {*sizes})))
-
-
-def _module(name: str) -> str:
-    """A module's name that works in other folders: files get their absolute path."""
-    return os.path.abspath(name) if name.endswith(".py") else name
 
 
 def _launcher(given: str) -> list[str]:

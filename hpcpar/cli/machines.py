@@ -17,8 +17,6 @@ from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 @dataclass(frozen=True, kw_only=True)
 class MachinesCommand(ResultOptions, section="output"):
-    """The options of the command."""
-
     example = "hpcpar machines cori-knl"
     name: str = option("", path, "preset or machine file to show", names=("name",))
     new: str = option("", MACHINE, "write a commented template of a machine file", "FILE.toml")
@@ -85,7 +83,6 @@ def _list(machines: list[Machine], wide: bool) -> None:
 
 
 def main(args: MachinesCommand) -> int:
-    """Runs the command; returns its exit status."""
     if args.new:
         files.new(args.new)
         say(f"wrote {args.new}; fill in your figures, then: hpcpar machines {args.new}")

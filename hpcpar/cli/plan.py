@@ -24,8 +24,6 @@ from hpcpar.search.table_search import SearchResult
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output"):
-    """The options of the command."""
-
     example = "hpcpar plan --network lenet5 --ranks 2 --batch 64 -o plan.json"
     out: str = option("", PLAN, "write the plan file", "plan.json", **OUT)
     force: bool = flag("write the plan even if it does not fit in memory")
@@ -35,7 +33,6 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
 
 
 def main(args: PlanCommand) -> int:
-    """Runs the command; returns its exit status."""
     result = find_plan(args)
     write = bool(args.out) and (result.best.fits or args.force)
     if write:

@@ -19,8 +19,6 @@ from hpcpar.report.traces.trace_events import Event, write
 
 @dataclass(frozen=True, kw_only=True)
 class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
-    """The options of the command."""
-
     example = "hpcpar trace run.h5 -o trace.json"
     record: str = option(
         "", path, "record from hpcpar run --out or hpcpar simulate --out", "RUN.h5",
@@ -40,7 +38,6 @@ class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
 
 
 def main(args: TraceCommand) -> int:
-    """Runs the command; returns its exit status."""
     if bool(args.record) == bool(args.plan):
         raise InputError("give either a run's record (hpcpar trace run.h5 -o trace.json) or "
                          "--plan plan.json")
