@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 from hpcpar.errors import InputError
@@ -210,8 +210,8 @@ class Network:
         numbers: dict[Hashable, int] = {}
         signatures = {}
         for layer in self.layers:
-            options = tuple(getattr(layer, name) for name in layer.__dataclass_fields__
-                            if name not in ("name", "inputs"))
+            options = tuple(getattr(layer, f.name) for f in fields(layer)
+                            if f.name not in ("name", "inputs"))
             granules = tuple(self.granules[name] for name in (layer.name, *layer.inputs))
             shapes = (self.input_shapes(layer), self.shapes[layer.name])
             key = (type(layer), options, shapes, granules, len(self.tied.get(layer.name, ())))

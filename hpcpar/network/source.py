@@ -29,11 +29,6 @@ class NetworkFunction(Protocol):
     def __call__(self, **arguments: object) -> object: ...
 
 
-def is_source(name: str) -> bool:
-    """True for ``module:function``, ``file.py:function`` and the path of an ONNX file."""
-    return ":" in name or name.endswith(".onnx")
-
-
 def load(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
     """The network that a function builds or an ONNX file contains.
 

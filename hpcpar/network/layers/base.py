@@ -133,6 +133,8 @@ class Layer:
     splits_channels: ClassVar[bool] = True
     #: True if strategies that cut channels leave this layer's channels together.
     gathers_channels: ClassVar[bool] = False
+    #: Flops of the forward pass per output; `forward_flops` may count otherwise.
+    output_flops: ClassVar[float] = 1.0
     #: Share of the outputs that training keeps; it zeroes the others.
     kept_share: ClassVar[float] = 1.0
 
@@ -224,7 +226,7 @@ class Layer:
     # -- work --------------------------------------------------------------------------------------
     def forward_flops(self, x: Shape) -> float:
         """Flops of the forward pass for one sample."""
-        return float(math.prod(self.output_shape(x)))
+        return self.output_flops * math.prod(self.output_shape(x))
 
     def work(self, op: str) -> PassWork:
         """The work of one pass.
@@ -261,6 +263,7 @@ class Input(Layer):
 
     shape: Shape = ()
     kind: ClassVar[str] = "input"
+    output_flops: ClassVar[float] = 0.0
     backward_reads: ClassVar[tuple[str, ...]] = ()
     gathers_channels: ClassVar[bool] = True
 
@@ -270,9 +273,6 @@ class Input(Layer):
             raise InputError(f"input '{self.name}' has shape {self.shape}; give positive numbers "
                              "as (C,), (C, W), (C, H, W) or (C, D, H, W)")
         return shape
-
-    def forward_flops(self, x: Shape) -> float:
-        return 0.0
 
 
 def need_image(layer: Layer, x: Shape, dimensions: int | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,6 +26,7 @@ class Channelwise(Layer):
     kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
     has_weights: ClassVar[bool] = True
+    output_flops: ClassVar[float] = 2.0
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     #: Initial value of the weights.
     initial: ClassVar[float] = 1.0
@@ -41,9 +41,6 @@ class Channelwise(Layer):
 
     def weight_shape(self, x: Shape) -> Shape:
         return (1 if self.shared else x[0],)
-
-    def forward_flops(self, x: Shape) -> float:
-        return 2.0 * math.prod(x)
 
     def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
                     ) -> npt.NDArray[np.float64]:

@@ -62,6 +62,8 @@ class Normalization(Layer):
     affine: bool = True
     kernel_family: ClassVar[str] = "normalization"
     elementwise: ClassVar[bool] = True
+    #: Three for sum and sum of squares, two for the affine map.
+    output_flops: ClassVar[float] = 5.0
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     lends_output: ClassVar[bool] = True
 
@@ -74,10 +76,6 @@ class Normalization(Layer):
 
     def bias_shape(self, x: Shape) -> Shape:
         return self.weight_shape(x)
-
-    def forward_flops(self, x: Shape) -> float:
-        """Five flops per element: three for sum and sum of squares, two for the affine map."""
-        return 5.0 * math.prod(x)
 
     def work(self, op: str) -> PassWork:
         flops, values = _PARTS[op]
