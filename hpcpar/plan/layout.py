@@ -219,15 +219,6 @@ def computed(network: Network, layer: Layer, config: Config, batch: int) -> Layo
 
 def needed(network: Network, layer: Layer, config: Config, batch: int, which: int = 0) -> Layout:
     """The part of input `which` that each rank needs to compute its part of the output."""
-    axes = _needed_axes(network, layer, batch, which)
-    names = {axis.name for axis in axes}
-    # output parts along an axis that the input lacks contribute partial sums to the input gradient:
-    # channel parts to all input channels (k), image parts to the image's gate
-    summed = (name for name in axes_of(network.shapes[layer.name]) if name not in names)
-    return Layout(config, axes, partial=tuple(summed))
-
-
-def _needed_axes(network: Network, layer: Layer, batch: int, which: int) -> tuple[Axis, ...]:
     x, y = network.input_shapes(layer)[which], network.shapes[layer.name]
     out = dict(zip(axes_of(y), (batch, *y), strict=True))
     granule = network.granules[layer.name]
@@ -240,7 +231,10 @@ def _needed_axes(network: Network, layer: Layer, batch: int, which: int) -> tupl
             axes.append(Axis(name, extent, out[name], granule if name == "c" else 1, relation))
         else:  # the output lacks this axis
             axes.append(Axis(f"all {name}", extent, 1, 1, relation))
-    return tuple(axes)
+    # output parts along an axis that the input lacks contribute partial sums to the input gradient:
+    # channel parts to all input channels (k), image parts to the image's gate
+    summed = out.keys() - {axis.name for axis in axes}
+    return Layout(config, tuple(axes), partial=tuple(name for name in out if name in summed))
 
 
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:
