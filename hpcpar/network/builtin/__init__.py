@@ -91,14 +91,6 @@ def built_in(name: str, shape: Shape | None = None, classes: int | None = None) 
     return build(shape, default_classes if classes is None else classes)
 
 
-def defaults(name: str) -> tuple[Shape, int]:
-    """Default sample shape and number of classes of a network."""
-    if name in NETWORKS:
-        return NETWORKS[name][1:]
-    net = network(name)
-    return net.image_shape, net.classes
-
-
 def names() -> list[str]:
     """Names of the built-in networks."""
     return list(NETWORKS)
