@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network import network_file
+from hpcpar.network.builder import loss_notes, with_loss
 from hpcpar.network.builtin import network as builtin
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import LogisticCrossEntropy, Shape, Sigmoid, SoftmaxCrossEntropy
+from hpcpar.network.layers import Shape
 from hpcpar.network.layers.base import image_of, shape_text
-from hpcpar.network.layers.loss import LOSSES
 from hpcpar.network.read.torch_module import from_torch
 from hpcpar.options.checks import image
 from hpcpar.plan import plan as plans
@@ -75,37 +73,6 @@ def network_of(network: NetworkLike, input: Shape | str | None = None,
     for note in loss_notes(net):
         say(f"note: {note}")
     return NetworkSpec.of(net), net
-
-
-def with_loss(network: Network, kind: str | None = None,
-              label_smoothing: float | None = None) -> Network:
-    """The network with another loss (one of `LOSSES`) or another label smoothing.
-
-    Raises
-    ------
-    InputError
-        The loss does not fit the network, or has no label smoothing.
-    """
-    loss = network.loss
-    if kind not in (None, loss.kind):
-        loss = LOSSES[kind](loss.name, loss.inputs)
-    if label_smoothing is not None:
-        loss = loss.smoothed(label_smoothing)
-    if loss == network.loss:
-        return network
-    return replace(network, layers=(*network.layers[:-1], loss))
-
-
-def loss_notes(network: Network) -> Iterator[str]:
-    """Notes on a loss over classes that follows a single output or a sigmoid."""
-    if not isinstance(network.loss, SoftmaxCrossEntropy | LogisticCrossEntropy):
-        return
-    if network.classes == 1:
-        yield (f"it has one output, from which {network.loss.kind} learns nothing: give it an "
-               "output for each class, or use --loss mean_squared_error with targets")
-    if isinstance(network.by_name[network.loss.inputs[0]], Sigmoid):
-        yield (f"it ends in a sigmoid, but {network.loss.kind} expects logits: leave the sigmoid "
-               "out, or use --loss mean_squared_error with targets")
 
 
 def _from_module(module: torch.nn.Module, shape: Shape | None) -> Network:

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 import hpcpar
-from hpcpar.api.sources import loss_notes, with_loss
 from hpcpar.errors import InputError
-from hpcpar.network.builder import Chain
+from hpcpar.network.builder import Chain, loss_notes, with_loss
 from hpcpar.network.builtin import network
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
