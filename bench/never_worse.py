@@ -29,7 +29,7 @@ from hpcpar.api.plan import plan  # noqa: E402
 from hpcpar.api.predict import predict  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.machine import files  # noqa: E402
-from hpcpar.network.builtin import defaults  # noqa: E402
+from hpcpar.network.builtin import built_in  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec  # noqa: E402
 from hpcpar.plan.strategies import GATHERS, entry_of  # noqa: E402
 from hpcpar.plan.strategy import STRATEGIES, grid_sizes  # noqa: E402
@@ -174,7 +174,7 @@ def counter_examples(cases: Iterator[Case], draws: int, seed: int, names: Sequen
 # -- the plain sum ---------------------------------------------------------------------------------
 def gain(name: str, samples: int, ranks: int, preset: str) -> float | None:
     """Iteration of the best named strategy over the search's; None where no named strategy fits."""
-    machine, spec = files.load(preset), NetworkSpec(name, *defaults(name))
+    machine, spec = files.load(preset), NetworkSpec.of(built_in(name))
     network = spec.build()
     found = plan_layerwise(auto.task(network, spec, ranks, samples * ranks, machine,
                                      overlap="none")).candidate

@@ -19,7 +19,7 @@ from bench.papers.equations import optcnn
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategy import Configs
 from hpcpar.prediction.price import price
 from hpcpar.search import table_search
 from hpcpar.search.edge_elimination import solve

@@ -31,7 +31,7 @@ def command_help() -> str:
     shown = {}
     for name in COMMANDS:
         shown[name] = parsers(name)[1]
-        shown |= {f"{name} {kind}": each for kind, each in shown[name].kinds().items() if kind}
+        shown |= {f"{name} {kind}": each for kind, each in shown[name].kinds.items() if kind}
     return "\n".join(f"## {name}\n\n```text\n{parser.format_help()}```\n"
                      for name, parser in shown.items())
 

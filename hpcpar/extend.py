@@ -13,8 +13,7 @@ from hpcpar.network.read.operations import Node
 from hpcpar.network.read.torch_ops import Call, reads_torch
 from hpcpar.network.receptive_field import Full, Relation, Same, Window
 from hpcpar.plan.optimizers import Optimizer, Update
-from hpcpar.plan.strategy import Strategy, grids, mixed, several
-from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
+from hpcpar.plan.strategy import Configs, Strategy, StrategyRequest, assign, grids, mixed, several
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 from hpcpar.runtime.ops.windows import reaches

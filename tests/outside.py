@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from hpcpar.plan.optimizers import OPTIMIZERS, Optimizer, Update
-from hpcpar.plan.strategy import STRATEGIES, Strategy, mixed
-from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
+from hpcpar.plan.strategy import STRATEGIES, Configs, Strategy, StrategyRequest, assign, mixed
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from hpcpar.network.layers import Shape, SoftmaxCrossEntropy
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, Plan, Synchronization
 from hpcpar.plan.strategies import fill
-from hpcpar.plan.strategy_request import Configs, sections
+from hpcpar.plan.strategy import Configs, sections
 from hpcpar.prediction.prediction import Prediction
 from hpcpar.prediction.price import price
 from hpcpar.search import auto

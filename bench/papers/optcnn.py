@@ -40,7 +40,7 @@ from bench.papers.layerwise import (
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.strategies import fill
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategy import Configs
 from hpcpar.prediction.price import price
 
 PRESET = "p100x4x4"

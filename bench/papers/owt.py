@@ -22,7 +22,7 @@ from bench.papers.equations import owt
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
-from hpcpar.plan.strategy_request import sections
+from hpcpar.plan.strategy import sections
 from hpcpar.prediction.prediction import Prediction
 from hpcpar.prediction.price import price
 

@@ -13,7 +13,7 @@ from bench.unseen.jobs import SCRIPT, output
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Level, Machine
-from hpcpar.network.builtin import defaults
+from hpcpar.network.builtin import NETWORKS
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.report.rows import Times
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def spec(self) -> NetworkSpec:
-        return NetworkSpec(self.network, self.image, defaults(self.network)[1])
+        return NetworkSpec(self.network, self.image, NETWORKS[self.network][2])
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 from hpcpar.cost.price_family import ACCOUNTINGS
 from hpcpar.errors import InputError
@@ -99,7 +99,7 @@ class LoadOptions(OptionGroup, section="machine"):
 
     def loaded(self, machine: Machine) -> Machine:
         """The machine under this load."""
-        return machine.loaded(loads(self.load or {}))
+        return machine.loaded(cast("Mapping[str, float]", self.load or {}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network import network_file
+from hpcpar.network.builder import loss_notes, with_loss
 from hpcpar.network.builtin import network as builtin
-from hpcpar.network.choose_loss import loss_notes, with_loss
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Shape
 from hpcpar.network.layers.base import image_of, shape_text

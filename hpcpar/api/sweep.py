@@ -25,8 +25,8 @@ from hpcpar.comm.device_options import GpuOptions
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.io.files import make_folder, require_no_links
+from hpcpar.machine.catalog import peak_warning
 from hpcpar.machine.model import Machine
-from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.network.graph import Network
 from hpcpar.network.source import load_modules
 from hpcpar.network.spec import NetworkSpec
@@ -243,13 +243,9 @@ def _study(asked: SweepArguments, spec: NetworkSpec, network: Network, chosen: M
         data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1,
         asked.device, out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
         epoch_samples=samples if asked.data else chosen["samples"],
-        layers=tuple(_module(name) for name in asked.layers),
+        # files by their absolute path, because runs have other folders
+        layers=tuple(os.path.abspath(m) if m.endswith(".py") else m for m in asked.layers),
         simulated=tuple(sorted(simulated - {*sizes})))
-
-
-def _module(name: str) -> str:
-    """A module's name that works in other folders: files get their absolute path."""
-    return os.path.abspath(name) if name.endswith(".py") else name
 
 
 def _launcher(given: str) -> list[str]:

@@ -27,12 +27,11 @@ from hpcpar.cost.compute.step_time import kinds
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
-from hpcpar.machine.cores import NodeCores
-from hpcpar.machine.model import Device, Factors, Machine
+from hpcpar.machine.model import Device, Factors, Machine, NodeCores
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.prediction.price import price
-from hpcpar.process.variables import whole_number
+from hpcpar.process.launchers import whole_number
 
 #: Number of rounds; each takes a sample with every timer and visits every plan.
 ROUNDS = 7

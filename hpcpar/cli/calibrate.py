@@ -44,8 +44,6 @@ AUTO = "auto"
 @dataclass(frozen=True, kw_only=True)
 class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, StartOptions,
                        section="plan"):
-    """The options of the command."""
-
     example = "hpcpar calibrate -n 2 --network lenet5 --batch 64 -o machine.toml"
     out: str = required(
         MACHINE, "machine file to write", "machine.toml", **OUT,
@@ -119,7 +117,6 @@ def _search(args: CalibrateCommand, ranks: int) -> Search:
 
 
 def main(args: CalibrateCommand) -> int:
-    """Runs the command; returns its exit status."""
     if args.refine:
         return _refine(args)
     w = world()

@@ -16,8 +16,6 @@ from hpcpar.report.tables.compare_table import show_rows
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand(ResultOptions, ModuleOptions, ExternalOptions, section="output"):
-    """The options of the command."""
-
     example = "hpcpar compare run.h5 --plot compare.png"
     records: tuple[str, ...] = required(
         path, "records from hpcpar run --out", "RUN.h5", names=("records",), nargs="+")
@@ -26,7 +24,6 @@ class CompareCommand(ResultOptions, ModuleOptions, ExternalOptions, section="out
 
 
 def main(args: CompareCommand) -> int:
-    """Runs the command; returns its exit status."""
     result = compare(*args.records, allow_external=args.allow_external)
     if args.plot:
         result.plot(args.plot)

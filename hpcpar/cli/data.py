@@ -189,7 +189,6 @@ def _truth(info: dict[str, Any]) -> str:
 
 
 def main(args: DataCommand) -> int:
-    """Runs the command; returns its exit status."""
     if not isinstance(args, InfoCommand):
         DATA.check_content(args.file)
     args.make()

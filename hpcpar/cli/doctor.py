@@ -15,8 +15,6 @@ from hpcpar.report.tables.answer import of_diagnosis
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(ResultOptions):
-    """The options of the command."""
-
     example = "mpiexec -n 2 hpcpar doctor"
 
 

@@ -166,9 +166,6 @@ class _Supervisor:
     def _left(self) -> int:
         return int(self.given.ranks) - len(self.back_s)
 
-    def _is_back(self) -> bool:
-        return any(s <= time.monotonic() for s in self.back_s)
-
     def _stamp(self) -> int:
         """A number that changes with every checkpoint; 0 without one."""
         return os.stat(self.checkpoint).st_mtime_ns if os.path.exists(self.checkpoint) else 0
@@ -209,7 +206,7 @@ class _Supervisor:
     def _wait(self, job: subprocess.Popen[bytes]) -> int:
         self.restarting, polls = False, 0
         while job.poll() is None:
-            if self._is_back() and not self.restarting:
+            if not self.restarting and any(s <= time.monotonic() for s in self.back_s):
                 say("elastic: lost ranks are back")
                 self.restarting = True
             if self.asked or self.restarting:

@@ -20,8 +20,6 @@ from hpcpar.simulation.simulate import Simulator
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(ModuleOptions, section="output"):
-    """The options of the command."""
-
     example = "hpcpar export --plan plan.json --format goal -o plan.goal"
     plan: str = required(path, "the plan to export", "plan.json", section="plan")
     format: str = required(
@@ -34,7 +32,6 @@ class ExportCommand(ModuleOptions, section="output"):
 
 
 def main(args: ExportCommand) -> int:
-    """Runs the command; returns its exit status."""
     if os.path.lexists(args.out) and not args.overwrite:
         raise InputError(f"{args.out} exists; choose another name, or add --overwrite")
     plan, machine = plan_and_machine(args.plan, args.machine)

@@ -15,8 +15,7 @@ from typing import NoReturn
 from hpcpar.comm import lost
 from hpcpar.errors import InputError
 from hpcpar.process import child, signals
-from hpcpar.process.launchers import launcher
-from hpcpar.process.variables import whole_number
+from hpcpar.process.launchers import launcher, whole_number
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 #: Variables that the user set, before `limit_threads` sets the others.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcpar.cli.options import ResultOptions
 from hpcpar.io.schema import plain
 from hpcpar.machine import catalog, files
+from hpcpar.machine.catalog import peak_warning
 from hpcpar.machine.model import Level, Machine
-from hpcpar.machine.sheet_rate import peak_warning
 from hpcpar.options.checks import path
 from hpcpar.options.fields import option
 from hpcpar.options.output_files import MACHINE
@@ -17,8 +17,6 @@ from hpcpar.report.tables import amount, say, seconds, show, show_line
 
 @dataclass(frozen=True, kw_only=True)
 class MachinesCommand(ResultOptions, section="output"):
-    """The options of the command."""
-
     example = "hpcpar machines cori-knl"
     name: str = option("", path, "preset or machine file to show", names=("name",))
     new: str = option("", MACHINE, "write a commented template of a machine file", "FILE.toml")
@@ -85,7 +83,6 @@ def _list(machines: list[Machine], wide: bool) -> None:
 
 
 def main(args: MachinesCommand) -> int:
-    """Runs the command; returns its exit status."""
     if args.new:
         files.new(args.new)
         say(f"wrote {args.new}; fill in your figures, then: hpcpar machines {args.new}")

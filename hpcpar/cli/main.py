@@ -17,7 +17,7 @@ from hpcpar.options import other_names
 from hpcpar.options.fields import OptionGroup
 from hpcpar.options.output_files import check_outputs
 from hpcpar.process import signals
-from hpcpar.process.variables import whole_number
+from hpcpar.process.launchers import whole_number
 from hpcpar.version import __version__
 
 #: Command -> its line in the help. The command's module defines ``main(options) -> int`` and the
@@ -76,13 +76,14 @@ def _add_kinds(parser: Parser, kinds: dict[str, type[OptionGroup]]) -> None:
         text = str(group.__doc__)
         added.add_parser(kind, help=f"{text[0].lower()}{text[1:]}".rstrip("."),
                          description=text).fill(group)
-    parser.epilog = added.choices[next(iter(kinds))].epilog
+    parser.kinds = added.choices
+    parser.epilog = parser.kinds[next(iter(kinds))].epilog
 
 
 def _owner(option: str) -> str:
     """The command and kind that have this option, and its name; empty for none."""
     for name in SEARCHED:
-        for kind, parser in parsers(name)[1].kinds().items():
+        for kind, parser in parsers(name)[1].kinds.items():
             if option in (known := parser.options()):
                 return " ".join(filter(None, (name, kind, known[option])))
     return ""

@@ -21,8 +21,6 @@ from hpcpar.report.tables import amount, say, show, show_line
 
 @dataclass(frozen=True, kw_only=True)
 class NetworksCommand(ResultOptions, ModuleOptions, NetworkOptions):
-    """The options of the command."""
-
     example = "hpcpar networks vgg16 --input 3x128x128 -o net.json"
     name: str = option("", path, "network to show: a built-in name, module:function, or a file "
                        "(.onnx, or .json of a network or plan)", names=("name",))
@@ -72,7 +70,6 @@ def _list(listed: list[dict[str, Any]], wide: bool) -> None:
 
 
 def main(args: NetworksCommand) -> int:
-    """Runs the command; returns its exit status."""
     if args.name:
         net = network_of(args.name, args.input, args.classes)[1]
         if args.out:

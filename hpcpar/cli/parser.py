@@ -30,7 +30,8 @@ class Parser(argparse.ArgumentParser):
     """An argument parser with one-line errors, and sections in its help."""
 
     def __init__(self, **options: Any) -> None:
-        self.commands: Any = None
+        #: The parsers of a command's kinds, by name; a command without kinds is its own parser.
+        self.kinds: dict[str, Parser] = {"": self}
         #: Help texts in the short help, where they differ from the long one.
         self.short: dict[argparse.Action, str] = {}
         options["description"] = textwrap.fill(str(options["description"]), WIDTH)
@@ -79,22 +80,13 @@ class Parser(argparse.ArgumentParser):
                 elif many and about.details:
                     self.short[action] = f"{help_of(f, details=False)}; --help-all explains them"
 
-    def add_subparsers(self, **options: Any) -> Any:
-        """Adds commands, and keeps them in ``commands``."""
-        self.commands = super().add_subparsers(**options)
-        return self.commands
-
-    def kinds(self) -> dict[str, Parser]:
-        """The parsers of a command's kinds, by name; a command without kinds is its own parser."""
-        return self.commands.choices if self.commands else {"": self}
-
     def check_options(self, words: Sequence[str], owner: Callable[[str], str]) -> None:
         """Reports a misspelled kind or option before argparse reports that something is missing.
 
         `owner` gives the command that has an option, followed by the option.
         """
-        kinds = self.kinds()
-        if self.commands and words and not words[0].startswith("-") and words[0] not in kinds:
+        kinds = self.kinds
+        if "" not in kinds and words and not words[0].startswith("-") and words[0] not in kinds:
             raise unknown("kind", words[0], kinds)
         command = next((kinds[word] for word in words if word in kinds), self)
         known = command.options()

@@ -12,7 +12,6 @@ from hpcpar.options.output_files import PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
-from hpcpar.report.tables.memory_note import memory_note
 from hpcpar.report.tables.prediction_tables import (
     say_limits,
     show_layers,
@@ -25,8 +24,6 @@ from hpcpar.search.table_search import SearchResult
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output"):
-    """The options of the command."""
-
     example = "hpcpar plan --network lenet5 --ranks 2 --batch 64 -o plan.json"
     out: str = option("", PLAN, "write the plan file", "plan.json", **OUT)
     force: bool = flag("write the plan even if it does not fit in memory")
@@ -36,7 +33,6 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
 
 
 def main(args: PlanCommand) -> int:
-    """Runs the command; returns its exit status."""
     result = find_plan(args)
     write = bool(args.out) and (result.best.fits or args.force)
     if write:
@@ -105,7 +101,7 @@ def _notes(args: PlanCommand, result: PlanResult) -> None:
     if caution:
         tables.say(f"note: {caution}")
     if result.advice is not None and not args.explain:
-        tables.say(f"note: {memory_note(result.advice, taken=chosen.fits)}")
+        tables.say(f"note: {scaling_table.memory_note(result.advice, taken=chosen.fits)}")
     say_limits([result.prediction])
     configs = chosen.plan.configs.values()
     if args.ranks > 1 and all(c.parts == 1 and c.first == 0 for c in configs):

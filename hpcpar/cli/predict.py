@@ -16,8 +16,6 @@ from hpcpar.report.tables.prediction_tables import say_limits, show_layers, show
 
 @dataclass(frozen=True, kw_only=True)
 class PredictCommand(ResultOptions, ModuleOptions, PredictArguments, section="output"):
-    """The options of the command."""
-
     example = "hpcpar predict --network vgg16 --ranks 4,16 --batch 64 --strategy data,layerwise"
     plot: str = option("", PICTURE, "draw a bar chart with a panel for each number of ranks",
                        "FILE.png")
@@ -28,7 +26,6 @@ class PredictCommand(ResultOptions, ModuleOptions, PredictArguments, section="ou
 
 
 def main(args: PredictCommand) -> int:
-    """Runs the command; returns its exit status."""
     result = price_plans(args)
     args.show(result.to_json, result.rows, lambda: _show(result, args))
     say_limits(result.predictions)

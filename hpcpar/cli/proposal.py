@@ -14,8 +14,6 @@ from hpcpar.report.tables import show_line
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalCommand(ResultOptions, ModuleOptions, ProposalArguments, section="output"):
-    """The options of the command."""
-
     example = ("hpcpar proposal --network resnet50 --machine juwels-booster --ranks 4,16,64 "
                "--batch 1024 --epochs 90 -o proposal.html")
     out: str = required(PAGE, "write the page: Markdown, LaTeX or HTML",
@@ -23,7 +21,6 @@ class ProposalCommand(ResultOptions, ModuleOptions, ProposalArguments, section="
 
 
 def main(args: ProposalCommand) -> int:
-    """Runs the command; returns its exit status."""
     picture_beside(args.out)
     result = make_proposal(args)
     result.save(args.out)

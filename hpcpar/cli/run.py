@@ -45,7 +45,6 @@ from hpcpar.train.loop import Progress, Training
 
 
 def main(args: RunCommand) -> int:
-    """Runs the command; returns its exit status."""
     with StopRequest(args.time_limit or 0.0) as stop, ExitStack() as locks:
         w = world()
         with w.guard():
@@ -209,11 +208,6 @@ def _earlier(args: RunCommand, job: Training | Inference) -> run_record.RunRecor
         job.start // job.loader.batches_per_epoch)
 
 
-def _images_per_s(run: run_record.RunRecord) -> float:
-    """Samples per second of an inference, without the time to read them."""
-    return run.samples / float(run.iteration_s.max(axis=0).sum())
-
-
 def _summary(job: Training | Inference, run: run_record.RunRecord,
              prediction: Prediction) -> dict[str, Any]:
     """The document of ``--json``."""
@@ -229,8 +223,9 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
         "test_accuracy": _number(end.test_accuracy), "test_loss": _number(end.test_loss),
     }
     if isinstance(job, Inference):
+        passes_s = float(run.iteration_s.max(axis=0).sum())  # without the time to read samples
         return out | {
-            "samples": measured.samples, "images_per_s": _images_per_s(run),
+            "samples": measured.samples, "images_per_s": run.samples / passes_s,
             "measured_pass_s": median_s, "predicted_pass_s": prediction.iteration_s,
         }
     return out | {

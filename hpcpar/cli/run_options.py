@@ -24,8 +24,6 @@ EMULATE = "emulate"
 @dataclass(frozen=True, kw_only=True)
 class RunCommand(ResultOptions, ModuleOptions, JobOptions, ExternalOptions, StartOptions,
                  section="job"):
-    """The options of the command."""
-
     example = "hpcpar run -n 2 --plan plan.json --data digits.h5 --epochs 2 --out run.h5"
     plan: str = required(path, "plan file from hpcpar plan -o", "plan.json", section="plan")
     machine: str = option(

@@ -18,8 +18,6 @@ from hpcpar.report.tables.simulated import show_simulated
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateCommand(ResultOptions, ModuleOptions, SimulateArguments, section="output"):
-    """The options of the command."""
-
     example = "hpcpar simulate --plan plan.json --jitter 0.05"
     plot: str = option("", PICTURE, "draw the iterations, and the time of every rank", "FILE.png")
     out: str = option("", RECORD, "write a record for hpcpar compare and hpcpar trace", "sim.h5",
@@ -27,7 +25,6 @@ class SimulateCommand(ResultOptions, ModuleOptions, SimulateArguments, section="
 
 
 def main(args: SimulateCommand) -> int:
-    """Runs the command; returns its exit status."""
     if args.out:
         RECORD.check_content(args.out)
         if recorded_by(args.out):

@@ -63,7 +63,6 @@ KINDS = {"strong": StrongCommand, "weak": WeakCommand, "report": ReportCommand}
 
 
 def main(args: StrongCommand | ReportCommand) -> int:
-    """Runs the command; returns its exit status."""
     # as with Ctrl-C, the ranks end, and the folder stays consistent
     handle(_interrupt)
     result = args.run()

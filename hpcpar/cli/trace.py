@@ -19,8 +19,6 @@ from hpcpar.report.traces.trace_events import Event, write
 
 @dataclass(frozen=True, kw_only=True)
 class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
-    """The options of the command."""
-
     example = "hpcpar trace run.h5 -o trace.json"
     record: str = option(
         "", path, "record from hpcpar run --out or hpcpar simulate --out", "RUN.h5",
@@ -40,14 +38,13 @@ class TraceCommand(ExternalOptions, ModuleOptions, section="output"):
 
 
 def main(args: TraceCommand) -> int:
-    """Runs the command; returns its exit status."""
     if bool(args.record) == bool(args.plan):
         raise InputError("give either a run's record (hpcpar trace run.h5 -o trace.json) or "
                          "--plan plan.json")
     simulated: perfetto.Simulated
     measured: list[Event] = []
     if args.record:
-        from hpcpar.report.recorded_prediction import recorded_prediction
+        from hpcpar.report.compare import recorded_prediction
         from hpcpar.report.traces.perfetto_measured import measured as measured_events
         from hpcpar.train.record_file import load_record
 

@@ -33,8 +33,6 @@ from hpcpar.train.verify import (
 @dataclass(frozen=True, kw_only=True)
 class VerifyCommand(ResultOptions, ModuleOptions, VerifyOptions, DeviceOptions, ExternalOptions,
                     StartOptions):
-    """The options of the command."""
-
     example = "hpcpar verify -n 2 --plan plan.json"
     plan: str = required(path, "plan file from hpcpar plan -o", "plan.json", section="plan")
     precision: str = option(
@@ -42,7 +40,6 @@ class VerifyCommand(ResultOptions, ModuleOptions, VerifyOptions, DeviceOptions, 
 
 
 def main(args: VerifyCommand) -> int:
-    """Runs the command; returns its exit status."""
     w = world()
     with w.guard():
         return _run(args, w)

@@ -74,6 +74,5 @@ KINDS = {"to-torch": ToTorchCommand, "from-torch": FromTorchCommand}
 
 
 def main(args: WeightsCommand) -> int:
-    """Runs the command; returns its exit status."""
     say(f"wrote {args.convert()}")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hpcpar.comm.world import World
-from hpcpar.machine.cores import NodeCores
+from hpcpar.machine.model import NodeCores
 
 
 def fullest_node(world: World, device: str) -> NodeCores:

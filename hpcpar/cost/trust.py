@@ -15,8 +15,8 @@ from importlib import resources
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
 from hpcpar.io.schema import Count, Positive, convert, parse_toml
+from hpcpar.machine.catalog import peak_warning, sheets_of_rate
 from hpcpar.machine.model import Machine, Ratios
-from hpcpar.machine.sheet_rate import peak_warning, sheets_of_rate
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 

@@ -180,9 +180,7 @@ def convert(data: object, type: type[T], where: str, remedy: str) -> T:
         raise InputError(f"{where}: {_cause(err)}; {remedy}") from err
 
 
-@cache
-def _info(type: Any) -> inspect.Type:
-    return inspect.type_info(type)
+_info = cache(inspect.type_info)
 
 
 def _plain(info: inspect.Type) -> inspect.Type:

@@ -9,9 +9,12 @@ from importlib import resources
 from hpcpar.errors import unknown
 from hpcpar.io.schema import parse_toml
 from hpcpar.machine import quantities
+from hpcpar.machine.model import Machine
 
 #: Figures needed to price a device.
 _COMPLETE = {"memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "multiprocessors", "lanes"}
+#: Relative difference below which two rates count as equal.
+SAME_RATE = 0.01
 _DEVICES = resources.files("hpcpar.machine") / "devices"
 
 
@@ -50,3 +53,27 @@ def with_figures(table: Mapping[str, object], where: str) -> dict[str, object]:
     if table.keys() >= _COMPLETE or not table.get("name"):
         return dict(table)
     return {**figures(str(table["name"]), where), **table}
+
+
+def sheets_of_rate(machine: Machine) -> list[str]:
+    """Data sheets with the machine's rate as their peak; none if anything was measured."""
+    device = machine.device
+    if device.multiprocessors or machine.compute or "origin" in machine.quality:
+        return []
+    peaks = {"its own": device.peak_flops_per_s} if device.peak_flops_per_s else {}
+    known = rates()
+    peaks |= {device.name: known[device.name]} if device.name in known else known
+    return [name for name, peak in peaks.items() if abs(device.flops_per_s / peak - 1) < SAME_RATE]
+
+
+def peak_warning(machine: Machine) -> str:
+    """A warning, with the remedy, if the rate is a data sheet's peak; else empty."""
+    sheets = sheets_of_rate(machine)
+    if not sheets:
+        return ""
+    named = [name for name in sheets if name in names()]
+    remedy = f"name the device (device = \"{named[0]}\"), " if named else ""
+    return (f"warning: the rate of {machine.name}, {machine.device.flops_per_s / 1e12:.4g} Tflop/s,"
+            f" is the peak of a data sheet ({', '.join(sheets)}), which few networks reach: "
+            f"predictions are too fast; {remedy}give the rate that a run reached, or measure it "
+            "with: hpcpar calibrate")

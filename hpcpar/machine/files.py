@@ -55,7 +55,8 @@ def load(name_or_path: str) -> Machine:
     InputError
         The name is unknown, the file is unreadable or not TOML, or fields are missing or wrong.
     """
-    return parse(*_read(name_or_path))
+    text, where = _read(name_or_path)
+    return from_dict(parse_toml(text, where, _FORMAT), where)
 
 
 def sources(name_or_path: str) -> list[str]:
@@ -64,11 +65,6 @@ def sources(name_or_path: str) -> list[str]:
     lines = text.decode(errors="replace").splitlines()
     head = takewhile(lambda line: line.startswith("#"), lines)
     return [line[1:].removeprefix(" ") for line in head]
-
-
-def parse(text: str | bytes, where: str) -> Machine:
-    """The machine in TOML text; `where` names the source in errors."""
-    return from_dict(parse_toml(text, where, _FORMAT), where)
 
 
 def from_dict(data: object, where: str = "machine") -> Machine:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, overload
+from typing import Annotated, NamedTuple, overload
 
 import numpy as np
 from msgspec import Meta
@@ -15,13 +15,28 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
-from hpcpar.machine.cores import NodeCores
 from hpcpar.machine.measured import Measured
 
 #: 90% interval of the ratio of measured to predicted times.
 Ratios = tuple[Positive, Positive]
 #: Most levels of interconnect.
 MOST_LEVELS = 32
+
+
+class NodeCores(NamedTuple):
+    """Ranks and cores of a node; `cores` is 0 if unknown."""
+
+    ranks: int = 0
+    cores: int = 0
+
+    @property
+    def shared(self) -> bool:
+        """True if the node is known to have fewer cores than ranks."""
+        return self.ranks > self.cores > 0
+
+    def __str__(self) -> str:
+        cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
+        return f"{self.ranks} ranks share {cores}: times are less certain"
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,24 @@
-"""Builders of networks: a graph, whose layers name their inputs, and a chain of layers."""
+"""Builders of networks: a graph, whose layers name their inputs, a chain of layers, and a network
+with another loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network, check_inputs
-from hpcpar.network.layers import Concat, Input, Layer, Shape
+from hpcpar.network.layers import (
+    Concat,
+    Input,
+    Layer,
+    LogisticCrossEntropy,
+    Shape,
+    Sigmoid,
+    SoftmaxCrossEntropy,
+)
+from hpcpar.network.layers.loss import LOSSES
 
 #: Value of a layer's field.
 Option = float | str | Sequence[int]
@@ -73,9 +85,6 @@ class Graph:
         if after is None:
             after = self.last
         inputs = (after,) if isinstance(after, str) else tuple(after)
-        if name in self.shapes:
-            raise InputError(
-                f"network '{self.name}' has two layers named '{name}'; names must differ")
         if layer is Concat:
             options.setdefault("channels",
                                tuple(self.shapes[i][0] for i in inputs if i in self.shapes))
@@ -84,7 +93,7 @@ class Graph:
         except TypeError as err:
             raise InputError(f"network '{self.name}', layer '{name}' ({layer.kind}): {err}; see "
                              f"the fields of {layer.__name__}") from err
-        check_inputs(new, self.shapes)
+        check_inputs(self.name, new, self.shapes)
         self.shapes[name] = new.output_shape(*(self.shapes[i] for i in inputs))
         self.layers.append(new)
         return name
@@ -130,3 +139,34 @@ class Chain:
     def build(self) -> Network:
         """The checked network."""
         return self.graph.build()
+
+
+def with_loss(network: Network, kind: str | None = None,
+              label_smoothing: float | None = None) -> Network:
+    """The network with another loss (one of `LOSSES`) or another label smoothing.
+
+    Raises
+    ------
+    InputError
+        The loss does not fit the network, or has no label smoothing.
+    """
+    loss = network.loss
+    if kind not in (None, loss.kind):
+        loss = LOSSES[kind](loss.name, loss.inputs)
+    if label_smoothing is not None:
+        loss = loss.smoothed(label_smoothing)
+    if loss == network.loss:
+        return network
+    return replace(network, layers=(*network.layers[:-1], loss))
+
+
+def loss_notes(network: Network) -> Iterator[str]:
+    """Notes on a loss over classes that follows a single output or a sigmoid."""
+    if not isinstance(network.loss, SoftmaxCrossEntropy | LogisticCrossEntropy):
+        return
+    if network.classes == 1:
+        yield (f"it has one output, from which {network.loss.kind} learns nothing: give it an "
+               "output for each class, or use --loss mean_squared_error with targets")
+    if isinstance(network.by_name[network.loss.inputs[0]], Sigmoid):
+        yield (f"it ends in a sigmoid, but {network.loss.kind} expects logits: leave the sigmoid "
+               "out, or use --loss mean_squared_error with targets")

@@ -29,13 +29,6 @@ class DataSet:
     outputs: int
     targets: bool = False
 
-    def fits(self, network: Network) -> bool:
-        """True if a network takes these samples and has these outputs for each."""
-        shape = network.image_shape
-        return (network.classes == self.outputs and not network.output_extents
-                and network.loss.takes_targets == self.targets and len(shape) == len(self.shape)
-                and all(n in (None, m) for n, m in zip(self.shape, shape, strict=True)))
-
 
 #: ImageNet as the papers count it: color images of any size in 1000 classes. CosmoFlow as MLPerf
 #: HPC trains it.
@@ -46,4 +39,10 @@ DATA_SETS = (DataSet("ImageNet", 1_200_000, (3, None, None), 1000),
 
 def data_set_of(network: Network) -> DataSet | None:
     """The data set that a network of this input and output usually trains on; None if unknown."""
-    return next((data for data in DATA_SETS if data.fits(network)), None)
+    shape, loss = network.image_shape, network.loss
+    for data in DATA_SETS:
+        if (network.shapes[loss.name] == (data.outputs,) and loss.takes_targets == data.targets
+                and len(shape) == len(data.shape)
+                and all(n in (None, m) for n, m in zip(data.shape, shape, strict=True))):
+            return data
+    return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Hashable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 from hpcpar.errors import InputError
@@ -43,10 +43,7 @@ class Network:
         self._check_ends()
         seen: set[str] = set()
         for layer in self.layers:
-            if layer.name in seen:
-                raise InputError(
-                    f"network '{self.name}' has two layers named '{layer.name}'; names must differ")
-            check_inputs(layer, seen)
+            check_inputs(self.name, layer, seen)
             if layer.weights_of and layer.weights_of not in seen:
                 raise InputError(f"layer '{layer.name}' uses the weights of '{layer.weights_of}', "
                                  "which is not defined before it")
@@ -93,11 +90,6 @@ class Network:
                                  f"more than {LARGEST:g} weights or outputs per sample; give "
                                  "smaller images or fewer channels")
         return shapes
-
-    @cached_property
-    def largest(self) -> int:
-        """Outputs per sample of the largest layer."""
-        return max(map(math.prod, self.shapes.values()))
 
     @cached_property
     def by_name(self) -> dict[str, Layer]:
@@ -218,8 +210,8 @@ class Network:
         numbers: dict[Hashable, int] = {}
         signatures = {}
         for layer in self.layers:
-            options = tuple(getattr(layer, name) for name in layer.__dataclass_fields__
-                            if name not in ("name", "inputs"))
+            options = tuple(getattr(layer, f.name) for f in fields(layer)
+                            if f.name not in ("name", "inputs"))
             granules = tuple(self.granules[name] for name in (layer.name, *layer.inputs))
             shapes = (self.input_shapes(layer), self.shapes[layer.name])
             key = (type(layer), options, shapes, granules, len(self.tied.get(layer.name, ())))
@@ -242,8 +234,11 @@ class Network:
         return sum(layer.forward_flops(self.input_shape(layer)) for layer in self.layers)
 
 
-def check_inputs(layer: Layer, seen: set[str] | dict[str, Shape]) -> None:
+def check_inputs(network: str, layer: Layer, seen: Container[str]) -> None:
     """Check a layer's name, and the names, number and distinctness of its inputs."""
+    if layer.name in seen:
+        raise InputError(
+            f"network '{network}' has two layers named '{layer.name}'; names must differ")
     if not layer.name or "/" in layer.name:
         raise InputError(f"layer '{layer.name}' ({layer.kind}): a name must not be empty or "
                          "contain '/', because it names a group in checkpoints")

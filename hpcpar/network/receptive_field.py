@@ -35,8 +35,8 @@ class Sliding:
 
 
 @dataclass(frozen=True)
-class Window(Sliding):
-    """Output i needs i * stride - padding + dilation * (0 .. kernel - 1): convolution, pooling."""
+class SlidingKernel(Sliding):
+    """The options of windows, and of their adjoints."""
 
     kernel: int
     stride: int = 1
@@ -44,14 +44,19 @@ class Window(Sliding):
     dilation: int = 1
 
     @property
-    def pointwise(self) -> bool:
-        """True if output i needs input i only."""
-        return (self.kernel == 1) & (self.stride == 1) & (self.padding == 0) & (self.dilation == 1)
+    def span(self) -> int:
+        """Extent of the inputs of one output, or of the outputs that one input reaches."""
+        return self.dilation * (self.kernel - 1) + 1
+
+
+@dataclass(frozen=True)
+class Window(SlidingKernel):
+    """Output i needs i * stride - padding + dilation * (0 .. kernel - 1): convolution, pooling."""
 
     @property
-    def span(self) -> int:
-        """Extent of the window of one output, in input indices."""
-        return self.dilation * (self.kernel - 1) + 1
+    def pointwise(self) -> bool:
+        """True if output i needs input i only."""
+        return self == Window(1)
 
     def reach(self, start: int, stop: int) -> Interval:
         """Receptive field of outputs [start, stop) with padding; it may exceed the axis."""
@@ -77,21 +82,11 @@ class Window(Sliding):
 
 
 @dataclass(frozen=True)
-class Transposed(Sliding):
+class Transposed(SlidingKernel):
     """Transposed convolution: output i needs every input j that reaches it.
 
     Input j reaches outputs j * stride - padding + dilation * (0 .. kernel - 1).
     """
-
-    kernel: int
-    stride: int = 1
-    padding: int = 0
-    dilation: int = 1
-
-    @property
-    def span(self) -> int:
-        """Extent of the outputs that one input reaches."""
-        return self.dilation * (self.kernel - 1) + 1
 
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         if stop <= start:

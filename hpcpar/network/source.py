@@ -29,11 +29,6 @@ class NetworkFunction(Protocol):
     def __call__(self, **arguments: object) -> object: ...
 
 
-def is_source(name: str) -> bool:
-    """True for ``module:function``, ``file.py:function`` and the path of an ONNX file."""
-    return ":" in name or name.endswith(".onnx")
-
-
 def load(name: str, shape: Shape | None = None, classes: int | None = None) -> Network:
     """The network that a function builds or an ONNX file contains.
 
@@ -96,7 +91,7 @@ def load_modules(names: Iterable[str]) -> None:
         if (name.endswith(".py") or os.sep in name) and not os.path.exists(name):
             raise InputError(f"--layers {name}: no such file; name a file.py, an installed module, "
                              "or one in the current directory")
-        with _first_on_path(_folder(name)):
+        with _first_on_path(name):
             try:
                 _imported(name)
             except (Exception, SystemExit) as err:  # importing runs user code
@@ -105,14 +100,12 @@ def load_modules(names: Iterable[str]) -> None:
                     "installed module, or one in the current directory") from err
 
 
-def _folder(name: str) -> str:
-    """First folder to search for a module's imports: the file's, or the current directory."""
-    return str(Path(name).parent.resolve()) if name.endswith(".py") else os.getcwd()
-
-
 @contextlib.contextmanager
-def _first_on_path(folder: str) -> Iterator[None]:
-    """Puts a folder first on the module path, as ``python -m`` does with the current one."""
+def _first_on_path(name: str) -> Iterator[None]:
+    """Puts a module's folder first on the module path: its file's, or the current one as
+    ``python -m`` does.
+    """
+    folder = str(Path(name).parent.resolve()) if name.endswith(".py") else os.getcwd()
     sys.path.insert(0, folder)
     try:
         yield
@@ -147,7 +140,7 @@ def _made(name: str, shape: Shape | None, classes: int | None) -> tuple[object, 
     """
     options: dict[str, object] = {"shape": shape, "classes": classes, "num_classes": classes}
     given = {key: value for key, value in options.items() if value is not None}
-    with _first_on_path(_folder(name.rpartition(":")[0])):
+    with _first_on_path(name.rpartition(":")[0]):
         function = _find(name)
         try:
             made = function(**_arguments(name, function, given))
@@ -209,7 +202,8 @@ def _imported(name: str) -> ModuleType:
     if not name.endswith(".py"):
         return importlib.import_module(name)
     loaded = sys.modules.get(Path(name).stem)
-    if loaded is not None and _is_file(loaded, name):
+    file = getattr(loaded, "__file__", None)
+    if loaded is not None and file and os.path.exists(name) and os.path.samefile(file, name):
         return loaded  # a second import would register its layers again
     spec = importlib.util.spec_from_file_location(Path(name).stem, name)
     assert spec is not None and spec.loader is not None
@@ -217,12 +211,6 @@ def _imported(name: str) -> ModuleType:
     sys.modules[spec.name] = module  # as dataclasses and pickles expect
     spec.loader.exec_module(module)
     return module
-
-
-def _is_file(module: ModuleType, path: str) -> bool:
-    """True if the module was loaded from this file."""
-    file = getattr(module, "__file__", None)
-    return file is not None and os.path.exists(path) and os.path.samefile(file, path)
 
 
 def _arguments(name: str, function: NetworkFunction,

@@ -156,28 +156,28 @@ magnitude = partial(number, 0.0, MOST_AMOUNT, "a number of at least 0")
 part = partial(number, 0.0, math.nextafter(1.0, 0.0), "a number of at least 0 and below 1")
 
 
-def image(value: str | Iterable[int]) -> tuple[int, ...]:
-    """An image shape, from text (CxHxW, CxDxHxW or CxW) or from its extents."""
+def _sizes(least: int, most: int, what: str, value: str | Iterable[int]) -> tuple[int, ...]:
+    """From `least` to `most` numbers above 0, from text (AxB) or from numbers."""
     several = isinstance(value, Iterable) and not isinstance(value, str)
     text = "x".join(map(str, value)) if several else str(value)
-    if re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9}){1,3}", text, re.ASCII) is None:
-        raise ValueRefused(f"{_shown(text)} is not an image shape CxHxW, as in 3x224x224 "
-                           "(or CxDxHxW, as in 4x128x128x128, or CxW, as in 6x400)")
-    shape = tuple(map(int, text.split("x")))
+    if (re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9})*", text, re.ASCII) is None
+            or not least <= text.count("x") + 1 <= most):
+        raise ValueRefused(f"{_shown(text)} is not {what}")
+    return tuple(map(int, text.split("x")))
+
+
+def image(value: str | Iterable[int]) -> tuple[int, ...]:
+    """An image shape, from text (CxHxW, CxDxHxW or CxW) or from its extents."""
+    shape = _sizes(2, 4, "an image shape CxHxW, as in 3x224x224 (or CxDxHxW, as in "
+                   "4x128x128x128, or CxW, as in 6x400)", value)
     if len(shape) > 2 and shape[-1] in (1, 3) and shape[0] > MOST_CHANNELS:
-        first = "x".join(map(str, (shape[-1], *shape[:-1])))
+        text, first = ("x".join(map(str, s)) for s in (shape, (shape[-1], *shape[:-1])))
         raise ValueRefused(f"'{text}' has its channels last; write them first, {first}")
     return shape
 
 
-def extents(value: str | Iterable[int]) -> tuple[int, ...]:
-    """One number per image axis, or one for all, from text (N, HxW or DxHxW) or from numbers."""
-    several = isinstance(value, Iterable) and not isinstance(value, str)
-    text = "x".join(map(str, value)) if several else str(value)
-    if re.fullmatch(r"[1-9]\d{0,9}(x[1-9]\d{0,9}){0,2}", text, re.ASCII) is None:
-        raise ValueRefused(f"{_shown(text)} is not a number, or one per image axis, as in 2 or "
-                           "12x12")
-    return tuple(map(int, text.split("x")))
+#: One number per image axis, or one for all: N, HxW or DxHxW.
+extents = partial(_sizes, 1, 3, "a number, or one per image axis, as in 2 or 12x12")
 
 
 def by_name(check: Callable[[Any], T], value: str | Mapping[str, float]) -> dict[str, T]:

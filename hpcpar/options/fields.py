@@ -92,7 +92,7 @@ class OptionGroup:
         cls.section = section
 
     def __post_init__(self) -> None:
-        given = {}
+        given: set[str] = set()
         for f in options_of(type(self)):
             value, check = getattr(self, f.name), f.metadata["option"].check
             if value is f.default:
@@ -103,26 +103,23 @@ class OptionGroup:
                 value = argument(f.name, check, value)
             object.__setattr__(self, f.name, value)
             if value != f.default:
-                given[f.name] = f
-        _check_together(given, type(self))
+                given.add(f.name)
+        self.check_given(given)
 
     def check_given(self, names: Collection[str]) -> None:
-        """Checks that options on a command line, even with default values, fit each other."""
-        _check_together({f.name: f for f in options_of(type(self)) if f.name in names}, type(self))
-
-
-def _check_together(given: dict[str, Field[Any]], group: type[OptionGroup]) -> None:
-    """Checks that given options do not exclude each other and come with those they need."""
-    first: dict[str, str] = {}
-    for name, f in given.items():
-        excludes, needs = f.metadata["option"].excludes, f.metadata["option"].needs
-        rival = first.setdefault(excludes, name) if excludes else name
-        if rival != name:
-            raise InputError(f"argument {name}: not allowed with argument {rival}")
-        if needs and needs not in given:
-            missing = next(other for other in options_of(group) if other.name == needs)
-            raise InputError(f"{words(f)[-1]} needs {words(missing)[-1]}: add {words(missing)[-1]} "
-                             f"{metavar_of(missing)}")
+        """Checks that given options, even with default values, do not exclude each other and come
+        with those they need.
+        """
+        options, first = {f.name: f for f in options_of(type(self))}, dict[str, str]()
+        for name in (name for name in options if name in names):
+            about = options[name].metadata["option"]
+            rival = first.setdefault(about.excludes, name) if about.excludes else name
+            if rival != name:
+                raise InputError(f"argument {name}: not allowed with argument {rival}")
+            if about.needs and about.needs not in names:
+                needs, missing = words(options[name])[-1], options[about.needs]
+                raise InputError(f"{needs} needs {words(missing)[-1]}: add {words(missing)[-1]} "
+                                 f"{metavar_of(missing)}")
 
 
 def options_of(group: Any) -> list[Field[Any]]:

@@ -43,25 +43,23 @@ class Axis:
     granule: int = 1
     relation: Relation = SAME
 
+    @lru_cache(maxsize=200_000)  # noqa: B019 - axes are values, equal ones share an entry
     def interval(self, parts: int, index: int) -> Interval:
         """The interval of part `index`.
 
         An uncut axis is whole, even if the layer's windows do not reach its end.
         """
-        return (0, int(self.extent)) if parts == 1 else _interval(self, parts, index)
-
-
-@lru_cache(maxsize=200_000)
-def _interval(axis: Axis, parts: int, index: int) -> Interval:
-    start, stop = block(int(axis.out_extent), parts, index, axis.granule)
-    relation = axis.relation
-    if isinstance(relation, Groups) and (
-            parts % relation.groups == 0 or relation.groups % parts == 0):
-        # cut by group, not by channel, because a part without outputs still belongs to a group
-        if parts >= relation.groups:
-            return block(int(axis.extent), relation.groups, index * relation.groups // parts)
-        return block(int(axis.extent), parts, index)
-    return relation.needed(start, stop, int(axis.extent))
+        extent, relation = int(self.extent), self.relation
+        if parts == 1:
+            return 0, extent
+        if isinstance(relation, Groups) and (
+                parts % relation.groups == 0 or relation.groups % parts == 0):
+            # cut by group, not by channel, because a part without outputs still belongs to a group
+            if parts >= relation.groups:
+                return block(extent, relation.groups, index * relation.groups // parts)
+            return block(extent, parts, index)
+        start, stop = block(int(self.out_extent), parts, index, self.granule)
+        return relation.needed(start, stop, extent)
 
 
 def intervals(axis: Axis, parts: Ints, index: Ints) -> tuple[IntArray, IntArray]:

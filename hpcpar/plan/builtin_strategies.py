@@ -14,8 +14,18 @@ from hpcpar.errors import InputError
 from hpcpar.plan.channel_cuts import channel_split, input_channel_split
 from hpcpar.plan.image_cuts import image_cut
 from hpcpar.plan.stages import stages
-from hpcpar.plan.strategy import Grid, Strategy, StrategyOptions, grids, mixed, several
-from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign, sections
+from hpcpar.plan.strategy import (
+    Configs,
+    Grid,
+    Strategy,
+    StrategyOptions,
+    StrategyRequest,
+    assign,
+    grids,
+    mixed,
+    sections,
+    several,
+)
 
 #: Most ranks for one weird trick with one FC pass per rank; with more, passes become too short.
 MOST_FC_PASSES = 16

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.image_cuts import image_cut
-from hpcpar.plan.strategy_request import Configs, StrategyRequest
+from hpcpar.plan.strategy import Configs, StrategyRequest
 
 
 def channel_split(request: StrategyRequest, layers: list[Layer], channel_parts: int,

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Config
-from hpcpar.plan.strategy_request import StrategyRequest, sections
+from hpcpar.plan.strategy import StrategyRequest, sections
 
 
 def image_cut(request: StrategyRequest, image_parts: int, sample_parts: int) -> Config:

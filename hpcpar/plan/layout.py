@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, axes_of
 from hpcpar.network.receptive_field import Columns, Full, Same
-from hpcpar.plan.axis import Axis, all_intervals, tabulate
+from hpcpar.plan.axis import Axis, IntArray, all_intervals, intervals, tabulate
 from hpcpar.plan.boxes import Box, Interval, items, largest_part, part_of, shared
 from hpcpar.plan.config import ONE, Config, Ints, MergedAxis, MeshAxis
 
@@ -53,14 +55,11 @@ class Layout:
         if self.summed and self.config.scatter:
             k = self.config.mesh_axes["k"]
             mesh_axes["c"] = MeshAxis(k.stride, self.config.c * k.size)
-        if SHARD in names:
-            mesh_axes[SHARD] = self._shard()
+        if SHARD in names:  # sample and image parts
+            merged = tuple(self.config.mesh_axes[a] for a in ("n", "d", "h", "w"))
+            mesh_axes[SHARD] = MergedAxis(merged[-1].stride, math.prod(d.size for d in merged),
+                                          merged)
         return mesh_axes
-
-    def _shard(self) -> MeshAxis:
-        """Sample and image parts merged into one coordinate."""
-        mesh_axes = tuple(self.config.mesh_axes[a] for a in ("n", "d", "h", "w"))
-        return MergedAxis(mesh_axes[-1].stride, _product(d.size for d in mesh_axes), mesh_axes)
 
     @cached_property
     def _uncut(self) -> dict[str, MeshAxis]:
@@ -93,12 +92,6 @@ class Layout:
         """The rank coordinate that cuts `axis`."""
         return self.mesh_axes.get(axis.name, ONE)
 
-    def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Index of the part of `rank` along each axis."""
-        at = rank - self.config.first
-        return tuple(int(self.mesh_axes[a.name].of(at)) if a.name in self.mesh_axes else 0
-                     for a in self.axes)
-
     def replica(self, rank: int) -> int:
         """Position of `rank` among the ranks with the same values; arbitrary if it holds none."""
         index: Ints = 0
@@ -109,14 +102,15 @@ class Layout:
     @property
     def replicas(self) -> Ints:
         """Number of ranks that hold the same values."""
-        return _product(mesh_axis.size for mesh_axis in self.copies)
+        return math.prod(mesh_axis.size for mesh_axis in self.copies)
 
     def box(self, rank: int) -> Box:
         """The box of `rank`; empty if the layer does not run there."""
         if not self.holds(rank):
             return tuple((0, 0) for _ in self.axes)
-        return tuple(a.interval(int(self.degree(a)), i)
-                     for a, i in zip(self.axes, self.coordinates(rank), strict=True))
+        at, cuts = rank - self.config.first, map(self.mesh_axis, self.axes)
+        return tuple(axis.interval(int(cut.size), int(cut.of(at)))
+                     for axis, cut in zip(self.axes, cuts, strict=True))
 
     def items(self, rank: int) -> int:
         """Number of elements in the box of `rank`."""
@@ -130,7 +124,7 @@ class Layout:
     @cached_property
     def largest_items(self) -> Ints:
         """Number of elements in the largest box."""
-        return _product(self.largest)
+        return math.prod(self.largest)
 
     def ranks_touching(self, box: Box) -> Iterator[int]:
         """Ranks whose boxes overlap `box`, in ascending order."""
@@ -155,13 +149,6 @@ class Layout:
         return [i for i in candidates if shared(axis.interval(degree, i), interval, extent)]
 
 
-def _product(factors: Iterable[Ints]) -> Ints:
-    product: Ints = 1
-    for factor in factors:
-        product = product * factor
-    return product
-
-
 def _largest(axis: Axis, degree: Ints) -> Ints:
     if isinstance(axis.relation, Full) or (isinstance(degree, int) and degree == 1):
         return axis.extent
@@ -179,6 +166,41 @@ def _widest(axis: Axis, parts: int) -> int:
     return int((stop - start).max())
 
 
+# -- boxes of many ranks at once; `Layout.box` is the scalar version -------------------------------
+def lives(layout: Layout, rank: IntArray) -> NDArray[np.bool_]:
+    """Mask of the ranks on which the layer runs."""
+    at = rank - layout.config.first
+    return (at >= 0) & (at < layout.config.ranks)
+
+
+def part(layout: Layout, axis: Axis, rank: IntArray) -> IntArray:
+    """Index of each rank's part of an axis."""
+    mesh_axis = layout.mesh_axis(axis)
+    return np.asarray(mesh_axis.of(rank - layout.config.first) + np.zeros_like(rank))
+
+
+def boxes(layout: Layout, rank: IntArray) -> list[tuple[IntArray, IntArray]]:
+    """Starts and stops of the ranks' boxes along each axis; 0 if the layer does not run there."""
+    runs = lives(layout, rank)
+    out = []
+    for axis in layout.axes:
+        start, stop = intervals(axis, layout.degree(axis),
+                                np.where(runs, part(layout, axis, rank), 0))
+        out.append((np.where(runs, start, 0), np.where(runs, stop, 0)))
+    return out
+
+
+def box_shapes(layout: Layout, rank: IntArray) -> tuple[IntArray, ...]:
+    """Sizes of the ranks' boxes along each axis."""
+    return tuple(stop - start for start, stop in boxes(layout, rank))
+
+
+def box_items(layout: Layout, rank: IntArray) -> IntArray:
+    """Number of items in the ranks' boxes."""
+    return math.prod(box_shapes(layout, rank), start=np.ones_like(rank))
+
+
+# -- layouts of a layer ----------------------------------------------------------------------------
 def _output_axes(network: Network, layer: Layer, batch: int) -> tuple[Axis, ...]:
     shape, granule = network.shapes[layer.name], network.granules[layer.name]
     extents = zip(axes_of(shape), (batch, *shape), strict=True)
@@ -197,15 +219,6 @@ def computed(network: Network, layer: Layer, config: Config, batch: int) -> Layo
 
 def needed(network: Network, layer: Layer, config: Config, batch: int, which: int = 0) -> Layout:
     """The part of input `which` that each rank needs to compute its part of the output."""
-    axes = _needed_axes(network, layer, batch, which)
-    names = {axis.name for axis in axes}
-    # output parts along an axis that the input lacks contribute partial sums to the input gradient:
-    # channel parts to all input channels (k), image parts to the image's gate
-    summed = (name for name in axes_of(network.shapes[layer.name]) if name not in names)
-    return Layout(config, axes, partial=tuple(summed))
-
-
-def _needed_axes(network: Network, layer: Layer, batch: int, which: int) -> tuple[Axis, ...]:
     x, y = network.input_shapes(layer)[which], network.shapes[layer.name]
     out = dict(zip(axes_of(y), (batch, *y), strict=True))
     granule = network.granules[layer.name]
@@ -218,7 +231,10 @@ def _needed_axes(network: Network, layer: Layer, batch: int, which: int) -> tupl
             axes.append(Axis(name, extent, out[name], granule if name == "c" else 1, relation))
         else:  # the output lacks this axis
             axes.append(Axis(f"all {name}", extent, 1, 1, relation))
-    return tuple(axes)
+    # output parts along an axis that the input lacks contribute partial sums to the input gradient:
+    # channel parts to all input channels (k), image parts to the image's gate
+    summed = out.keys() - {axis.name for axis in axes}
+    return Layout(config, tuple(axes), partial=tuple(name for name in out if name in summed))
 
 
 def parameters(network: Network, layer: Layer, config: Config) -> Layout:

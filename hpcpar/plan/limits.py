@@ -20,8 +20,9 @@ MOST_VALUES = 1 << 46
 
 def require_batch(network: Network, batch: int) -> None:
     """Refuses absurdly large mini-batches: each layer may have at most `MOST_VALUES` values."""
-    if batch * network.largest > MOST_VALUES:
-        raise InputError(f"a batch of {batch:,} samples makes {batch * network.largest:.1e} "
+    values = batch * max(map(math.prod, network.shapes.values()))
+    if values > MOST_VALUES:
+        raise InputError(f"a batch of {batch:,} samples makes {values:.1e} "
                          f"values in one layer of '{network.name}', more than {MOST_VALUES:.1e}; "
                          "use a smaller batch")
 

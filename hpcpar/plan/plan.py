@@ -22,8 +22,7 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.precision import PRECISIONS, Precision
 from hpcpar.plan.strategies import configurations, plan_options
-from hpcpar.plan.strategy import StrategyOptions
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategy import Configs, StrategyOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -15,8 +15,15 @@ from hpcpar.network.graph import Network
 from hpcpar.options import other_names
 from hpcpar.plan import builtin_strategies  # noqa: F401 - registers the built-in strategies
 from hpcpar.plan.config import PLACEMENTS, Config
-from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, StrategyOptions, grid_sizes
-from hpcpar.plan.strategy_request import Configs, StrategyRequest
+from hpcpar.plan.strategy import (
+    STRATEGIES,
+    Configs,
+    Grid,
+    Strategy,
+    StrategyOptions,
+    StrategyRequest,
+    grid_sizes,
+)
 
 #: When to gather a channel-split activation. ``lazy``: just before a layer needs it whole, when
 #: pooling may have shrunk it; the backward pass is a reduce-scatter. ``eager``: right after the

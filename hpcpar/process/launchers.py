@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,10 +14,22 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from hpcpar.errors import InputError
-from hpcpar.process.variables import whole_number
 
 #: Seconds that ranks have to end after each signal.
 _GRACE_S = 5.0
+
+
+def whole_number(*names: str) -> int | None:
+    """The leading number in the first environment variable that has one, or None.
+
+    Variables may hold any text. A comma or a parenthesis may follow the number, as in Slurm's
+    ``4(x2),3``.
+    """
+    for name in names:
+        found = re.fullmatch(r"([0-9]{1,18})([(,].*)?", os.environ.get(name, ""))
+        if found:
+            return int(found[1])
+    return None
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class StopRequest:
     """
 
     def __init__(self, limit_s: float = 0.0) -> None:
-        from hpcpar.process.variables import whole_number
+        from hpcpar.process.launchers import whole_number
 
         now = time.time()
         ends = [now + limit_s] if limit_s else []

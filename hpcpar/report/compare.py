@@ -15,18 +15,26 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
+from hpcpar.io.schema import convert
 from hpcpar.prediction.prediction import PredictionFile
 from hpcpar.report.late_senders import between_stages, clocked
 from hpcpar.report.measured import busiest, computing, measure, stage_by_stage, view, waited
-from hpcpar.report.recorded_prediction import recorded_prediction
 from hpcpar.report.rows import BUBBLE, OUTSIDE, PHASES, Row, StepRow, TermKind, Times, split
 from hpcpar.report.terms import terms
 from hpcpar.schedule.pipeline_order import firsts
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record_with_schedule import RecordWithSchedule
 from hpcpar.train.run_record import RunRecord
+
+
+def recorded_prediction(record: RunRecord) -> PredictionFile:
+    """Reads and checks the prediction in a record."""
+    where = f"the prediction in run record {record.path}"
+    found = convert(record.prediction, PredictionFile, where, "run again with this hpcpar")
+    return structs.replace(found, ranks=len(record.ranks))
 
 
 def compare_one(record: RunRecord) -> Row:

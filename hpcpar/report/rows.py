@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.machine.cores import NodeCores
+from hpcpar.machine.model import NodeCores
 from hpcpar.schedule.steps import Phase
 from hpcpar.train.class_counts import ClassCounts
 from hpcpar.train.run_record import RunRecord, StepInfo

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.plan.axis import TURNS, Axis, IntArray, all_intervals
-from hpcpar.plan.rank_boxes import lives, part
+from hpcpar.plan.layout import lives, part
 from hpcpar.schedule.steps import Comm
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.plan.rank_boxes import box_items
+from hpcpar.plan.layout import box_items
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.steps import Comm, Schedule
 from hpcpar.schedule.waves import Wave, groups, waves

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcpar.errors import RunError
 from hpcpar.plan.axis import IntArray
-from hpcpar.plan.rank_boxes import box_items, lives
+from hpcpar.plan.layout import box_items, lives
 from hpcpar.schedule.algorithms.base import (
     ROOTED,
     SCATTERED,

@@ -17,7 +17,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
 from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, entry_of, parse, plan_options, together
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategy import Configs
 from hpcpar.prediction.prediction import Prediction
 from hpcpar.prediction.price import EXACT_RANKS, detailed, memory_of_ranks, plan_costs
 from hpcpar.schedule.buckets import gradient_bytes

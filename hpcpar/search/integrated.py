@@ -7,8 +7,7 @@ from hpcpar.papers.gholami_choice import HockneyLink, choose
 from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.precision import PRECISIONS
-from hpcpar.plan.strategy import Strategy
-from hpcpar.plan.strategy_request import StrategyRequest
+from hpcpar.plan.strategy import Strategy, StrategyRequest
 from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
 from hpcpar.search.searches import searched
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.price_family import price_family
 from hpcpar.plan.config import Config, Numbers
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategy import Configs
 from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.space import Space
 from hpcpar.search.table_search import Search

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpcpar.errors import InputError
-from hpcpar.plan.strategy import Strategy
-from hpcpar.plan.strategy_request import Configs, StrategyRequest
+from hpcpar.plan.strategy import Configs, Strategy, StrategyRequest
 from hpcpar.search.candidates import Candidate, PlanningTask
 
 #: Plans and prices a problem.

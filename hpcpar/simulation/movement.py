@@ -8,7 +8,7 @@ from hpcpar.cost.network.links import FloatArray, LinkRates
 from hpcpar.cost.network.walk import Walk
 from hpcpar.machine.model import Machine
 from hpcpar.plan.config import Floats
-from hpcpar.plan.rank_boxes import box_items
+from hpcpar.plan.layout import box_items
 from hpcpar.schedule.algorithms.base import SCATTERED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.sent_bytes import sent

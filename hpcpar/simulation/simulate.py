@@ -25,8 +25,8 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Floats
+from hpcpar.plan.layout import box_shapes
 from hpcpar.plan.plan import Plan
-from hpcpar.plan.rank_boxes import box_shapes
 from hpcpar.schedule.steps import Comm, Compute, Step
 from hpcpar.simulation.movement import Movement
 from hpcpar.simulation.noise import QUIET, Noise

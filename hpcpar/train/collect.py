@@ -13,9 +13,9 @@ import h5py
 import numpy as np
 
 from hpcpar.comm.world import World
-from hpcpar.machine.cores import NodeCores
+from hpcpar.machine.model import NodeCores
 from hpcpar.plan.plan import to_json
-from hpcpar.process.variables import whole_number
+from hpcpar.process.launchers import whole_number
 from hpcpar.runtime.reservoir import MAX_ITERATIONS
 from hpcpar.train import record_file, run_record
 from hpcpar.train.job import Job, MeasuredRun

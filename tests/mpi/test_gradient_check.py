@@ -23,7 +23,7 @@ from hpcpar.plan.boxes import items, local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import computed, owned
 from hpcpar.plan.plan import NetworkSpec, Plan
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategy import Configs
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from tests.layer_cases import TESTED, LayerCase, cases

@@ -20,8 +20,7 @@ from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, PipelineOrder, Plan
 from hpcpar.plan.strategies import GATHERS, configurations, plan_options
-from hpcpar.plan.strategy import grid_sizes
-from hpcpar.plan.strategy_request import StrategyRequest
+from hpcpar.plan.strategy import StrategyRequest, grid_sizes
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.search.auto import price_named

@@ -17,7 +17,7 @@ from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.plan.config import PLACEMENTS, Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, Plan
 from hpcpar.plan.strategies import GATHERS, configurations
-from hpcpar.plan.strategy_request import Configs
+from hpcpar.plan.strategy import Configs
 from tests.mpi.comparison import CHOOSERS, Run, check, facts
 from tests.mpi.networks import FIXED
 from tests.strategies import one_pass

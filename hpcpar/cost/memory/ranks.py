@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config
-from hpcpar.plan.layout import Layout, parameters, shards
+from hpcpar.plan.layout import Layout, box_items, boxes, parameters, shards
 from hpcpar.plan.plan import Plan, Synchronization
-from hpcpar.plan.rank_boxes import box_items, boxes
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.memory_plan.passes import micro_batches_in_flight
 

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.network.receptive_field import Granule, Relation, Same
-from hpcpar.plan import rank_boxes
 from hpcpar.plan.axis import Axis, IntArray, all_intervals, tabulate
 from hpcpar.plan.config import ONE, Flags, Ints, MeshAxis, Numbers
-from hpcpar.plan.layout import Layout
+from hpcpar.plan.layout import Layout, boxes
 
 #: Number of representative ranks.
 REPRESENTATIVES = 8
@@ -44,7 +43,7 @@ def volumes(source: Layout, destination: Layout, ranks: int) -> Volumes:
     """
     cases = max(np.ndim(source.config.ranks), np.ndim(destination.config.ranks))
     rank = np.minimum(source.config.first, destination.config.first) + representatives(ranks, cases)
-    held, wanted = rank_boxes.boxes(source, rank), rank_boxes.boxes(destination, rank)
+    held, wanted = boxes(source, rank), boxes(destination, rank)
     kept = np.ones((), np.int64)
     for (h0, h1), (w0, w1), extent in zip(held, wanted, source.shape, strict=True):
         kept = kept * sum(np.maximum(np.minimum(h1 + turn, w1) - np.maximum(h0 + turn, w0), 0)

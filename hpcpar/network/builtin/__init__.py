@@ -56,12 +56,12 @@ def network(name: str, shape: Shape | None = None, classes: int | None = None) -
         The name is unknown, the images are too small or have the wrong number of axes, or the
         user's function or file cannot be used.
     """
-    if name not in NETWORKS and looks_like_file(name) and not source.is_source(name):
+    if ":" in name or name.endswith(".onnx"):
+        _require_positive(name, shape, classes)
+        return source.load(name, shape, classes)
+    if name not in NETWORKS and looks_like_file(name):
         raise source.no_network(name)
-    if not source.is_source(name):
-        return built_in(name, shape, classes)
-    _require_positive(name, shape, classes)
-    return source.load(name, shape, classes)
+    return built_in(name, shape, classes)
 
 
 def _require_positive(name: str, shape: Shape | None, classes: int | None) -> None:
@@ -89,14 +89,6 @@ def built_in(name: str, shape: Shape | None = None, classes: int | None = None) 
         raise InputError(f"network '{name}' takes inputs {axes}, not {shape_text(shape)}; "
                          f"give --input {axes}, as in {shape_text(default_shape)}")
     return build(shape, default_classes if classes is None else classes)
-
-
-def defaults(name: str) -> tuple[Shape, int]:
-    """Default sample shape and number of classes of a network."""
-    if name in NETWORKS:
-        return NETWORKS[name][1:]
-    net = network(name)
-    return net.image_shape, net.classes
 
 
 def names() -> list[str]:

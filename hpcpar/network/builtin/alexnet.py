@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcpar.network.builder import Chain
+from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     LRN,
@@ -26,7 +26,7 @@ def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], grou
 
     The `groups` towers exchange channels only in the third convolution and the linear layers.
     """
-    net = Chain(name, shape)
+    net = Graph(name, shape)
     kernels: list[tuple[Pair, Pair, Pair, int]] = [
         ((11, 11), (4, 4), (0, 0) if shape[-1] % 4 == 3 else (2, 2), 1),
         ((5, 5), (1, 1), (2, 2), groups),
@@ -36,15 +36,20 @@ def towers(name: str, shape: Shape, classes: int, filters: tuple[int, ...], grou
     ]
     for i, ((kernel, stride, padding, g), out) in enumerate(zip(kernels, filters, strict=True), 1):
         net.add(Conv2d, f"conv{i}", out_channels=out, kernel=kernel, stride=stride, padding=padding,
-                groups=g).add(ReLU, f"relu{i}")
+                groups=g)
+        net.add(ReLU, f"relu{i}")
         if i <= 2:
             net.add(LRN, f"norm{i}")
         if i in (1, 2, 5):
             net.add(MaxPool2d, f"pool{i}", kernel=(3, 3), stride=(2, 2))
     net.add(Flatten, "flatten")
     for i in (6, 7):
-        net.add(Linear, f"fc{i}", out_features=4096).add(ReLU, f"relu{i}").add(Dropout, f"drop{i}")
-    return net.add(Linear, "fc8", out_features=classes).add(loss, "loss").build()
+        net.add(Linear, f"fc{i}", out_features=4096)
+        net.add(ReLU, f"relu{i}")
+        net.add(Dropout, f"drop{i}")
+    net.add(Linear, "fc8", out_features=classes)
+    net.add(loss, "loss")
+    return net.build()
 
 
 def alexnet(shape: Shape, classes: int) -> Network:

@@ -1,5 +1,6 @@
 """All layer classes in one import: ``from hpcpar.network.layers import Conv2d``."""
 
+# ruff: noqa: F401 - other files import these names from here
 from __future__ import annotations
 
 from hpcpar.network.layers.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
@@ -55,15 +56,3 @@ from hpcpar.network.layers.rearrange import Expand, Moves, Select, Unflatten
 from hpcpar.network.layers.resample import AdaptiveAvgPool, Pad, Resampled, Upsample
 from hpcpar.network.layers.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
 from hpcpar.network.layers.windowed import Windowed
-
-__all__ = ["AXES", "ELU", "GELU", "LRN", "Activation", "AdaptiveAvgPool", "Add", "Affine",
-           "AvgPool", "AvgPool1d", "AvgPool2d", "AvgPool3d", "BatchNorm", "ChannelNorm",
-           "ChannelScale", "ChannelShift", "Channelwise", "Clip", "Concat", "Conv", "Conv1d",
-           "Conv2d", "Conv3d", "ConvTranspose", "ConvTranspose2d", "ConvTranspose3d",
-           "DiceCrossEntropy", "Dropout", "Expand", "Flatten", "GlobalAvgPool", "GlobalMaxPool",
-           "GroupNorm", "Input", "Layer", "LayerNorm", "LeakyReLU", "Linear",
-           "LogisticCrossEntropy", "Loss", "MaxPool", "MaxPool1d", "MaxPool2d", "MaxPool3d",
-           "MeanSquaredError", "Mish", "Moves", "Multiply", "Normalization", "Outputs", "PReLU",
-           "Pad", "Pair", "PassWork", "Pool", "ReLU", "Resampled", "SampleNorm", "Select", "Shape",
-           "SiLU", "Sigmoid", "SoftmaxCrossEntropy", "Tanh", "Unflatten", "Upsample", "Windowed",
-           "axes_of", "image_of"]

@@ -123,20 +123,24 @@ class Layer:
     kernel_family: ClassVar[str] = "other"
     #: True if the result depends on random numbers, which the sample's place in the batch selects.
     random: ClassVar[bool] = False
+    #: True if the output may overwrite the input, and the input's gradient the output's.
+    in_place: ClassVar[bool] = False
+    #: True if the output holds the input's values unchanged, reshaped or at `inset`.
+    is_view: ClassVar[bool] = False
+    #: True if the layer has weights.
+    has_weights: ClassVar[bool] = False
+    #: True if the output's channels may be cut.
+    splits_channels: ClassVar[bool] = True
+    #: True if strategies that cut channels leave this layer's channels together.
+    gathers_channels: ClassVar[bool] = False
+    #: Flops of the forward pass per output; `forward_flops` may count otherwise.
+    output_flops: ClassVar[float] = 1.0
+    #: Share of the outputs that training keeps; it zeroes the others.
+    kept_share: ClassVar[float] = 1.0
 
     def statistics_groups(self, channels: int) -> int:
         """Number of channel groups; each has a pair of sums per sample."""
         return 1
-
-    @property
-    def in_place(self) -> bool:
-        """True if the output may overwrite the input, and the input's gradient the output's."""
-        return False
-
-    @property
-    def is_view(self) -> bool:
-        """True if the output holds the input's values unchanged, reshaped or at `inset`."""
-        return False
 
     def inset(self, x: Shape) -> Shape:
         """Offset of the unchanged input inside a sample's output; () if it is not there."""
@@ -147,11 +151,6 @@ class Layer:
         return self.lends_output
 
     @property
-    def has_weights(self) -> bool:
-        """True if the layer has weights."""
-        return False
-
-    @property
     def learns(self) -> bool:
         """True if the layer has weights that are trained."""
         return self.has_weights and self.weights != "frozen"
@@ -160,16 +159,6 @@ class Layer:
     def owns_weights(self) -> bool:
         """True if the layer has its own weights."""
         return self.has_weights and not self.weights_of
-
-    @property
-    def splits_channels(self) -> bool:
-        """True if the output's channels may be cut."""
-        return True
-
-    @property
-    def gathers_channels(self) -> bool:
-        """True if strategies that cut channels leave this layer's channels together."""
-        return False
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         """Shape of an output sample, from the sample shapes of all inputs."""
@@ -219,11 +208,6 @@ class Layer:
         """Number of products summed into an output (fan-in), which scales initial weights."""
         return math.prod(self.weight_shape(x)[1:])
 
-    @property
-    def kept_share(self) -> float:
-        """Share of the outputs that training keeps; it zeroes the others."""
-        return 1.0
-
     def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
                     ) -> npt.NDArray[np.float64]:
         """Initial weights of one output channel; biases start at zero.
@@ -242,7 +226,7 @@ class Layer:
     # -- work --------------------------------------------------------------------------------------
     def forward_flops(self, x: Shape) -> float:
         """Flops of the forward pass for one sample."""
-        return float(math.prod(self.output_shape(x)))
+        return self.output_flops * math.prod(self.output_shape(x))
 
     def work(self, op: str) -> PassWork:
         """The work of one pass.
@@ -279,6 +263,7 @@ class Input(Layer):
 
     shape: Shape = ()
     kind: ClassVar[str] = "input"
+    output_flops: ClassVar[float] = 0.0
     backward_reads: ClassVar[tuple[str, ...]] = ()
     gathers_channels: ClassVar[bool] = True
 
@@ -288,9 +273,6 @@ class Input(Layer):
             raise InputError(f"input '{self.name}' has shape {self.shape}; give positive numbers "
                              "as (C,), (C, W), (C, H, W) or (C, D, H, W)")
         return shape
-
-    def forward_flops(self, x: Shape) -> float:
-        return 0.0
 
 
 def need_image(layer: Layer, x: Shape, dimensions: int | None = None) -> None:

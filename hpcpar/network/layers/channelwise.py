@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,27 +25,22 @@ class Channelwise(Layer):
     shared: bool = False
     kernel_family: ClassVar[str] = "activation"
     elementwise: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
+    output_flops: ClassVar[float] = 2.0
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     #: Initial value of the weights.
     initial: ClassVar[float] = 1.0
 
     @property
-    def has_weights(self) -> bool:
-        return True
-
-    @property
-    def splits_channels(self) -> bool:
+    def splits_channels(self) -> bool:  # type: ignore[override]
         return not self.shared
 
     @property
-    def gathers_channels(self) -> bool:
+    def gathers_channels(self) -> bool:  # type: ignore[override]
         return self.shared
 
     def weight_shape(self, x: Shape) -> Shape:
         return (1 if self.shared else x[0],)
-
-    def forward_flops(self, x: Shape) -> float:
-        return 2.0 * math.prod(x)
 
     def initial_row(self, stream: np.random.Generator, shape: Shape, deviation: float
                     ) -> npt.NDArray[np.float64]:

@@ -13,8 +13,30 @@ from hpcpar.network.layers.windowed import Windowed
 from hpcpar.network.receptive_field import Full, Groups, Relation, Same
 
 
+class Matmul(Layer):
+    """Base class of products of weights and inputs.
+
+    Attributes
+    ----------
+    bias : bool
+        Whether each output channel has a bias.
+    """
+
+    bias: bool
+    is_matmul: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
+    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
+    lends_output: ClassVar[bool] = True
+
+    def bias_shape(self, x: Shape) -> Shape:
+        return self.weight_shape(x)[:1] if self.bias else ()
+
+    def forward_flops(self, x: Shape) -> float:
+        return 2.0 * math.prod(self.output_shape(x)[1:]) * math.prod(self.weight_shape(x))
+
+
 @dataclass(frozen=True)
-class Conv(Windowed):
+class Conv(Matmul, Windowed):
     """Convolution (cross-correlation, as in PyTorch) of images or volumes.
 
     Attributes
@@ -25,8 +47,6 @@ class Conv(Windowed):
         One number per image axis; a single number applies to all axes.
     groups : int
         Number of groups; the output channels of a group read the input channels of that group.
-    bias : bool
-        Whether each output channel has a bias.
     """
 
     out_channels: Extent = 1
@@ -37,10 +57,6 @@ class Conv(Windowed):
     groups: Extent = 1
     bias: bool = True
     window_options: ClassVar[tuple[str, ...]] = ("kernel", "stride", "padding", "dilation")
-    is_matmul: ClassVar[bool] = True
-    has_weights: ClassVar[bool] = True
-    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
-    lends_output: ClassVar[bool] = True
     has_interior: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -68,12 +84,6 @@ class Conv(Windowed):
 
     def weight_shape(self, x: Shape) -> Shape:
         return (self.out_channels, x[0] // self.groups, *self.kernel)
-
-    def bias_shape(self, x: Shape) -> Shape:
-        return (self.out_channels,) if self.bias else ()
-
-    def forward_flops(self, x: Shape) -> float:
-        return 2.0 * math.prod(self.output_shape(x)[1:]) * math.prod(self.weight_shape(x))
 
     def variant(self, channels: int, whole: int) -> str:
         groups = 1 if self.groups == 1 else max(1, channels * self.groups // whole)
@@ -106,16 +116,12 @@ class Conv3d(Conv):
 
 
 @dataclass(frozen=True)
-class Linear(Layer):
+class Linear(Matmul):
     """Fully connected layer: y = W x + b for features x."""
 
     out_features: Extent = 1
     bias: bool = True
     kind: ClassVar[str] = "linear"
-    is_matmul: ClassVar[bool] = True
-    has_weights: ClassVar[bool] = True
-    backward_reads: ClassVar[tuple[str, ...]] = ("input",)
-    lends_output: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.out_features < 1:
@@ -132,14 +138,8 @@ class Linear(Layer):
     def weight_shape(self, x: Shape) -> Shape:
         return (self.out_features, x[0])
 
-    def bias_shape(self, x: Shape) -> Shape:
-        return (self.out_features,) if self.bias else ()
-
     def fan(self, x: Shape) -> int:
         """The number of inputs or of outputs, whichever is larger: with fan-in alone, gradients of
         a widening layer are so large that usual learning rates diverge.
         """
         return max(x[0], self.out_features)
-
-    def forward_flops(self, x: Shape) -> float:
-        return 2.0 * math.prod(self.weight_shape(x))

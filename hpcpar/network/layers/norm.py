@@ -22,7 +22,7 @@ _PARTS = {"statistics": (3, 1), "forward": (2, 2), "backward_weight": (3, 2), "b
 class LRN(Layer):
     """Local response normalization: x / (k + alpha / size * sum of squares) ** beta.
 
-    The sum runs over the channels in `window`.
+    The sum runs over a channel, size // 2 channels before it and (size - 1) // 2 after it.
     """
 
     size: Extent = 5
@@ -32,12 +32,8 @@ class LRN(Layer):
     kind: ClassVar[str] = "lrn"
     kernel_family: ClassVar[str] = "lrn"
 
-    def window(self) -> Window:
-        """Channels in the sum: size // 2 before a channel and (size - 1) // 2 after it."""
-        return Window(self.size, 1, self.size // 2)
-
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
-        return self.window() if axis == "c" else Same()
+        return Window(self.size, 1, self.size // 2) if axis == "c" else Same()
 
     def forward_flops(self, x: Shape) -> float:
         return float(math.prod(x) * (2 * self.size + 3))
@@ -66,11 +62,13 @@ class Normalization(Layer):
     affine: bool = True
     kernel_family: ClassVar[str] = "normalization"
     elementwise: ClassVar[bool] = True
+    #: Three for sum and sum of squares, two for the affine map.
+    output_flops: ClassVar[float] = 5.0
     backward_reads: ClassVar[tuple[str, ...]] = ("input",)
     lends_output: ClassVar[bool] = True
 
     @property
-    def has_weights(self) -> bool:
+    def has_weights(self) -> bool:  # type: ignore[override]
         return self.affine
 
     def weight_shape(self, x: Shape) -> Shape:
@@ -78,10 +76,6 @@ class Normalization(Layer):
 
     def bias_shape(self, x: Shape) -> Shape:
         return self.weight_shape(x)
-
-    def forward_flops(self, x: Shape) -> float:
-        """Five flops per element: three for sum and sum of squares, two for the affine map."""
-        return 5.0 * math.prod(x)
 
     def work(self, op: str) -> PassWork:
         flops, values = _PARTS[op]

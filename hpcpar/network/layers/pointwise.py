@@ -165,7 +165,7 @@ class Dropout(Layer):
                              "channel or sample")
 
     @property
-    def kept_share(self) -> float:
+    def kept_share(self) -> float:  # type: ignore[override]
         return 1.0 - self.rate
 
     def kept_bytes(self, item_bytes: int) -> int:
@@ -178,6 +178,7 @@ class Flatten(Layer):
     """Images to features, channel by channel: the same memory in another shape."""
 
     kind: ClassVar[str] = "flatten"
+    output_flops: ClassVar[float] = 0.0
     in_place: ClassVar[bool] = True
     is_view: ClassVar[bool] = True
     backward_reads: ClassVar[tuple[str, ...]] = ()
@@ -192,9 +193,6 @@ class Flatten(Layer):
 
     def granule(self, x: Shape) -> int:
         return math.prod(x[1:])
-
-    def forward_flops(self, x: Shape) -> float:
-        return 0.0
 
     def work(self, op: str) -> PassWork:
         return NO_WORK

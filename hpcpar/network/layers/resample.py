@@ -198,6 +198,7 @@ class Pad(Resampled):
     value: float = 0.0
     channels: Shape = (0, 0)
     kind: ClassVar[str] = "pad"
+    output_flops: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in ("constant", "periodic", "reflect", "edge"):
@@ -214,11 +215,11 @@ class Pad(Resampled):
         return tuple(zip(*ends, strict=True))
 
     @property
-    def in_place(self) -> bool:
+    def in_place(self) -> bool:  # type: ignore[override]
         return self.mode in ("constant", "periodic")
 
     @property
-    def is_view(self) -> bool:
+    def is_view(self) -> bool:  # type: ignore[override]
         return self.in_place
 
     def inset(self, x: Shape) -> Shape:
@@ -255,9 +256,6 @@ class Pad(Resampled):
         folded = Folded(before, self.mode == "edge")
         index = np.array([folded.place(i, x[1 + axis]) for i in range(*outputs)], np.int64)
         return index[:, None], np.ones((len(index), 1))
-
-    def forward_flops(self, x: Shape) -> float:
-        return 0.0
 
     def work(self, op: str) -> PassWork:
         """A view costs nothing: the image is in place already, and its borders are small."""

@@ -56,8 +56,7 @@ def _unchanged_features(imp: Importer, node: Node) -> bool:
 
 
 def _reshape(imp: Importer, node: Node, index: Index) -> Index:
-    value = imp.value(node, 1)
-    given = [] if value is None else [int(v) for v in value.ravel()]
+    given = imp.integers(node, 1)
     same, size = index.shape[1:], index.size
     target = [same[i] if t == 0 and i < len(same) else t for i, t in enumerate(given[1:])]
     if -1 in target and given[0] != -1:
@@ -77,19 +76,17 @@ def _flatten(imp: Importer, node: Node, index: Index) -> Index:
 
 
 def _squeeze(imp: Importer, node: Node, index: Index) -> Index:
-    value = imp.value(node, 1)
-    axes = node.integers("axes") if value is None else value.ravel().tolist()
-    axes = [a % index.ndim for a in axes] or range(1, index.ndim)
+    given = imp.integers(node, 1, node.integers("axes"))
+    axes = [a % index.ndim for a in given] or range(1, index.ndim)
     gone = [a for a in axes if a and index.shape[a] == 1]
-    if value is not None and len(gone) < len(list(axes)):
+    if imp.constant(node, 1) is not None and len(gone) < len(axes):
         raise node.error(f"samples {shape_text(index.shape[1:])} have more than one value along "
                          "such an axis")
     return np.squeeze(index, tuple(gone))
 
 
 def _unsqueeze(imp: Importer, node: Node, index: Index) -> Index:
-    value = imp.value(node, 1)
-    axes = node.integers("axes") if value is None else value.ravel().tolist()
+    axes = imp.integers(node, 1, node.integers("axes"))
     rank = index.ndim + len(axes)
     if any(a % rank == 0 for a in axes):
         raise node.error(f"axes {list(axes)} are not supported, only axes after the sample axis")
@@ -104,12 +101,11 @@ def _transpose(imp: Importer, node: Node, index: Index) -> Index:
 
 
 def _slice(imp: Importer, node: Node, index: Index) -> Index:
-    values = [imp.value(node, i) for i in (1, 2, 3, 4)]
-    starts, stops, axes, steps = ([] if v is None else [int(x) for x in v.ravel()] for v in values)
-    starts, stops = starts or list(node.integers("starts")), stops or list(node.integers("ends"))
-    axes = axes or list(node.integers("axes", range(len(starts))))
-    for start, stop, axis, step in zip(starts, stops, axes, steps or [1] * len(starts),
-                                       strict=True):
+    starts = imp.integers(node, 1) or node.integers("starts")
+    stops = imp.integers(node, 2) or node.integers("ends")
+    axes = imp.integers(node, 3) or node.integers("axes", range(len(starts)))
+    steps = imp.integers(node, 4) or (1,) * len(starts)
+    for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
         if axis % index.ndim == 0:
             if start or stop < 1 << 30:
                 raise node.error("selecting samples is not supported; take all of them")
@@ -134,14 +130,12 @@ def _space_to_depth(imp: Importer, node: Node, index: Index) -> Index:
 
 
 def _expand(imp: Importer, node: Node, index: Index) -> Index:
-    value = imp.value(node, 1)
-    sizes = [1] if value is None else [int(v) for v in value.ravel()]
+    sizes = imp.integers(node, 1)
     return np.broadcast_to(index, np.broadcast_shapes(index.shape, (1, *sizes[1:])))
 
 
 def _tile(imp: Importer, node: Node, index: Index) -> Index:
-    value = imp.value(node, 1)
-    repeats = [1] if value is None else [int(v) for v in value.ravel()]
+    repeats = imp.integers(node, 1, (1,))
     if repeats[0] != 1:
         raise node.error("repeated samples are not supported")
     return np.tile(index, repeats)
@@ -150,8 +144,7 @@ def _tile(imp: Importer, node: Node, index: Index) -> Index:
 def split(imp: Importer, node: Node) -> TensorView:
     """Split: every output is a view."""
     given, axis = imp.view(node), node.integer("axis", 0)
-    value = imp.value(node, 1)
-    sizes = node.integers("split") if value is None else tuple(int(v) for v in value.ravel())
+    sizes = imp.integers(node, 1, node.integers("split"))
     extent, count = given.index.shape[axis], len(node.outputs)
     sizes = sizes or tuple(min(-(-extent // count), extent - i * -(-extent // count))
                            for i in range(count))
@@ -184,21 +177,18 @@ def flat_features(convert: ViewConversion) -> Conversion:
 
 def _keeps_features(imp: Importer, node: Node) -> bool:
     """Whether a reshape, squeeze or unsqueeze gives features, or images of one pixel."""
-    value = imp.value(node, 1) if node.op in ("Reshape", "Unsqueeze") else None
     if node.op == "Unsqueeze":
-        axes = node.integers("axes") if value is None else value.ravel().tolist()
+        axes = imp.integers(node, 1, node.integers("axes"))
         return not any(axis in (0, 1) or axis < -2 for axis in axes)
-    if node.op != "Reshape" or value is None:
+    if node.op != "Reshape" or imp.constant(node, 1) is None:
         return True
-    size = math.prod(imp.sample_shape(node))
-    target = [int(v) for v in value.ravel()[1:]]
-    return target[:1] in ([size], [-1], [0]) and all(t in (0, 1, -1) for t in target[1:])
+    size, target = math.prod(imp.sample_shape(node)), imp.integers(node, 1)[1:]
+    return target[:1] in ((size,), (-1,), (0,)) and all(t in (0, 1, -1) for t in target[1:])
 
 
 def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
     """ReduceSum over an axis, usually over stacked tensors: the sum of the parts along it."""
-    value = imp.value(node, 1)
-    axes = node.integers("axes") if value is None else tuple(int(v) for v in value.ravel())
+    axes = imp.integers(node, 1, node.integers("axes"))
     given = imp.views.get(node.inputs[0]) or imp.view(node)
     maker = given.node
     if maker.op == "Stack" and maker.outputs[0] == node.inputs[0] and axes == (

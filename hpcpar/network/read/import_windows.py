@@ -141,9 +141,7 @@ def pool(imp: Importer, node: Node) -> str:
 def pool_all(imp: Importer, node: Node) -> str:
     """The average or maximum of whole images; features stay unchanged."""
     if node.op.startswith("Reduce"):
-        axes = list(node.integers("axes"))
-        value = None if axes else imp.value(node, 1)
-        axes = axes if value is None else value.tolist()
+        axes = [*(node.integers("axes") or imp.integers(node, 1))]
         stacked = views.mean_of_stacked(imp, node) if node.op == "ReduceMean" else None
         if stacked is not None:
             return stacked
@@ -181,9 +179,8 @@ def adaptive(imp: Importer, node: Node) -> str:
 def pad(imp: Importer, node: Node) -> str | views.TensorView:
     """Pad with a number or with pixels of the image; negative pads crop."""
     rank, mode = imp.dimensions + 2, node.text("mode", "constant")
-    value, named = imp.value(node, 1), imp.value(node, 3)
-    pads = node.integers("pads") if value is None else tuple(value.tolist())
-    axes = range(rank) if named is None else [int(a) % rank for a in named.tolist()]
+    pads = imp.integers(node, 1, node.integers("pads"))
+    axes = [a % rank for a in imp.integers(node, 3, range(rank))]
     ends = dict.fromkeys(range(rank), (0, 0))
     ends |= dict(zip(axes, zip(pads, pads[len(pads) // 2:], strict=False), strict=False))
     before, after = (tuple(int(ends[a][i]) for a in range(2, rank)) for i in (0, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -294,6 +294,11 @@ class Importer:
         except Exception as err:  # it may be in an external file
             why = one_line(err)
             raise node.error(f"cannot read the constant '{node.inputs[which]}' ({why})") from err
+
+    def integers(self, node: Node, which: int, default: Iterable[int] = ()) -> tuple[int, ...]:
+        """The whole numbers in an input that must be a constant."""
+        value = self.value(node, which)
+        return tuple(default) if value is None else tuple(int(v) for v in value.ravel())
 
     def number(self, node: Node, which: int, default: float) -> float:
         """The value of an input that must be a single constant number."""

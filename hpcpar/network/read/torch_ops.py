@@ -84,6 +84,11 @@ class Call:
             raise UnknownCall
         return tuple(numbers)
 
+    def axes(self, name: str) -> tuple[int, ...]:
+        """An argument of one or several axes of the first argument, counted from 0."""
+        rank = len(self.input_shape) + 1
+        return tuple(axis % rank for axis in self.integers(name))
+
     def per_axis(self, name: str) -> Shape:
         """An argument of one integer per image axis, or one for all axes."""
         numbers = self.integers(name)
@@ -153,10 +158,7 @@ def _adaptive(op: str) -> Translation:
 
 def _over(op: str) -> Translation:
     """A reduction over axes."""
-    def translate(call: Call) -> Words:
-        rank = len(call.input_shape) + 1
-        return op, call.tensors("self"), {"axes": tuple(a % rank for a in call.integers("dim"))}
-    return translate
+    return lambda call: (op, call.tensors("self"), {"axes": call.axes("dim")})
 
 
 def _norm(op: str, **attributes: str) -> Translation:
@@ -192,9 +194,8 @@ def _reversed_difference(call: Call) -> Words:
 
 
 def _concat(call: Call) -> Words:
-    rank = len(call.shape) + 1
     names = cast(Sequence[str], call.values["tensors"])
-    return "Concat", tuple(names), {"axis": int(call.number("dim")) % rank}
+    return "Concat", tuple(names), {"axis": call.axes("dim")[0]}
 
 
 def _pad(call: Call) -> Words:
@@ -235,15 +236,12 @@ def _dropout(unit: bytes) -> Translation:
 
 
 def _permute(call: Call) -> Words:
-    rank = len(call.input_shape) + 1
-    order = tuple(a % rank for a in call.integers("dims"))
-    return "Transpose", call.tensors("self"), {"perm": order}
+    return "Transpose", call.tensors("self"), {"perm": call.axes("dims")}
 
 
 def _transpose(call: Call) -> Words:
-    rank = len(call.input_shape) + 1
-    a, b = (int(call.number(name)) % rank for name in ("dim0", "dim1"))
-    order = [*range(rank)]
+    (a,), (b,) = call.axes("dim0"), call.axes("dim1")
+    order = [*range(len(call.input_shape) + 1)]
     order[a], order[b] = b, a
     return "Transpose", call.tensors("self"), {"perm": tuple(order)}
 
@@ -286,10 +284,8 @@ def _unshuffle(call: Call) -> Words:
 
 
 def _sum(call: Call) -> Words:
-    rank = len(call.input_shape) + 1
     return "ReduceSum", call.tensors("self"), {
-        "axes": tuple(a % rank for a in call.integers("dim")),
-        "keepdims": int(bool(call.values.get("keepdim")))}
+        "axes": call.axes("dim"), "keepdims": int(bool(call.values.get("keepdim")))}
 
 
 def _reshape(call: Call) -> Words:
@@ -298,8 +294,7 @@ def _reshape(call: Call) -> Words:
 
 
 def _axis(op: str) -> Translation:
-    return lambda call: (op, call.tensors("self"),
-                         {"axis": int(call.number("dim")) % (len(call.shape) + 1)})
+    return lambda call: (op, call.tensors("self"), {"axis": call.axes("dim")[0]})
 
 
 #: Translations by ATen name, without the underscore of in-place operators.

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcpar.errors import visible
-from hpcpar.process.variables import whole_number
+from hpcpar.process.launchers import whole_number
 
 if TYPE_CHECKING:
     from hpcpar.cost.trust import Trust
@@ -67,7 +67,9 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], l
     shown = [(i < left or name in text, name, [row[i] for row in cells])
              for i, name in enumerate(columns)]
     gone: list[str] = []
-    while len(gone) < len(drop) and _width(_table(shown, out.is_terminal)) > out.width:
+    unwrapped = Console(file=io.StringIO(), width=_UNLIMITED)
+    while len(gone) < len(drop) and (
+            unwrapped.measure(_table(shown, out.is_terminal)).maximum > out.width):
         gone.append(drop[len(gone)])
         shown = [column for column in shown if column[1] != gone[-1]]
     out.print(visible(title), style="bold", markup=False)
@@ -85,11 +87,6 @@ def _table(columns: Sequence[tuple[bool, str, Sequence[str]]], framed: bool) -> 
     for row in zip(*(cells for _, _, cells in columns), strict=True):
         table.add_row(*map(escape, row))
     return table
-
-
-def _width(table: Table) -> int:
-    """Width of a table whose cells are not wrapped."""
-    return Console(file=io.StringIO(), width=_UNLIMITED).measure(table).maximum
 
 
 def seconds(value: float | None) -> str:

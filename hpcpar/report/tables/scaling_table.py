@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcpar.prediction.prediction import Prediction
-from hpcpar.report.tables import seconds, show, show_line
+from hpcpar.report.tables import amount, seconds, show, show_line
 from hpcpar.report.tables.answer import legend
-from hpcpar.report.tables.memory_note import memory_note
 from hpcpar.search.explain import Explanation
+from hpcpar.search.memory_advice import MemoryAdvice
 from hpcpar.search.scaling import Scale
 
 #: Rows of the what-if table.
@@ -43,6 +43,22 @@ def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False
     show_line("not in this prediction:")
     for line in explanation.outside:
         show_line(f"  {line}")
+
+
+def memory_note(advice: MemoryAdvice, taken: bool = False) -> str:
+    """The memory that a plan needs, and the cheapest way to fit; `taken` if the plan uses it."""
+    chosen, remedy = advice.chosen, advice.remedy
+    limit = amount(chosen.task.machine.device.memory_bytes)
+    need = (f"{chosen.strategy} needs {amount(chosen.memory_bytes)} per rank, but the machine "
+            f"has {limit}")
+    if remedy is not None:
+        way = "remedy used" if taken else "cheapest remedy"
+        return (f"{need}; {way}: {advice.options} needs {amount(remedy.memory_bytes)} and takes "
+                f"{seconds(remedy.iteration_s)} instead of {seconds(chosen.iteration_s)}")
+    least = f"no plan found needs less than {amount(advice.least_bytes or 0)}"
+    if advice.ranks is None:
+        return f"{need}; {least} or fits on 16 times as many ranks; use a smaller batch"
+    return f"{need}; {least}; {advice.ranks} ranks are enough"
 
 
 def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float,

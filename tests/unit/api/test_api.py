@@ -123,7 +123,7 @@ def test_the_signature_shows_every_option_of_the_command() -> None:
     modules, which a program imports itself, and the answer to a question on a terminal.
     """
     for name in ("plan", "predict", "proposal", "simulate", "sweep", "compare"):
-        group = next(iter(parsers(name)[1].kinds().values())).get_default("group")
+        group = next(iter(parsers(name)[1].kinds.values())).get_default("group")
         shown = {f.name for f in options_of(group) if section_of(group, f) != "output"
                  or (f.name == "out" and name == "sweep")}
         shown -= {"layers"} if name != "sweep" else {"yes"}

@@ -14,7 +14,7 @@ from hpcpar.calibrate.calibrate import cores_per_unit
 from hpcpar.calibrate.samples import of_all_ranks
 from hpcpar.calibrate.timer import Timer, bootstrap, long_enough, outliers
 from hpcpar.kernels.numpy_backend import NumpyBackend
-from hpcpar.machine.cores import NodeCores
+from hpcpar.machine.model import NodeCores
 
 SIZES = (64, 512, 4096, 32 * 1024, 256 * 1024, 1024 * 1024)
 ALPHA_S, BETA_S, SMALL_S = 2e-5, 1e-9, 8e-6

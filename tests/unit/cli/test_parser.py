@@ -34,7 +34,7 @@ def test_the_help_of_plan_has_sections(capsys: pytest.CaptureFixture[str]) -> No
 def every_kind() -> list[tuple[str, ...]]:
     """The words of every command, and of every kind of a command."""
     return [(command, kind) if kind else (command,)
-            for command in COMMANDS for kind in parsers(command)[1].kinds()]
+            for command in COMMANDS for kind in parsers(command)[1].kinds]
 
 
 @pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS), *every_kind()],
@@ -118,7 +118,7 @@ def test_former_names_still_work_but_are_not_shown(
 
 def test_the_result_has_one_name_in_all_commands() -> None:
     for command in COMMANDS:
-        for parser in parsers(command)[1].kinds().values():
+        for parser in parsers(command)[1].kinds.values():
             names = [action.option_strings for action in parser._actions if action.dest == "out"]
             assert names in ([], [["-o", "--out"]], [[]])  # sweep report has a positional folder
 
@@ -149,7 +149,7 @@ def examples() -> dict[str, str]:
     """The example at the end of each help, by command and kind."""
     return {f"{command} {kind}".strip():
             str(parser.epilog).removeprefix("example:\n  ").replace("\\\n", "")
-            for command in COMMANDS for kind, parser in parsers(command)[1].kinds().items()}
+            for command in COMMANDS for kind, parser in parsers(command)[1].kinds.items()}
 
 
 @pytest.mark.parametrize("command", examples())

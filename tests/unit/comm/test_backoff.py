@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcpar.comm import backoff, cores
-from hpcpar.machine.cores import NodeCores
+from hpcpar.machine.model import NodeCores
 
 
 @pytest.mark.parametrize("yields", [backoff.YIELDS, backoff.YIELDS_SHARED])

@@ -9,8 +9,8 @@ import pytest
 from hpcpar.cost.trust import FEW_SAMPLES, ResidualClass, Residuals, published, traits
 from hpcpar.io.schema import convert
 from hpcpar.machine import catalog, files
+from hpcpar.machine.catalog import peak_warning, sheets_of_rate
 from hpcpar.machine.model import Device, Machine
-from hpcpar.machine.sheet_rate import peak_warning, sheets_of_rate
 from hpcpar.network.builtin import built_in
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.prediction.prediction import Prediction, PredictionFile

@@ -13,6 +13,7 @@ import pytest
 
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
+from hpcpar.io.schema import parse_toml
 from hpcpar.machine import catalog, files
 
 #: Priced by one rate, fitted to what was measured.
@@ -104,7 +105,7 @@ def test_the_page_shows_a_file_that_reads_and_every_preset() -> None:
     page = (docs / "machines.md").read_text(encoding="utf-8")
     example = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
     assert example is not None
-    machine = files.parse(example[1], "the page")
+    machine = files.from_dict(parse_toml(example[1], "the page", ""))
     assert [level.links for level in machine.levels] == [3, 2,
                                                          34] and machine.levels[
         1].small_bytes == 4096

@@ -9,9 +9,8 @@ import pytest
 
 import hpcpar
 from hpcpar.errors import InputError
-from hpcpar.network.builder import Chain
+from hpcpar.network.builder import Chain, loss_notes, with_loss
 from hpcpar.network.builtin import network
-from hpcpar.network.choose_loss import loss_notes, with_loss
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Conv2d,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcpar.errors import InputError
 from hpcpar.network.builder import Chain, Graph
-from hpcpar.network.builtin import NETWORKS, defaults, network
+from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
     Add,
@@ -306,7 +306,7 @@ COUNTS = {
 def test_builtin_networks_have_their_published_parameters(name: str) -> None:
     net = network(name)
     assert net.parameters == COUNTS.get(name, net.parameters) and net.name == name
-    assert (net.image_shape, net.classes) == defaults(name) == NETWORKS[name][1:]
+    assert (net.image_shape, net.classes) == NETWORKS[name][1:]
     assert network(name, classes=7).classes == 7
     assert net.is_chain == (name not in ("resnet50", "resnet152", "inception_v3", "mobilenet_v2",
                                          "unet", "unet3d"))

@@ -10,7 +10,7 @@ import pytest
 
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
-from hpcpar.network.builtin import defaults, network
+from hpcpar.network.builtin import network
 
 TEXT = '''
 from hpcpar.network.builder import Chain, Graph
@@ -68,8 +68,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_function_of_the_current_directory_is_found(module: str) -> None:
     before = list(sys.path)
-    assert network(f"{module}:build").parameters == 84 + 193 * 5
-    assert defaults(f"{module}:build") == ((3, 8, 8), 5)
+    net = network(f"{module}:build")
+    assert net.parameters == 84 + 193 * 5
+    assert (net.image_shape, net.classes) == ((3, 8, 8), 5)
     other = network(f"{module}:build", (3, 4, 4), 2)
     assert (other.image_shape, other.classes) == ((3, 4, 4), 2)
     assert network(f"{module}:fixed", (3, 8, 8),

@@ -11,7 +11,7 @@ import pytest
 
 from hpcpar.errors import InputError
 from hpcpar.network.builder import Chain, Graph
-from hpcpar.network.builtin import defaults, network
+from hpcpar.network.builtin import network
 from hpcpar.network.layers import (
     LRN,
     Add,
@@ -77,7 +77,7 @@ def test_residual_blocks_and_concatenations_are_read(tmp_path: Path, dynamic: bo
     net = network(name)
     assert net == want.build()
     assert net.parameters == sum(p.numel() for p in Net().parameters())
-    assert defaults(name) == ((3, 12, 12), 10)
+    assert (net.image_shape, net.classes) == ((3, 12, 12), 10)
 
 
 def test_volumes_and_folded_normalization(tmp_path: Path) -> None:

@@ -16,8 +16,15 @@ from hpcpar.errors import InputError
 from hpcpar.network.builtin import network
 from hpcpar.plan.limits import limit
 from hpcpar.plan.strategies import configurations, parse
-from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes, several
-from hpcpar.plan.strategy_request import Configs, StrategyRequest, assign
+from hpcpar.plan.strategy import (
+    STRATEGIES,
+    Configs,
+    Strategy,
+    StrategyRequest,
+    assign,
+    grid_sizes,
+    several,
+)
 from hpcpar.report.tables import answer
 from hpcpar.search import auto
 from hpcpar.search.candidates import price_strategy, priced

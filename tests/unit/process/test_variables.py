@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from hpcpar.comm.world import separate_worlds
+from hpcpar.process.launchers import whole_number
 from hpcpar.process.signals import StopRequest
-from hpcpar.process.variables import whole_number
 
 #: Texts of which `str.isdigit` says that they are numbers, and `int` that they are not.
 NO_NUMBERS = ("²", "1" * 5000)

@@ -15,8 +15,8 @@ import pytest
 
 from hpcpar.cli.main import main
 from hpcpar.plan import plan as plans
+from hpcpar.report.compare import recorded_prediction
 from hpcpar.report.late_senders import partners
-from hpcpar.report.recorded_prediction import recorded_prediction
 from hpcpar.report.traces import perfetto
 from hpcpar.report.traces.perfetto_measured import measured
 from hpcpar.schedule.steps import Step

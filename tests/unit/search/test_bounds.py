@@ -7,7 +7,7 @@ import pytest
 
 from hpcpar.api.options import PlanningOptions
 from hpcpar.machine import files
-from hpcpar.network.builtin import defaults
+from hpcpar.network.builtin import NETWORKS
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.strategies import entry_of
 from hpcpar.search import auto
@@ -22,7 +22,7 @@ def task(name: str, ranks: int, batch: int, machine: str, **options: object) -> 
         net = test_tables.residual()
         spec = NetworkSpec("tests.unit.search.test_tables:residual", net.image_shape, net.classes)
     else:
-        spec = NetworkSpec(name, *defaults(name))
+        spec = NetworkSpec(name, *NETWORKS[name][1:])
         net = spec.build()
     return auto.task(net, spec, ranks, batch, files.load(machine),
                      **PlanningOptions(**options).planning(net))

@@ -10,7 +10,7 @@ import pytest
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, PipelineOrder
-from hpcpar.report.tables.memory_note import memory_note
+from hpcpar.report.tables.scaling_table import memory_note
 from hpcpar.search import auto, fit
 from hpcpar.search.candidates import Candidate, in_order
 from hpcpar.search.explain import explain

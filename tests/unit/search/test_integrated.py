@@ -13,7 +13,7 @@ from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.limits import limit
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.strategies import configurations, parse
-from hpcpar.plan.strategy_request import StrategyRequest
+from hpcpar.plan.strategy import StrategyRequest
 from hpcpar.search import auto
 
 CORI = files.load("cori-knl")
