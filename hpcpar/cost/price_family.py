@@ -159,7 +159,7 @@ class PriceOptions(TypedDict, total=False):
 
 def price_family(network: Network, plan: Plan, machine: Machine,
                  **options: Unpack[PriceOptions]) -> Costs:
-    """Price a plan, or a family of plans, by one rank that stands for all; see `price_steps` for the options."""
+    """Price a plan, or a family of plans, on one rank that stands for all; see `price_steps`."""
     priced = price_steps(network, plan, machine, **options)
     return Costs.of(priced, laid_out(machine, priced.schedule.steps, priced.prices))
 

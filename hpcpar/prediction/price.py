@@ -51,7 +51,7 @@ def plan_costs(network: Network, plan: Plan, machine: Machine,
                **options: Unpack[PriceOptions]) -> Costs:
     """The costs of a single plan, from a simulation of all ranks.
 
-    Plans on more than `EXACT_RANKS` ranks, and the paper's accounting, price one rank that stands for all.
+    On more than `EXACT_RANKS` ranks, and in the paper's accounting, one rank stands for all.
     """
     if plan.ranks > EXACT_RANKS or options.get("accounting") == "paper":
         return price_family(network, plan, machine, **options)
