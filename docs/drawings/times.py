@@ -123,13 +123,13 @@ def streams() -> Canvas:
     """A rank's streams from the loss to the end of an iteration, with the events between them."""
     p = hpcpar.plan("alexnet", 4, 384, "p100x4x4", "grid-fc:1x4").prediction
     first = next(i for i, s in enumerate(p.steps) if s.phase == "backward")
-    shown = list(zip(p.steps, p.timeline.spans, strict=True))[first:]
-    begin, total = shown[0][1].start_s, 1e3 * p.timeline.total_s
+    shown = p.steps[first:]
+    begin, total = shown[0].start_s, 1e3 * p.total_s
     page = canvas(255)
     axes = chart(page.figure, 105, 45, WIDTH - 120, 165)
     ends: dict[tuple[str, str], tuple[float, float]] = {}
-    for step, span in shown:
-        start, end = 1e3 * (span.start_s - begin), 1e3 * (span.end_s - begin)
+    for step in shown:
+        start, end = 1e3 * (step.start_s - begin), 1e3 * (step.end_s - begin)
         ends[step.layer, step.label.rpartition(".")[2]] = start, end
         axes.barh(int(step.is_comm), end - start, 0.42, start, color=PHASES[step.phase],
                   edgecolor="white", linewidth=0.3)

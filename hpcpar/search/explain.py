@@ -119,7 +119,7 @@ def _reading(p: Prediction) -> list[Limitation]:
     """Reading the images of the next iteration, if counted; the excess over this one is exposed."""
     if not p.io_s:
         return []
-    waiting = max(0.0, p.iteration_s - p.timeline.total_s)
+    waiting = max(0.0, p.iteration_s - p.total_s)
     return [Limitation("input", "reading images", p.io_s, waiting,
                        "overlaps with the previous iteration")]
 
@@ -186,7 +186,7 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Limitation]:
         Limitation("computation", "computation redundancy", redundant, redundant,
                    "several ranks do the same work"),
     ]
-    if len(p.timeline.stages) > 1:
+    if len(p.stages) > 1:
         remark = "the busiest stage waits for others: filling, draining, uneven stages"
         terms.append(Limitation("computation", "pipeline bubble", p.bubble_s, p.bubble_s, remark))
     return terms
