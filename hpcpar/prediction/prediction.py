@@ -85,7 +85,7 @@ class LayerCost:
 class Prediction:
     """The price of a plan on a machine.
 
-    `hpcpar.cost.price_family.Sums` explains the sums, `iteration_s` to `communication_bytes`.
+    `hpcpar.cost.price_family.Costs` explains the sums, `iteration_s` to `communication_bytes`.
 
     Attributes
     ----------
