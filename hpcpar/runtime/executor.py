@@ -29,7 +29,7 @@ from hpcpar.runtime.program import Program
 from hpcpar.schedule.builder import LOSS_SUMS
 from hpcpar.schedule.memory_plan.allocation import plan_memory
 from hpcpar.schedule.memory_plan.packing import moments
-from hpcpar.schedule.memory_plan.rank_steps import RankSteps, lives
+from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.steps import Comm, Phase, Role, Schedule
 
@@ -250,7 +250,7 @@ class Executor:
 
     def lives(self, layer: str) -> bool:
         """True where this rank has a part of the layer."""
-        return lives(self.plan, layer, self.rank)
+        return self.plan.configs[layer].holds(self.rank)
 
     # -- running -----------------------------------------------------------------------------------
     def normalize_by(self, mean: NDArray[np.generic], scale: NDArray[np.generic]) -> None:

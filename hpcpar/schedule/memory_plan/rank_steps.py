@@ -44,8 +44,8 @@ class RankSteps:
 def rank_steps(passes: PassPlans, schedule: Schedule, start: int) -> RankSteps:
     """A rank's part of a schedule."""
     network, plan, rank = passes.network, passes.plan, passes.rank
-    steps = [s for s in schedule.steps
-             if (s.concerns(rank) if isinstance(s, Comm) else lives(plan, s.layer, rank))]
+    steps = [s for s in schedule.steps if (
+        s.concerns(rank) if isinstance(s, Comm) else plan.configs[s.layer].holds(rank))]
     loss = network.layers[-1].name
     writes = {
         Phase.FORWARD: _by_part([s for s in steps if s.phase is Phase.FORWARD]),
@@ -60,12 +60,6 @@ def rank_steps(passes: PassPlans, schedule: Schedule, start: int) -> RankSteps:
                                           len(schedule.steps)) if only_sends else s.needed_by
     mine = tuple(s.index for s in steps)
     return RankSteps(schedule, start, mine, until, _loads(network, plan, steps))
-
-
-def lives(plan: Plan, layer: str, rank: int) -> bool:
-    """True where `rank` has a part of the layer."""
-    config = plan.configs[layer]
-    return bool(config.first <= rank < config.first + config.ranks)
 
 
 def _by_part(steps: list[Step]) -> dict[int, list[int]]:
