@@ -31,7 +31,7 @@ FILES: dict[str, type] = {
     "checkpoint-state": CheckpointState,
 }
 #: Types that ignore names which they do not know.
-OPEN = {"PredictionFile", "PhaseTimes", "StepInFile"}
+OPEN = {"PredictionFile", "PhaseTimes", "StepCost"}
 
 
 def anything(type: Any) -> dict[str, Any]:

@@ -188,14 +188,14 @@ def pipeline() -> Canvas:
 def _cells(page: Canvas, y: float, order: str) -> None:
     """The cells of an order: from the first to the last step of a micro-batch in a stage."""
     found = hpcpar.plan("vgg16", 4, 256, "p100x4x4", "pipeline:4x1", microbatches=6, order=order)
-    line = found.prediction.timeline
     ends: dict[tuple[int, str, int], list[float]] = defaultdict(list)
-    for step, span in zip(found.prediction.steps, line.spans, strict=True):
+    for step in found.prediction.steps:
         if not step.is_comm and step.phase in ("forward", "backward"):
-            ends[step.stage, step.phase, step.part] += [span.start_s, span.end_s]
-    scale = (WIDTH - 80) / line.total_s
+            ends[step.stage, step.phase, step.part] += [step.start_s, step.end_s]
+    total_s = found.prediction.total_s
+    scale = (WIDTH - 80) / total_s
     memory = found.prediction.memory_bytes / 1e9
-    page.text(60, y - 20, f"{order}: {1e3 * line.total_s:.0f} ms, {memory:.1f} GB on the largest "
+    page.text(60, y - 20, f"{order}: {1e3 * total_s:.0f} ms, {memory:.1f} GB on the largest "
                           "rank", left=True, bold=True)
     for stage in range(4):
         page.text(30, y + 12 + 26 * stage, f"stage {stage}", size=8)

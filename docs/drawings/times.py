@@ -29,7 +29,8 @@ from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import PARTS, Row
 from hpcpar.report.simulated_record import record_of
 from hpcpar.report.tables.simulated import SimulationReport
-from hpcpar.schedule.memory_plan.allocation import MemoryPlan, plan_memory
+from hpcpar.schedule.memory_plan.allocation import plan_memory
+from hpcpar.schedule.memory_plan.views import Buffer
 from hpcpar.schedule.steps import Compute
 
 
@@ -122,13 +123,13 @@ def streams() -> Canvas:
     """A rank's streams from the loss to the end of an iteration, with the events between them."""
     p = hpcpar.plan("alexnet", 4, 384, "p100x4x4", "grid-fc:1x4").prediction
     first = next(i for i, s in enumerate(p.steps) if s.phase == "backward")
-    shown = list(zip(p.steps, p.timeline.spans, strict=True))[first:]
-    begin, total = shown[0][1].start_s, 1e3 * p.timeline.total_s
+    shown = p.steps[first:]
+    begin, total = shown[0].start_s, 1e3 * p.total_s
     page = canvas(255)
     axes = chart(page.figure, 105, 45, WIDTH - 120, 165)
     ends: dict[tuple[str, str], tuple[float, float]] = {}
-    for step, span in shown:
-        start, end = 1e3 * (span.start_s - begin), 1e3 * (span.end_s - begin)
+    for step in shown:
+        start, end = 1e3 * (step.start_s - begin), 1e3 * (step.end_s - begin)
         ends[step.layer, step.label.rpartition(".")[2]] = start, end
         axes.barh(int(step.is_comm), end - start, 0.42, start, color=PHASES[step.phase],
                   edgecolor="white", linewidth=0.3)
@@ -207,17 +208,17 @@ def places() -> Canvas:
     memory = plan_memory(result.best.task.network, result.plan, 0, [result.schedule], training=True)
     page = canvas(300)
     axes = chart(page.figure, 55, 40, WIDTH - 70, 205)
-    where = memory.place()
-    for buffer, first in where.first.items():
+    items = memory.place()
+    for buffer in memory.buffers:
         for life in buffer.lives:
             axes.add_patch(Rectangle(
-                (life.first, first * 4e-6), life.last - life.first + 1, buffer.items * 4e-6,
+                (life.start, buffer.first * 4e-6), len(life), buffer.items * 4e-6,
                 facecolor=GREEN if buffer.gradient else BLUE, edgecolor="white", linewidth=0.5))
-    axes.set(xlim=(0, len(result.schedule.steps)), ylim=(0, where.items * 4e-6 * 1.02),
+    axes.set(xlim=(0, len(result.schedule.steps)), ylim=(0, items * 4e-6 * 1.02),
              xlabel="steps of an iteration", ylabel="place in memory (MB)")
     legend(page, 55, 18, {"activations": BLUE, "their gradients": GREEN}, 110)
     apart = sum(buffer.items for buffer in memory.buffers) * 4e-6
-    page.text(WIDTH - 15, 18, f"{where.items * 4e-6:.2f} MB; {apart:.2f} MB if none shared a place",
+    page.text(WIDTH - 15, 18, f"{items * 4e-6:.2f} MB; {apart:.2f} MB if none shared a place",
               right=True)
     return page
 
@@ -230,7 +231,7 @@ def recomputing() -> Canvas:
         result = hpcpar.plan("resnet50", 4, 128, "k80x16", "data", recompute=segments)
         memory = plan_memory(result.best.task.network, result.plan, 0, [result.schedule],
                              training=True)
-        alive = _alive_bytes(memory, len(result.schedule.steps)) / 1e9
+        alive = _alive_bytes(memory.buffers, len(result.schedule.steps)) / 1e9
         alive = np.maximum.reduceat(alive, range(0, len(alive), 4))  # fewer points, the same peak
         x = np.linspace(0, 1, len(alive))
         axes.fill_between(x, alive, color=color, alpha=0.3, linewidth=0)
@@ -246,10 +247,10 @@ def recomputing() -> Canvas:
     return page
 
 
-def _alive_bytes(memory: MemoryPlan, steps: int) -> Any:
-    """Bytes of all buffers that are alive at each step."""
+def _alive_bytes(buffers: list[Buffer], steps: int) -> Any:
+    """Bytes of all buffers (float32) that are alive at each step."""
     alive = np.zeros(steps + 1)
-    for buffer in memory.buffers:
+    for buffer in buffers:
         for life in buffer.lives:
-            alive[life.first:life.last + 1] += buffer.items * memory.plan.item_bytes
+            alive[life.start:life.stop] += buffer.items * 4
     return alive

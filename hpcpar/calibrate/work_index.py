@@ -69,7 +69,7 @@ class WorkIndex:
         means_s = np.zeros((*steps_s.shape[:-1], len(self.keys)))
         for k, key in enumerate(self.keys):
             measurements = [steps for (layer, *_), steps in self._measurements[key].items()
-                            if self._has_layer(rank, layer)]
+                            if self.plan.configs[layer].holds(rank)]
             for steps in measurements:
                 means_s[..., k] += steps_s[..., steps].sum(axis=-1) / len(measurements)
         return means_s
@@ -78,7 +78,3 @@ class WorkIndex:
         """Time per iteration (s) of every piece of work, from the times of all steps."""
         return {key: sum(steps_s[i] for steps in self._measurements[key].values() for i in steps)
                 for key in self.keys}
-
-    def _has_layer(self, rank: int, layer: str) -> bool:
-        config = self.plan.configs[layer]
-        return bool(config.first <= rank < config.first + config.ranks)

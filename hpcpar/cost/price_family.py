@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -32,64 +32,11 @@ from hpcpar.schedule.overlap import Outline
 from hpcpar.schedule.steps import Chooser, Comm, Compute, Schedule, Step
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
 #: ``schedule`` prices the steps as a run executes them; ``paper`` prices the same steps by the
 #: formulas of Gholami et al. (Eq 3 to 9).
 ACCOUNTINGS = ("schedule", "paper")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sums:
-    """Sums over the steps of an iteration.
-
-    In a pipeline they cover the stage that computes longest.
-
-    Attributes
-    ----------
-    iteration_s : float
-        Time of an iteration on the slowest rank, overlap included.
-    compute_s, communication_s : float
-        Plain sums over the steps, without overlap.
-    exposed_communication_s : float
-        Communication that no computation hides.
-    bubble_s : float
-        Time in which the stage waits for other stages of the pipeline.
-    measured_compute : float
-        Fraction of `compute_s`, 0 to 1, that comes from the machine's calibrated table. A roofline
-        gives the rest.
-    communication_bytes : int
-        Bytes that the busiest sender sends in an iteration.
-    """
-
-    iteration_s: Floats
-    compute_s: Floats
-    communication_s: Floats
-    exposed_communication_s: Floats
-    bubble_s: Floats
-    measured_compute: Floats
-    communication_bytes: Ints
-
-    @classmethod
-    def summed(cls, priced: PricedSteps, line: Timeline[Floats]) -> Self:
-        """Sum priced steps and their timeline."""
-        stages = [_StageSums() for _ in line.stages]
-        for step, price in priced.pairs:
-            stages[step.stage].add(step, price)
-            if isinstance(step, Comm) and step.stage not in step.receivers:
-                stages[step.receivers[0]].communication_s += price.seconds
-        longest = 0
-        if len(stages) > 1:
-            longest = int(np.argmax([float(stage.compute_s) for stage in stages]))
-        stage, idle = stages[longest], line.stages[longest]
-        sent: Ints = stages[0].sent_bytes
-        for other in stages[1:]:
-            sent = np.maximum(sent, other.sent_bytes)
-        return cls(iteration_s=np.maximum(line.total_s, priced.io_s), compute_s=stage.compute_s,
-                   communication_s=stage.communication_s,
-                   exposed_communication_s=sum(idle.exposed_s.values()),
-                   bubble_s=idle.bubble_s, measured_compute=stage.measured,
-                   communication_bytes=sent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,16 +81,56 @@ class PricedSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Costs(Sums, PricedSteps):
-    """Costs of a family of plans on a machine, as arrays with one entry per plan."""
+class Costs(PricedSteps):
+    """Costs of a family of plans on a machine, as arrays with one entry per plan.
+
+    In a pipeline, the sums over steps cover the stage that computes longest.
+
+    Attributes
+    ----------
+    iteration_s : float
+        Time of an iteration on the slowest rank, overlap included.
+    compute_s, communication_s : float
+        Plain sums over the steps, without overlap.
+    exposed_communication_s : float
+        Communication that no computation hides.
+    bubble_s : float
+        Time in which the stage waits for other stages of the pipeline.
+    measured_compute : float
+        Fraction of `compute_s`, 0 to 1, that comes from the machine's calibrated table. A roofline
+        gives the rest.
+    communication_bytes : int
+        Bytes that the busiest sender sends in an iteration.
+    """
 
     timeline: Timeline[Floats]
+    iteration_s: Floats
+    compute_s: Floats
+    communication_s: Floats
+    exposed_communication_s: Floats
+    bubble_s: Floats
+    measured_compute: Floats
+    communication_bytes: Ints
 
     @classmethod
-    def of(cls, priced: PricedSteps, line: Timeline[Floats]) -> Self:
+    def of(cls, priced: PricedSteps, line: Timeline[Floats]) -> Costs:
         """The costs of priced steps with this timeline."""
-        steps = {field.name: getattr(priced, field.name) for field in fields(PricedSteps)}
-        return cls(**vars(Sums.summed(priced, line)), **steps, timeline=line)
+        stages = [_StageSums() for _ in line.stages]
+        for step, price in priced.pairs:
+            stages[step.stage].add(step, price)
+            if isinstance(step, Comm) and step.stage not in step.receivers:
+                stages[step.receivers[0]].communication_s += price.seconds
+        longest = 0
+        if len(stages) > 1:
+            longest = int(np.argmax([float(stage.compute_s) for stage in stages]))
+        stage, idle = stages[longest], line.stages[longest]
+        sent: Ints = stages[0].sent_bytes
+        for other in stages[1:]:
+            sent = np.maximum(sent, other.sent_bytes)
+        return cls(**vars(priced), timeline=line, iteration_s=np.maximum(line.total_s, priced.io_s),
+                   compute_s=stage.compute_s, communication_s=stage.communication_s,
+                   exposed_communication_s=sum(idle.exposed_s.values()), bubble_s=idle.bubble_s,
+                   measured_compute=stage.measured, communication_bytes=sent)
 
 
 class PriceOptions(TypedDict, total=False):

@@ -127,6 +127,10 @@ class Config:
             scatter=all(c.scatter for c in configs if c.reduces),
         )
 
+    def holds(self, rank: int) -> bool:
+        """True if the layer runs on `rank`."""
+        return bool(self.first <= rank < self.first + self.ranks)
+
     @cached_property
     def parts(self) -> Ints:
         """Number of distinct parts of the work."""

@@ -82,7 +82,7 @@ class Layout:
 
     def holds(self, rank: int) -> bool:
         """True if the layer runs on `rank`."""
-        return bool(self.config.first <= rank < self.config.first + self.config.ranks)
+        return self.config.holds(rank)
 
     def degree(self, axis: Axis) -> Ints:
         """Number of parts into which `axis` is cut."""

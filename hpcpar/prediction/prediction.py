@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from hpcpar.cost.interval import Interval90
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.process import ProcessMemory
-from hpcpar.cost.timeline.timeline import Span, Timeline
+from hpcpar.cost.timeline.timeline import StageTime
 from hpcpar.cost.trust import Trust
 from hpcpar.errors import InputError
 from hpcpar.io.schema import Bytes, Count, Extent, NotNegative, Seconds, plain
@@ -22,8 +22,8 @@ from hpcpar.plan.plan import Overlap
 from hpcpar.schedule.steps import Phase
 
 
-class StepCost(Struct, frozen=True):
-    """The price of one step of the schedule.
+class StepCost(Struct, frozen=True, kw_only=True):
+    """The price of one step of the schedule, and its place in the timeline.
 
     Attributes
     ----------
@@ -37,6 +37,8 @@ class StepCost(Struct, frozen=True):
         The micro-batch, or the pass through the layers after a switch.
     stage : int
         The pipeline stage that computes or sends.
+    stream : str
+        ``compute``, or the level of the machine that a message crosses.
     """
 
     index: Count
@@ -50,6 +52,9 @@ class StepCost(Struct, frozen=True):
     sent_bytes: Bytes
     part: Count = 0
     stage: Count = 0
+    start_s: Seconds
+    end_s: Seconds
+    stream: str = "compute"
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class LayerCost:
 class Prediction:
     """The price of a plan on a machine.
 
-    `hpcpar.cost.price_family.Sums` explains the sums, `iteration_s` to `communication_bytes`.
+    `hpcpar.cost.price_family.Costs` explains the sums, `iteration_s` to `communication_bytes`.
 
     Attributes
     ----------
@@ -102,6 +107,10 @@ class Prediction:
         A rank's processor in words (`Machine.processor`).
     training : bool
         False for inference: only the forward pass.
+    stages : tuple of StageTime
+        Times in which the stages of a pipeline (or all ranks) do not compute.
+    total_s : float
+        End of the last step; reading may make the iteration longer.
     trust : Trust
         90% interval of `iteration_s`, and its source.
     limits : tuple of PassedLimit
@@ -129,7 +138,8 @@ class Prediction:
     process: ProcessMemory
     layers: tuple[LayerCost, ...]
     steps: tuple[StepCost, ...]
-    timeline: Timeline[float]
+    stages: tuple[StageTime[float], ...]
+    total_s: float
     trust: Trust
     samples: int | None = None
     data_set: str = ""
@@ -155,14 +165,14 @@ class Prediction:
     @property
     def longest_stage(self) -> int:
         """The pipeline stage that computes longest; 0 without a pipeline."""
-        compute_s = [0.0] * len(self.timeline.stages)
+        compute_s = [0.0] * len(self.stages)
         for step in self.steps:
             compute_s[step.stage] += 0.0 if step.is_comm else step.seconds
         return compute_s.index(max(compute_s))
 
     def of_stage(self, stage: int) -> tuple[StepCost, ...]:
         """The steps of a stage, including messages from other stages, with their exposed times."""
-        waits = self.timeline.stages[stage].exposed_s
+        waits = self.stages[stage].exposed_s
         return tuple(structs.replace(s, exposed_s=waits.get(s.index, 0.0)) if s.is_comm else s
                      for s in self.steps if s.stage == stage or s.index in waits)
 
@@ -187,21 +197,11 @@ class Prediction:
     def to_json(self, steps: bool = False) -> dict[str, Any]:
         """The content of a file, with or without its steps."""
         others = self.trust.to_json(self.iteration_s) | {
-            "process_bytes": self.process.total_bytes,
-            "steps": [structs.asdict(step) | vars(span)
-                      for step, span in zip(self.steps, self.timeline.spans, strict=True)]}
+            "process_bytes": self.process.total_bytes}
         content: dict[str, Any] = plain({
             name: others[name] if name in others else getattr(self, name)
             for name in PredictionFile.__struct_fields__ if steps or name != "steps"})
         return content
-
-
-class StepInFile(StepCost, frozen=True, kw_only=True):
-    """A step with its place in the timeline."""
-
-    start_s: Seconds
-    end_s: Seconds
-    stream: str = "compute"
 
 
 class PhaseTimes(Struct):
@@ -254,18 +254,16 @@ class PredictionFile(Struct, kw_only=True):
     layers: list[dict[str, object]] = []
     limits: list[dict[str, object]] = []
     #: Only the prediction of a single plan has steps.
-    steps: list[StepInFile] = []
+    steps: list[StepCost] = []
 
     def __post_init__(self) -> None:
         if Phase.GRADIENT.value not in self.phases:
             raise InputError(f"'phases' lacks '{Phase.GRADIENT.value}'; write the file again")
 
     @property
-    def timeline(self) -> Timeline[float]:
-        """The timeline of the steps."""
-        return Timeline(tuple(Span(s.start_s, s.end_s, s.stream) for s in self.steps),
-                        tuple(s.exposed_s if s.is_comm else 0.0 for s in self.steps),
-                        self.iteration_s)
+    def total_s(self) -> float:
+        """As in `Prediction`; files do not tell the time of reading apart."""
+        return self.iteration_s
 
     @property
     def interval_s(self) -> Interval90 | None:

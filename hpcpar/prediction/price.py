@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpcpar.cost.memory.memory import Memory
@@ -12,7 +12,7 @@ from hpcpar.cost.memory.process import process_memory
 from hpcpar.cost.network.contention import contended
 from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
-from hpcpar.cost.timeline.timeline import Span, StageTime, Timeline
+from hpcpar.cost.timeline.timeline import StageTime
 from hpcpar.cost.trust import trust
 from hpcpar.machine.model import Machine
 from hpcpar.network.data_sets import data_set_of
@@ -65,7 +65,9 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
     """The prediction of a plan from its costs; see `price` for the other parameters."""
     batch, iteration_s = plan.batch, float(costs.iteration_s)
     traffic = _traffic(costs, plan.ranks)
-    steps = tuple(_step(costs, traffic, index) for index in range(len(costs.prices)))
+    steps = tuple(_step(machine, costs, traffic, index) for index in range(len(costs.prices)))
+    stages = tuple(StageTime({i: float(seconds) for i, seconds in stage.exposed_s.items()},
+                             float(stage.bubble_s)) for stage in costs.timeline.stages)
     largest = max(_ranks(network, plan, costs, options), key=lambda rank: total(rank).total_bytes)
     gamma = options.get("gamma", 1.0)
     layer_memory = {name: memory.scaled(gamma) for name, memory in largest.items()}
@@ -83,26 +85,13 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         memory=total(largest).scaled(gamma), memory_limit_bytes=machine.device.memory_bytes,
         process=process_memory(network, plan),
         layers=_layers(network, plan, costs, traffic, steps, layer_memory), steps=steps,
-        timeline=_timeline(machine, costs, steps), samples=samples,
+        stages=stages, total_s=float(costs.timeline.total_s), samples=samples,
         data_set=known.name if known and known.samples == samples else "",
         batch_norm=plan.batch_norm if normalized else "", precision=plan.precision,
         processor=machine.processor,
         training=options.get("training", True), trust=trust(network, plan, machine, costs),
         limits=passed_limits(network, plan),
     )
-
-
-def _timeline(machine: Machine, costs: Costs, steps: Sequence[StepCost]) -> Timeline[float]:
-    """The timeline in plain numbers; the stream of a movement is the level that it crosses."""
-    line = costs.timeline
-    spans = []
-    for step, span, cost in zip(steps, line.spans, costs.prices, strict=True):
-        stream = machine.levels[int(cost.level)].name if step.is_comm else span.stream
-        spans.append(Span(float(span.start_s), float(span.end_s), stream))
-    waits = tuple(step.exposed_s if step.is_comm else 0.0 for step in steps)
-    stages = tuple(StageTime({i: float(seconds) for i, seconds in stage.exposed_s.items()},
-                             float(stage.bubble_s)) for stage in line.stages)
-    return Timeline(tuple(spans), waits, float(line.total_s), stages)
 
 
 def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
@@ -130,14 +119,16 @@ def _traffic(costs: Costs, ranks: int) -> RankTraffic:
     return RankTraffic(int(costs.communication_bytes), of_layer, of_step)
 
 
-def _step(costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
-    step, seconds = costs.schedule.steps[index], float(costs.prices[index].seconds)
-    is_comm = isinstance(step, Comm)
+def _step(machine: Machine, costs: Costs, traffic: RankTraffic, index: int) -> StepCost:
+    step, cost, span = costs.schedule.steps[index], costs.prices[index], costs.timeline.spans[index]
+    seconds, is_comm = float(cost.seconds), isinstance(step, Comm)
     messages, sent_bytes = traffic.of_step[index]
     return StepCost(index=index, label=step.label, layer=step.layer, phase=step.phase.value,
                     is_comm=is_comm, seconds=seconds,
                     exposed_s=float(costs.timeline.waits_s[index]) if is_comm else seconds,
-                    messages=messages, sent_bytes=sent_bytes, part=step.part, stage=step.stage)
+                    messages=messages, sent_bytes=sent_bytes, part=step.part, stage=step.stage,
+                    start_s=float(span.start_s), end_s=float(span.end_s),
+                    stream=machine.levels[int(cost.level)].name if is_comm else span.stream)
 
 
 def _layers(network: Network, plan: Plan, costs: Costs, traffic: RankTraffic,

@@ -41,7 +41,7 @@ def compare_one(record: RunRecord) -> Row:
     """Compares one run with its prediction."""
     prediction = recorded_prediction(record)
     low, median, high = map(float, np.percentile(record.slowest_s, (25, 50, 75)))
-    iteration = Times(median, prediction.timeline.total_s, low, high)
+    iteration = Times(median, prediction.total_s, low, high)
     row = Row(record, prediction.network, prediction.strategy, prediction.ranks, iteration,
               prediction.memory_bytes, prediction.interval_s)
     times = clocked(record, record.measured.start)

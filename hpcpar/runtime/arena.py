@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.memory_plan.allocation import MemoryPlan
+from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 from hpcpar.schedule.memory_plan.views import Buffer, View
 
 
@@ -11,9 +12,9 @@ class Arena:
     """Allocates the buffers of a memory plan, and turns its views into arrays."""
 
     def __init__(self, backend: Backend, memory: MemoryPlan) -> None:
-        self._backend, self._dtype = backend, memory.plan.dtype
-        self._places = memory.place()
-        self._slab = backend.zeros((self._places.items,), self._dtype)
+        self._backend, self._dtype = backend, memory.passes.plan.dtype
+        self._buffers = memory.buffers
+        self._slab = backend.zeros((memory.place(),), self._dtype)
         self.laid_bytes = int(self._slab.nbytes)
 
     def array(self, view: View) -> Array:
@@ -23,14 +24,14 @@ class Arena:
         return view.of(self._whole(view.buffer))
 
     def _whole(self, buffer: Buffer) -> Array:
-        first = self._places.first[buffer]
-        return self._slab[first:first + buffer.items].reshape(buffer.shape)
+        return self._slab[buffer.first:buffer.first + buffer.items].reshape(buffer.shape)
 
-    def clears(self, program: int) -> dict[int, list[Array]]:
+    def clears(self, program: RankSteps) -> dict[int, list[Array]]:
         """By step of a program, the arrays to clear before it because others share their memory."""
         out: dict[int, list[Array]] = {}
-        for buffer in self._places.shared:
-            for life in buffer.lives:
-                if life.program == program:
-                    out.setdefault(life.first, []).append(self._whole(buffer))
+        moments = program.moments(0, len(program.schedule.steps))
+        for buffer in self._buffers:
+            for life in buffer.lives if buffer.clears else ():
+                if life.start in moments:
+                    out.setdefault(life.start - program.start, []).append(self._whole(buffer))
         return out

@@ -28,7 +28,8 @@ from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
 from hpcpar.schedule.builder import LOSS_SUMS
 from hpcpar.schedule.memory_plan.allocation import plan_memory
-from hpcpar.schedule.memory_plan.rank_steps import lives
+from hpcpar.schedule.memory_plan.packing import moments
+from hpcpar.schedule.memory_plan.rank_steps import RankSteps
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.steps import Comm, Phase, Role, Schedule
 
@@ -124,7 +125,7 @@ class Executor:
         self._set_images()
         self._actions = Actions(network, plan, backend, self.rank, self._passes, self.parameters,
                                 self.rule, self._sums, self.communicator.progress)
-        programs = [self._bind_compute(number) for number in range(len(self.planned.programs))]
+        programs = [self._bind_compute(steps) for steps in self.planned.programs]
         messages_bytes, flying_bytes = self._bind_messages(programs)
         alive_bytes = sum(b.items for b in self.planned.peak()) * plan.item_bytes
         self.memory = MemoryUse(alive_bytes, self._arena.laid_bytes, flying_bytes, messages_bytes)
@@ -132,10 +133,10 @@ class Executor:
 
     def _make_parameters(self, schedule: Schedule | None, seed: int) -> dict[str, Parameters]:
         places = self._place_gradients(schedule)
-        roles = weight_roles(self.network, self.plan, schedule, self.rank)
+        summed, updated = weight_roles(self.network, self.plan, schedule, self.rank)
         return {
             layer.name: Parameters(self.network, layer, self.plan, self.backend, self.rank, seed,
-                                   roles[layer.name].reduced, roles[layer.name].updates,
+                                   layer.name in summed, layer.name in updated,
                                    places.get(layer.name))
             for layer in self.network.stateful
         }
@@ -166,10 +167,9 @@ class Executor:
                                for r, end in zip(rows, ends, strict=True)]
         self.image_rows = np.concatenate(rows)
 
-    def _bind_compute(self, number: int) -> Program:
+    def _bind_compute(self, steps: RankSteps) -> Program:
         """A program with its compute steps and image loads bound."""
-        steps = self.planned.programs[number]
-        program = Program(steps, self.communicator, self._arena.clears(number))
+        program = Program(steps, self.communicator, self._arena.clears(steps))
         for i in steps.mine:
             step = program.schedule.steps[i]
             if not isinstance(step, Comm):
@@ -180,19 +180,17 @@ class Executor:
 
     def _bind_messages(self, programs: Sequence[Program]) -> tuple[int, int]:
         """Bind the communication steps; return the bytes that `message_buffers.place` returns."""
-        prepared: list[tuple[int, Buffers]] = []
-        for number, program in enumerate(programs):
+        prepared: list[tuple[Program, Buffers]] = []
+        for program in programs:
             for i in program.steps.until:
                 step = program.schedule.steps[i]
                 assert isinstance(step, Comm)
-                prepared.append((number, self.communicator.prepare(step, *self._moved(step))))
-        flights = [[self.planned.in_flight(number, b.step.index)] for number, b in prepared]
-        sizes = message_buffers.place(
-            self.backend, [b for _, b in prepared], self.planned.moments(flights))
-        for number, buffers in prepared:
-            tags = 0 if self.planned.training and number == 0 else _TAGS
-            transfer = self.communicator.connect(buffers, tags)
-            programs[number].transfers[buffers.step.index] = transfer
+                prepared.append((program, self.communicator.prepare(step, *self._moved(step))))
+        flights = [moments([program.steps.in_flight(b.step.index)]) for program, b in prepared]
+        sizes = message_buffers.place(self.backend, [b for _, b in prepared], flights)
+        for program, buffers in prepared:
+            tags = 0 if self.planned.passes.training and program is programs[0] else _TAGS
+            program.transfers[buffers.step.index] = self.communicator.connect(buffers, tags)
         return sizes
 
     def _moved(self, step: Comm) -> tuple[Array, Array]:
@@ -207,7 +205,7 @@ class Executor:
         if ref.role is Role.MOMENTS:
             op = self.part(ref.layer, step.part).ops[ref.layer]
             return (op.moments_gradient if ref.gradient else op.moments,) * 2
-        before, after = self.planned.tensors.moved(step)
+        before, after = self.planned.passes.moved(step)
         return self._arena.array(before), self._arena.array(after)
 
     def _moved_weights(self, step: Comm) -> tuple[Array, Array]:
@@ -252,7 +250,7 @@ class Executor:
 
     def lives(self, layer: str) -> bool:
         """True where this rank has a part of the layer."""
-        return lives(self.plan, layer, self.rank)
+        return self.plan.configs[layer].holds(self.rank)
 
     # -- running -----------------------------------------------------------------------------------
     def normalize_by(self, mean: NDArray[np.generic], scale: NDArray[np.generic]) -> None:

@@ -12,7 +12,6 @@ from hpcpar.kernels.interface import Array
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.observe import Watch
 from hpcpar.runtime.program import Program
-from hpcpar.schedule.memory_plan.views import View
 from hpcpar.schedule.steps import Compute, Phase
 
 
@@ -62,7 +61,8 @@ class NonfiniteDetector:
         passes, out = self.executor.planned.passes, []
         for layer in self.executor.network.layers[:-1]:
             view = passes.find(layer.name, part).blocks[layer.name].out
-            if view is not None and _alive(view, step):
+            lives = view.owner.lives if view is not None and view.owner is not None else []
+            if any(step in life for life in lives):  # the training is the first program
                 array = self.executor.part(layer.name, part).blocks[layer.name].out
                 out.append((layer.name, array))
         return out
@@ -71,9 +71,3 @@ class NonfiniteDetector:
         finite = self.executor.backend.all_finite
         if self._first is None and not finite(gradient):
             self._first = next((name for name, out in outputs if not finite(out)), None)
-
-
-def _alive(view: View, step: int) -> bool:
-    """True where a view's buffer is alive at a step of the training, which is the first program."""
-    lives = view.owner.lives if view.owner is not None else []
-    return any(life.program == 0 and life.first <= step <= life.last for life in lives)

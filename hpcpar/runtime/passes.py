@@ -128,7 +128,7 @@ class Passes:
         loss, targets = layers[-1], self.network.loss.takes_targets
         if self.network.loss.outside:
             bound.rows = bound.place(np.arange(*bound.edges[loss.name][0].needed.box(
-                self.memory.rank)[0]))
+                self.memory.passes.rank)[0]))
         elif loss.is_loss:
             samples, *outputs = bound.ops[loss.name].ctx.own
             truth = tuple(outputs if targets else outputs[1:])
@@ -141,7 +141,7 @@ class Passes:
         return bound
 
     def _op(self, layer: Layer, bound: Pass) -> Operator:
-        network, plan, rank = self.network, self.plan, self.memory.rank
+        network, plan, rank = self.network, self.plan, self.memory.passes.rank
         blocks = bound.blocks[layer.name]
         own = computed(network, layer, plan.configs[layer.name], bound.samples).box(rank)
         if layer.is_loss and not network.loss.outside and blocks.dxs[0] is None:

@@ -54,27 +54,23 @@ class Explanation:
     bottleneck : str
         The term with the most exposed time; ``computing`` if that is below a tenth of the
         iteration.
-    what_ifs : tuple of WhatIf
-        Changes, the most helpful first.
-    outside : tuple of str
+    not_in_prediction : tuple of str
         Effects that the prediction does not contain.
+    changes : tuple of WhatIf
+        Changes that help, the most helpful first.
     """
 
-    terms: tuple[Limitation, ...]
+    memory: MemoryAdvice | None
     bottleneck: str
-    what_ifs: tuple[WhatIf, ...]
-    memory: MemoryAdvice | None = None
-    outside: tuple[str, ...] = ()
+    terms: tuple[Limitation, ...]
+    not_in_prediction: tuple[str, ...]
+    changes: tuple[WhatIf, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The explanation as JSON data."""
-        return {
-            "memory": self.memory and self.memory.to_json(),
-            "bottleneck": self.bottleneck,
-            "terms": plain(self.terms),
-            "not_in_prediction": list(self.outside),
-            "changes": plain(self.what_ifs),
-        }
+        document: dict[str, Any] = plain(vars(self) | {"memory": self.memory and
+                                                       self.memory.to_json()})
+        return document
 
 
 def explain(network: Network, chosen: Candidate) -> Explanation:
@@ -96,9 +92,8 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
     worst = max((t for t in terms if t.exposed_s is not None and t.name != "network congestion"),
                 key=lambda t: t.exposed_s or 0.0)
     busy = (worst.exposed_s or 0.0) > 0.1 * p.iteration_s
-    return Explanation(tuple(terms), worst.name if busy else "computing",
-                       tuple(what_ifs(network, chosen)), memory_advice(chosen),
-                       outside_model(chosen))
+    return Explanation(memory_advice(chosen), worst.name if busy else "computing", tuple(terms),
+                       outside_model(chosen), tuple(what_ifs(network, chosen)))
 
 
 def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],
@@ -119,7 +114,7 @@ def _reading(p: Prediction) -> list[Limitation]:
     """Reading the images of the next iteration, if counted; the excess over this one is exposed."""
     if not p.io_s:
         return []
-    waiting = max(0.0, p.iteration_s - p.timeline.total_s)
+    waiting = max(0.0, p.iteration_s - p.total_s)
     return [Limitation("input", "reading images", p.io_s, waiting,
                        "overlaps with the previous iteration")]
 
@@ -186,7 +181,7 @@ def _balance(network: Network, plan: Plan, p: Prediction) -> list[Limitation]:
         Limitation("computation", "computation redundancy", redundant, redundant,
                    "several ranks do the same work"),
     ]
-    if len(p.timeline.stages) > 1:
+    if len(p.stages) > 1:
         remark = "the busiest stage waits for others: filling, draining, uneven stages"
         terms.append(Limitation("computation", "pipeline bubble", p.bubble_s, p.bubble_s, remark))
     return terms

@@ -48,7 +48,7 @@ def made_to_fit(chosen: Candidate) -> Candidate | None:
 
 
 def _first_that_fits(candidates: Iterable[Candidate]) -> Candidate | None:
-    return next((c for c in candidates if c.fits and not c.refusal), None)
+    return next((c for c in candidates if not c.refusal and c.fits), None)
 
 
 def with_variations(candidates: list[Candidate]) -> list[Candidate]:

@@ -8,8 +8,9 @@ with Pareto fronts of (seconds, bytes) instead of single minima.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from hpcpar.search.approximate_elimination import solve_any
 from hpcpar.search.edge_elimination import Floats
@@ -104,39 +105,24 @@ def fastest_within(tables: Tables, limit: float,
     return (bound, best, False) if exact is None else (*exact, True)
 
 
-@dataclass(frozen=True)
-class Label:
-    """The sums of a choice for some nodes.
-
-    Attributes
-    ----------
-    choice : (node, index of its entry) or None
-        The last choice; None for a label that only joins others.
-    parts : tuple of Label
-        Labels with the other choices.
-    """
+class Label(NamedTuple):
+    """The sums of a choice for some nodes, and the choice: (node, index of its entry)."""
 
     seconds: float
     bytes: float
-    choice: tuple[int, int] | None = None
-    parts: tuple[Label, ...] = ()
-
-    def choices(self) -> dict[int, int]:
-        """Node -> index of its chosen entry, for every node that the label covers."""
-        chosen: dict[int, int] = {}
-        stack = [self]
-        while stack:
-            label = stack.pop()
-            if label.choice is not None:
-                node, entry = label.choice
-                chosen[node] = entry
-            stack.extend(label.parts)
-        return chosen
+    choices: tuple[tuple[int, int], ...] = ()
 
 
+#: Labels that no other beats in both seconds and bytes.
 Front: TypeAlias = list[Label]
 #: Nodes, and a front for each combination of their entries.
 Factor: TypeAlias = tuple[tuple[int, ...], dict[tuple[int, ...], Front]]
+
+
+def joined(labels: tuple[Label, ...], *choices: tuple[int, int]) -> Label:
+    """The sum of labels for different nodes, with further choices."""
+    return Label(sum(label.seconds for label in labels), sum(label.bytes for label in labels),
+                 sum((label.choices for label in labels), choices))
 
 
 def pareto_front(labels: list[Label]) -> Front:
@@ -165,8 +151,8 @@ def solve_within(nodes: list[tuple[Floats, Floats]],
         Seconds of a plan that fits; the search drops slower labels.
     """
     sizes = [len(seconds) for seconds, _ in nodes]
-    factors = [_node_factor(node, *tables) for node, tables in enumerate(nodes)]
-    factors += [_edge_factor(pair, *tables) for pair, tables in edges.items()]
+    factors = [_factor((node,), *tables) for node, tables in enumerate(nodes)]
+    factors += [_factor(pair, *tables) for pair, tables in edges.items()]
     count = 0
     left = set(range(len(nodes)))
     while left:
@@ -178,45 +164,30 @@ def solve_within(nodes: list[tuple[Floats, Floats]],
         fronts: dict[tuple[int, ...], Front] = {}
         for entries in itertools.product(*(range(sizes[other]) for other in others)):
             labels: list[Label] = []
-            entry_of = dict(zip(others, entries, strict=True))
             for entry in range(sizes[node]):
-                entry_of[node] = entry
-                for parts in itertools.product(*(table[tuple(entry_of[n] for n in names)]
-                                                 for names, table in touching)):
-                    count += 1
-                    seconds = sum(p.seconds for p in parts)
-                    n_bytes = sum(p.bytes for p in parts)
-                    if n_bytes <= limit and seconds <= upper_s * (1 + 1e-12):
-                        labels.append(Label(seconds, n_bytes, (node, entry), parts))
+                entry_of = dict(zip((*others, node), (*entries, entry), strict=True))
+                sums = [joined(parts, (node, entry)) for parts in itertools.product(
+                    *(table[tuple(entry_of[n] for n in names)] for names, table in touching))]
+                count += len(sums)
+                labels += [each for each in sums
+                           if each.bytes <= limit and each.seconds <= upper_s * (1 + 1e-12)]
                 if count > BUDGET:
                     return None
             fronts[entries] = pareto_front(labels)
         factors.append((others, fronts))
-    return _fastest(factors, limit, len(nodes))
-
-
-def _fastest(factors: list[Factor], limit: float, size: int) -> tuple[float, list[int]] | None:
-    """The fastest combination that fits, from the fronts of the graph's components."""
     front: Front = [Label(0.0, 0.0)]
-    for _, component in factors:
-        front = pareto_front([Label(a.seconds + b.seconds, a.bytes + b.bytes, None, (a, b))
-                              for a in front for b in component[()]])
-    fitting = [label for label in front if label.bytes <= limit]
-    if not fitting:
+    for _, component in factors:  # of the graph's components
+        front = pareto_front([joined(pair) for pair in itertools.product(front, component[()])])
+    fastest = next((label for label in front if label.bytes <= limit), None)
+    if fastest is None:
         return None
-    fastest = min(fitting, key=lambda x: x.seconds)
-    chosen = fastest.choices()
-    return fastest.seconds, [chosen[node] for node in range(size)]
+    return fastest.seconds, [entry for _, entry in sorted(fastest.choices)]
 
 
-def _node_factor(node: int, seconds: Floats, n_bytes: Floats) -> Factor:
-    return (node,), {(c,): [Label(float(s), float(b))]
-                     for c, (s, b) in enumerate(zip(seconds, n_bytes, strict=True))}
-
-
-def _edge_factor(pair: tuple[int, int], seconds: Floats, n_bytes: Floats) -> Factor:
-    return pair, {(i, j): [Label(float(seconds[i, j]), float(n_bytes[i, j]))]
-                  for i in range(seconds.shape[0]) for j in range(seconds.shape[1])}
+def _factor(nodes: tuple[int, ...], seconds: Floats, n_bytes: Floats) -> Factor:
+    """A table with a label for each entry."""
+    return nodes, {entry: [Label(float(seconds[entry]), float(n_bytes[entry]))]
+                   for entry in np.ndindex(*seconds.shape)}
 
 
 def _neighbors(node: int, factors: list[Factor]) -> set[int]:

@@ -9,7 +9,7 @@ from typing import Any
 from hpcpar.errors import InputError
 from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.pictures import COLORS, finish, pyplot
-from hpcpar.report.traces.perfetto import Stream, by_stream, gaps, streams, title
+from hpcpar.report.traces.perfetto import Stream, gaps, stream_of, streams, title
 
 _OTHER = "#777777"
 #: Hatching of the pauses of computing, and of the communication that it waits for.
@@ -30,10 +30,11 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
     for stream in rows:
         if stream.computes:
             bars[stream, _WAITS] = pauses[stream.stage]
-    for stream, step, span in by_stream(prediction):
-        bars[stream, step.phase].append((span.start_s, span.end_s))
+    for step in prediction.steps:
+        stream = stream_of(step)
+        bars[stream, step.phase].append((step.start_s, step.end_s))
         if not stream.computes:
-            bars[stream, _WAITS] += [(max(start, span.start_s), min(end, span.end_s))
+            bars[stream, _WAITS] += [(max(start, step.start_s), min(end, step.end_s))
                                      for start, end in pauses[stream.stage]]
     low = {stream: len(rows) - 1 - i - _HEIGHT / 2 for i, stream in enumerate(rows)}
     phases: set[str] = set()
@@ -46,7 +47,7 @@ def _panel(axes: Any, prediction: Prediction) -> set[str]:
             phases.add(phase)
     axes.set_yticks(range(len(rows)), list(rows.values())[::-1], fontsize=8)
     axes.set_ylim(-0.6, len(rows) - 0.4)
-    total_ms = 1e3 * prediction.timeline.total_s
+    total_ms = 1e3 * prediction.total_s
     sent = f"{prediction.communication_bytes / 1e9:.3g} GB sent by a rank"
     axes.set_title(f"{title(prediction)}: {total_ms:.4g} ms per iteration, {sent}", fontsize=9,
                    loc="left")
@@ -76,7 +77,7 @@ def timelines(predictions: Sequence[Prediction], path: str | None = None) -> Any
                                 figsize=(11, sum(heights) + 0.8), layout="constrained",
                                 gridspec_kw={"height_ratios": heights})
     phases = set().union(*(_panel(axes, p) for axes, p in zip(grid.flat, predictions, strict=True)))
-    grid.flat[-1].set_xlim(0, 1.02e3 * max(p.timeline.total_s for p in predictions) or 1)
+    grid.flat[-1].set_xlim(0, 1.02e3 * max(p.total_s for p in predictions) or 1)
     grid.flat[-1].set_xlabel("time (ms)", fontsize=9)
     _legend(figure, plt, phases)
     first = predictions[0]

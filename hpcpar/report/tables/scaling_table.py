@@ -34,14 +34,14 @@ def show_explanation(p: Prediction, explanation: Explanation, wide: bool = False
         ],
         left=2, drop=("exposed", "category"), text=("why",), wide=wide,
     )
-    if explanation.what_ifs:
+    if explanation.changes:
         show(
             "what would help", ("change", "iteration", "speedup", "fits"),
             [(c.what, seconds(c.iteration_s), f"{c.gain:.2f}", "yes" if c.fits else "no")
-             for c in explanation.what_ifs[:SHOWN]],
+             for c in explanation.changes[:SHOWN]],
         )
     show_line("not in this prediction:")
-    for line in explanation.outside:
+    for line in explanation.not_in_prediction:
         show_line(f"  {line}")
 
 

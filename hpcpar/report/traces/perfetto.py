@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcpar.cost.timeline.timeline import Span
 from hpcpar.errors import InputError
 from hpcpar.prediction.prediction import Prediction, PredictionFile, StepCost
 from hpcpar.report.traces.trace_events import Event, arrow, in_order, names, ns, span, write
@@ -27,17 +26,16 @@ class Stream(NamedTuple):
         return self.name == COMPUTE
 
 
-def by_stream(prediction: Simulated) -> Iterator[tuple[Stream, StepCost, Span]]:
-    """The steps, each with its stream and time span."""
-    for step, when in zip(prediction.steps, prediction.timeline.spans, strict=True):
-        yield Stream(step.stage, when.stream), step, when
+def stream_of(step: StepCost) -> Stream:
+    """The stream of a step."""
+    return Stream(step.stage, step.stream)
 
 
 def streams(prediction: Simulated) -> dict[Stream, str]:
     """Streams of a timeline with their titles: for each stage, computing, then the machine's levels
     in order of first use.
     """
-    used = dict.fromkeys(stream for stream, _, _ in by_stream(prediction))
+    used = dict.fromkeys(map(stream_of, prediction.steps))
     out: dict[Stream, str] = {}
     stages = sorted({stream.stage for stream in used} | {0})
     for stage in stages:
@@ -55,9 +53,9 @@ def title(prediction: Simulated) -> str:
 
 def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
     """Pauses in the computing of a stage, as (start, end) in s."""
-    total_s = prediction.timeline.total_s
-    work = [(when.start_s, when.end_s) for stream, _, when in by_stream(prediction)
-            if stream == (stage, COMPUTE) and ns(when.end_s) > ns(when.start_s)]
+    total_s = prediction.total_s
+    work = [(step.start_s, step.end_s) for step in prediction.steps
+            if stream_of(step) == (stage, COMPUTE) and ns(step.end_s) > ns(step.start_s)]
     out, now = [], 0.0
     for start, end in sorted([*work, (total_s, total_s)]):
         if start - now > 1e-9 * total_s:  # more than rounding
@@ -68,9 +66,10 @@ def gaps(prediction: Simulated, stage: int = 0) -> list[tuple[float, float]]:
 
 def _steps(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iterator[Event]:
     free = dict.fromkeys(tids, 0)
-    for stream, step, when in by_stream(prediction):
+    for step in prediction.steps:
         # if messages overlap, the later one is shown from the end of the earlier one
-        start, end = max(free[stream], ns(when.start_s)), ns(when.end_s)
+        stream = stream_of(step)
+        start, end = max(free[stream], ns(step.start_s)), ns(step.end_s)
         if end > start:
             free[stream] = end
             yield span(step.label, step.phase, pid, tids[stream], start, end,
@@ -83,19 +82,19 @@ def _arrows(pid: int, prediction: Simulated, tids: Mapping[Stream, int]) -> Iter
     resumes.
     """
     idle = {stream.stage: gaps(prediction, stream.stage) for stream in tids if stream.computes}
-    line = prediction.timeline
-    for (stream, step, when), wait_s in zip(by_stream(prediction), line.waits_s, strict=True):
-        end = ns(when.end_s)
-        if stream.computes or wait_s <= 0 or end <= ns(when.start_s):
+    for step in prediction.steps:
+        end = ns(step.end_s)
+        if not step.is_comm or step.exposed_s <= 0 or end <= ns(step.start_s):
             continue
         pauses = idle[step.stage]
-        at = bisect_left(pauses, when.end_s * (1 - 1e-9), key=lambda pause: pause[1])
-        if at == len(pauses) or when.end_s < pauses[at][0]:
+        at = bisect_left(pauses, step.end_s * (1 - 1e-9), key=lambda pause: pause[1])
+        if at == len(pauses) or step.end_s < pauses[at][0]:
             continue
         resume = ns(pauses[at][1])
-        if resume < ns(line.total_s):  # else only the end of the iteration waits
+        if resume < ns(prediction.total_s):  # else only the end of the iteration waits
             yield from arrow("waits for", "wait", pid, pid * len(prediction.steps) + step.index,
-                             (tids[stream], end - 1), (tids[Stream(step.stage, COMPUTE)], resume))
+                             (tids[stream_of(step)], end - 1),
+                             (tids[Stream(step.stage, COMPUTE)], resume))
 
 
 def events(pid: int, prediction: Simulated, name: str) -> list[Event]:

@@ -10,26 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
-from hpcpar.plan.boxes import Interval
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
 from hpcpar.schedule.memory_plan.liveness import add_lives
-from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, pack, peak
+from hpcpar.schedule.memory_plan.packing import ALIGNMENT_BYTES, moments, pack, peak
 from hpcpar.schedule.memory_plan.passes import PassPlans
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps, rank_steps
-from hpcpar.schedule.memory_plan.tensors import StepTensors
-from hpcpar.schedule.memory_plan.views import Buffer, Life, PlannedBuffers
-from hpcpar.schedule.steps import Comm, Schedule
-
-
-@dataclass(frozen=True)
-class Places:
-    """The first item of each buffer in one array, and the array's size."""
-
-    first: dict[Buffer, int]
-    items: int
-    #: Buffers that must be zero but share memory with others, so each life begins with a clear.
-    shared: frozenset[Buffer]
+from hpcpar.schedule.memory_plan.views import Buffer
+from hpcpar.schedule.steps import Schedule
 
 
 @dataclass(frozen=True)
@@ -39,60 +27,38 @@ class MemoryPlan:
     Attributes
     ----------
     passes : PassPlans
-        The blocks of every layer in every pass.
-    tensors : StepTensors
-        The views that steps read and write.
-    programs : tuple of RankSteps
+        The blocks of every layer in every pass, and the views that steps read and write.
+    programs : list of RankSteps
         The rank's part of each schedule.
     """
 
-    plan: Plan
-    rank: int
-    training: bool
     passes: PassPlans
-    tensors: StepTensors
-    programs: tuple[RankSteps, ...]
-    buffers: tuple[Buffer, ...]
+    programs: list[RankSteps]
 
-    def peak(self) -> tuple[Buffer, ...]:
+    @property
+    def buffers(self) -> list[Buffer]:
+        """The arrays of the rank."""
+        return list(self.passes.buffers.values())
+
+    def peak(self) -> list[Buffer]:
         """The buffers that are alive at the moment of peak memory."""
-        alive = self.moments([b.lives for b in self.buffers])
+        alive = [moments(b.lives) for b in self.buffers]
         _, moment = peak([b.items for b in self.buffers], alive)
-        return tuple(b for b, bits in zip(self.buffers, alive, strict=True) if bits >> moment & 1)
+        return [b for b, bits in zip(self.buffers, alive, strict=True) if bits >> moment & 1]
 
-    def place(self) -> Places:
-        """Pack the buffers; buffers that are never alive together may share memory."""
-        unit = ALIGNMENT_BYTES // self.plan.item_bytes
+    def place(self) -> int:
+        """Pack the buffers into one array, and return its items; buffers that are never alive
+        together may share memory.
+        """
+        unit = ALIGNMENT_BYTES // self.passes.plan.item_bytes
         sizes = [-(-b.items // unit) * unit for b in self.buffers]
-        places, total = pack(sizes, self.moments([b.lives for b in self.buffers]))
-        total = max(total, *sizes, 0)  # buffers that no step touches lie anywhere
-        spans = [(at, at + size) for at, size in zip(places, sizes, strict=True)]
-        shared = frozenset(b for b, span in zip(self.buffers, spans, strict=True)
-                           if b.zero and _overlaps(span, spans) > 1)
-        return Places(dict(zip(self.buffers, places, strict=True)), total, shared)
-
-    def in_flight(self, program: int, step: int) -> Life:
-        """The steps during which the messages of a communication step are in flight."""
-        return Life(program, step, self.programs[program].until[step] - 1)
-
-    def moments(self, lives: Sequence[Sequence[Life]]) -> list[int]:
-        """Bit masks, one per sequence of lives, with a bit for every step of every program."""
-        starts = [0]
-        for steps in self.programs:
-            starts.append(starts[-1] + len(steps.schedule.steps) + 1)
-        out = []
-        for of_buffer in lives:
-            bits = 0
-            for life in of_buffer:
-                length = life.last - life.first + 1
-                bits |= ((1 << length) - 1) << (starts[life.program] + life.first)
-            out.append(bits)
-        return out
-
-
-def _overlaps(span: Interval, others: list[Interval]) -> int:
-    """The number of `others` that overlap `span`."""
-    return sum(1 for start, stop in others if max(start, span[0]) < min(stop, span[1]))
+        places, total = pack(sizes, [moments(b.lives) for b in self.buffers])
+        ends = [at + size for at, size in zip(places, sizes, strict=True)]
+        for buffer, first, end in zip(self.buffers, places, ends, strict=True):
+            overlapping = sum(max(first, other) < min(end, other_end)
+                              for other, other_end in zip(places, ends, strict=True))
+            buffer.first, buffer.clears = first, buffer.zero and overlapping > 1
+        return max(total, *sizes, 0)  # buffers that no step touches lie anywhere
 
 
 def plan_memory(network: Network, plan: Plan, rank: int, schedules: Sequence[Schedule], *,
@@ -106,21 +72,11 @@ def plan_memory(network: Network, plan: Plan, rank: int, schedules: Sequence[Sch
     training : bool
         False leaves out gradients.
     """
-    buffers = PlannedBuffers()
-    edges = Edges(network, plan) if edges is None else edges
-    passes = PassPlans(network, plan, rank, edges, buffers, training)
-
-    def overwrites(sent: Comm, part: int) -> bool:
-        """True where micro-batch `part` uses the same slot for the output that `sent` moves."""
-        producer = tensors.producer(sent)
-        slots = [passes.find(producer, p).slots.of_layer(producer) for p in (part, sent.part)]
-        return slots[0] == slots[1]
-
-    tensors = StepTensors(network, plan, rank, passes)
-    programs = tuple(rank_steps(network, plan, s, rank, overwrites) for s in schedules)
-    images = network.layers[0].name
-    for number, steps in enumerate(programs):
-        loaded = {part: passes.all[part].blocks[images].out for part in steps.loads.values()}
-        add_lives(number, steps, plan, tensors,
-                  {part: None if view is None else view.owner for part, view in loaded.items()})
-    return MemoryPlan(plan, rank, training, passes, tensors, programs, buffers.all)
+    passes = PassPlans(network, plan, rank, edges or Edges(network, plan), training)
+    programs: list[RankSteps] = []
+    start = 0
+    for schedule in schedules:
+        programs.append(rank_steps(passes, schedule, start))
+        add_lives(programs[-1], passes)
+        start += len(schedule.steps) + 1
+    return MemoryPlan(passes, programs)

@@ -7,18 +7,18 @@ several layers read has its own buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.boxes import Box, contains, items, shape
-from hpcpar.plan.layout import Layout, computed, owned
+from hpcpar.plan.layout import computed, owned
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.aliasing import in_place
 from hpcpar.schedule.edges import Edge
-from hpcpar.schedule.memory_plan.views import PlannedBuffers, View
+from hpcpar.schedule.memory_plan.views import Buffer, View
 from hpcpar.schedule.steps import Kind
 
 A = TypeVar("A")
@@ -120,11 +120,12 @@ class BlockPlanner:
     """Lays out the blocks of one rank for a pass of samples through `layers`, in network order.
 
     `edges` has the edges into each layer; an input from any other layer has its own buffer.
+    `buffers` collects the buffers: one per key, which ends with role and shape.
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int, layers: Sequence[Layer],
-                 edges: Mapping[str, tuple[Edge, ...]], samples: int, buffers: PlannedBuffers,
-                 slots: Slots, training: bool) -> None:
+                 edges: Mapping[str, tuple[Edge, ...]], samples: int,
+                 buffers: dict[Hashable, Buffer], slots: Slots, training: bool) -> None:
         self.network, self.plan, self.rank, self.samples = network, plan, rank, samples
         self.buffers, self.slots, self.training = buffers, slots, training
         self.blocks: dict[str, Blocks[View]] = {layer.name: Blocks() for layer in layers}
@@ -140,21 +141,23 @@ class BlockPlanner:
                 blocks.dxs.append(self._input_gradient(e, need, own) if trains else None)
 
     # -- buffers -----------------------------------------------------------------------------------
-    def _value(self, layer: str, reader: str, what: str, box: Box, which: int = 0) -> View:
-        slot = self.slots.of_value(layer, what)
-        return self.buffers.view((layer, reader, which, what, slot), layer, False, shape(box))
-
-    def _gradient(self, layer: str, reader: str, what: str, box: Box, which: int = 0,
-                  zero: bool = False) -> View:
-        slot = self.slots.of_gradient(reader, what)
-        return self.buffers.view((layer, reader, which, what, slot), layer, True, shape(box), zero)
+    def _view(self, layer: str, what: str, box: Box, reader: str = "", which: int = 0, *,
+              gradient: bool = False, zero: bool = False) -> View:
+        """A view of a whole buffer; the first call for a buffer decides whether it must be zero."""
+        slot = (self.slots.of_gradient(reader, what) if gradient else
+                self.slots.of_value(layer, what))
+        key = layer, reader, which, what, slot, gradient, shape(box)
+        if key not in self.buffers:
+            self.buffers[key] = Buffer(layer, gradient, shape(box), zero)
+        return View(self.buffers[key], shape(box))
 
     def _edge_value(self, e: Edge, what: str, box: Box) -> View:
         owner = e.producer if what == "out" else e.consumer
-        return self._value(owner.name, e.consumer.name, what, box, e.which)
+        return self._view(owner.name, what, box, e.consumer.name, e.which)
 
     def _edge_gradient(self, e: Edge, what: str, box: Box, zero: bool = False) -> View:
-        return self._gradient(e.producer.name, e.consumer.name, what, box, e.which, zero)
+        return self._view(e.producer.name, what, box, e.consumer.name, e.which, gradient=True,
+                          zero=zero)
 
     # -- outputs -----------------------------------------------------------------------------------
     def _output(self, layer: Layer) -> None:
@@ -164,22 +167,20 @@ class BlockPlanner:
             return
         trains = self.training and layer.name in self.network.trained
         if blocks.out is None:
-            blocks.out = self._value(layer.name, "", "out", self._owned(layer))
+            blocks.out = self._view(layer.name, "out", self._owned(layer))
         if blocks.dout is None and trains:
-            blocks.dout = self._gradient(layer.name, "", "out", self._owned(layer), zero=True)
+            blocks.dout = self._view(layer.name, "out", self._owned(layer), gradient=True,
+                                     zero=True)
         blocks.y, blocks.dy = blocks.out, blocks.dout
         if config.k > 1:
-            partial = self._box(computed(self.network, layer, config, self.samples))
-            blocks.y = self._value(layer.name, "", "partial", partial)
+            partial = computed(self.network, layer, config, self.samples).box(self.rank)
+            blocks.y = self._view(layer.name, "partial", partial)
             if config.scatter and blocks.dout is not None:
-                blocks.dy = self._gradient(layer.name, "", "partial", partial)
-
-    def _box(self, layout: Layout) -> Box:
-        return layout.box(self.rank)
+                blocks.dy = self._view(layer.name, "partial", partial, gradient=True)
 
     def _owned(self, layer: Layer) -> Box:
         config = self.plan.configs[layer.name]
-        return self._box(owned(self.network, layer, config, self.samples))
+        return owned(self.network, layer, config, self.samples).box(self.rank)
 
     def _shared(self, e: Edge, need: Box, out: View | None) -> View | None:
         """The part of the consumer's output (or output gradient) that can hold its input."""

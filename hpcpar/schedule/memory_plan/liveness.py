@@ -4,37 +4,38 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from hpcpar.plan.plan import Plan
+from hpcpar.schedule.memory_plan.passes import PassPlans
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
-from hpcpar.schedule.memory_plan.tensors import StepTensors
-from hpcpar.schedule.memory_plan.views import Buffer, Life
+from hpcpar.schedule.memory_plan.views import Buffer, View
 from hpcpar.schedule.steps import PASSES, Comm, Op, Phase
 
 
-def add_lives(program: int, steps: RankSteps, plan: Plan, tensors: StepTensors,
-              images: dict[int, Buffer | None]) -> None:
-    """Add the buffers' lives in a program; `images` are the buffers of micro-batches' images."""
+def add_lives(steps: RankSteps, passes: PassPlans) -> None:
+    """Add the lives that the buffers of the passes have in a program."""
+    images = passes.network.layers[0].name
     # every micro-batch computes all values itself; FC passes read values from before the switch
-    by_part = plan.fc_passes == 1
+    by_part = passes.plan.fc_passes == 1
     # (step, whether it recomputes the contents) by buffer and micro-batch
-    touches_of: dict[tuple[Buffer | None, int], list[tuple[int, bool]]] = defaultdict(list)
+    touches_of: dict[tuple[Buffer, int], list[tuple[int, bool]]] = defaultdict(list)
+
+    def touch(view: View | None, part: int, *touches: tuple[int, bool]) -> None:
+        if view is not None and view.owner is not None:
+            touches_of[view.owner, part if by_part else 0] += touches
+
     for i, part in steps.loads.items():
-        touches_of[images[part], part].append((i, False))
+        touch(passes.all[part].blocks[images].out, part, (i, False))
     for i in steps.mine:
         step = steps.schedule.steps[i]
         if step.phase not in PASSES or (not isinstance(step, Comm) and step.op is Op.UPDATE):
             continue
-        recomputes = step.phase is Phase.RECOMPUTE
-        for view, writes in tensors.touched(step):
-            owner = None if view is None else view.owner
-            touches = touches_of[owner, step.part if by_part else 0]
-            touches.append((i, recomputes and writes))
-            if isinstance(step, Comm):
-                # it completes before the step that waits for it begins
-                touches.append((steps.until[i] - 1, False))
+        # a message completes before the step that waits for it begins
+        end = [(steps.until[i] - 1, False)] if isinstance(step, Comm) else []
+        read, computed = passes.touched(step)
+        for view in read:
+            touch(view, step.part, (i, False), *end)
+        touch(computed, step.part, (i, step.phase is Phase.RECOMPUTE), *end)
     for (buffer, _), touches in touches_of.items():
-        if buffer is not None:
-            buffer.lives += [Life(program, *ends) for ends in _lives(touches)]
+        buffer.lives += [steps.moments(*ends) for ends in _lives(touches)]
 
 
 def _lives(touches: list[tuple[int, bool]]) -> list[tuple[int, int]]:

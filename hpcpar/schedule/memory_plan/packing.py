@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 #: Arrays begin at multiples of this size: a cache line, and the alignment of vector units.
 ALIGNMENT_BYTES = 64
@@ -81,6 +81,14 @@ def _fit(sizes: Sequence[int], alive: Sequence[int], order: Sequence[int],
             return None
         bisect.insort(placed, (at, at + size, life))
     return places, total
+
+
+def moments(lives: Iterable[range]) -> int:
+    """A bit for every moment of these lives."""
+    bits = 0
+    for life in lives:
+        bits |= ((1 << len(life)) - 1) << life.start
+    return bits
 
 
 def peak(sizes: Sequence[int], alive: Sequence[int]) -> tuple[int, int]:

@@ -1,8 +1,10 @@
-"""A plan's passes on one rank: micro-batches, or the mini-batch and then OWT's FC passes."""
+"""A plan's passes on one rank: micro-batches, or the mini-batch and then OWT's FC passes; and the
+views that their steps move, read or write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +17,10 @@ from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.lower import samples_of
 from hpcpar.schedule.memory_plan.blocks import BlockPlanner, Blocks, Slots
-from hpcpar.schedule.memory_plan.views import PlannedBuffers, View
+from hpcpar.schedule.memory_plan.views import Buffer, View
 from hpcpar.schedule.one_weird_trick import switch
 from hpcpar.schedule.pipeline_order import firsts, in_flight
+from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase, Role, Step
 
 EdgesOf = dict[str, tuple[Edge, ...]]
 
@@ -57,9 +60,11 @@ class PassPlans:
     """
 
     def __init__(self, network: Network, plan: Plan, rank: int, edges: Edges,
-                 buffers: PlannedBuffers, training: bool) -> None:
+                 training: bool) -> None:
         self.network, self.plan, self.rank, self.training = network, plan, rank, training
-        self._edges, self._buffers = edges, buffers
+        #: One per key of `BlockPlanner`.
+        self.buffers: dict[Hashable, Buffer] = {}
+        self._edges = edges
         self._edges_of: dict[tuple[int, str], EdgesOf] = {}
         self._fc_layers: frozenset[str] = frozenset()
         self._flying = micro_batches_in_flight(network, plan)
@@ -122,7 +127,7 @@ class PassPlans:
               slots: Slots) -> PassPlan:
         edges = self._edges_into(layers, len(places))
         planner = BlockPlanner(self.network, self.plan, self.rank, layers, edges, len(places),
-                               self._buffers, slots, self.training)
+                               self.buffers, slots, self.training)
         return PassPlan(part, places, edges, planner.blocks, slots)
 
     def _edges_into(self, layers: Sequence[Layer], samples: int) -> EdgesOf:
@@ -132,3 +137,84 @@ class PassPlans:
             self._edges_of[key] = {layer.name: self._edges.into(layer, samples)
                                    for layer in layers if layer.inputs}
         return self._edges_of[key]
+
+    # -- steps -------------------------------------------------------------------------------------
+    def overwrites(self, part: int, sent: Comm) -> bool:
+        """True where micro-batch `part` uses the same slot for the output that `sent` moves."""
+        producer = self.network.by_name[sent.tensor.layer].inputs[sent.tensor.input]
+        slots = [self.find(producer, p).slots.of_layer(producer) for p in (part, sent.part)]
+        return slots[0] == slots[1]
+
+    def moved(self, step: Comm) -> tuple[View, View]:
+        """The views before and after a movement of an input, an output, or a gradient of these."""
+        ref = step.tensor
+        consumer_pass = self.find(ref.layer, step.part)
+        blocks = consumer_pass.blocks[ref.layer]
+        if ref.role is Role.OUTPUT:
+            before, after = (blocks.dout, blocks.dy) if ref.gradient else (blocks.y, blocks.out)
+            assert before is not None and after is not None
+            return before, after
+        e = consumer_pass.edges[ref.layer][ref.input]
+        producer_pass = self.find(e.producer.name, step.part)
+        producer = producer_pass.blocks[e.producer.name]
+        if not ref.gradient:
+            assert producer.out is not None
+            rows = self._rows(producer.out, consumer_pass, producer_pass, step)
+            return rows, blocks.xs[ref.input]
+        dx = blocks.dxs[ref.input]
+        assert dx is not None
+        if ref.input in blocks.arriving:
+            return dx, blocks.arriving[ref.input]
+        # with several readers, an ACCUMULATE step later adds this in-place sum to the others
+        if step.kind is Kind.ALLREDUCE and len(self.network.consumers[e.producer.name]) > 1:
+            return dx, dx
+        assert producer.dout is not None
+        return dx, self._rows(producer.dout, consumer_pass, producer_pass, step)
+
+    def _rows(self, whole: View, consumer_pass: PassPlan, producer_pass: PassPlan,
+              step: Comm) -> View:
+        """An FC pass's part of a block before the switch."""
+        if consumer_pass is producer_pass or self.plan.fc_passes == 1:
+            return whole
+        if step.phase is Phase.BACKWARD and self.plan.switch == "one":
+            assert step.group is not None
+            # a pass has one rank's samples, so the other ranks need no result of the reduction
+            if step.group.members(self.rank)[step.root] != self.rank:
+                unused = consumer_pass.blocks[step.layer].dxs[0]
+                assert unused is not None
+                return unused
+        return self.rows_of(whole, step.part)
+
+    def touched(self, step: Step) -> tuple[Sequence[View | None], View | None]:
+        """The views that a step of a pass reads or adds to, and the one that it computes anew."""
+        if isinstance(step, Comm):
+            if step.tensor.role is Role.MOMENTS:
+                return (), None
+            before, after = self.moved(step)
+            return (before,), after
+        if step.op is Op.ACCUMULATE:
+            return self._accumulated(step), None
+        if step.phase is Phase.BACKWARD:
+            return self._backward(step), None
+        blocks = self.find(step.layer, step.part).blocks[step.layer]
+        # the loss, which has no y, computes its gradient with its value
+        return (blocks.xs if blocks.y is not None else [*blocks.xs, *blocks.dxs]), blocks.y
+
+    def _accumulated(self, step: Compute) -> list[View | None]:
+        ref = step.tensor
+        assert ref is not None
+        blocks = self.find(ref.layer, step.part).blocks[ref.layer]
+        total = self.find(step.layer, step.part).blocks[step.layer].dout
+        return [total, blocks.arriving.get(ref.input), blocks.dxs[ref.input]]
+
+    def _backward(self, step: Compute) -> list[View | None]:
+        layer = self.network.by_name[step.layer]
+        blocks = self.find(step.layer, step.part).blocks[step.layer]
+        touched = [blocks.dy]
+        if "input" in layer.backward_reads:
+            touched += blocks.xs
+        if "output" in layer.backward_reads:
+            touched.append(blocks.y)
+        if step.op is Op.BACKWARD:
+            touched += [*blocks.dxs, *blocks.begins.values(), *blocks.clears]
+        return touched

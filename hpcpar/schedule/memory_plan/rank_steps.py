@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
+from hpcpar.schedule.memory_plan.passes import PassPlans
 from hpcpar.schedule.steps import Comm, Phase, Schedule, Step
-
-#: ``overwrites(move, part)``: micro-batch `part`'s forward pass writes where the movement reads.
-Overwrites = Callable[[Comm, int], bool]
 
 
 @dataclass(frozen=True)
@@ -20,6 +17,8 @@ class RankSteps:
 
     Attributes
     ----------
+    start : int
+        Moment of the first step; moments count through the steps of all of the rank's programs.
     until : dict
         For each communication step, the step before which this rank must finish it.
     loads : dict
@@ -28,16 +27,25 @@ class RankSteps:
     """
 
     schedule: Schedule
+    start: int
     mine: tuple[int, ...]
     until: dict[int, int]
     loads: dict[int, int]
 
+    def moments(self, first: int, last: int) -> range:
+        """The moments from step `first` to step `last`."""
+        return range(self.start + first, self.start + last + 1)
 
-def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
-               overwrites: Overwrites) -> RankSteps:
+    def in_flight(self, step: int) -> range:
+        """The moments at which the messages of a communication step are in flight."""
+        return self.moments(step, self.until[step] - 1)
+
+
+def rank_steps(passes: PassPlans, schedule: Schedule, start: int) -> RankSteps:
     """A rank's part of a schedule."""
-    steps = [s for s in schedule.steps
-             if (s.concerns(rank) if isinstance(s, Comm) else lives(plan, s.layer, rank))]
+    network, plan, rank = passes.network, passes.plan, passes.rank
+    steps = [s for s in schedule.steps if (
+        s.concerns(rank) if isinstance(s, Comm) else plan.configs[s.layer].holds(rank))]
     loss = network.layers[-1].name
     writes = {
         Phase.FORWARD: _by_part([s for s in steps if s.phase is Phase.FORWARD]),
@@ -48,16 +56,10 @@ def rank_steps(network: Network, plan: Plan, schedule: Schedule, rank: int,
     for s in steps:
         if isinstance(s, Comm):
             only_sends = s.between and not s.destination.holds(rank)
-            until[s.index] = _overwritten(s, writes.get(s.phase, {}), overwrites,
+            until[s.index] = _overwritten(s, writes.get(s.phase, {}), passes,
                                           len(schedule.steps)) if only_sends else s.needed_by
     mine = tuple(s.index for s in steps)
-    return RankSteps(schedule, mine, until, _loads(network, plan, steps))
-
-
-def lives(plan: Plan, layer: str, rank: int) -> bool:
-    """True where `rank` has a part of the layer."""
-    config = plan.configs[layer]
-    return bool(config.first <= rank < config.first + config.ranks)
+    return RankSteps(schedule, start, mine, until, _loads(network, plan, steps))
 
 
 def _by_part(steps: list[Step]) -> dict[int, list[int]]:
@@ -68,8 +70,7 @@ def _by_part(steps: list[Step]) -> dict[int, list[int]]:
     return out
 
 
-def _overwritten(sent: Comm, writes: dict[int, list[int]], overwrites: Overwrites,
-                 end: int) -> int:
+def _overwritten(sent: Comm, writes: dict[int, list[int]], passes: PassPlans, end: int) -> int:
     """The first later step of another micro-batch that overwrites the array that `sent` reads.
 
     `writes` has the steps that write outputs, or gradients, by micro-batch. Gradients have one slot
@@ -79,7 +80,7 @@ def _overwritten(sent: Comm, writes: dict[int, list[int]], overwrites: Overwrite
     first = end
     for part, steps in writes.items():
         at = bisect.bisect_right(steps, sent.index)
-        if at < len(steps) and part != sent.part and (backward or overwrites(sent, part)):
+        if at < len(steps) and part != sent.part and (backward or passes.overwrites(part, sent)):
             first = min(first, steps[at])
     return first
 

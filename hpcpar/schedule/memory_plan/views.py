@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.plan.boxes import Box, items, local, shape
+from hpcpar.plan.boxes import Box, items, local, shape, whole_box
 
 Shape = tuple[int, ...]
 Crop: TypeAlias = "tuple[slice[int, int, int], ...]"
-
-
-@dataclass(frozen=True)
-class Life:
-    """The first and last step at which a buffer is in use, in one of the rank's programs."""
-
-    program: int
-    first: int
-    last: int
 
 
 @dataclass(eq=False)
@@ -37,15 +27,22 @@ class Buffer:
         The buffer holds activation gradients.
     zero : bool
         Steps rely on zeros in the parts that no step writes.
-    lives : list of Life
-        `liveness` fills them in.
+    lives : list of range
+        Moments at which it is in use, counted through the steps of all programs; `liveness` fills
+        them in.
+    first : int
+        Its first item in the memory of all buffers; `MemoryPlan.place` fills it in.
+    clears : bool
+        It must be zero but shares memory, so each life begins with a clear; likewise.
     """
 
     layer: str
     gradient: bool
     shape: Shape
     zero: bool = False
-    lives: list[Life] = field(default_factory=list)
+    lives: list[range] = field(default_factory=list)
+    first: int = 0
+    clears: bool = False
 
     @property
     def items(self) -> int:
@@ -83,30 +80,10 @@ class View:
 
     def rows(self, start: int, stop: int) -> View:
         """Rows `start:stop` of the first axis."""
-        whole = tuple((0, extent) for extent in self.shape)
+        whole = whole_box(self.shape)
         return self.crop(((start, stop), *whole[1:]), whole)
 
     @property
     def owner(self) -> Buffer | None:
         """The buffer that holds the items; None where the view has no items."""
         return self.buffer if math.prod(self.shape) else None
-
-
-class PlannedBuffers:
-    """The buffers of a rank, one per key, role and shape."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, Buffer] = {}
-
-    def view(self, key: Hashable, layer: str, gradient: bool, shape: Shape,
-             zero: bool = False) -> View:
-        """A view of a whole buffer; the first call for a buffer decides whether it must be zero."""
-        full_key = (key, gradient, shape)
-        buffer = self._known.get(full_key)
-        if buffer is None:
-            buffer = self._known[full_key] = Buffer(layer, gradient, shape, zero)
-        return View(buffer, shape)
-
-    @property
-    def all(self) -> tuple[Buffer, ...]:
-        return tuple(self._known.values())

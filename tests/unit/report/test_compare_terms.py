@@ -109,7 +109,7 @@ def test_a_run_as_predicted_is_accurate(name: str) -> None:
 def test_the_predicted_bubble_equals_the_timelines_idle_time(name: str) -> None:
     plan = PLANS[name]
     prediction = price(plan.network.build(), plan, MACHINE)
-    idle_s = [stage.bubble_s for stage in prediction.timeline.stages]
+    idle_s = [stage.bubble_s for stage in prediction.stages]
     row = compare_one(jittered(name).record)
     assert row.phases[BUBBLE]["waiting"].predicted_s == pytest.approx(sum(idle_s) / 2, rel=1e-9)
     # some transfers are hidden by computing: not all of their time counts

@@ -15,23 +15,9 @@ from typing import Any
 
 import pytest
 
-from hpcpar.cost.timeline.timeline import Span, Timeline
 from hpcpar.errors import InputError
+from hpcpar.prediction.prediction import StepCost
 from hpcpar.report.traces import perfetto
-
-
-@dataclass(frozen=True)
-class Step:
-    index: int
-    label: str
-    layer: str
-    phase: str
-    is_comm: bool
-    seconds: float
-    exposed_s: float
-    sent_bytes: int
-    part: int = 0
-    stage: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,8 +30,15 @@ class Prediction:
     ranks: int
     batch: int
     communication_bytes: int
-    steps: tuple[Step, ...]
-    timeline: Timeline[float]
+    steps: tuple[StepCost, ...]
+    total_s: float
+
+
+def step(index: int, label: str, phase: str, stream: str, start_ms: float, end_ms: float,
+         **more: Any) -> StepCost:
+    return StepCost(index=index, label=label, layer=label.split()[-1], phase=phase,
+                    is_comm=stream != "compute", seconds=1e-3 * (end_ms - start_ms), messages=0,
+                    start_s=1e-3 * start_ms, end_s=1e-3 * end_ms, stream=stream, **more)
 
 
 #: label, phase, stream, start and end (ms), wait (ms), bytes: an exposed gather before fc, a hidden
@@ -65,18 +58,12 @@ ROWS = (
 
 
 def prediction(rows: Any = ROWS, total_ms: float = 9.0, **changes: Any) -> Any:
-    steps, spans, waits = [], [], []
-    for i, (label, phase, stream, start, end, wait, sent) in enumerate(rows):
-        comm = stream != "compute"
-        exposed = wait if comm else end - start
-        steps.append(Step(i, label, label.split()[-1], phase, comm, 1e-3 * (end - start),
-                          1e-3 * exposed, sent))
-        spans.append(Span(1e-3 * start, 1e-3 * end, stream))
-        waits.append(1e-3 * wait)
+    steps = [step(i, label, phase, stream, start, end, sent_bytes=sent,
+                  exposed_s=1e-3 * (wait if stream != "compute" else end - start))
+             for i, (label, phase, stream, start, end, wait, sent) in enumerate(rows)]
     values: dict[str, Any] = {"network": "vgg16", "strategy": "data", "machine": "abci-v100",
                               "ranks": 4, "batch": 128, "communication_bytes": 0}
-    return Prediction(**(values | changes), steps=tuple(steps),
-                      timeline=Timeline(tuple(spans), tuple(waits), 1e-3 * total_ms))
+    return Prediction(**(values | changes), steps=tuple(steps), total_s=1e-3 * total_ms)
 
 
 def of(events: list[dict[str, Any]], ph: str, **where: Any) -> list[dict[str, Any]]:
@@ -182,11 +169,10 @@ def test_streams_of_a_pipeline_are_its_stages() -> None:
     """Every micro-batch of every stage; a message lies with its sender."""
     rows = ((0, 0, "compute", 0.0, 1.0), (0, 0, "node", 1.0, 1.5), (1, 0, "compute", 1.5, 3.0),
             (0, 1, "compute", 1.0, 2.0), (1, 1, "compute", 3.0, 4.5))
-    steps = [Step(i, f"s{i}", "s", "forward", name != "compute", 1e-3 * (end - start), 0.0, 0,
-                  part, stage) for i, (stage, part, name, start, end) in enumerate(rows)]
-    spans = [Span(1e-3 * start, 1e-3 * end, name) for _, _, name, start, end in rows]
-    line = Timeline(tuple(spans), (0.0, 5e-4, 0.0, 0.0, 0.0), 4.5e-3)
-    prediction: Any = Prediction("net", "pipeline", "local", 2, 16, 0, tuple(steps), line)
+    steps = [step(i, f"s{i}", "forward", name, start, end, exposed_s=5e-4 * (i == 1),
+                  sent_bytes=0, part=part, stage=stage)
+             for i, (stage, part, name, start, end) in enumerate(rows)]
+    prediction: Any = Prediction("net", "pipeline", "local", 2, 16, 0, tuple(steps), 4.5e-3)
     assert list(perfetto.streams(prediction).values()) == ["stage 0 compute", "stage 0 node",
                                                            "stage 1 compute"]
     found = of(list(perfetto.trace([prediction])), "X")

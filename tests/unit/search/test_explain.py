@@ -105,10 +105,10 @@ def test_communication_adds_up(what: tuple[Any, ...], options: dict[str, Any]) -
 def test_proposed_changes_can_be_priced(what: tuple[Any, ...], options: dict[str, Any]) -> None:
     chosen, found = explained(*what, **options)
     t, plan = chosen.task, chosen.plan
-    assert found.what_ifs == tuple(
-        sorted(found.what_ifs, key=lambda c: (not c.fits, c.iteration_s))
+    assert found.changes == tuple(
+        sorted(found.changes, key=lambda c: (not c.fits, c.iteration_s))
     )
-    for change in found.what_ifs:
+    for change in found.changes:
         assert change.gain == pytest.approx(chosen.iteration_s
                                             / change.iteration_s) and change.gain > 1
         machine, again = t.machine, plan
@@ -142,7 +142,7 @@ def test_proposed_changes_can_be_priced(what: tuple[Any, ...], options: dict[str
         assert (
             change.iteration_s == pytest.approx(p.iteration_s, rel=1e-12) and change.fits == p.fits
         )
-    assert any(c.what == "devices twice as fast" for c in found.what_ifs)
+    assert any(c.what == "devices twice as fast" for c in found.changes)
 
 
 def test_congestion() -> None:
@@ -282,7 +282,7 @@ def test_the_bottleneck_is_the_largest_exposed_term() -> None:
     document = found.to_json()
     assert document["bottleneck"] == found.bottleneck
     assert [t["name"] for t in document["terms"]] == [t.name for t in found.terms]
-    assert [c["what"] for c in document["changes"]] == [c.what for c in found.what_ifs]
+    assert [c["what"] for c in document["changes"]] == [c.what for c in found.changes]
 
 
 def test_whole_convolutions_are_proposed_where_launches_cost_more_than_halos() -> None:

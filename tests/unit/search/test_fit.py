@@ -43,6 +43,13 @@ def test_micro_batches_are_doubled_until_the_plan_fits() -> None:
     assert not by_again.fits or by_again.iteration_s >= found.iteration_s
 
 
+def test_plans_with_fc_passes_get_no_micro_batches() -> None:
+    """They exclude each other, so such variations have no memory plan."""
+    whole = auto.price_named(NETWORK, SPEC, "owt-c", 2, 256, LOCAL).memory_bytes
+    chosen = auto.price_named(NETWORK, SPEC, "owt-c", 2, 256, machine(0.1 * whole))
+    assert chosen.plan.fc_passes == 2 and made_to_fit(chosen) is None
+
+
 def test_micro_batches_are_not_doubled_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every micro-batch costs steps: a batch of thousands of millions would be planned for long."""
     spec = NetworkSpec("lenet5", (1, 8, 8), 10)
