@@ -143,8 +143,7 @@ class Cases:
             for place, sizes in self.of_placement] or [np.zeros(0)])
 
     def spread(self, values: NDArray[Value]) -> NDArray[Value]:
-        """The values of all plans, from those of their distinct cases; 0 for plans that do not count.
-        """
+        """Values of all plans, each from its distinct case; 0 for plans without one."""
         out = np.zeros(self.shape, values.dtype)
         out[self.where] = values[self.index]
         return out
