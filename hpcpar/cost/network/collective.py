@@ -250,9 +250,9 @@ class Placed:
         for wave in waves:
             if wave.pairs not in crossed:
                 crossed[wave.pairs] = self._rates_of(wave)
-        slowest = max(s_per_byte.max() for _, s_per_byte in crossed.values())
+        slowest = max(s_per_byte.max() for _, s_per_byte in crossed.values()) or 1.0
         traits = np.concatenate([part for level, s_per_byte in crossed.values()
-                                 for part in (level, np.round(s_per_byte / (slowest or 1.0), 12))], axis=1)
+                                 for part in (level, np.round(s_per_byte / slowest, 12))], axis=1)
         first = list({row.tobytes(): i for i, row in enumerate(traits)}.values())
         groups = np.arange(len(first) * collective.p).reshape(-1, collective.p)
         known: dict[Pairs, Crossing] = {}
