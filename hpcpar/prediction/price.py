@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.prediction import rank_memories, total
 from hpcpar.cost.memory.process import process_memory
+from hpcpar.cost.network import collective
 from hpcpar.cost.network.contention import contended
 from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
@@ -26,8 +27,6 @@ from hpcpar.simulation.simulate import Simulator
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Up to this size a plan's price comes from a simulation of all ranks.
-EXACT_RANKS = 1024
 
 
 def price(network: Network, plan: Plan, machine: Machine, *, samples: int | None = None,
@@ -51,9 +50,10 @@ def plan_costs(network: Network, plan: Plan, machine: Machine,
                **options: Unpack[PriceOptions]) -> Costs:
     """The costs of a single plan, from a simulation of all ranks.
 
-    On more than `EXACT_RANKS` ranks, and in the paper's accounting, one rank stands for all.
+    On more than `collective.MOST_RANKS` ranks, and in the paper's accounting, one rank stands for
+    all.
     """
-    if plan.ranks > EXACT_RANKS or options.get("accounting") == "paper":
+    if plan.ranks > collective.MOST_RANKS or options.get("accounting") == "paper":
         return price_family(network, plan, machine, **options)
     priced = price_steps(network, plan, machine, **options)
     machine = contended(machine, options.get("contention"))

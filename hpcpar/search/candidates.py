@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.compute.priced_formats import require_priced
+from hpcpar.cost.network import collective
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
@@ -19,7 +20,7 @@ from hpcpar.plan.plan import OTHER_NORM, NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import configurations, entry_of, parse, plan_options, together
 from hpcpar.plan.strategy import Configs
 from hpcpar.prediction.prediction import Prediction
-from hpcpar.prediction.price import EXACT_RANKS, detailed, memory_of_ranks, plan_costs
+from hpcpar.prediction.price import detailed, memory_of_ranks, plan_costs
 from hpcpar.schedule.buckets import gradient_bytes
 from hpcpar.schedule.runnable import require
 from hpcpar.search.balance import balanced
@@ -227,7 +228,7 @@ def _priced_exactly(candidates: Iterable[Candidate], count: int) -> list[Candida
         candidate = by_speed[i]
         if fitting and candidate.iteration_s > MUCH_SLOWER * fitting[0].iteration_s:
             break
-        if candidate.exact_costs is None and candidate.task.ranks <= EXACT_RANKS:
+        if candidate.exact_costs is None and candidate.task.ranks <= collective.MOST_RANKS:
             by_speed[i] = candidate.exact()
             by_speed.sort(key=lambda c: c.speed)
             i, fitting = 0, []  # the order may have changed

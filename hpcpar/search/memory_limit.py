@@ -175,8 +175,13 @@ def solve_within(nodes: list[tuple[Floats, Floats]],
                     return None
             fronts[entries] = pareto_front(labels)
         factors.append((others, fronts))
+    return _fastest(factors, limit)
+
+
+def _fastest(factors: list[Factor], limit: float) -> tuple[float, list[int]] | None:
+    """The fastest combination that fits, from the fronts of the graph's components."""
     front: Front = [Label(0.0, 0.0)]
-    for _, component in factors:  # of the graph's components
+    for _, component in factors:
         front = pareto_front([joined(pair) for pair in itertools.product(front, component[()])])
     fastest = next((label for label in front if label.bytes <= limit), None)
     if fastest is None:

@@ -105,7 +105,7 @@ class Simulator:
                                   partial(box_shapes, rank=np.arange(self.ranks)))
         plain = replace(machine, collectives=())
         self._plain = StepPricer(network, plan, plain, NetworkModel(plain), edges)
-        self.links = LinkRates(machine)
+        self.links = LinkRates(NetworkModel(machine))
         self._movements: dict[Hashable, Movement] = {}
         self._computes: dict[Hashable, FloatArray] = {}
 

@@ -23,7 +23,7 @@ QUESTION = ("plan", "--network", "alexnet", "--ranks", "4", "--batch", "128", "-
             "--machine", "local")
 MOST_FUNCTIONS = 631
 MOST_FILES = 108
-MOST_DEPTH = 35
+MOST_DEPTH = 33
 
 
 class Walk:

@@ -1,15 +1,16 @@
 """The price of a collective: a walk through its waves, in all groups at once.
 
 Groups whose messages share their links alike are walked once. Times are known for every placement,
-algorithm and size that was asked for. In jobs of more than `MOST_RANKS` ranks the price is an upper
-bound: the slowest message of each wave, of the ranks near the ends of the machine's units.
+algorithm and size that was asked for. In jobs of more than `MOST_RANKS` ranks the price is the sum
+over waves of the slowest message, among the ranks near the ends of the job and of the machine's
+units: an upper bound, unless units between these are busier.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
@@ -179,9 +180,11 @@ class Placed:
 
     def __init__(self, network_model: NetworkModel, placement: Placement) -> None:
         self.network_model, self.placement = network_model, placement
-        self.machine, self.links = network_model.machine, LinkRates(network_model.machine)
+        self.machine, self.links = network_model.machine, LinkRates(network_model)
         self.level = int(network_model.index(placement.block, placement.ranks))
-        self._walks: dict[tuple[str, Kind, int, int], Walk] = {}
+        #: Seconds by bytes of an item and seconds of adding a byte.
+        self._alone_s: dict[tuple[str, Kind, int, int],
+                            Callable[[FloatArray, float], FloatArray]] = {}
         self._rates: dict[tuple[bytes, ...], tuple[IntArray, FloatArray]] = {}
         self._known: dict[tuple[str, Kind, int, int], dict[float, float]] = {}
 
@@ -211,30 +214,24 @@ class Placed:
         if entry.library:  # as fast as the fastest known algorithm
             return np.min([self._modeled_s(kind, name, segments, root, n_bytes)
                            for name in entry.priced_as if kind in ALGORITHMS[name].kinds], axis=0)
-        known = self._known.setdefault((algorithm, kind, segments, root), {})
+        if self.placement.p == 1:
+            return np.zeros_like(n_bytes)
+        key = entry.name, kind, segments, root
+        if key not in self._alone_s:
+            inner = self.placement.inner if entry.by_nodes else 1
+            collective = Collective.of_blocks(kind, self.placement.p, NOMINAL_ITEMS, segments,
+                                              inner, root)
+            bounded = entry.together and self.placement.ranks > MOST_RANKS
+            self._alone_s[key] = (partial(self._bound_s, entry, collective) if bounded else
+                                  self._walk(entry, collective).alone_s)
+        known = self._known.setdefault(key, {0.0: 0.0})
         new = sorted({n for n in n_bytes.tolist() if n not in known})
         for at in range(0, len(new), MOST_SIZES):
             some = new[at:at + MOST_SIZES]
-            known |= zip(some, self._walked_s(entry, kind, segments, root, np.array(some)).tolist(),
-                         strict=True)
+            item_bytes = np.array(some) / (self.placement.p * NOMINAL_ITEMS)
+            seconds = self._alone_s[key](item_bytes, self.machine.add_s_per_byte)
+            known |= zip(some, seconds.tolist(), strict=True)
         return np.array([known[n] for n in n_bytes.tolist()])
-
-    def _walked_s(self, entry: Algorithm, kind: Kind, segments: int, root: int,
-                  n_bytes: FloatArray) -> FloatArray:
-        if self.placement.p == 1:
-            return np.zeros_like(n_bytes)
-        inner = self.placement.inner if entry.by_nodes else 1
-        collective = Collective.of_blocks(kind, self.placement.p, NOMINAL_ITEMS, segments, inner,
-                                          root)
-        whole = self.placement.p * NOMINAL_ITEMS
-        if entry.together and self.placement.ranks > MOST_RANKS:
-            seconds = self._bound_s(entry, collective, n_bytes / whole)
-        else:
-            key = entry.name, kind, segments, root
-            if key not in self._walks:
-                self._walks[key] = self._walk(entry, collective)
-            seconds = self._walks[key].alone_s(n_bytes / whole, self.machine.add_s_per_byte)
-        return np.where(n_bytes > 0, seconds, 0.0)
 
     # -- all ranks ---------------------------------------------------------------------------------
     @cached_property
@@ -302,10 +299,10 @@ class Placed:
             out.append((unit, np.where(known, sizes / np.maximum(counts, 1), 0.0)))
         return out
 
-    def _bound_s(self, entry: Algorithm, collective: Collective, item_bytes: FloatArray
-                 ) -> FloatArray:
+    def _bound_s(self, entry: Algorithm, collective: Collective, item_bytes: FloatArray,
+                 add_s_per_byte: float) -> FloatArray:
         """Upper bound of the seconds: all ranks wait for the slowest message of each wave."""
-        me, add_s_per_byte = self.placement.member(self._some), self.machine.add_s_per_byte
+        me = self.placement.member(self._some)
         total, last = np.zeros((2, len(item_bytes)))
         for r in entry.rounds(collective, me):
             sides = [self._messages(side) for side in (r.sends, r.recvs)]
@@ -333,14 +330,16 @@ class Placed:
 
     def _s_per_byte(self, sides: Sequence[tuple[IntArray, IntArray]]) -> FloatArray:
         """Inverse bandwidth of the messages that cross each level, with contention: [levels]."""
-        flows = np.ones(len(self.machine.levels))
+        inner = self.network_model.inner.tolist()
+        flows = dict.fromkeys(inner, 1.0)
         for level, items in sides:
             sent = items > 0
             alone = sent / np.maximum(1, sent.sum(axis=0))  # one after another
             for i, (unit, times) in enumerate(self._units, 1):
                 leave = np.bincount(unit, (alone * (level >= i)).sum(axis=0))
-                flows[i] = max(flows[i], (leave * times).max())
-        return self.links.shared_s_per_byte(flows)
+                flows[inner[i]] = max(flows[inner[i]], (leave * times).max())
+        links = self.network_model.links(np.arange(len(inner)), lambda unit: flows[int(unit)])
+        return np.asarray(links.beta_s_per_byte)
 
     def _seconds(self, level: IntArray, items: IntArray, s_per_byte: FloatArray,
                  item_bytes: FloatArray) -> FloatArray:

@@ -68,11 +68,11 @@ class NetworkModel:
         self._names = [level.name for level in machine.levels]
         levels = [Links.of(level) for level in machine.levels]
         self.single = levels[0] if len(levels) == 1 else None
-        self._alpha, self._beta, self._small, self._bytes = (
+        self.alpha_s, self.beta_s_per_byte, self.small_alpha_s, self.small_bytes = (
             np.array([getattr(links, name) for links in levels])
             for name in ("alpha_s", "beta_s_per_byte", "small_alpha_s", "small_bytes")
         )
-        self.plain = bool((self._alpha == self._small).all())
+        self.plain = bool((self.alpha_s == self.small_alpha_s).all())
         self.shared = np.array([level.shared_links for level in machine.levels])
         #: The links of a machine with a single level and no contention.
         self.uniform = self.single if np.isinf(self.shared[0]) else None
@@ -100,14 +100,14 @@ class NetworkModel:
         On its way a message leaves one unit of every level, and the slowest of these units' links
         determines its bandwidth. `flows` maps the ranks of a unit to the flows that leave it.
         """
-        beta: Floats = self._beta[0] * self._phi(0, flows)
+        beta: Floats = self.beta_s_per_byte[0] * self._phi(0, flows)
         path: Floats = 0.0
         for level in range(1, len(self.shared)):
-            path = np.maximum(path, self._beta[level] * self._phi(level, flows))
+            path = np.maximum(path, self.beta_s_per_byte[level] * self._phi(level, flows))
             beta = np.where(np.equal(index, level), path, beta)
-        alpha = self._alpha[index]
-        small = alpha if self.plain else self._small[index]
-        return Links(alpha, beta, small, self._bytes[index])
+        alpha = self.alpha_s[index]
+        small = alpha if self.plain else self.small_alpha_s[index]
+        return Links(alpha, beta, small, self.small_bytes[index])
 
     def factor(self, index: Ints, kind: Kind, algorithm: str, n_bytes: Numbers) -> Floats:
         """Ratio of measured to modeled time of a movement; 1 if it was not measured."""

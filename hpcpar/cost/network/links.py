@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.network.contention import NetworkModel
-from hpcpar.machine.model import Machine
 from hpcpar.plan.axis import IntArray
 from hpcpar.schedule.waves import Pairs
 
@@ -21,14 +20,8 @@ class LinkRates:
     Flows that leave (or enter) a unit at the same time share its links, max-min fair.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self.levels = machine.levels
-        self._model = NetworkModel(machine)
-        self._beta = np.array([level.loaded_beta_s_per_byte for level in machine.levels])
-        self._alpha = np.array([level.alpha_s for level in machine.levels])
-        self._small = np.array([level.alpha_s if level.small_alpha_s is None else
-                                level.small_alpha_s for level in machine.levels])
-        self._small_bytes = np.array([level.small_bytes for level in machine.levels])
+    def __init__(self, network_model: NetworkModel) -> None:
+        self.levels, self._model = network_model.machine.levels, network_model
 
     def crossed(self, pairs: Pairs) -> IntArray:
         """Index of the level that each message crosses."""
@@ -53,8 +46,8 @@ class LinkRates:
     def busy_s(self, left_bytes: list[IntArray]) -> list[FloatArray]:
         """For each level, [units] seconds that the links take for the bytes that leave a unit."""
         links = np.minimum([level.shared_links for level in self.levels], self._model.inner)
-        return [n_bytes * beta / count
-                for n_bytes, beta, count in zip(left_bytes, self._beta, links, strict=True)]
+        return [n_bytes * s_per_byte for n_bytes, s_per_byte in zip(
+            left_bytes, self._model.beta_s_per_byte / links, strict=True)]
 
     @staticmethod
     def _crosses(level: IntArray, i: int) -> NDArray[np.bool_]:
@@ -63,21 +56,13 @@ class LinkRates:
 
     def latencies_s(self, level: IntArray, n_bytes: FloatArray | IntArray) -> FloatArray:
         """Latency of each message; small messages have their own."""
-        if not self._small_bytes.any():
-            return self._alpha[level]
-        return np.where(n_bytes <= self._small_bytes[level], self._small[level], self._alpha[level])
+        large, small, least = self.latencies_of(level)
+        return large if self._model.plain else np.where(n_bytes <= -least, small, large)
 
     def latencies_of(self, level: IntArray) -> FloatArray:
         """Latencies of large and of small messages, and the size of small ones, negative."""
-        return np.stack([self._alpha[level], self._small[level], -self._small_bytes[level]])
-
-    def shared_s_per_byte(self, flows: FloatArray) -> FloatArray:
-        """Inverse bandwidth of the messages that cross each level, given the flows out of a unit:
-        [levels]. On its way a message crosses all levels but the innermost.
-        """
-        shared = np.array([level.shared_links for level in self.levels])
-        beta = self._beta * np.maximum(1.0, flows / shared)
-        return np.concatenate([beta[:1], np.maximum.accumulate(beta[1:])])
+        return np.stack([self._model.alpha_s[level], self._model.small_alpha_s[level],
+                         -self._model.small_bytes[level]])
 
     def seconds_per_byte(self, pairs: Pairs, level: IntArray, presence: FloatArray) -> FloatArray:
         """Inverse bandwidth of each message.
@@ -87,12 +72,12 @@ class LinkRates:
         presence : ndarray
             Fraction of its time that the busier end spends on the message.
         """
-        alone, flows, links, limits = self._beta[level], [], [], []
+        alone, flows, links, limits = self._model.beta_s_per_byte[level], [], [], []
         first_link = 0
         for i in range(len(self.levels)):
             crosses = self._crosses(level, i)
             if i:
-                alone = np.where(crosses, np.maximum(alone, self._beta[i]), alone)
+                alone = np.where(crosses, np.maximum(alone, self._model.beta_s_per_byte[i]), alone)
             shared = self.levels[i].shared_links
             if not crosses.any() or np.isinf(shared):
                 continue
@@ -100,7 +85,7 @@ class LinkRates:
                 unit = ends[crosses] // self._model.inner[i]
                 flows.append(np.flatnonzero(crosses))
                 links.append(first_link + unit)
-                limits.append(np.full(unit.max() + 1, shared / self._beta[i]))
+                limits.append(np.full(unit.max() + 1, shared / self._model.beta_s_per_byte[i]))
                 first_link += len(limits[-1])
         if not flows:
             return alone

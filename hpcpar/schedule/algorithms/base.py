@@ -112,7 +112,8 @@ class Collective:
         """The start of each block of the whole buffer, and the end of the last one."""
         if self.kind in SCATTERED:
             return np.concatenate(([0], np.cumsum(self.sizes, dtype=np.int64)))
-        return np.arange(self.p + 1) * self.sizes[0] // self.p
+        p = len(self.sizes)
+        return np.arange(p + 1) * self.sizes[0] // p
 
 
 class Algorithm:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.links import LinkRates, fair_rates
 from hpcpar.machine import files
 from hpcpar.schedule.waves import Pairs
@@ -44,7 +45,7 @@ def rates(senders: list[int], receivers: list[int], links: float) -> np.ndarray:
     node, network = machine.levels
     machine = replace(machine, levels=(node, replace(network, links=links)))
     pairs = Pairs(*(np.array(x) for x in (senders, receivers)), np.zeros(len(senders), np.int64))
-    of = LinkRates(machine)
+    of = LinkRates(NetworkModel(machine))
     return 1e-9 / of.seconds_per_byte(pairs, of.crossed(pairs), np.ones(len(senders)))
 
 

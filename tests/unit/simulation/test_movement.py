@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.links import LinkRates
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -144,7 +145,7 @@ def copies(step: Comm, ranks: int, machine: Machine, factor: float) -> np.ndarra
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 7, 8, 12])
 @pytest.mark.parametrize("choose", [ring, tree, halving])
 def test_ranks_wait_only_for_their_partners(choose: Chooser, ranks: int) -> None:
-    rng, links = np.random.default_rng(ranks), LinkRates(MACHINE)
+    rng, links = np.random.default_rng(ranks), LinkRates(NetworkModel(MACHINE))
     for seed in range(4):
         network, batch = random_network(seed)
         make = staged_plan if seed % 3 == 2 else random_plan
@@ -165,7 +166,7 @@ def test_no_member_leaves_a_library_collective_before_the_last_arrives() -> None
     steps = lower(network, random_plan(network, batch, 4, rng),
                   lambda step: ("mpi", 1)).comms
     step = next(s for s in steps if s.group is not None and s.group.size == 4)
-    end = Movement(step, 4, MACHINE, LinkRates(MACHINE), 1.0, 5e-3).end_s(
+    end = Movement(step, 4, MACHINE, LinkRates(NetworkModel(MACHINE)), 1.0, 5e-3).end_s(
         np.array([0.0, 1.0, 3.0, 2.0]))
     assert end.min() >= 3.005
 
@@ -179,8 +180,9 @@ def test_a_link_of_one_rank_is_no_bottleneck(ranks: int) -> None:
     for seed in range(6):
         network, batch = random_network(seed)
         for step in lower(network, random_plan(network, batch, ranks, rng), halving).comms:
-            alone, with_link = (Movement(step, ranks, machine, LinkRates(machine), 1.0, 0.0).alone_s
-                                for machine in (free, shared))
+            alone, with_link = (
+                Movement(step, ranks, machine, LinkRates(NetworkModel(machine)), 1.0, 0.0).alone_s
+                for machine in (free, shared))
             np.testing.assert_allclose(with_link, alone, rtol=1e-12, err_msg=step.label)
             several += any(len(r.recvs) > 1 for rank in range(ranks)
                            for r in exchange(step, rank).rounds)
