@@ -339,7 +339,7 @@ class Placed:
                 leave = np.bincount(unit, (alone * (level >= i)).sum(axis=0))
                 flows[inner[i]] = max(flows[inner[i]], (leave * times).max())
         links = self.network_model.links(np.arange(len(inner)), lambda unit: flows[int(unit)])
-        return np.asarray(links.beta_s_per_byte)
+        return np.broadcast_to(links.beta_s_per_byte, len(inner))
 
     def _seconds(self, level: IntArray, items: IntArray, s_per_byte: FloatArray,
                  item_bytes: FloatArray) -> FloatArray:
