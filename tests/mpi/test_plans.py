@@ -86,6 +86,21 @@ def test_cut_periodic_images_train_as_one_rank(name: str, axis: str, options: di
     check(name, plan, "ring", communicator, f"{axis} cut", 2)
 
 
+@pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("gather", GATHERS)
+def test_grouped_convolutions_train_as_one_rank(gather: str, overlap: Overlap,
+                                                communicator: Communicator) -> None:
+    """Several ranks share a group, or a rank has parts of both groups."""
+    given = facts("groups")
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    for k, (rows, columns) in enumerate(grid_sizes(P)):
+        strategy = f"grid:{rows}x{columns}" + "/outer" * (k % 2)
+        plan = Plan(spec, P, given.batch, strategy,
+                    configurations(given.network, strategy, P, gather), precision="fp64",
+                    overlap=overlap, recompute=k % 3)
+        check("groups", plan, algorithms(k), communicator, f"{strategy}, gather {gather}", 2)
+
+
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")
 @pytest.mark.parametrize("name", [*NAMES[: COUNT // 3], *UNETS[: COUNT // 6], "lenet5", *BUILT_IN])
 def test_pipelines_train_as_one_rank(name: str, communicator: Communicator) -> None:
