@@ -82,8 +82,9 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
         raise InputError(f"{ranks} ranks: give a whole number of at least 1")
     entry = STRATEGIES[name]
     for at in range(0, len(grid), entry.numbers or 1):
-        product = math.prod(grid[at:at + entry.numbers])
-        if product != ranks:
+        sizes = grid[at:at + entry.numbers]
+        product = math.prod(sizes)
+        if product != ranks and len(sizes) == entry.numbers:
             fits = ", ".join(map(entry.on, grid_sizes(ranks, entry.numbers)))
             raise InputError(f"strategy '{strategy}' is for {product} ranks, not {ranks}; use one "
                              f"of {fits}")

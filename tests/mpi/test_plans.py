@@ -24,6 +24,7 @@ from hpcpar.plan.strategy import StrategyRequest, grid_sizes
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.search.auto import price_named
+from hpcpar.search.first_layers import switches
 from hpcpar.train import global_tensors
 from tests.mpi.comparison import CHOOSERS, check, facts
 from tests.mpi.networks import FIXED, MORE, graph_seeds
@@ -137,6 +138,20 @@ def test_variable_batch_sizes_train_as_one_rank(strategy: str, communicator: Com
             plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P),
                         precision="fp64", overlap=overlap, **options)
             check(name, plan, "ring", communicator, strategy, 2)
+
+
+@pytest.mark.skipif(P == 1, reason="one rank cuts no image")
+@pytest.mark.parametrize("name", ["lenet5", "alexnet-two-towers", "resnet", "cosmoflow"])
+def test_only_the_first_layers_may_cut_images(name: str, communicator: Communicator) -> None:
+    """ParaDL, section 4.5.1: ds:AxB+L."""
+    given = facts(name)
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    counts = switches(given.network)
+    for k, (a, b) in enumerate(grid_sizes(P)[:-1]):
+        strategy = f"ds:{a}x{b}+{counts[k % len(counts)]}" + "/outer" * (k % 2)
+        plan = Plan(spec, P, given.batch, strategy, configurations(given.network, strategy, P),
+                    precision="fp64", overlap=list(Overlap)[k % 3])
+        check(name, plan, algorithms(k), communicator, strategy, 2)
 
 
 @pytest.mark.skipif(P == 1, reason="one rank has one grid")

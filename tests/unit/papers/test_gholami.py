@@ -160,8 +160,8 @@ def test_grouped_convolutions_move_less_than_eq8(pr: int, ratio: float) -> None:
     one has channels of both towers, and all sum both.
     """
     no_latency = HockneyLink(0.0, LINK.beta_s)
-    printed, ours = (terms_of(eq.eq8_model_batch(TWO.build(), pr, 8, B, no_latency, grouped=grouped))
-                     for grouped in (False, True))
+    printed, ours = (terms_of(eq.eq8_model_batch(TWO.build(), pr, 8, B, no_latency, grouped=tower))
+                     for tower in (False, True))
     for key, seconds in printed.items():
         grouped = key in {("conv2", "backward"), ("conv4", "backward"), ("conv5", "backward")}
         assert ours[key] == pytest.approx(seconds * (ratio if grouped else 1), rel=1e-12)
