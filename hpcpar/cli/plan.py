@@ -12,6 +12,7 @@ from hpcpar.options.output_files import PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
+from hpcpar.report.tables.grid_tables import in_words, show_grids
 from hpcpar.report.tables.prediction_tables import (
     say_limits,
     show_layers,
@@ -56,7 +57,11 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
     if count > 1:
         title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
     tables.show_line(result.answer)
+    if words := in_words(result.best.task.network, result.plan):
+        tables.show_line(words)
     show_predictions(title, predictions, args.wide)
+    if (args.explain or result.asks_for_grid) and result.grid is not None:
+        show_grids(result.grid, args.wide)
     show_layers(best, args.wide)
     if result.search is not None:
         tables.show_line(_search_line(result.search))

@@ -20,6 +20,8 @@ from hpcpar.plan.strategy import grid_sizes
 
 #: The cuts between which Eq 9 chooses; the first where they cost the same.
 CUTS = ("model", "domain")
+#: Phases of terms.
+PHASES = ("forward", "backward", "gradient")
 
 
 @dataclass(frozen=True)

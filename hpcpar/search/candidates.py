@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -201,8 +201,19 @@ def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
     names = list(strategies)
     in_families = [name for name in names if not entry_of(name).apart]
     by_name = {name: _with_own_schedule(task, name) for name in names if entry_of(name).apart}
-    by_name |= zip(in_families, _families(task, in_families), strict=True)
+    by_name |= _families(task, {name: configurations(task.network, name, task.ranks, task.gather)
+                                for name in in_families})
     return [by_name[name] for name in names]
+
+
+def priced_configurations(task: PlanningTask, configs: Mapping[str, Configs]) -> list[Candidate]:
+    """Plans with these configurations by name, priced in families; exact for the first that fit."""
+    made = [replace(c, made=Plan(
+        task.spec, task.ranks, task.batch, name, configs[name], machine=task.machine,
+        **task.plan_options | {"bucket_bytes": c.bucket_bytes}))
+        for name, c in _families(task, configs).items()]
+    exact = {c.strategy: c for c in _priced_exactly(made, SHOWN)}
+    return [exact[c.strategy] for c in made]
 
 
 def _with_own_schedule(task: PlanningTask, strategy: str) -> Candidate:
@@ -250,19 +261,17 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(near, key=lambda c: c.order) + by_speed[len(near):]
 
 
-def _families(task: PlanningTask, strategies: list[str]) -> list[Candidate]:
+def _families(task: PlanningTask, configs: Mapping[str, Configs]) -> dict[str, Candidate]:
     """Price strategies as families of strategies that sum gradients in the same buckets."""
-    families: dict[tuple[object, ...], list[int]] = {}
-    configs = [configurations(task.network, name, task.ranks, task.gather) for name in strategies]
-    for i, strategy_configs in enumerate(configs):
-        families.setdefault(_bucket_key(task.network, strategy_configs), []).append(i)
-    candidates: dict[int, Candidate] = {}
-    for members in families.values():
-        names = [strategies[i] for i in members]
+    families: dict[tuple[object, ...], list[str]] = {}
+    for name, strategy_configs in configs.items():
+        families.setdefault(_bucket_key(task.network, strategy_configs), []).append(name)
+    candidates: dict[str, Candidate] = {}
+    for names in families.values():
         task.tell(f"pricing {', '.join(names[:3])}{' ...' * (len(names) > 3)}")
-        family = _family(task, names, together([configs[i] for i in members]))
-        candidates |= zip(members, family, strict=True)
-    return [candidates[i] for i in range(len(strategies))]
+        family = _family(task, names, together([configs[name] for name in names]))
+        candidates |= zip(names, family, strict=True)
+    return {name: candidates[name] for name in configs}
 
 
 def _bucket_key(network: Network, configs: Configs) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from hpcpar.papers.gholami_choice import GridChoice, HockneyLink, choose, on_gri
 from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.precision import PRECISIONS
-from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, StrategyRequest
+from hpcpar.plan.strategy import STRATEGIES, Configs, Grid, Strategy, StrategyRequest
 from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
 from hpcpar.search.searches import searched
 
@@ -39,13 +39,13 @@ def plan_integrated(task: PlanningTask, grid: Grid = ()) -> Candidate:
                          "connected layer; use --strategy data")
     found = (on_grid(network, *grid, task.batch, link_of(task)) if grid else
              choose(network, task.ranks, task.batch, link_of(task)))
-    return on_choice(task, found, entry.on(grid))
-
-
-def on_choice(task: PlanningTask, choice: GridChoice, strategy: str) -> Candidate:
-    """The priced plan of a grid and cuts by Eq 9, under a strategy's name."""
-    request = StrategyRequest(task.network, task.ranks, (choice.pr, choice.pc), task.gather, "inner")
-    plan = Plan(task.spec, task.ranks, task.batch, strategy,
-                integrated(request, choice.cut_by("domain")), machine=task.machine,
-                **task.plan_options)
+    plan = Plan(task.spec, task.ranks, task.batch, entry.on(grid), configs_of(task, found),
+                machine=task.machine, **task.plan_options)
     return of_plan(task, plan)
+
+
+def configs_of(task: PlanningTask, choice: GridChoice) -> Configs:
+    """The configuration of every layer for a grid and its cuts."""
+    request = StrategyRequest(task.network, task.ranks, (choice.pr, choice.pc), task.gather,
+                              "inner")
+    return integrated(request, choice.cut_by("domain"))

@@ -80,8 +80,8 @@ def test_the_choice_is_the_best_of_all_splits(ranks: int, batch: int, link: str)
         found = choose(net, ranks, batch, LINKS[link]) if pr is None else on_grid(
             net, pr, ranks // pr, batch, LINKS[link])
         assert found.seconds == pytest.approx(min(all_s.values()), rel=1e-12)
-        assert found.seconds == pytest.approx(all_s[found.pr, found.pc, frozenset(found.cut_by("domain"))],
-                                              rel=1e-12)
+        domain = frozenset(found.cut_by("domain"))
+        assert found.seconds == pytest.approx(all_s[found.pr, found.pc, domain], rel=1e-12)
         assert {layer.layer: layer.cut in ("model", "domain") for layer in found.layers} == {
             layer.name: True for layer in net.matmul_layers}
         assert pr in (None, found.pr) and found.pr * found.pc == ranks and found.pc <= batch
