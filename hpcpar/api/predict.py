@@ -247,7 +247,7 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
     """The price of a plan; its explanation compares it with plans of the same kind of training."""
     refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
         "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
-        "batch_per_rank", "strategy", *FIXED))
+        "batch_per_rank", "min_batch_per_rank", "strategy", *FIXED))
     refuse("{} compares numbers of ranks: replace --plan with --network, --ranks and --batch",
            asked, ("efficiency", "deadline", "node_hours"))
     plan, machine = plan_and_machine(

@@ -204,13 +204,11 @@ def eq9_of_layer(network: Network, layer: Layer, pr: int, pc: int, batch: int,
                  link: HockneyLink) -> dict[str, list[CostTerm]]:
     """A layer's terms in Eq 9 by its cut: ``model`` and, for convolutions, ``domain``.
 
-    ``batch`` cuts the samples over all P ranks (Eq 4), if there are enough.
+    ``batch`` cuts the samples over all P ranks (Eq 4).
     """
     first = network.matmul_layers[0]
     terms = {"model": _model_and_batch(network, [layer], first, pr, pc, batch, link)}
     gradients = _gradients(network, [layer], pr * pc, link)
     if isinstance(layer, Conv):
         terms["domain"] = _halos(network, [layer], pr, batch / pc, link) + gradients
-    if pr * pc <= batch:
-        terms["batch"] = gradients
-    return terms
+    return terms | {"batch": gradients}

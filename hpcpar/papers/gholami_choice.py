@@ -74,11 +74,16 @@ class GridChoice:
 
 
 def on_grid(network: Network, pr: int, pc: int, batch: int, link: HockneyLink,
-            cuts: dict[str, str] | None = None) -> GridChoice:
-    """The given cuts on a grid, or those with the least communication time by Eq 9."""
+            cuts: dict[str, str] | None = None, most_columns: int | None = None) -> GridChoice:
+    """The given cuts on a grid, or those with the least communication time by Eq 9.
+
+    At most `most_columns`, or `batch`, ranks cut the samples.
+    """
     layers: list[LayerChoice] = []
     for layer in network.matmul_layers:
         terms = eq9_of_layer(network, layer, pr, pc, batch, link)
+        if pr * pc > (most_columns or batch):
+            terms.pop("batch")
         open_cuts = [cut for cut in CUTS if cut in terms]
         cut = cuts[layer.name] if cuts else min(open_cuts, key=lambda cut: total_s(terms[cut]))
         changes = layers and layers[-1].cut != cut
@@ -90,7 +95,7 @@ def on_grid(network: Network, pr: int, pc: int, batch: int, link: HockneyLink,
 def every_grid(network: Network, ranks: int, batch: int, link: HockneyLink,
                most_columns: int | None = None) -> list[GridChoice]:
     """The choice for every grid with at most `most_columns`, or `batch`, parts of the samples."""
-    return [on_grid(network, pr, pc, batch, link) for pr, pc in grid_sizes(ranks)
+    return [on_grid(network, pr, pc, batch, link, None, most_columns) for pr, pc in grid_sizes(ranks)
             if pc <= (most_columns or batch)]
 
 

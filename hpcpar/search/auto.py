@@ -141,7 +141,7 @@ def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: i
     if known is None:
         known = priced(problem, [name for name in strategies_to_try(network, ranks, machine)
                                  if not entry_of(name).apart])
-    named = [c for c in known if c.parts <= batch and not entry_of(c.strategy).apart]
+    named = [c for c in known if c.parts <= batch and not (entry_of(c.strategy).apart or c.refusal)]
     best_named = best_of(named or [chosen])
     if best_named.order < chosen.order:
         start = of_plan(problem, replace(best_named.plan, strategy="layerwise"))

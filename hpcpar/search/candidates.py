@@ -30,6 +30,8 @@ from hpcpar.search.bucket_sizes import fastest_sizes
 PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",
                 "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
 
+#: Option that limits batch parallelism: least samples of a mini-batch on each rank.
+LEAST_BATCH = "min_batch_per_rank"
 #: Multiple of the fastest plan's time beyond which a plan is not an alternative.
 MUCH_SLOWER = 2.0
 #: Number of first candidates that are shown, and therefore priced exactly.
@@ -49,8 +51,8 @@ class PlanningTask:
     samples : int or None
         Samples of an epoch.
     options : dict
-        Options of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` chooses the
-        fastest size of buckets for every plan.
+        Options of `Plan` (see `PLAN_OPTIONS`), of `price`, and ``min_batch_per_rank``.
+        ``bucket_bytes=None`` chooses the fastest size of buckets for every plan.
     tell : callable
         Receives a description of the search's next step.
     """
@@ -79,7 +81,12 @@ class PlanningTask:
 
     @property
     def price_options(self) -> dict[str, Any]:
-        return {k: v for k, v in self.options.items() if k not in PLAN_OPTIONS}
+        return {k: v for k, v in self.options.items() if k not in (*PLAN_OPTIONS, LEAST_BATCH)}
+
+    @property
+    def most_parts(self) -> int:
+        """Most parts into which layers may cut the mini-batch."""
+        return self.batch // (self.options.get(LEAST_BATCH) or 1)
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,11 @@ class Candidate:
         if parts > batch:
             return (f"a batch of {batch} cannot be cut into {parts} parts: ranks would have no "
                     "samples; use a larger batch, or a strategy that also cuts layers")
+        most = max(int(c.n) for c in self.plan.configs.values())
+        if most > self.task.most_parts:
+            return (f"{self.strategy} cuts a batch of {batch} into {most} parts, but "
+                    f"--min-batch-per-rank {self.task.options[LEAST_BATCH]} allows "
+                    f"{self.task.most_parts}; name a strategy that also cuts layers, or auto")
         return ""
 
     @cached_property

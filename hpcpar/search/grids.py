@@ -152,7 +152,7 @@ def grid_answer(chosen: Candidate) -> GridAnswer | None:
     network, found = task.network, grid_of(task.network, chosen.plan)
     if found is None or task.ranks == 1 or not network.matmul_layers:
         return None
-    choices = every_grid(network, task.ranks, task.batch, link)
+    choices = every_grid(network, task.ranks, task.batch, link, task.most_parts)
     plans = priced_configurations(task, {f"{NAME}:{choice.name}": configs_of(task, choice)
                                          for choice in choices})
     names = [name for name in strategies_to_try(network, task.ranks, task.machine)
@@ -164,6 +164,6 @@ def grid_answer(chosen: Candidate) -> GridAnswer | None:
         named = [best for c in here if c.strategy == best.strategy]
         rows.append(GridRow(choice, plan, min(named or here, key=_surely_fast)))
     pr, pc, cuts = found
-    return GridAnswer(on_grid(network, pr, pc, task.batch, link, cuts), tuple(rows),
+    return GridAnswer(on_grid(network, pr, pc, task.batch, link, cuts, task.most_parts), tuple(rows),
                       min(rows, key=lambda row: row.choice.seconds),
                       next(row for row in rows if row.fastest is best))
