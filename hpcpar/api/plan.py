@@ -21,7 +21,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.prediction.prediction import Prediction
-from hpcpar.report.pictures import prediction_bars
+from hpcpar.report.pictures import grid_plot, prediction_bars
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer, say
 from hpcpar.report.tables.prediction_tables import schedule_rows
@@ -153,7 +153,11 @@ class PlanResult(TableResult):
         return flat([c.prediction.to_json() for c in self.candidates[:SHOWN]])
 
     def plot(self, path: str | None = None) -> Any:
-        """Draws the best plans, into the file `path` if given; returns the figure."""
+        """Draws the best plans, or all grids if the strategy asks for one, into the file `path` if
+        given; returns the figure.
+        """
+        if self.asks_for_grid and self.grid is not None:
+            return grid_plot.grids_figure(self.grid, path)
         return prediction_bars.bars([c.prediction for c in self.candidates[:SHOWN]], {}, path)
 
 

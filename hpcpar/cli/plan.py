@@ -8,7 +8,7 @@ from hpcpar.api.options import ModuleOptions
 from hpcpar.api.plan import PlanArguments, PlanResult, find_plan
 from hpcpar.cli.options import ResultOptions
 from hpcpar.options.fields import OUT, flag, option
-from hpcpar.options.output_files import PLAN
+from hpcpar.options.output_files import PICTURE, PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
@@ -30,6 +30,8 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
     force: bool = flag("write the plan even if it does not fit in memory")
     explain: bool = flag("explain what limits the plan, and which changes would help most",
                          first=True)
+    plot: str = option("", PICTURE, "draw the best plans, or all grids if the strategy asks for one",
+                       "FILE.png")
     show_schedule: bool = flag("list every step of an iteration")
 
 
@@ -41,6 +43,9 @@ def main(args: PlanCommand) -> int:
     args.show(lambda: result.to_json(args.show_schedule, args.explain), result.rows,
               lambda: _show(result, args))
     _notes(args, result)
+    if args.plot:
+        result.plot(args.plot)
+        tables.say(f"wrote {args.plot}")
     if write:
         tables.say(f"wrote {args.out}")
     elif args.out:

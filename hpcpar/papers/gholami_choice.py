@@ -95,8 +95,9 @@ def on_grid(network: Network, pr: int, pc: int, batch: int, link: HockneyLink,
 def every_grid(network: Network, ranks: int, batch: int, link: HockneyLink,
                most_columns: int | None = None) -> list[GridChoice]:
     """The choice for every grid with at most `most_columns`, or `batch`, parts of the samples."""
-    return [on_grid(network, pr, pc, batch, link, None, most_columns) for pr, pc in grid_sizes(ranks)
-            if pc <= (most_columns or batch)]
+    most = most_columns or batch
+    return [on_grid(network, pr, pc, batch, link, most_columns=most)
+            for pr, pc in grid_sizes(ranks) if pc <= most]
 
 
 def choose(network: Network, ranks: int, batch: int, link: HockneyLink,

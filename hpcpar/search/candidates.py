@@ -36,6 +36,8 @@ LEAST_BATCH = "min_batch_per_rank"
 MUCH_SLOWER = 2.0
 #: Number of first candidates that are shown, and therefore priced exactly.
 SHOWN = 8
+#: Inverse of an unlimited bandwidth (s per byte).
+_UNLIMITED = 1e-30
 #: From this measured fraction on, all computation counts as measured.
 WHOLLY = 1.0 - 1e-9
 
@@ -195,6 +197,15 @@ class Candidate:
     def costs(self) -> Costs:
         """The costs of the single plan."""
         return self.exact_costs or _costs(self.task, self.plan)
+
+    @cached_property
+    def latency_s(self) -> float:
+        """The part of the communication time that unlimited bandwidth would leave."""
+        t = self.task
+        levels = tuple(replace(level, beta_s_per_byte=_UNLIMITED) for level in t.machine.levels)
+        plan = replace(self.plan, machine=self.plan.machine or t.machine)  # keeps the algorithms
+        costs = plan_costs(t.network, plan, replace(t.machine, levels=levels), **t.price_options)
+        return float(costs.communication_s)
 
     def exact(self) -> Candidate:
         """The same plan with its exact costs."""

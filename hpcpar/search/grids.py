@@ -164,6 +164,7 @@ def grid_answer(chosen: Candidate) -> GridAnswer | None:
         named = [best for c in here if c.strategy == best.strategy]
         rows.append(GridRow(choice, plan, min(named or here, key=_surely_fast)))
     pr, pc, cuts = found
-    return GridAnswer(on_grid(network, pr, pc, task.batch, link, cuts, task.most_parts), tuple(rows),
+    own = on_grid(network, pr, pc, task.batch, link, cuts, task.most_parts)
+    return GridAnswer(own, tuple(rows),
                       min(rows, key=lambda row: row.choice.seconds),
                       next(row for row in rows if row.fastest is best))

@@ -37,8 +37,12 @@ def plan_integrated(task: PlanningTask, grid: Grid = ()) -> Candidate:
     if not network.matmul_layers:
         raise InputError(f"strategy '{NAME}': network '{network.name}' has no convolution or fully "
                          "connected layer; use --strategy data")
-    found = (on_grid(network, *grid, task.batch, link_of(task)) if grid else
-             choose(network, task.ranks, task.batch, link_of(task), task.most_parts))
+    link = link_of(task)
+    if grid:
+        pr, pc = grid
+        found = on_grid(network, pr, pc, task.batch, link)
+    else:
+        found = choose(network, task.ranks, task.batch, link, task.most_parts)
     plan = Plan(task.spec, task.ranks, task.batch, entry.on(grid), configs_of(task, found),
                 machine=task.machine, **task.plan_options)
     return of_plan(task, plan)

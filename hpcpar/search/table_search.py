@@ -109,7 +109,8 @@ class Search:
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
         reductions = self.plan.synchronization is Synchronization.ALLREDUCE
-        self.units = units(network, Spaces(network, ranks, most_parts or batch, machine, reductions))
+        spaces = Spaces(network, ranks, most_parts or batch, machine, reductions)
+        self.units = units(network, spaces)
         self.edges = layer_edges(network, self.units)
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
         self.configurations = sum(len(u.space) for u in self.units)

@@ -83,8 +83,8 @@ def _show_layers(answer: GridAnswer, wide: bool) -> None:
          "bandwidth, and in all under each cut",
          ("layer", "cut", "forward", "backward", "gradients", "model", "domain", "batch", "Eq 6"),
          rows, left=2, drop=("batch", "forward", "backward", "gradients"), wide=wide)
-    show_line("forward: allgather (model) or halo (domain); batch: all ranks cut the samples; Eq 6: "
-              "change of the cut in front of the layer, not in Eq 9")
+    show_line("forward: allgather (model) or halo (domain); batch: all ranks cut the samples; "
+              "Eq 6: change of the cut in front of the layer, not in Eq 9")
 
 
 def _sum(terms: Sequence[CostTerm]) -> str:
