@@ -118,7 +118,8 @@ def counted_once(terms: Terms) -> Terms:
     """Eq 8 with activations counted once, instead of an allgather and a double allreduce."""
 
     def third(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
-        return [t if t.phase == "gradient" else replace(t, seconds=t.seconds / 3)
+        return [t if t.phase == "gradient" else replace(
+            t, latency_s=t.latency_s / 3, bandwidth_s=t.bandwidth_s / 3)
                 for t in terms(network, pr, pc, batch)]
 
     return third
@@ -293,8 +294,9 @@ def claims_of_the_choice() -> list[Claim]:
                 if p <= batch or title == "pure model"}
         out.append(Claim(f"P = {p}, B = {batch}: grid of least communication", None,
                          f"{found.pr}x{found.pc}",
-                         note=f"domain: {', '.join(found.domain)}; model: "
-                         f"{', '.join(found.model)}; less than {listed(over, '.3g', 'x')}"))
+                         note="; ".join(f"{cut}: {', '.join(found.cut_by(cut))}" for cut in
+                                        ("domain", "model"))
+                         + f"; less than {listed(over, '.3g', 'x')}"))
     return out
 
 

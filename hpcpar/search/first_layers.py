@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.plan.strategy import Strategy, grid_sizes, sections
+from hpcpar.plan.strategy import Grid, Strategy, grid_sizes, sections
 from hpcpar.search.candidates import Candidate, PlanningTask, best_of, priced
 from hpcpar.search.searches import searched
 
 NAME = "ds-first"
 
 
-@searched(Strategy(NAME, "spatially parallel in the first layers",
-                   "the fastest of ds:P1xP2+L whose images are gathered where they shrink "
-                   "(ParaDL, section 4.5.1)", cuts=("samples", "pixels")))
-def plan_first_layers(task: PlanningTask) -> Candidate:
-    """The fastest plan over all grids and switches.
+@searched(Strategy(
+    f"{NAME}[:P1xP2]", "spatially parallel in the first layers",
+    "the fastest of ds:P1xP2+L whose images are gathered where they shrink, on the given grid or "
+    "the best one (ParaDL, section 4.5.1)", cuts=("samples", "pixels")))
+def plan_first_layers(task: PlanningTask, grid: Grid) -> Candidate:
+    """The fastest plan over all switches, and over all grids if none is given.
 
     Raises
     ------
@@ -26,7 +27,8 @@ def plan_first_layers(task: PlanningTask) -> Candidate:
     if not counts:
         raise InputError(f"strategy '{NAME}': network '{task.network.name}' has no convolution; "
                          "use --strategy data")
-    grids = [grid for grid in grid_sizes(task.ranks) if grid[1] > 1 or task.ranks == 1]
+    every = [each for each in grid_sizes(task.ranks) if each[1] > 1 or task.ranks == 1]
+    grids = [grid] if grid else every
     found = priced(task, [f"ds:{groups}x{parts}+{count}" for groups, parts in grids
                           for count in counts])
     return best_of([c for c in found if not c.refusal] or found)

@@ -60,6 +60,9 @@ def test_the_fastest_grid_and_switch_are_chosen(batch: int) -> None:
     best = min(others, key=lambda c: c.iteration_s)
     assert chosen.strategy == best.strategy == chosen.plan.strategy
     assert chosen.iteration_s == pytest.approx(best.iteration_s, rel=1e-12)
+    grid = chosen.strategy.partition(":")[2].partition("+")[0]
+    same = auto.price_named(NETWORK, ALEXNET, f"ds-first:{grid}", 8, batch, CORI)
+    assert same.strategy == chosen.strategy
 
 
 @pytest.mark.parametrize(("strategy", "network", "told"), [
@@ -67,7 +70,7 @@ def test_the_fastest_grid_and_switch_are_chosen(batch: int) -> None:
     ("ds:2x4+0", "alexnet", "or a grid and a number, as in 'ds:2x4\\+8'"),
     ("ds:2x4+2x4", "alexnet", "or a grid and a number"), ("ds:2x4+1", "mlp", "has 0 convolutions"),
     ("ds-first", "mlp", "has no convolution; use --strategy data"),
-    ("ds-first:2x4", "alexnet", "takes no grid"),
+    ("ds-first:2x2", "alexnet", "is for 4 ranks, not 8"),
 ])
 def test_impossible_switches_are_refused_in_one_line(strategy: str, network: str,
                                                      told: str) -> None:
