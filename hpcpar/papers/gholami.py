@@ -10,6 +10,8 @@ The functions evaluate the equations as published. The package's schedules devia
 
 * Ranks sum the input gradient of a grouped convolution within its group, and then gather the
   groups, so that a two-tower network moves less than Eq 3 and Eq 8 count. `grouped` computes this.
+  Where some ranks have channels of several groups (an odd Pr for two towers), ranks send their
+  partial sums point to point, which no term covers.
 * Eq 7 and Eq 9 count a backward halo for the first layer, which needs no input gradient, and no
   halo for pooling, whose messages the accounting ``paper`` leaves out, too.
 * Eq 8 and Eq 9 omit the gather between convolutions in batch or domain parallelism and

@@ -61,7 +61,7 @@ def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
     relation, parts = axis.relation, int(mesh_axis.size)
     if isinstance(relation, Same):
         return Cut(mesh_axis, axis.granule)
-    if isinstance(relation, Full) or (isinstance(relation, Groups) and relation.mixed_by(parts)):
+    if isinstance(relation, Full):
         return Cut(ONE)
     if isinstance(relation, Granule | Columns) or parts == 1:
         return Cut(mesh_axis)

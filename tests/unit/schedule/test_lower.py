@@ -79,9 +79,7 @@ def test_filter_parallelism_gathers_forward_and_sums_backward(gather: str, forwa
 @pytest.mark.parametrize(("ranks", "gather", "moves"), [
     (8, "eager", [(Kind.ALLREDUCE, (4, 5, 6, 7), 192), (Kind.ALLGATHER, (2, 6), 384)]),
     (2, "eager", [(Kind.ALLGATHER, (0, 1), 384)]),
-    (7, "eager", [(Kind.ALLREDUCE, tuple(range(7)), 384)]),
     (8, "lazy", [(Kind.REDUCE_SCATTER, (4, 5, 6, 7), 192)]),
-    (7, "lazy", [(Kind.REDUCE_SCATTER, tuple(range(7)), 384)]),
 ])
 def test_input_gradients_are_summed_within_groups_of_channels(
         ranks: int, gather: str, moves: list[tuple[Kind, tuple[int, ...], int]]) -> None:
