@@ -311,7 +311,8 @@ def remarks(gains: Sequence[Claim], overlaps: Sequence[Claim]) -> list[str]:
         f"**Layer-wise over data parallelism: {span(c.ours for c in over_data)} searched, "
         f"{span(published)} with the published plans, parameters sharded; {span(one)} with one "
         "server a layer.** The paper's gains are measured over TensorFlow and PyTorch, with "
-        "parameter servers in host memory, which neither is.",
+        "parameter servers in host memory, which neither is. Eq 1 there and back is nearest to "
+        "that: its server is none of the replicas, and takes their gradients one after the other.",
         "The published plan of AlexNet is faster here than the paper's axes go: something in the "
         "paper's steps is not in ours, and we do not know what.",
         "Inception-v3 computes at TensorFlow's measured images/s (K80: 29.6, P100: 128). Its "
