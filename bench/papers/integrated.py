@@ -248,8 +248,9 @@ def claims_of_the_choice() -> list[Claim]:
                 if p <= batch or title == "pure model"}
         out.append(Claim(f"P = {p}, B = {batch}: grid of least communication", None,
                          f"{found.pr}x{found.pc}",
-                         note=f"domain: {', '.join(found.domain)}; model: "
-                         f"{', '.join(found.model)}; less than {listed(over, '.3g', 'x')}"))
+                         note="; ".join(f"{cut}: {', '.join(found.cut_by(cut))}" for cut in
+                                        ("domain", "model"))
+                         + f"; less than {listed(over, '.3g', 'x')}"))
     return out
 
 

@@ -96,7 +96,8 @@ def counted_once(terms: Terms) -> Terms:
     """Eq 8 with activations counted once, instead of an allgather and a double allreduce."""
 
     def third(network: Network, pr: int, pc: int, batch: int) -> list[CostTerm]:
-        return [t if t.phase == "gradient" else replace(t, seconds=t.seconds / 3)
+        return [t if t.phase == "gradient" else replace(
+            t, latency_s=t.latency_s / 3, bandwidth_s=t.bandwidth_s / 3)
                 for t in terms(network, pr, pc, batch)]
 
     return third

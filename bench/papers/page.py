@@ -26,8 +26,8 @@ What five papers published, beside what hpcpar says. This page is the output of
 `python bench/papers/page.py`; every section is that of the command above it, which also prints
 every bar (`--bars`), writes everything (`--json FILE`) and draws it (`--plot FILE`). *Closed form*
 is the paper's own formula (`hpcpar/papers/`, `bench/papers/equations/`), *schedule* is what hpcpar
-would execute, priced on the machine preset. Most of the papers' figures are drawings without numbers: compared is what their
-text prints. Nothing is measured here. Presets and their sources:
+would execute, priced on the machine preset. Most of the papers' figures are drawings without
+numbers: compared is what their text prints. Nothing is measured here. Presets and their sources:
 [machines](../reference/machines.md).
 
 Every row with a published figure has a verdict on the first column of ours: *reproduced* (to the

@@ -190,6 +190,11 @@ class PricingOptions(OptionGroup, section="prediction"):
 class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
     """The options of a plan and its price, except network, machine and strategy."""
 
+    min_batch_per_rank: int | None = option(
+        None, positive, "limit batch parallelism, for the sake of accuracy: every rank works on at "
+        "least N samples of a mini-batch, so that more ranks cut layers instead", "N",
+        section="plan")
+
     def epoch_samples(self, network: Network) -> int | None:
         """The number of samples per epoch; None if it is unknown.
 
@@ -215,7 +220,7 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
         paper = self.accounting == "paper"
         kept = {f.name: getattr(self, f.name) for f in fields(PlanFields) if f.name != "bucket"}
         return kept | self.pricing | {
-            "accounting": self.accounting,
+            "accounting": self.accounting, "min_batch_per_rank": self.min_batch_per_rank,
             "precision": self.precision or Plan.precision,
             "gather": self.gather or ("eager" if paper else "lazy"),
             "overlap": self.overlap or (Overlap.NONE if paper else Overlap.FULL),

@@ -21,7 +21,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.prediction.prediction import Prediction
-from hpcpar.report.pictures import prediction_bars
+from hpcpar.report.pictures import grid_plot, prediction_bars
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer, say
 from hpcpar.report.tables.prediction_tables import schedule_rows
@@ -30,6 +30,8 @@ from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import SHOWN, Candidate
 from hpcpar.search.explain import Explanation, explain
+from hpcpar.search.grids import ON_ONE_GRID, GridAnswer, grid_answer
+from hpcpar.search.integrated import NAME
 from hpcpar.search.memory_advice import MemoryAdvice, advice_on
 from hpcpar.search.robust import Robust, by_robustness
 from hpcpar.search.table_search import SearchResult
@@ -97,6 +99,16 @@ class PlanResult(TableResult):
         """Limits of the choice, and the changes that would help most."""
         return explain(self.best.task.network, self.best)
 
+    @cached_property
+    def grid(self) -> GridAnswer | None:
+        """The choice on its grid Pr x Pc, beside all grids; None if it is not on one grid."""
+        return grid_answer(self.best)
+
+    @property
+    def asks_for_grid(self) -> bool:
+        """True if the strategy is named after a grid, so that results compare all grids."""
+        return self.plan.strategy.partition(":")[0] in (NAME, *ON_ONE_GRID)
+
     def save(self, path: str, force: bool = False) -> None:
         """Writes the plan file; a note tells if no run executes its precision.
 
@@ -123,6 +135,10 @@ class PlanResult(TableResult):
         if self.robust:
             data["robust"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s,
                                "slow_s": slow_s} for c, slow_s in self.robust]
+        if (explained or self.asks_for_grid) and self.grid is not None:
+            of_layer = self.grid.layers_json()
+            data |= {"grid": self.grid.grid_json(), "grids": self.grid.grids_json(), "layers": [
+                layer | of_layer.get(layer["name"], {}) for layer in data["layers"]]}
         if explained:
             data["explain"] = self.explanation.to_json()
         if schedule:
@@ -137,7 +153,11 @@ class PlanResult(TableResult):
         return flat([c.prediction.to_json() for c in self.candidates[:SHOWN]])
 
     def plot(self, path: str | None = None) -> Any:
-        """Draws the best plans, into the file `path` if given; returns the figure."""
+        """Draws the best plans, or all grids if the strategy asks for one, into the file `path` if
+        given; returns the figure.
+        """
+        if self.asks_for_grid and self.grid is not None:
+            return grid_plot.grids_figure(self.grid, path)
         return prediction_bars.bars([c.prediction for c in self.candidates[:SHOWN]], {}, path)
 
 

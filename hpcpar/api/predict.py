@@ -30,7 +30,16 @@ from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.options.checks import amount, fraction, names, path, positive, several_ranks, share
+from hpcpar.options.checks import (
+    SeveralOf,
+    amount,
+    fraction,
+    names,
+    path,
+    positive,
+    several_ranks,
+    share,
+)
 from hpcpar.options.fields import flag, option
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.prediction.prediction import Prediction
@@ -38,6 +47,7 @@ from hpcpar.report.pictures import prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer
 from hpcpar.report.traces import perfetto
+from hpcpar.schedule.steps import Phase
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, price_plan, price_strategy
 from hpcpar.search.explain import Explanation, explain
@@ -47,6 +57,9 @@ from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 FIXED = tuple(f.name for f in fields(PlanFields) if f.name != "precision")
 #: Options of a plan that its alternatives keep.
 KEPT = ("overlap", "collectives", "precision", "synchronization", "batch_norm", "optimizer")
+#: Parts of the communication that ``columns`` shows, and their phases or None.
+COLUMNS = {"latency": None, "bandwidth": None, "forward": Phase.FORWARD,
+           "backward": Phase.BACKWARD, "gradients": Phase.GRADIENT}
 #: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]
 
@@ -69,6 +82,8 @@ class PredictResult(TableResult):
         The candidate that meets the conditions.
     epochs : float
         Length of the training.
+    columns_s : mapping
+        Parts of the communication time that were asked for: name -> one value per prediction.
     """
 
     predictions: tuple[Prediction, ...]
@@ -78,6 +93,7 @@ class PredictResult(TableResult):
     scales: tuple[Scale, ...] = ()
     choice: Scale | None = None
     epochs: float = 1.0
+    columns_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def answer(self) -> str:
@@ -101,6 +117,8 @@ class PredictResult(TableResult):
         """The document of ``hpcpar predict --json``."""
         single = len(self.predictions) == 1 and not self.skipped
         documents: list[dict[str, Any]] = [p.to_json(steps=single) for p in self.predictions]
+        for data, parts in zip(documents, self._parts(), strict=True):
+            data |= parts
         for data, explanation in zip(documents, self.explanations, strict=False):
             data["explain"] = explanation.to_json()
         document: dict[str, Any] = {"predictions": documents, "skipped": list(self.skipped)}
@@ -114,7 +132,13 @@ class PredictResult(TableResult):
     def rows(self) -> list[Record]:
         """The price of every plan, with its efficiency and cost if a condition was given."""
         costs = [s.to_json() for s in self.scales] or [{}] * len(self.predictions)
-        return flat([p.to_json() | cost for p, cost in zip(self.predictions, costs, strict=True)])
+        return flat([p.to_json() | parts | cost for p, parts, cost in zip(
+            self.predictions, self._parts(), costs, strict=True)])
+
+    def _parts(self) -> list[dict[str, float]]:
+        """The parts of the communication time of each prediction."""
+        return [{f"{name}_s": values[i] for name, values in self.columns_s.items()}
+                for i in range(len(self.predictions))]
 
     def plot(self, path: str | None = None) -> Any:
         """Draws the predictions, into the file `path` if given; returns the figure."""
@@ -145,8 +169,8 @@ class StrategyArguments(PlanningOptions, LossOptions):
         default=None, metadata=about_machine(
             "the plan's or the sweep's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
-        "data", path, "strategies; 'grid:*' means every grid, 'auto' the fastest strategy that "
-        "fits", "S,S,...", first=True)
+        "data", path, "strategies; 'grid:*' means every grid, 'df:*x4' the one with 4 "
+        "channel parts, 'auto' the fastest strategy that fits", "S,S,...", first=True)
     _: KW_ONLY
     batch_per_rank: float | Fraction | str | None = option(
         None, share, "samples per mini-batch on each rank (weak scaling); 1/4 if four ranks share "
@@ -164,6 +188,9 @@ class PredictArguments(StrategyArguments):
     explain: bool = flag(
         "explain what limits each plan, and which changes would help most", section="prediction",
         first=True)
+    columns: str | Iterable[str] = option(
+        (), SeveralOf(COLUMNS), "also show these parts of the communication time: "
+        f"{', '.join(COLUMNS)}", "NAME,...", section="prediction")
     efficiency: float | None = option(
         None, fraction, "choose the fastest plan with at least this parallel efficiency (0 to 1)",
         "E", section="prediction")
@@ -201,7 +228,7 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
         tuple(explain(net, c) for c in candidates) if asked.explain else (), tuple(scales),
-        best_ranks(scales, **conditions), asked.epochs)
+        best_ranks(scales, **conditions), asked.epochs, _columns_s(candidates, asked.columns))
 
 
 predict = by_keyword(PredictArguments, price_plans)
@@ -247,7 +274,7 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
     """The price of a plan; its explanation compares it with plans of the same kind of training."""
     refuse("{} has no effect with --plan: the plan file fixes it; drop one of them", asked, (
         "network", "input", "classes", "loss", "label_smoothing", "ranks", "batch",
-        "batch_per_rank", "strategy", *FIXED))
+        "batch_per_rank", "min_batch_per_rank", "strategy", *FIXED))
     refuse("{} compares numbers of ranks: replace --plan with --network, --ranks and --batch",
            asked, ("efficiency", "deadline", "node_hours"))
     plan, machine = plan_and_machine(
@@ -260,7 +287,22 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
                      training=not asked.forward_only, **asked.pricing, **options)
     priced = price_plan(task, plan)
     return PredictResult((priced.prediction,), (priced,), epochs=asked.epochs,
-                         explanations=(explain(network, priced),) if asked.explain else ())
+                         explanations=(explain(network, priced),) if asked.explain else (),
+                         columns_s=_columns_s([priced], asked.columns))
+
+
+def _columns_s(candidates: list[Candidate],
+               columns: str | Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Parts of the communication time of each candidate, as columns name them."""
+    return {name: tuple(_part_s(c, name) for c in candidates)
+            for name in SeveralOf(COLUMNS)(columns)}
+
+
+def _part_s(candidate: Candidate, name: str) -> float:
+    if phase := COLUMNS[name]:
+        return candidate.prediction.phases[phase.value]["communication_s"]
+    latency_s = candidate.latency_s
+    return latency_s if name == "latency" else candidate.prediction.communication_s - latency_s
 
 
 def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],

@@ -8,10 +8,11 @@ from hpcpar.api.options import ModuleOptions
 from hpcpar.api.plan import PlanArguments, PlanResult, find_plan
 from hpcpar.cli.options import ResultOptions
 from hpcpar.options.fields import OUT, flag, option
-from hpcpar.options.output_files import PLAN
+from hpcpar.options.output_files import PICTURE, PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
+from hpcpar.report.tables.grid_tables import in_words, show_grids
 from hpcpar.report.tables.prediction_tables import (
     say_limits,
     show_layers,
@@ -29,6 +30,8 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
     force: bool = flag("write the plan even if it does not fit in memory")
     explain: bool = flag("explain what limits the plan, and which changes would help most",
                          first=True)
+    plot: str = option("", PICTURE, "draw the best plans, or all grids if the strategy asks for one",
+                       "FILE.png")
     show_schedule: bool = flag("list every step of an iteration")
 
 
@@ -40,6 +43,9 @@ def main(args: PlanCommand) -> int:
     args.show(lambda: result.to_json(args.show_schedule, args.explain), result.rows,
               lambda: _show(result, args))
     _notes(args, result)
+    if args.plot:
+        result.plot(args.plot)
+        tables.say(f"wrote {args.plot}")
     if write:
         tables.say(f"wrote {args.out}")
     elif args.out:
@@ -56,7 +62,11 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
     if count > 1:
         title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
     tables.show_line(result.answer)
+    if words := in_words(result.best.task.network, result.plan):
+        tables.show_line(words)
     show_predictions(title, predictions, args.wide)
+    if (args.explain or result.asks_for_grid) and result.grid is not None:
+        show_grids(result.grid, args.wide)
     show_layers(best, args.wide)
     if result.search is not None:
         tables.show_line(_search_line(result.search))

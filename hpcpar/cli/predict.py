@@ -52,7 +52,7 @@ def _show(result: PredictResult, args: PredictCommand) -> None:
     batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} per rank"
     tables.show_line(result.answer)
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
-                     predictions, args.wide)
+                     predictions, args.wide, result.columns_s)
     if len(predictions) == 1 and not explanations:
         show_layers(first, args.wide)
     for p, explanation in zip(predictions, explanations, strict=False):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hpcpar.errors import InputError, unknown
 
@@ -104,6 +104,16 @@ def names(value: str | Iterable[str]) -> list[str]:
     """Names without duplicates, from an iterable or comma-separated text."""
     parts = value.split(",") if isinstance(value, str) else value
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+@dataclass(eq=False)
+class SeveralOf(OneOf):
+    """Checks names from an iterable or comma-separated text; each is one of the known names."""
+
+    metavar = "NAME,..."
+
+    def __call__(self, value: object) -> list[str]:  # type: ignore[override]
+        return [OneOf.__call__(self, name) for name in names(cast("str | Iterable[str]", value))]
 
 
 def number(least: float, most: float, range_text: str, value: object) -> float:

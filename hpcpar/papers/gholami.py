@@ -33,11 +33,18 @@ class CostTerm:
     Attributes
     ----------
     phase : {'forward', 'backward', 'gradient'}
+    latency_s, bandwidth_s : float
+        The terms with alpha, and those with beta.
     """
 
     layer: str
     phase: str
-    seconds: float
+    latency_s: float
+    bandwidth_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.latency_s + self.bandwidth_s
 
 
 @dataclass(frozen=True)
@@ -47,9 +54,10 @@ class HockneyLink:
     alpha_s: float
     beta_s: float
 
-    def log_s(self, p: int, items: float) -> float:
-        """Allgather of `items` in total over p ranks: alpha ceil(log2 p) + beta (p-1)/p items."""
-        return self.alpha_s * math.ceil(math.log2(p)) + self.beta_s * (p - 1) / p * items
+    def gather(self, layer: str, phase: str, p: int, items: float, times: int = 1) -> CostTerm:
+        """Allgathers of `items` in total over p ranks: alpha ceil(log2 p) + beta (p-1)/p items."""
+        return CostTerm(layer, phase, times * self.alpha_s * math.ceil(math.log2(p)),
+                        times * self.beta_s * (p - 1) / p * items)
 
 
 def total_s(terms: list[CostTerm], phase: str | None = None) -> float:
@@ -71,11 +79,9 @@ def _d_out(network: Network, layer: Layer, pooled: bool) -> int:
 def _model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: int, pc: int,
                      batch: int, link: HockneyLink, pooled: bool = False) -> list[CostTerm]:
     """Terms of Eq 8 over some layers; `first` is the first layer of the network."""
-    forward = [CostTerm(layer.name, "forward",
-                    link.log_s(pr, batch / pc * _d_out(network, layer, pooled)))
+    forward = [link.gather(layer.name, "forward", pr, batch / pc * _d_out(network, layer, pooled))
                for layer in layers]
-    backward = [CostTerm(layer.name, "backward",
-                     2 * link.log_s(pr, batch / pc * _d_in(network, layer)))
+    backward = [link.gather(layer.name, "backward", pr, batch / pc * _d_in(network, layer), 2)
                 for layer in layers if layer is not first]
     return forward + backward + _gradients(network, layers, pc, link, shards=pr)
 
@@ -83,8 +89,8 @@ def _model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: in
 def _gradients(network: Network, layers: Sequence[Layer], p: int, link: HockneyLink,
                shards: int = 1) -> list[CostTerm]:
     """Gradient allreduces over p ranks, each of |W_i| / shards items."""
-    return [CostTerm(layer.name, "gradient",
-                 2 * link.log_s(p, layer.parameters(network.input_shape(layer)) / shards))
+    return [link.gather(layer.name, "gradient", p,
+                        layer.parameters(network.input_shape(layer)) / shards, 2)
             for layer in layers]
 
 
@@ -101,7 +107,7 @@ def _halos(network: Network, layers: list[Layer], p: int, samples: float,
         for phase, row_items, k in halos:
             if k > 1:
                 items = samples * row_items * (k // 2)
-                terms.append(CostTerm(layer.name, phase, link.alpha_s + link.beta_s * items))
+                terms.append(CostTerm(layer.name, phase, link.alpha_s, link.beta_s * items))
     return terms
 
 
@@ -129,13 +135,13 @@ def eq5_volume_ratio(network: Network, layer: Conv, batch: int) -> float:
     return 2 * layer.kernel[0] * layer.kernel[1] * x_c / (3 * batch * y_h * y_w)
 
 
-def eq6_redistribute(network: Network, layer: Layer, p: int, batch: int,
+def eq6_redistribute(network: Network, layer: Layer, p: int, batch: float,
                      link: HockneyLink) -> float:
     """Eq 6, redistribution from batch to model parallelism in front of `layer`, in seconds.
 
     a log P + b B (P-1)/P d, where d is the number of items per sample of the layer's input.
     """
-    return link.log_s(p, batch * _d_in(network, layer))
+    return link.gather(layer.name, "forward", p, batch * _d_in(network, layer)).seconds
 
 
 def eq7_domain(network: Network, p: int, batch: int, link: HockneyLink) -> list[CostTerm]:
@@ -194,19 +200,15 @@ def eq9_integrated(network: Network, pr: int, pc: int, batch: int,
             + _model_and_batch(network, model, first, pr, pc, batch, link))
 
 
-def eq9_shares(network: Network, pr: int, pc: int, batch: int,
-               link: HockneyLink) -> dict[str, tuple[float, float | None]]:
-    """Each layer's time in Eq 9 in seconds: (model and batch, domain and batch) parallel.
+def eq9_of_layer(network: Network, layer: Layer, pr: int, pc: int, batch: int,
+                 link: HockneyLink) -> dict[str, list[CostTerm]]:
+    """A layer's terms in Eq 9 by its cut: ``model`` and, for convolutions, ``domain``.
 
-    The second time is None for layers other than convolutions, which have no domain.
+    ``batch`` cuts the samples over all P ranks (Eq 4).
     """
     first = network.matmul_layers[0]
-    shares: dict[str, tuple[float, float | None]] = {}
-    for layer in network.matmul_layers:
-        model_s = total_s(_model_and_batch(network, [layer], first, pr, pc, batch, link))
-        domain_s = None
-        if isinstance(layer, Conv):
-            domain_s = total_s(_halos(network, [layer], pr, batch / pc, link)
-                               + _gradients(network, [layer], pr * pc, link))
-        shares[layer.name] = (model_s, domain_s)
-    return shares
+    terms = {"model": _model_and_batch(network, [layer], first, pr, pc, batch, link)}
+    gradients = _gradients(network, [layer], pr * pc, link)
+    if isinstance(layer, Conv):
+        terms["domain"] = _halos(network, [layer], pr, batch / pc, link) + gradients
+    return terms | {"batch": gradients}

@@ -68,6 +68,17 @@ def fill(network: Network, name: str, ranks: int, grid: tuple[int, ...] = (),
         StrategyRequest(network, ranks, grid or (ranks, 1), gather, placement))
 
 
+def require_grids(strategy: str, ranks: int) -> None:
+    """Refuses a strategy with a grid whose product is not `ranks`."""
+    entry, (_, grid) = entry_of(strategy), parse(strategy)
+    for at in range(0, len(grid), entry.numbers or 1):
+        product = math.prod(grid[at:at + entry.numbers])
+        if product != ranks:
+            fits = ", ".join(map(entry.on, grid_sizes(ranks, entry.numbers)))
+            raise InputError(f"strategy '{strategy}' is for {product} ranks, not {ranks}; use one "
+                             f"of {fits}")
+
+
 def configurations(network: Network, strategy: str, ranks: int, gather: str = "lazy") -> Configs:
     """The configuration of every layer under a named strategy.
 
@@ -81,12 +92,7 @@ def configurations(network: Network, strategy: str, ranks: int, gather: str = "l
     if ranks < 1:
         raise InputError(f"{ranks} ranks: give a whole number of at least 1")
     entry = STRATEGIES[name]
-    for at in range(0, len(grid), entry.numbers or 1):
-        product = math.prod(grid[at:at + entry.numbers])
-        if product != ranks:
-            fits = ", ".join(map(entry.on, grid_sizes(ranks, entry.numbers)))
-            raise InputError(f"strategy '{strategy}' is for {product} ranks, not {ranks}; use one "
-                             f"of {fits}")
+    require_grids(strategy, ranks)
     configs = fill(network, name, ranks, grid, gather, placement_of(strategy)[1])
     for layer, config in configs.items():
         if config.ranks != ranks and not entry.apart:

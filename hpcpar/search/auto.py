@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,8 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.stages import cuts
-from hpcpar.plan.strategies import entry_of, parse
-from hpcpar.plan.strategy import STRATEGIES, Strategy, grid_sizes
+from hpcpar.plan.strategies import entry_of, parse, require_grids
+from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, grid_sizes
 from hpcpar.search import integrated  # noqa: F401 - registers its strategy
 from hpcpar.search.candidates import (
     Candidate,
@@ -30,6 +31,9 @@ from hpcpar.search.local_search import improve
 from hpcpar.search.pipelines import maybe_faster
 from hpcpar.search.searches import SEARCHES, searched
 from hpcpar.search.table_search import SearchResult
+
+#: A grid with one number open, as in ``*x4``.
+_ONE_NUMBER = re.compile(r"\d+x\*|\*x\d+")
 
 
 def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[str]:
@@ -53,13 +57,17 @@ def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[st
 def expand(pattern: str, ranks: int) -> list[str]:
     """The strategies that match a pattern: ``grid:*`` matches all grids of `ranks` ranks.
 
-    ``*`` may also replace a second grid, as in ``domain:2x4+*``, and a placement may follow.
+    ``*`` may also replace a second grid, as in ``domain:2x4+*``, or the number of a grid that
+    follows from `ranks`, as in ``df:*x4``; a placement may follow.
 
     Raises
     ------
     InputError
         The strategy is unknown, or has a wildcard but does not take a grid.
     """
+    if known := _ONE_NUMBER.search(pattern):
+        number = ranks // math.prod(int(n) for n in re.findall(r"\d+", known.group()))
+        return [pattern.replace("*", str(max(1, number)))]  # refused if the ranks do not divide
     grids = grid_sizes(ranks, entry_of(pattern).numbers or 1) if "*" in pattern else [()]
     names = [pattern.replace("*", "x".join(map(str, grid))) for grid in grids]
     _, grid = parse(names[0])
@@ -85,14 +93,19 @@ def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, 
         The strategy cannot run at this size (`Candidate.refusal`).
     """
     problem = task(network, spec, ranks, batch, machine, **options)
-    search = SEARCHES.get(parse(strategy)[0])
-    return accepted([search(problem) if search else price_strategy(problem, strategy)])[0]
+    name, grid = parse(strategy)
+    search = SEARCHES.get(name)
+    require_grids(strategy, ranks)
+    if search and "/" in strategy:
+        raise InputError(f"strategy '{strategy}': '{name}' takes no placement; write "
+                         f"'{strategy.partition('/')[0]}'")
+    return accepted([search(problem, grid) if search else price_strategy(problem, strategy)])[0]
 
 
 @searched(Strategy("layerwise", "layer by layer",
                    "a configuration for each layer, found by search (OptCNN)",
                    cuts=("samples", "parts")))
-def layerwise_of(t: PlanningTask) -> Candidate:
+def layerwise_of(t: PlanningTask, grid: Grid) -> Candidate:
     return named_or_layerwise(t.network, t.spec, t.ranks, t.batch, t.machine, gather=t.gather,
                               samples=t.samples, tell=t.tell, **t.options)[0]
 
@@ -128,7 +141,7 @@ def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: i
     if known is None:
         known = priced(problem, [name for name in strategies_to_try(network, ranks, machine)
                                  if not entry_of(name).apart])
-    named = [c for c in known if c.parts <= batch and not entry_of(c.strategy).apart]
+    named = [c for c in known if c.parts <= batch and not (entry_of(c.strategy).apart or c.refusal)]
     best_named = best_of(named or [chosen])
     if best_named.order < chosen.order:
         start = of_plan(problem, replace(best_named.plan, strategy="layerwise"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -30,10 +30,14 @@ from hpcpar.search.bucket_sizes import fastest_sizes
 PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",
                 "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
 
+#: Option that limits batch parallelism: least samples of a mini-batch on each rank.
+LEAST_BATCH = "min_batch_per_rank"
 #: Multiple of the fastest plan's time beyond which a plan is not an alternative.
 MUCH_SLOWER = 2.0
 #: Number of first candidates that are shown, and therefore priced exactly.
 SHOWN = 8
+#: Inverse of an unlimited bandwidth (s per byte).
+_UNLIMITED = 1e-30
 #: From this measured fraction on, all computation counts as measured.
 WHOLLY = 1.0 - 1e-9
 
@@ -49,8 +53,8 @@ class PlanningTask:
     samples : int or None
         Samples of an epoch.
     options : dict
-        Options of `Plan` (see `PLAN_OPTIONS`) and of `price`. ``bucket_bytes=None`` chooses the
-        fastest size of buckets for every plan.
+        Options of `Plan` (see `PLAN_OPTIONS`), of `price`, and ``min_batch_per_rank``.
+        ``bucket_bytes=None`` chooses the fastest size of buckets for every plan.
     tell : callable
         Receives a description of the search's next step.
     """
@@ -79,7 +83,12 @@ class PlanningTask:
 
     @property
     def price_options(self) -> dict[str, Any]:
-        return {k: v for k, v in self.options.items() if k not in PLAN_OPTIONS}
+        return {k: v for k, v in self.options.items() if k not in (*PLAN_OPTIONS, LEAST_BATCH)}
+
+    @property
+    def most_parts(self) -> int:
+        """Most parts into which layers may cut the mini-batch."""
+        return self.batch // (self.options.get(LEAST_BATCH) or 1)
 
 
 @dataclass(frozen=True)
@@ -154,6 +163,11 @@ class Candidate:
         if parts > batch:
             return (f"a batch of {batch} cannot be cut into {parts} parts: ranks would have no "
                     "samples; use a larger batch, or a strategy that also cuts layers")
+        most = max(int(c.n) for c in self.plan.configs.values())
+        if most > self.task.most_parts:
+            return (f"{self.strategy} cuts a batch of {batch} into {most} parts, but "
+                    f"--min-batch-per-rank {self.task.options[LEAST_BATCH]} allows "
+                    f"{self.task.most_parts}; name a strategy that also cuts layers, or auto")
         return ""
 
     @cached_property
@@ -184,6 +198,15 @@ class Candidate:
         """The costs of the single plan."""
         return self.exact_costs or _costs(self.task, self.plan)
 
+    @cached_property
+    def latency_s(self) -> float:
+        """The part of the communication time that unlimited bandwidth would leave."""
+        t = self.task
+        levels = tuple(replace(level, beta_s_per_byte=_UNLIMITED) for level in t.machine.levels)
+        plan = replace(self.plan, machine=self.plan.machine or t.machine)  # keeps the algorithms
+        costs = plan_costs(t.network, plan, replace(t.machine, levels=levels), **t.price_options)
+        return float(costs.communication_s)
+
     def exact(self) -> Candidate:
         """The same plan with its exact costs."""
         return replace(self, iteration_s=float(self.costs.iteration_s), exact_costs=self.costs,
@@ -201,8 +224,19 @@ def priced(task: PlanningTask, strategies: Iterable[str]) -> list[Candidate]:
     names = list(strategies)
     in_families = [name for name in names if not entry_of(name).apart]
     by_name = {name: _with_own_schedule(task, name) for name in names if entry_of(name).apart}
-    by_name |= zip(in_families, _families(task, in_families), strict=True)
+    by_name |= _families(task, {name: configurations(task.network, name, task.ranks, task.gather)
+                                for name in in_families})
     return [by_name[name] for name in names]
+
+
+def priced_configurations(task: PlanningTask, configs: Mapping[str, Configs]) -> list[Candidate]:
+    """Plans with these configurations by name, priced in families; exact for the first that fit."""
+    made = [replace(c, made=Plan(
+        task.spec, task.ranks, task.batch, name, configs[name], machine=task.machine,
+        **task.plan_options | {"bucket_bytes": c.bucket_bytes}))
+        for name, c in _families(task, configs).items()]
+    exact = {c.strategy: c for c in _priced_exactly(made, SHOWN)}
+    return [exact[c.strategy] for c in made]
 
 
 def _with_own_schedule(task: PlanningTask, strategy: str) -> Candidate:
@@ -250,19 +284,17 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     return sorted(near, key=lambda c: c.order) + by_speed[len(near):]
 
 
-def _families(task: PlanningTask, strategies: list[str]) -> list[Candidate]:
+def _families(task: PlanningTask, configs: Mapping[str, Configs]) -> dict[str, Candidate]:
     """Price strategies as families of strategies that sum gradients in the same buckets."""
-    families: dict[tuple[object, ...], list[int]] = {}
-    configs = [configurations(task.network, name, task.ranks, task.gather) for name in strategies]
-    for i, strategy_configs in enumerate(configs):
-        families.setdefault(_bucket_key(task.network, strategy_configs), []).append(i)
-    candidates: dict[int, Candidate] = {}
-    for members in families.values():
-        names = [strategies[i] for i in members]
+    families: dict[tuple[object, ...], list[str]] = {}
+    for name, strategy_configs in configs.items():
+        families.setdefault(_bucket_key(task.network, strategy_configs), []).append(name)
+    candidates: dict[str, Candidate] = {}
+    for names in families.values():
         task.tell(f"pricing {', '.join(names[:3])}{' ...' * (len(names) > 3)}")
-        family = _family(task, names, together([configs[i] for i in members]))
-        candidates |= zip(members, family, strict=True)
-    return [candidates[i] for i in range(len(strategies))]
+        family = _family(task, names, together([configs[name] for name in names]))
+        candidates |= zip(names, family, strict=True)
+    return {name: candidates[name] for name in configs}
 
 
 def _bucket_key(network: Network, configs: Configs) -> tuple[object, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpcpar.errors import InputError
-from hpcpar.plan.strategy import Configs, Strategy, StrategyRequest
+from hpcpar.plan.strategy import Configs, Grid, Strategy, StrategyRequest
 from hpcpar.search.candidates import Candidate, PlanningTask
 
-#: Plans and prices a problem.
-Planner = Callable[[PlanningTask], Candidate]
+#: Plans and prices a problem, on the strategy's grid if it has one.
+Planner = Callable[[PlanningTask, Grid], Candidate]
 #: The searches behind the strategies that `searched` registers.
 SEARCHES: dict[str, Planner] = {}
 

@@ -131,14 +131,17 @@ class Spaces:
 
     Parameters
     ----------
+    most_parts : int
+        Most parts into which a layer may cut the mini-batch.
     reductions : bool
         Allow cuts of the sums over input channels (k). They require that an allreduce synchronizes
         the weights.
     """
 
-    def __init__(self, network: Network, ranks: int, batch: int, machine: Machine,
+    def __init__(self, network: Network, ranks: int, most_parts: int, machine: Machine,
                  reductions: bool = True) -> None:
-        self.network, self.ranks, self.batch, self.reductions = network, ranks, batch, reductions
+        self.network, self.ranks, self.reductions = network, ranks, reductions
+        self.most_parts = min(most_parts, ranks)
         self.totals = totals(ranks, machine)
         # on identical links, placements only affect movements between layers
         self.placements = not machine.all_alike(ranks)
@@ -166,7 +169,7 @@ class Spaces:
 
     def _space(self, channels: int, extents: tuple[int, ...], k: int) -> Space:
         """The space under limits of the parts in channels, image axes and reduction."""
-        ranks, batch = self.ranks, min(self.batch, self.ranks)
+        ranks, most = self.ranks, self.most_parts
         cuts = _image_cuts(extents, ranks)
         degrees: dict[Degrees, None] = {}
         inner = set(chain(ranks))
@@ -174,16 +177,16 @@ class Spaces:
             thinned = ranks > ALL_SHAPES and total < ranks
             if thinned and total > ALL_SHAPES:
                 continue
-            for n, c, parts in factors(total, (batch, channels, 1 if thinned else ranks)):
+            for n, c, parts in factors(total, (most, channels, 1 if thinned else ranks)):
                 cuts_both = c > 1 and parts > 1
                 if ranks > ALL_SHAPES and cuts_both and not {c, c * parts} <= inner:
                     continue
                 for way in cuts.get(parts, []):
                     d, h, w = _depth_height_width(way)
                     degrees[n, c, h, w, 1, d, 1] = None
-            for n, parts in factors(total, (batch, k)):
+            for n, parts in factors(total, (most, k)):
                 degrees[n, 1, 1, 1, 1, 1, parts] = None
-        for n, copies in factors(ranks, (batch, ranks)):
+        for n, copies in factors(ranks, (most, ranks)):
             degrees[n, 1, 1, 1, copies, 1, 1] = None
         mixed = [way for way in degrees if self.placements and 1 < way[0] < ranks == math.prod(way)]
         return Space(np.array([*degrees, *mixed], np.int64),

@@ -93,13 +93,15 @@ class Search:
     ----------
     contention, gamma : float
         As in `hpcpar.cost.price_family.price_steps`.
+    most_parts : int, optional
+        Most parts into which a layer may cut the mini-batch.
     options
         Options of `Plan`.
     """
 
     def __init__(self, network: Network, spec: NetworkSpec, ranks: int, batch: int,
                  machine: Machine, *, contention: float | None = None, gamma: float = 1.0,
-                 **options: Any) -> None:
+                 most_parts: int | None = None, **options: Any) -> None:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
         self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma}
@@ -107,7 +109,8 @@ class Search:
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
         reductions = self.plan.synchronization is Synchronization.ALLREDUCE
-        self.units = units(network, Spaces(network, ranks, batch, machine, reductions))
+        spaces = Spaces(network, ranks, most_parts or batch, machine, reductions)
+        self.units = units(network, spaces)
         self.edges = layer_edges(network, self.units)
         self.eliminations = count_eliminations(len(network.layers), _layer_pairs(network))
         self.configurations = sum(len(u.space) for u in self.units)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hpcpar.cost.memory.process import ProcessMemory
@@ -19,10 +20,12 @@ _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "
             "epoch", "x best")
 
 
-def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False) -> None:
+def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False,
+                     more_s: Mapping[str, Sequence[float]] = MappingProxyType({})) -> None:
     """One line per prediction; * marks the fastest that fits, per number of ranks.
 
-    A note follows if the calibrated table covers only part of the compute time.
+    `more_s` has further columns: the times of all predictions by name. A note follows if the
+    calibrated table covers only part of the compute time.
     """
     fastest: dict[int, Prediction] = {}
     for p in sorted(predictions, key=lambda p: p.iteration_s):
@@ -31,10 +34,11 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     staged = any(p.bubble_s > 0 for p in predictions)
     timed = any(p.epoch_s is not None for p in predictions)
     columns = ("strategy", "", "ranks", "iteration", "90% interval", "x best",
-               *["epoch"] * timed, "compute", "communication", "exposed", *["bubble"] * staged,
+               *["epoch"] * timed, "compute", "communication", *more_s, "exposed",
+               *["bubble"] * staged,
                "sent/rank", "memory", "fits")
     rows = []
-    for p in predictions:
+    for i, p in enumerate(predictions):
         first = fastest.get(p.ranks)
         rows.append((
             p.strategy, "*" if first is p and len(predictions) > 1 else "", p.ranks,
@@ -42,6 +46,7 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
             " - ".join(ends(p.iteration_s, p.trust)),
             f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
             *[seconds(p.epoch_s)] * timed, seconds(p.compute_s), seconds(p.communication_s),
+            *(seconds(values[i]) for values in more_s.values()),
             seconds(p.exposed_communication_s), *[seconds(p.bubble_s)] * staged,
             amount(p.communication_bytes), amount(p.memory_bytes), "yes" if p.fits else "no",
         ))

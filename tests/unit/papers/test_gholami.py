@@ -100,7 +100,7 @@ def test_eq5_volume_ratio(batch: int) -> None:
     bias = conv.parameters(network.input_shape(conv)) / (9 * 384 * 256)
     data = next(t.seconds for t in eq.eq4_batch(network, 8, no_latency)
                 if t.layer == "conv4") / bias
-    model = 3 * no_latency.log_s(8, batch * 13 * 13 * 256)
+    model = 3 * no_latency.gather("", "", 8, batch * 13 * 13 * 256).seconds
     assert eq.eq5_volume_ratio(network, conv, batch) == pytest.approx(data / model, rel=1e-12)
     three = builtin.network("alexnet-owt").by_name["conv4"]
     assert isinstance(three, Conv2d)
@@ -173,7 +173,8 @@ def test_eq9_model_batch_and_domain(ranks: int) -> None:
         assert {name for name, _ in rest} <= {"pool1", "pool2", "pool5", "flatten", "loss"}
         gathered = rest.get(("flatten", "forward"), 0.0)
         assert sum(rest.values()) == pytest.approx(gathered)
-        assert gathered == pytest.approx(LINK.log_s(pr, 512 / pc * 9216), rel=1e-12)
+        eq6 = LINK.gather("flatten", "forward", pr, 512 / pc * 9216)
+        assert gathered == pytest.approx(eq6.seconds, rel=1e-12)
 
 
 def best(ratios: dict[int, float]) -> tuple[int, float]:

@@ -13,7 +13,7 @@ from hpcpar.network.builtin.alexnet import alexnet
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d, Flatten, Linear, MaxPool2d, SoftmaxCrossEntropy
 from hpcpar.papers.gholami import HockneyLink, eq8_model_batch, eq9_integrated, total_s
-from hpcpar.papers.gholami_choice import choose
+from hpcpar.papers.gholami_choice import choose, on_grid
 
 #: Cori's network: 2 us, 6 GB/s, float32.
 CORI = HockneyLink(2e-6, 4 / 6e9)
@@ -76,21 +76,21 @@ def test_the_choice_is_the_best_of_all_splits(ranks: int, batch: int, link: str)
     for pr in (None,
                *(rows for rows in range(1, ranks + 1) if ranks % rows == 0
                  and ranks // rows <= batch)):
-        found, all_s = (choose(net, ranks, batch, LINKS[link], pr),
-                        every(net, ranks, batch, LINKS[link], pr))
+        all_s = every(net, ranks, batch, LINKS[link], pr)
+        found = choose(net, ranks, batch, LINKS[link]) if pr is None else on_grid(
+            net, pr, ranks // pr, batch, LINKS[link])
         assert found.seconds == pytest.approx(min(all_s.values()), rel=1e-12)
-        assert found.seconds == pytest.approx(all_s[found.pr, found.pc, frozenset(found.domain)],
-                                              rel=1e-12)
-        assert set(found.model) | set(found.domain) == {layer.name
-                                                        for layer in net.matmul_layers} and not set(
-            found.model) & set(found.domain)
+        domain = frozenset(found.cut_by("domain"))
+        assert found.seconds == pytest.approx(all_s[found.pr, found.pc, domain], rel=1e-12)
+        assert {layer.layer: layer.cut in ("model", "domain") for layer in found.layers} == {
+            layer.name: True for layer in net.matmul_layers}
         assert pr in (None, found.pr) and found.pr * found.pc == ranks and found.pc <= batch
 
 
 def test_splits_differ() -> None:
     """The choice for the small network mixes early domain and late model parallelism."""
-    found = choose(small(), 8, 8, CORI, pr=8)
-    assert "conv1" in found.domain and "conv3" in found.model
+    found = on_grid(small(), 8, 1, 8, CORI)
+    assert "conv1" in found.cut_by("domain") and "conv3" in found.cut_by("model")
 
 
 def test_alexnet_on_512_ranks() -> None:
@@ -98,8 +98,8 @@ def test_alexnet_on_512_ranks() -> None:
     net = builtin.network("alexnet")
     found = choose(net, 512, 2048, CORI)
     assert (found.pr, found.pc) == (16, 32)
-    assert found.domain == ("conv1", "conv2", "conv3", "conv4", "conv5") and found.model == (
-        "fc6", "fc7", "fc8")
+    assert found.cut_by("domain") == ("conv1", "conv2", "conv3", "conv4", "conv5")
+    assert found.cut_by("model") == ("fc6", "fc7", "fc8")
     assert found.seconds == pytest.approx(min(every(net, 512, 2048, CORI).values()), rel=1e-12)
     assert found.seconds == pytest.approx(total_s(eq9_integrated(net, 16, 32, 2048, CORI)),
                                           rel=1e-12)
@@ -111,6 +111,6 @@ def test_more_ranks_than_samples() -> None:
     """Batch 64 on 512 ranks: ranks beyond the samples get parts of images."""
     net = alexnet((3, 227, 227), 1000)
     found = choose(net, 512, 64, CORI)
-    assert found.pc <= 64 and {"conv1", "conv2"} <= set(found.domain)
+    assert found.pc <= 64 and {"conv1", "conv2"} <= set(found.cut_by("domain"))
     assert found.seconds < min(total_s(eq8_model_batch(net, 512 // pc, pc, 64, CORI))
                                for pc in (1, 2, 4, 8, 16, 32, 64))

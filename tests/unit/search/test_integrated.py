@@ -38,7 +38,9 @@ def test_fully_connected_layers_may_have_another_grid() -> None:
     ("domain:2x4+8", "or two, as in 'domain:2x4\\+8x1'"), ("domain:2x4+", "or two"),
     ("domain:2x4+8x1+2x4", "or two"), ("domain:2x4+0x8", "or two"),
     ("grid:2x4+8x1", "needs a grid of whole numbers, as in 'grid:2x4'$"),
-    ("integrated:2x4", "takes no grid"),
+    ("integrated:2x2", "is for 4 ranks, not 8; use one of integrated:1x8"),
+    ("integrated:2x4/outer", "takes no placement; write 'integrated:2x4'"),
+    ("layerwise/outer", "takes no placement"), ("layerwise:2x4", "takes no grid"),
 ])
 def test_impossible_grids_are_refused_in_one_line(strategy: str, told: str) -> None:
     with pytest.raises(InputError, match=told) as refused:
@@ -53,6 +55,15 @@ def test_a_star_expands_to_every_second_grid() -> None:
     for wrong in ("grid:2x2+*", "data+*"):
         with pytest.raises(InputError, match="strategy"):
             auto.price_named(NETWORK, ALEXNET, auto.expand(wrong, 4)[0], 4, 64, CORI)
+
+
+def test_a_star_stands_for_the_number_that_follows_from_the_ranks() -> None:
+    assert auto.expand("df:*x4", 1024) == ["df:256x4"]
+    assert auto.expand("ds:8x*/outer", 16) == ["ds:8x2/outer"]
+    assert auto.expand("pipeline:2x*", 8) == ["pipeline:2x4"]
+    for ranks in (2, 6):
+        with pytest.raises(InputError, match=f"is for 4 ranks, not {ranks}; use one of df:1x"):
+            auto.price_named(NETWORK, ALEXNET, auto.expand("df:*x4", ranks)[0], ranks, 64, CORI)
 
 
 def test_all_convolutions_by_domain_are_the_strategy_domain() -> None:
