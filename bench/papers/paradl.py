@@ -4,7 +4,7 @@
 
 ResNet-50, ResNet-152, VGG-16 (224 x 224) and CosmoFlow (4 x 256^3) on up to 1024 V100 (preset
 `abci-v100`). FW, BW and WU of Table 3 come from one GPU's priced schedule, where the paper has
-measurements; one GPU's 29 hours and the update's share are those of the V100's data sheet and the
+measurements; one GPU's 29 hours and the update's share come from the V100's data sheet and the
 model of kernels, where a number format matters. Tables that compare Table 3 with the schedule have
 no published figure, and no verdict. The paper's figures are drawings: published numbers are the
 text's. Assumed: images per GPU (64 for

@@ -16,7 +16,7 @@ def integrated_words(outputs: float, pr: int, pc: int, batch: int) -> float:
 def stationary_a_words(outputs: float, pr: int, pc: int, batch: int) -> float:
     """Words that a rank gets in SUMMA with stationary weights: 2 B d / Pr + B d / Pc.
 
-    Of all 2D algorithms it is the best one where |W| > B d.
+    It is the best 2D algorithm where |W| > B d.
     """
     return 2 * batch * outputs / pr + batch * outputs / pc
 
