@@ -73,7 +73,7 @@ SMALL_BATCH, MANY_RANKS = 512, (512, 1024, 2048, 4096)
 ONE_TOWER = builtin.network("alexnet-owt")
 #: One KNL by its data sheet, with libraries of the paper's time.
 KNL = on_data_sheet(MACHINE, "KNL-7250", 2017)
-#: The last mark on the axis of Fig 4.
+#: The lowest mark on the axis of Fig 4.
 AXIS_S = 10**3.5
 
 
@@ -201,8 +201,8 @@ def claims_of_batches() -> list[Claim]:
               because="the curve has no turn in the model of kernels: a larger batch fills the "
               "cores better and needs fewer updates"),
         Claim("Fig 4, one KNL: epoch at batch 4 over batch 256", None, alone[4] / alone[256], "x",
-              f"a drawing: {fitted_s / AXIS_S:.1f}x if its curve reaches the last mark of its "
-              "axis, 10^3.5 s, from the epoch below"),
+              f"a drawing: {fitted_s / AXIS_S:.1f}x if its curve falls from the next row's epoch "
+              "to the lowest mark of its axis, 10^3.5 s"),
         Claim("One KNL, preset `cori-knl`: epoch at 4 images per rank", None, fitted_s, " s",
               "the preset's rate is fitted to 12,200 to 12,600 s, which 2.1x, 2.5x and their "
               "communication imply; no such figure is printed"),
