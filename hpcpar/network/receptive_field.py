@@ -150,6 +150,10 @@ class Groups:
     out_per_group: int
     in_per_group: int
 
+    def mixed_by(self, parts: int) -> bool:
+        """True where a part of the outputs lies in both of two groups; then all parts need both."""
+        return self.groups == 2 and parts > 1 and parts % 2 == 1
+
     def needed(self, start: int, stop: int, extent: int) -> Interval:
         if stop <= start:
             return 0, 0

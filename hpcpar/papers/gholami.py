@@ -8,12 +8,13 @@ item size is part of beta). All times are in seconds per iteration.
 
 The functions evaluate the equations as published. The package's schedules deviate in three places:
 
-* A grouped convolution needs only the channels of its group, so that a two-tower network moves less
-  than Eq 3 and Eq 8 count.
+* Ranks sum the input gradient of a grouped convolution within its group, and then gather the
+  groups, so that a two-tower network moves less than Eq 3 and Eq 8 count. `grouped` computes this.
 * Eq 7 and Eq 9 count a backward halo for the first layer, which needs no input gradient, and no
-  halo for pooling.
-* Eq 9 omits the gather between domain-parallel convolutions and model-parallel layers, which Eq 6
-  prices.
+  halo for pooling, whose messages the accounting ``paper`` leaves out, too.
+* Eq 8 and Eq 9 omit the gather between convolutions in batch or domain parallelism and
+  model-parallel layers, which Eq 6 prices for B/Pc samples. A batch-parallel producer keeps its
+  part of the gradient, so that the first model-parallel layer's allreduce is a reduce-scatter.
 """
 
 from __future__ import annotations
@@ -77,13 +78,24 @@ def _d_out(network: Network, layer: Layer, pooled: bool) -> int:
 
 
 def _model_and_batch(network: Network, layers: list[Layer], first: Layer, pr: int, pc: int,
-                     batch: int, link: HockneyLink, pooled: bool = False) -> list[CostTerm]:
+                     batch: int, link: HockneyLink, pooled: bool = False,
+                     grouped: bool = False) -> list[CostTerm]:
     """Terms of Eq 8 over some layers; `first` is the first layer of the network."""
     forward = [link.gather(layer.name, "forward", pr, batch / pc * _d_out(network, layer, pooled))
                for layer in layers]
-    backward = [link.gather(layer.name, "backward", pr, batch / pc * _d_in(network, layer), 2)
+    backward = [_input_gradient(layer, pr, batch / pc * _d_in(network, layer), link, grouped)
                 for layer in layers if layer is not first]
     return forward + backward + _gradients(network, layers, pc, link, shards=pr)
+
+
+def _input_gradient(layer: Layer, pr: int, items: float, link: HockneyLink,
+                    grouped: bool) -> CostTerm:
+    """An allreduce of `items`; if `grouped`, one within each group, and an allgather of groups."""
+    parts = math.gcd(pr, getattr(layer, "groups", 1)) if grouped else 1
+    total = link.gather(layer.name, "backward", pr // parts, items / parts, 2)
+    gathered = link.gather(layer.name, "backward", parts, items)
+    return CostTerm(layer.name, "backward", total.latency_s + gathered.latency_s,
+                    total.bandwidth_s + gathered.bandwidth_s)
 
 
 def _gradients(network: Network, layers: Sequence[Layer], p: int, link: HockneyLink,
@@ -111,12 +123,14 @@ def _halos(network: Network, layers: list[Layer], p: int, samples: float,
     return terms
 
 
-def eq3_model(network: Network, p: int, batch: int, link: HockneyLink) -> list[CostTerm]:
+def eq3_model(network: Network, p: int, batch: int, link: HockneyLink,
+              grouped: bool = False) -> list[CostTerm]:
     """Eq 3, pure model parallelism.
 
     sum_i (a log P + b B (P-1)/P d_i) + 2 sum_{i>1} (a log P + b B (P-1)/P d_{i-1}).
     """
-    return [t for t in eq8_model_batch(network, p, 1, batch, link) if t.phase != "gradient"]
+    terms = eq8_model_batch(network, p, 1, batch, link, grouped=grouped)
+    return [t for t in terms if t.phase != "gradient"]
 
 
 def eq4_batch(network: Network, p: int, link: HockneyLink) -> list[CostTerm]:
@@ -155,7 +169,7 @@ def eq7_domain(network: Network, p: int, batch: int, link: HockneyLink) -> list[
 
 
 def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: HockneyLink,
-                    pooled: bool = False) -> list[CostTerm]:
+                    pooled: bool = False, grouped: bool = False) -> list[CostTerm]:
     """Eq 8, integrated model and batch parallelism (1.5D) on a Pr x Pc grid.
 
     sum_i (a log Pr + b B/Pc (Pr-1)/Pr d_i) + 2 sum_{i>1} (a log Pr + b B/Pc (Pr-1)/Pr d_{i-1})
@@ -166,9 +180,12 @@ def eq8_model_batch(network: Network, pr: int, pc: int, batch: int, link: Hockne
     pooled : bool
         Whether d_i is the next layer's input, gathered after pooling, instead of the layer's
         output. This reading comes closest to the paper's figures.
+    grouped : bool
+        Whether input gradients of grouped convolutions move as in the package's schedules instead
+        of by the printed term.
     """
     layers = list(network.matmul_layers)
-    return _model_and_batch(network, layers, layers[0], pr, pc, batch, link, pooled)
+    return _model_and_batch(network, layers, layers[0], pr, pc, batch, link, pooled, grouped)
 
 
 def eq8_fc_only(network: Network, pr: int, pc: int, batch: int,

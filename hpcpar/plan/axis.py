@@ -58,6 +58,8 @@ class Axis:
             if parts >= relation.groups:
                 return block(extent, relation.groups, index * relation.groups // parts)
             return block(extent, parts, index)
+        if isinstance(relation, Groups) and relation.mixed_by(parts):
+            return 0, extent
         start, stop = block(int(self.out_extent), parts, index, self.granule)
         return relation.needed(start, stop, extent)
 

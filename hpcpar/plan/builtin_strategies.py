@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.plan.channel_cuts import channel_split, input_channel_split
-from hpcpar.plan.image_cuts import image_cut
+from hpcpar.plan.image_cuts import first_images, image_cut
 from hpcpar.plan.stages import stages
 from hpcpar.plan.strategy import (
     Configs,
@@ -104,12 +104,18 @@ def domain(request: StrategyRequest) -> Configs:
     return assign(images, cut) | channel_split(request, features, *request.grid[-2:])
 
 
-@Strategy("ds:P1xP2", "data and spatially parallel",
-          "P1 groups of samples, each of P2 image parts (ParaDL's data + spatial)",
+@Strategy("ds:P1xP2[+L]", "data and spatially parallel",
+          "P1 groups of samples, each of P2 image parts (ParaDL's data + spatial); with L, only up "
+          "to the L-th convolution, and then every rank of a group has whole images",
           grids=mixed, needs=("images",), cuts=("samples", "pixels"))
 def data_spatial(request: StrategyRequest) -> Configs:
     images, features = sections(request.network)
-    sample_groups, image_parts = request.grid
+    sample_groups, image_parts, *first = request.grid
+    if first:
+        images = first_images(request.network, first[0])
+        by_group = request.config(n=sample_groups, replicas=image_parts)
+        return assign(request.layers, by_group) | assign(
+            images, image_cut(request, image_parts, sample_groups, images=images))
     cut = image_cut(request, image_parts, sample_groups)
     return assign(images, cut) | assign(features, request.config(n=request.ranks))
 

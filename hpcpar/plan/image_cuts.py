@@ -6,23 +6,43 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Config
 from hpcpar.plan.strategy import StrategyRequest, sections
 
 
-def image_cut(request: StrategyRequest, image_parts: int, sample_parts: int) -> Config:
-    """Configuration with image parts times sample parts."""
-    return request.config(n=sample_parts, **image_degrees(request.network, image_parts))
+def image_cut(request: StrategyRequest, image_parts: int, sample_parts: int, *,
+              images: Sequence[Layer] = ()) -> Config:
+    """Configuration with image parts times sample parts, for some layers or all on images."""
+    degrees = image_degrees(request.network, image_parts, images)
+    return request.config(n=sample_parts, **degrees)
 
 
-def image_degrees(network: Network, parts: int) -> dict[str, int]:
+def first_images(network: Network, count: int) -> list[Layer]:
+    """The layers on images before convolution number `count` + 1.
+
+    Raises
+    ------
+    InputError
+        The network has fewer convolutions on images.
+    """
+    images, _ = sections(network)
+    ends = [*(i for i, layer in enumerate(images) if layer.is_matmul), len(images)]
+    if count >= len(ends):
+        raise InputError(f"network '{network.name}' has {len(ends) - 1} convolutions, so that "
+                         f"images cannot be cut up to number {count}; use a smaller number")
+    return images[:ends[count]]
+
+
+def image_degrees(network: Network, parts: int, images: Sequence[Layer] = ()) -> dict[str, int]:
     """Degree of each image axis ("d", "h", "w") that cuts an image into `parts` parts.
 
     Rows come first, because their halos are contiguous; if an image layer has too few rows, columns
     are cut too. If nothing fits, the first axis takes all parts.
     """
-    images, _ = sections(network)
+    images = images or sections(network)[0]
     extents = np.array([network.shapes[layer.name][1:] for layer in images]).min(axis=0)
     axes = "dhw"[3 - len(extents):]
     degrees = _factor(parts, extents.tolist()) or [parts] + [1] * (len(extents) - 1)

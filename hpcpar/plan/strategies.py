@@ -72,8 +72,9 @@ def require_grids(strategy: str, ranks: int) -> None:
     """Refuses a strategy with a grid whose product is not `ranks`."""
     entry, (_, grid) = entry_of(strategy), parse(strategy)
     for at in range(0, len(grid), entry.numbers or 1):
-        product = math.prod(grid[at:at + entry.numbers])
-        if product != ranks:
+        sizes = grid[at:at + entry.numbers]
+        product = math.prod(sizes)
+        if product != ranks and len(sizes) == entry.numbers:
             fits = ", ".join(map(entry.on, grid_sizes(ranks, entry.numbers)))
             raise InputError(f"strategy '{strategy}' is for {product} ranks, not {ranks}; use one "
                              f"of {fits}")

@@ -25,7 +25,8 @@ Fill = Callable[["StrategyRequest"], Configs]
 #: The numbers after a strategy's name; may be empty.
 Grid = tuple[int, ...]
 
-#: ``name``, ``name:AxB``, ``name[:AxB]`` or ``name:AxB[+CxD]``; a number begins with a capital.
+#: ``name``, ``name:AxB``, ``name[:AxB]``, ``name:AxB[+CxD]`` or ``name:AxB[+C]``; a number begins
+#: with a capital.
 _NUMBER = "[A-Z][A-Z0-9]*"
 _GRID = rf"{_NUMBER}(?:x{_NUMBER})*"
 _FORM = re.compile(rf"([a-z][a-z0-9-]*)(\[:{_GRID}\]|:{_GRID}(\[\+{_GRID}\])?)?")
@@ -47,8 +48,9 @@ class StrategyRequest:
     Attributes
     ----------
     grid : tuple
-        The two numbers of ``name:AxB``, or the four of ``name:AxB+CxD``, whose last two are for
-        fully connected layers; (ranks, 1) for a strategy named without a grid.
+        The two numbers of ``name:AxB``, the three of ``name:AxB+C``, or the four of
+        ``name:AxB+CxD``, whose last two are for fully connected layers; (ranks, 1) for a strategy
+        named without a grid.
     gather : str
         ``lazy`` or ``eager``; see `hpcpar.plan.strategies.GATHERS`.
     placement : str
@@ -128,7 +130,8 @@ class Strategy:
     ----------
     form : str
         Name and numbers, as users write them: ``data``, ``grid:PRxPC``, ``pipeline[:SxN]`` (with or
-        without numbers), ``domain:PRxPC[+PRxPC]`` (one grid or two). Each grid uses all ranks.
+        without numbers), ``domain:PRxPC[+PRxPC]`` (one grid or two), ``ds:P1xP2[+L]`` (a grid, and
+        maybe a number). Each grid uses all ranks.
     words : str
         Name of the strategy in answers, as in *1.5D grid*.
     help : str
@@ -204,7 +207,8 @@ class Strategy:
             raise InputError(f"strategy '{strategy}': '{self.name}' takes no grid; write just "
                              f"'{self.name}'")
         one_grid, _, second = self.form.partition("[+")
-        two_grids = f", or two, as in '{_example(self.form)}'" if second else ""
+        two = "two" if "x" in second else "a grid and a number"
+        two_grids = f", or {two}, as in '{_example(self.form)}'" if second else ""
         raise InputError(f"strategy '{strategy}': '{self.name}' needs a grid of whole numbers, as "
                          f"in '{_example(one_grid)}'{two_grids}")
 

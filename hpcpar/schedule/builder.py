@@ -57,12 +57,11 @@ class Builder(Emitter):
             for _ in self.network.consumers[layer.name][1:]:
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
 
-    def edge(self, e: Edge) -> list[Comm]:
+    def edge(self, e: Edge) -> None:
         """Append an edge's movements, which depend on the configurations at both of its ends."""
-        moves = [self.fetch(e)]
+        self.fetch(e)
         if e.producer.name in self.trains:
-            moves.append(self.return_gradient(e))
-        return [move for move in moves if move is not None]
+            self.return_gradient(e)
 
     # -- forward -----------------------------------------------------------------------------------
     def forward(self, layers: Sequence[Layer], batch: int) -> None:
@@ -222,6 +221,8 @@ class Builder(Emitter):
 
     def return_gradient(self, e: Edge) -> Comm | None:
         """Sum the gradients of needed boxes onto owned boxes."""
+        self.wait(self.move(Phase.BACKWARD, e.consumer.name, e.gradient, e.total, e.needed,
+                            e.needed, ("total", e.key)))
         return self.move(Phase.BACKWARD, e.consumer.name, e.gradient, e.backward, e.needed,
                          e.owned, e.key)
 

@@ -21,6 +21,8 @@ class Edge:
     ----------
     which : int
         Index of the tensor among the consumer's inputs.
+    backward, total : Pattern
+        How gradients of needed boxes reach the owners, and the sum in place that comes before.
     key : tuple
         Equal for edges with equal movements: layers of equal shapes and options under the same
         configurations share it.
@@ -33,6 +35,7 @@ class Edge:
     needed: Layout
     forward: AnyPattern
     backward: AnyPattern
+    total: AnyPattern
     key: Hashable
 
     @property
@@ -66,7 +69,8 @@ class Edges:
 
     def __init__(self, network: Network, plan: Plan) -> None:
         self.network, self.plan = network, plan
-        self._known: dict[Hashable, tuple[Layout, Layout, AnyPattern, AnyPattern]] = {}
+        self._known: dict[Hashable, tuple[Layout, Layout, AnyPattern, AnyPattern,
+                                          AnyPattern]] = {}
         self._needs: dict[Hashable, Layout] = {}
 
     def key(self, layer: Layer, batch: int) -> Hashable:

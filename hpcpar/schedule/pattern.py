@@ -61,7 +61,7 @@ def cut(axis: Axis, mesh_axis: MeshAxis) -> Cut:
     relation, parts = axis.relation, int(mesh_axis.size)
     if isinstance(relation, Same):
         return Cut(mesh_axis, axis.granule)
-    if isinstance(relation, Full):
+    if isinstance(relation, Full) or (isinstance(relation, Groups) and relation.mixed_by(parts)):
         return Cut(ONE)
     if isinstance(relation, Granule | Columns) or parts == 1:
         return Cut(mesh_axis)
@@ -161,7 +161,8 @@ def relate(owned: Axis, needed: Axis, source: Cut, target: Cut) -> AxisRelation:
 
 # -- all axes --------------------------------------------------------------------------------------
 #: The movement, its adjoint for complete gradients, and its adjoint for gradients that are partial
-#: sums. `REDUCE_SCATTER` requires that the ranks that share a sum also gather the box.
+#: sums. `REDUCE_SCATTER` requires that the ranks that share a sum also gather the box. `ALLGATHER`
+#: follows an allreduce among the ranks that share a sum.
 Row = tuple[Kind | None, Kind | None, Kind | None]
 ROWS: dict[Fit, Row] = {
     Fit.EQUAL: (None, None, Kind.ALLREDUCE),
@@ -170,7 +171,7 @@ ROWS: dict[Fit, Row] = {
     Fit.HALO | Fit.WITHIN: (Kind.HALO, Kind.HALO, Kind.REDISTRIBUTE),
     Fit.GATHER: (Kind.ALLGATHER, None, Kind.REDUCE_SCATTER),
     Fit.GATHER | Fit.WITHIN: (Kind.REDISTRIBUTE, None, Kind.REDISTRIBUTE),
-    Fit.NARROW: (None, Kind.ALLGATHER, Kind.REDISTRIBUTE),
+    Fit.NARROW: (None, Kind.ALLGATHER, Kind.ALLGATHER),
     Fit.NARROW | Fit.WITHIN: (None, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE),
     Fit.NARROW | Fit.HALO: (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE),
     Fit.NARROW | Fit.HALO | Fit.WITHIN: (Kind.HALO, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE),
@@ -178,8 +179,10 @@ ROWS: dict[Fit, Row] = {
 ANYTHING_ELSE: Row = (Kind.REDISTRIBUTE, Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)
 
 
-def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
-    """The movement from owned to needed boxes, and its adjoint for the gradients."""
+def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern, Pattern]:
+    """The movement from owned to needed boxes, its adjoint for the gradients, and the sum of
+    gradients of the same needed box that precedes an adjoint which gathers.
+    """
     relations = [relate(a, b, cut(a, owned.mesh_axis(a)), cut(b, needed.mesh_axis(b)))
                  for a, b in zip(owned.axes, needed.axes, strict=True)]
     gathers = tuple(r.among for r in relations if r.fit is Fit.GATHER)
@@ -194,8 +197,11 @@ def patterns(owned: Layout, needed: Layout) -> tuple[Pattern, Pattern]:
     sums = partial_axes(needed)
     if summed is Kind.REDUCE_SCATTER and set(gathers) != set(sums):
         summed = Kind.REDISTRIBUTE
-    back = Pattern(summed, True, sums) if sums else Pattern(complete, True, narrows)
-    return Pattern(forward, False, gathers), back
+    gathers_back = (summed if sums else complete) is Kind.ALLGATHER
+    total = Pattern(Kind.ALLREDUCE if gathers_back and sums else None, False, sums)
+    back = (Pattern(complete, True, narrows) if gathers_back or not sums else
+            Pattern(summed, True, sums))
+    return Pattern(forward, False, gathers), back, total
 
 
 def partial_axes(needed: Layout) -> tuple[MeshAxis, ...]:

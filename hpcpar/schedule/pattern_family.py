@@ -40,7 +40,7 @@ def collective_along(kind: Kind, config: Config, names: tuple[str, ...]) -> AnyP
     return collective(kind, tuple(config.mesh_axes[name] for name in names))
 
 
-def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
+def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern, AnyPattern]:
     """`hpcpar.schedule.pattern.patterns` for a single plan, or for every case of a family."""
     a, b = owned.config, needed.config
     if not (isinstance(a.ranks, np.ndarray) or isinstance(b.ranks, np.ndarray)):
@@ -62,12 +62,14 @@ def patterns(owned: Layout, needed: Layout) -> tuple[AnyPattern, AnyPattern]:
     summed = np.where((summed == CODES[Kind.REDUCE_SCATTER]) & ~_same_axes(gathers, sums),
                       CODES[Kind.REDISTRIBUTE], summed)
     back = np.where(np.greater(math.prod(d.size for d in sums), 1), summed, complete)
-    # the adjoint gathers where the forward pass narrows boxes, and sums elsewhere
+    # where the forward pass narrows boxes, the adjoint sums in place and gathers
     gathers_back = back == CODES[Kind.ALLGATHER]
     mesh_axes = [MeshAxis(d.stride, np.where(gathers_back, 1, d.size)) for d in sums]
     mesh_axes += [MeshAxis(d.stride, np.where(gathers_back, d.size, 1)) for d in narrows]
+    in_place = [MeshAxis(d.stride, np.where(gathers_back, d.size, 1)) for d in sums]
     return (PatternFamily(forward, False, tuple(gathers)),
-            PatternFamily(back, True, tuple(mesh_axes)))
+            PatternFamily(back, True, tuple(mesh_axes)),
+            collective(Kind.ALLREDUCE, tuple(in_place)))
 
 
 def _is_cut(layout: Layout, axis: Axis) -> bool:

@@ -15,7 +15,7 @@ from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import entry_of, parse, require_grids
 from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, grid_sizes
-from hpcpar.search import integrated  # noqa: F401 - registers its strategy
+from hpcpar.search import first_layers, integrated  # noqa: F401 - register strategies
 from hpcpar.search.candidates import (
     Candidate,
     PlanningTask,

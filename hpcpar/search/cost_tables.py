@@ -90,7 +90,7 @@ class TableMaker:
         for producer, layer in zip(unit.layers, unit.layers[1:], strict=False):
             own = owned(self.network, producer, b.plan.configs[producer.name], batch)
             need = b.edges.needs(layer, batch)[0]
-            e = Edge(producer, layer, 0, own, need, NOTHING, NOTHING, None)
+            e = Edge(producer, layer, 0, own, need, NOTHING, NOTHING, NOTHING, None)
             total = total + edge_memory(self.network, b.plan, e)
         return total
 
@@ -104,9 +104,9 @@ class TableMaker:
             b = self._builder({tail.name: rows.reshaped((-1, 1)),
                                layer.name: columns.reshaped((1, -1))})
             e = b.edges.edge(layer, link.which, self.plan.samples_of_a_pass)
-            moves = b.edge(e)
+            b.edge(e)
             shape = (np.size(rows.n), np.size(columns.n))
-            self._edges[key] = self._table(b, moves, shape, edge_memory(self.network, b.plan, e))
+            self._edges[key] = self._table(b, b.steps, shape, edge_memory(self.network, b.plan, e))
         return self._edges[key]
 
     def _edge_traits(self, link: Link) -> tuple[Hashable, ...]:
@@ -131,7 +131,8 @@ class TableMaker:
             price = pricer.price(step)
             seconds += (self.plan.microbatches if step.phase in PASSES else 1) * price.seconds
             if isinstance(step, Comm):
-                buffers.setdefault(step.tensor, wire_bytes(step, price.through_bytes))
+                wire = wire_bytes(step, price.through_bytes)
+                buffers[step.tensor] = np.maximum(buffers.get(step.tensor, 0), wire)
                 if step.phase is Phase.GRADIENT:
                     hideable += price.seconds
             elif self.machine.compute:

@@ -32,7 +32,8 @@ from tests.mpi.zoo import SMALL
 #: Small built-in networks: chains, and those with branches, normalization or volumes.
 FIXED = ("lenet5", "alexnet-two-towers", "alexnet-one-tower")
 MORE = ("vgg", "resnet", "inception", "mobilenet", "cosmoflow", "norms", "norms of volumes", "unet",
-        "unet3d", "signals", "own", "moves", "globe", "cosmos", "channelwise", "dice", "frozen")
+        "unet3d", "signals", "own", "moves", "globe", "cosmos", "channelwise", "dice", "frozen",
+        "groups")
 
 #: Seeds of graphs below 1000 that rounding of the data moves by more than 3e-12 in five steps (of
 #: SGD or Adam): by a ReLU's or a maximum's tie, a sum that is nearly zero, a normalization of

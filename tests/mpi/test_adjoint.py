@@ -12,7 +12,7 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import World, world
 from hpcpar.network.builder import Chain
 from hpcpar.network.layers import Conv2d, GlobalAvgPool, MeanSquaredError
-from hpcpar.network.receptive_field import Full, Periodic
+from hpcpar.network.receptive_field import Full, Groups, Periodic
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import local, shape
 from hpcpar.plan.config import PLACEMENTS, Config
@@ -115,6 +115,25 @@ def replicas_to_channels(rng: np.random.Generator) -> Movement:
                    {"c": (int(rng.integers(1, 9)), Full())})
 
 
+def replicas_to_groups(rng: np.random.Generator) -> Movement:
+    """Every rank has the whole input; a grouped convolution reads the channels of a group. Some
+    ranks have no outputs.
+    """
+    a, b = _grid(rng)
+    return _grouped(rng, a, b, next((g for g in (2, 3, b) if b % g == 0), b))
+
+
+def replicas_to_two_groups(rng: np.random.Generator) -> Movement:
+    """An odd number of ranks: one has outputs of both groups."""
+    return _grouped(rng, *_grid(rng), 2)
+
+
+def _grouped(rng: np.random.Generator, a: int, b: int, groups: int) -> Movement:
+    (n, c, h, w), outs = _extents(rng), int(rng.integers(1, 5))
+    return layouts(Config(n=a, replicas=b), Config(n=a, c=b), (n, c * groups, h, w),
+                   {"c": (outs * groups, Groups(groups, outs, c))})
+
+
 def replicas_to_samples(rng: np.random.Generator) -> Movement:
     a, b = _grid(rng)
     return layouts(Config(n=a, replicas=b), Config(n=P), _extents(rng))
@@ -173,6 +192,8 @@ FAMILIES: list[tuple[Callable[[np.random.Generator], Movement], set[Kinds]]] = [
     (channels_to_whole, {(Kind.ALLGATHER, Kind.REDUCE_SCATTER)}),
     (channels_to_replicas, {(Kind.ALLGATHER, None)}),
     (replicas_to_channels, {(None, Kind.ALLREDUCE)}),
+    (replicas_to_groups, {(None, Kind.ALLGATHER)}),
+    (replicas_to_two_groups, set()),
     (replicas_to_samples, {(None, Kind.ALLGATHER)}),
     (volumes, {(Kind.HALO, Kind.HALO)}),
     (volumes_to_any, {(Kind.REDISTRIBUTE, Kind.REDISTRIBUTE)}),
@@ -203,12 +224,12 @@ def _all_ways(communicator: Communicator, pattern: Pattern, source: Layout, dest
             for shared in (False, True)]
 
 
-def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: np.random.Generator,
-             communicator: Communicator,
-             what: str) -> None:
-    """Move random values there, and others back; compare both with what they should be, and the
-    products with each other.
+def _adjoint(owned: Layout, needed: Layout, ways: tuple[Pattern, Pattern, Pattern],
+             rng: np.random.Generator, communicator: Communicator, what: str) -> None:
+    """Move random values there, and others back, after a sum in place; compare both with what they
+    should be, and the products with each other.
     """
+    there, back, in_place = ways
     ranks = communicator.world
     whole = tuple((0, n) for n in owned.shape)
     x = rng.standard_normal(owned.shape)
@@ -225,7 +246,8 @@ def _adjoint(owned: Layout, needed: Layout, there: Pattern, back: Pattern, rng: 
     # products count distinct parts once
     counted = [_first(layout, ranks.rank) for layout in (needed, owned)]
     images = _all_ways(communicator, there, owned, needed, x[mine])
-    totals = _all_ways(communicator, back, needed, owned, y)
+    totals = [total for sums in _all_ways(communicator, in_place, needed, needed, y)
+              for total in _all_ways(communicator, back, needed, owned, sums)]
     for image in images:
         np.testing.assert_array_equal(image, x[want], err_msg=f"{what}: forward {there}")
     for total in totals:
@@ -251,9 +273,9 @@ def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement]
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
         owned, needed = family(rng)
-        there, back = patterns(owned, needed)
+        there, back, in_place = patterns(owned, needed)
         seen.add((there.kind, back.kind))
-        _adjoint(owned, needed, there, back, rng, communicator, f"seed {seed}")
+        _adjoint(owned, needed, (there, back, in_place), rng, communicator, f"seed {seed}")
     assert P == 1 or kinds <= seen, f"{family.__name__} should show {kinds}, only {seen} came up"
 
 
@@ -269,7 +291,7 @@ def test_movements_of_random_plans_are_adjoint(seed: int, communicator: Communic
                 configs)
     for into in edges(network, plan).values():
         for e in into:
-            _adjoint(e.owned, e.needed, e.forward, e.backward, rng, communicator,
+            _adjoint(e.owned, e.needed, (e.forward, e.backward, e.total), rng, communicator,
                      f"{e.tensor}, {e.owned.config} to {e.needed.config}")
 
 
@@ -366,7 +388,7 @@ def test_halos_reach_past_the_nearest_neighbor(ranks: World) -> None:
     for family in (halo_rows, halo_corners):
         for seed in range(SEEDS):
             owned, needed = family(np.random.default_rng(seed))
-            there, _ = patterns(owned, needed)
+            there, _, _ = patterns(owned, needed)
             if there.kind is not Kind.HALO:
                 continue
             for rank in range(P):

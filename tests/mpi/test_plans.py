@@ -24,6 +24,7 @@ from hpcpar.plan.strategy import StrategyRequest, grid_sizes
 from hpcpar.runtime.executor import Executor
 from hpcpar.schedule.lower import lower
 from hpcpar.search.auto import price_named
+from hpcpar.search.first_layers import switches
 from hpcpar.train import global_tensors
 from tests.mpi.comparison import CHOOSERS, check, facts
 from tests.mpi.networks import FIXED, MORE, graph_seeds
@@ -86,6 +87,21 @@ def test_cut_periodic_images_train_as_one_rank(name: str, axis: str, options: di
     check(name, plan, "ring", communicator, f"{axis} cut", 2)
 
 
+@pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("gather", GATHERS)
+def test_grouped_convolutions_train_as_one_rank(gather: str, overlap: Overlap,
+                                                communicator: Communicator) -> None:
+    """Several ranks share a group, or a rank has parts of both groups."""
+    given = facts("groups")
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    for k, (rows, columns) in enumerate(grid_sizes(P)):
+        strategy = f"grid:{rows}x{columns}" + "/outer" * (k % 2)
+        plan = Plan(spec, P, given.batch, strategy,
+                    configurations(given.network, strategy, P, gather), precision="fp64",
+                    overlap=overlap, recompute=k % 3)
+        check("groups", plan, algorithms(k), communicator, f"{strategy}, gather {gather}", 2)
+
+
 @pytest.mark.skipif(P == 1, reason="a pipeline has several ranks")
 @pytest.mark.parametrize("name", [*NAMES[: COUNT // 3], *UNETS[: COUNT // 6], "lenet5", *BUILT_IN])
 def test_pipelines_train_as_one_rank(name: str, communicator: Communicator) -> None:
@@ -122,6 +138,20 @@ def test_variable_batch_sizes_train_as_one_rank(strategy: str, communicator: Com
             plan = Plan(spec, P, batch, strategy, configurations(network, strategy, P),
                         precision="fp64", overlap=overlap, **options)
             check(name, plan, "ring", communicator, strategy, 2)
+
+
+@pytest.mark.skipif(P == 1, reason="one rank cuts no image")
+@pytest.mark.parametrize("name", ["lenet5", "alexnet-two-towers", "resnet", "cosmoflow"])
+def test_only_the_first_layers_may_cut_images(name: str, communicator: Communicator) -> None:
+    """ParaDL, section 4.5.1: ds:AxB+L."""
+    given = facts(name)
+    spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+    counts = switches(given.network)
+    for k, (a, b) in enumerate(grid_sizes(P)[:-1]):
+        strategy = f"ds:{a}x{b}+{counts[k % len(counts)]}" + "/outer" * (k % 2)
+        plan = Plan(spec, P, given.batch, strategy, configurations(given.network, strategy, P),
+                    precision="fp64", overlap=list(Overlap)[k % 3])
+        check(name, plan, algorithms(k), communicator, strategy, 2)
 
 
 @pytest.mark.skipif(P == 1, reason="one rank has one grid")

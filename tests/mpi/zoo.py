@@ -26,6 +26,7 @@ from hpcpar.network.layers import (
     Conv1d,
     Conv2d,
     Conv3d,
+    ConvTranspose2d,
     DiceCrossEntropy,
     Dropout,
     Expand,
@@ -339,6 +340,25 @@ def frozen() -> Network:
     return net.build()
 
 
+def groups() -> Network:
+    """Grouped convolutions of uneven widths, beside other readers and one after the other."""
+    net = Graph("groups", (2, 9, 8))
+    net.add(Conv2d, "stem", out_channels=12, kernel=3, padding=1)
+    x = net.add(ReLU, "relu1")
+    y = net.add(Conv2d, "two", out_channels=10, kernel=3, padding=1, groups=2)
+    net.add(Conv2d, "two again", out_channels=6, groups=2)
+    z = net.add(ConvTranspose2d, "three", out_channels=15, kernel=3, padding=1, groups=3,
+                after=(x,))
+    net.add(Concat, "joined", after=(y, net.add(ReLU, "relu2", after=("two again",)), z))
+    net.add(ReLU, "relu3")
+    net.add(Conv2d, "few", out_channels=2, groups=1)
+    net.add(Conv2d, "narrow", out_channels=2, kernel=3, groups=2)
+    net.add(Flatten, "flat")
+    net.add(Linear, "fc", out_features=5)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
 def own() -> Network:
     """Layers from outside the package: pointwise ones, and windows with weights."""
     net = Graph("own", (2, 17, 14))
@@ -389,6 +409,7 @@ SMALL: dict[str, tuple[Callable[[], Network], int]] = {
     "moves": (moves, 5),
     "channelwise": (channelwise, 6),
     "dice": (dice, 5),
+    "groups": (groups, 6),
     "skip first": (lambda: skips.skip(True), 6),
     "skip second": (lambda: skips.skip(False), 6),
     "two skips": (skips.two_skips, 6),

@@ -36,7 +36,7 @@ from hpcpar.schedule.wire import landing_slots, wire
 
 #: Plans with more steps are analyzed with fewer micro-batches.
 MOST_STEPS = 10_000
-#: (phase, layer, tensor) -> upper bound of a movement's message bytes; empty to count each rank's.
+#: (phase, label, tensor) -> upper bound of a movement's message bytes; empty to count each rank's.
 MessageBytes = Mapping[tuple[Phase, str, TensorRef], int]
 
 
@@ -58,7 +58,7 @@ def rank_memories(network: Network, plan: Plan, out: Outline, schedule: Schedule
     out : Outline
         The outline of the largest micro-batch; `moved_bytes` has its movements.
     """
-    bound = {(s.phase, s.layer, s.tensor): int(message_bytes(s, moved_bytes))
+    bound = {(s.phase, s.label, s.tensor): int(message_bytes(s, moved_bytes))
              for s in out.steps if isinstance(s, Comm)
              } if int(plan.ranks) > EXACT_RANKS else {}
     plans = [plan] if len(schedule.steps) <= MOST_STEPS else _shortened(network, plan)
@@ -130,7 +130,7 @@ def _messages(planned: MemoryPlan, bound: MessageBytes) -> list[tuple[Comm, int]
         assert isinstance(step, Comm)
         alike = replace(step, index=0, needed_by=0, part=0)
         if alike not in known:
-            known[alike] = (bound[step.phase, step.layer, step.tensor] if bound else
+            known[alike] = (bound[step.phase, step.label, step.tensor] if bound else
                             _message_bytes(step, planned.passes))
         flights.append((step, known[alike]))
     alive = [moments([steps.in_flight(i)]) for i in steps.until]

@@ -70,7 +70,8 @@ def gradients(network: Network, e: Edge, made: Ints) -> Ints:
         return _summand(network, e)
     reuse = (np.equal(need, made) | _lies_inside(e)) & e.consumer.in_place
     whole = where(reuse, 0, need)
-    part = ((code == 0) | (code == CODES[Kind.ALLGATHER])) & (need < own)
+    gathered = (code == CODES[Kind.ALLGATHER]) & (np.asarray(e.total.code) == 0)
+    part = ((code == 0) | gathered) & (need < own)
     view = (code == CODES[Kind.ALLREDUCE]) | ((code == 0) & (need >= own))
     halo = code == CODES[Kind.HALO]
     around = where(reuse, own, _around(e, halo))

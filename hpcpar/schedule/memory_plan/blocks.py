@@ -242,7 +242,8 @@ class BlockPlanner:
         if self._has_several_readers(e.producer):
             return self._summand(e, before, need, own)
         reuse = self._overwritten_gradient(e, need)
-        if kind in (None, Kind.ALLGATHER) and need != own and contains(own, need):
+        stays = kind in (None, Kind.ALLGATHER) and not e.total.kinds
+        if stays and need != own and contains(own, need):
             # the rest of the block stays zero, or gets its neighbors' gradients
             before.dout = self._edge_gradient(e, "out", own, True)
             return before.dout.crop(need, own)
@@ -262,7 +263,7 @@ class BlockPlanner:
             before.dout = dx.crop(own, need)
         else:
             # these movements clear or overwrite the whole destination
-            zero = kind not in (Kind.REDUCE_SCATTER, Kind.REDISTRIBUTE)
+            zero = kind not in (Kind.REDUCE_SCATTER, Kind.REDISTRIBUTE, Kind.ALLGATHER)
             before.dout = self._edge_gradient(e, "out", own, zero)
         return dx
 

@@ -163,11 +163,10 @@ class PassPlans:
             return rows, blocks.xs[ref.input]
         dx = blocks.dxs[ref.input]
         assert dx is not None
+        if step.kind is Kind.ALLREDUCE:
+            return dx, dx
         if ref.input in blocks.arriving:
             return dx, blocks.arriving[ref.input]
-        # with several readers, an ACCUMULATE step later adds this in-place sum to the others
-        if step.kind is Kind.ALLREDUCE and len(self.network.consumers[e.producer.name]) > 1:
-            return dx, dx
         assert producer.dout is not None
         return dx, self._rows(producer.dout, consumer_pass, producer_pass, step)
 

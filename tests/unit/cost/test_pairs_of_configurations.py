@@ -52,12 +52,13 @@ def test_all_pairs_at_once_equal_single_pairs(name: str, ranks: int) -> None:
         want = needed(net, layer, consumer.space.config(columns).reshaped((1, -1)), 4 * ranks,
                       which)
         together = patterns(have, want)
-        both_ways = volumes(have, want, ranks), volumes(want, have, ranks)
+        both_ways = [volumes(*ends, ranks)
+                     for ends in ((have, want), (want, have), (want, want))]
         through = halo_of(have, want).through_items
         for at in itertools.product(range(shape[0]), range(shape[1])):
             one = owned(net, tail, producer.space.one(int(rows[at[0]]), behind), 4 * ranks)
             other = needed(net, layer, consumer.space.one(int(columns[at[1]])), 4 * ranks, which)
-            ends = ((one, other), (other, one))
+            ends = ((one, other), (other, one), (other, other))
             for ways, alone, pair, moved in zip(together, patterns(one, other), ends, both_ways,
                                                 strict=True):
                 seen.add(alone.kind)

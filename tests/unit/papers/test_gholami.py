@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.price_family import price_steps
 from hpcpar.machine import files
 from hpcpar.network import builtin
 from hpcpar.network.builtin.alexnet import towers
@@ -15,7 +15,6 @@ from hpcpar.papers.gholami import HockneyLink, total_s
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategies import configurations
 from hpcpar.plan.strategy import grid_sizes
-from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Comm, Kind, Phase
 
 MACHINE = files.load("cori-knl")
@@ -24,6 +23,7 @@ RANKS = [2**i for i in range(13)] + [7, 12, 96]
 B = 2048
 OWT = NetworkSpec("alexnet-owt", (3, 224, 224), 1000)
 TWO = NetworkSpec("alexnet", (3, 227, 227), 1000)
+VGG = NetworkSpec("vgg16", (3, 224, 224), 1000)
 ONE_TOWER = towers("alexnet", (3, 227, 227), 1000, (96, 256, 384, 384, 256), 1, SoftmaxCrossEntropy)
 
 
@@ -43,11 +43,11 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
     configs = configurations(network, strategy, ranks, "eager")
     plan = Plan(spec, ranks, batch, strategy, configs, overlap="none",
                 machine=MACHINE)
-    result = price(network, plan, MACHINE, accounting="paper")
+    result = price_steps(network, plan, MACHINE, accounting="paper")
     own: Terms = {}
     rest: Terms = {}
     weighted = {layer.name for layer in network.weighted}
-    for step, cost in zip(schedule_for(network, plan).steps, result.steps, strict=True):
+    for step, cost in result.pairs:
         if not isinstance(step, Comm):
             continue
         name = step.layer
@@ -56,8 +56,9 @@ def priced(spec: NetworkSpec, strategy: str, ranks: int, batch: int = B,
             name = producer  # gathered after the layer that produces it
         into = own if name in weighted and (step.phase is not Phase.FORWARD
                                             or step.kind is Kind.HALO or name == producer) else rest
-        assert (name, step.phase.value) not in into
-        into[name, step.phase.value] = cost.seconds
+        key = name, step.phase.value
+        assert key not in into or step.kind is Kind.ALLGATHER  # of sums within groups
+        into[key] = into.get(key, 0.0) + float(cost.seconds)
     return own, rest
 
 
@@ -128,11 +129,12 @@ def test_eq7_pure_domain(ranks: int) -> None:
     assert all(seconds == 0 for (name, _), seconds in rest.items() if name != "flatten")
 
 
+@pytest.mark.parametrize("spec", [OWT, TWO], ids=["owt", "two-tower"])
 @pytest.mark.parametrize("ranks", RANKS)
-def test_eq8_model_and_batch(ranks: int) -> None:
+def test_eq8_model_and_batch(spec: NetworkSpec, ranks: int) -> None:
     for pr, pc in grids(ranks):
-        own, rest = priced(OWT, f"grid:{pr}x{pc}", ranks)
-        same(own, terms_of(eq.eq8_model_batch(OWT.build(), pr, pc, B, LINK)))
+        own, rest = priced(spec, f"grid:{pr}x{pc}", ranks)
+        same(own, terms_of(eq.eq8_model_batch(spec.build(), pr, pc, B, LINK, grouped=True)))
         only_loss(rest)
 
 
@@ -152,13 +154,46 @@ def test_eq8_in_fully_connected_layers(spec: NetworkSpec, ranks: int) -> None:
         only_loss(rest)
 
 
-def test_grouped_convolutions_move_less_than_eq8() -> None:
-    """Eq 8: a tower needs only its own channels; layers that read both towers cost as printed."""
-    own, _ = priced(TWO, "grid:2x32", 64)
-    printed = terms_of(eq.eq8_model_batch(TWO.build(), 2, 32, B, LINK))
+@pytest.mark.parametrize(("pr", "ratio"), [(1, 1), (2, 1 / 2), (7, 1), (8, 5 / 7), (64, 47 / 63)])
+def test_grouped_convolutions_move_less_than_eq8(pr: int, ratio: float) -> None:
+    """A tower's ranks sum its channels, and then gather the other's. With an odd number of ranks,
+    one has channels of both towers, and all sum both.
+    """
+    no_latency = HockneyLink(0.0, LINK.beta_s)
+    printed, ours = (terms_of(eq.eq8_model_batch(TWO.build(), pr, 8, B, no_latency, grouped=tower))
+                     for tower in (False, True))
     for key, seconds in printed.items():
         grouped = key in {("conv2", "backward"), ("conv4", "backward"), ("conv5", "backward")}
-        assert own[key] == pytest.approx(seconds / 2 if grouped else seconds, rel=1e-12)
+        assert ours[key] == pytest.approx(seconds * (ratio if grouped else 1), rel=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [8, 64, 512])
+@pytest.mark.parametrize(("spec", "network"), [(TWO, TWO.build()), (TWO, ONE_TOWER),
+                                               (VGG, VGG.build())],
+                         ids=["two-tower", "one-tower", "vgg16"])
+def test_eq3_to_eq9_on_every_grid(spec: NetworkSpec, network: Network, ranks: int) -> None:
+    first = network.matmul_layers[0].name
+
+    def check(strategy: str, terms: list[eq.CostTerm]) -> Terms:
+        own, rest = priced(spec, strategy, ranks, network=network)
+        printed = terms_of(terms)
+        if not strategy.startswith(("grid", "filter")):
+            printed.pop((first, "backward"), None)  # the gradient of the images is not needed
+        if strategy.startswith("grid-fc") and ("fc6", "forward") in rest:  # Eq 6
+            own["fc6", "backward"] += rest.pop(("fc6", "forward"))
+        same(own, printed)
+        return rest
+
+    only_loss(check("data", eq.eq4_batch(network, ranks, LINK)))
+    only_loss(check("filter", eq.eq3_model(network, ranks, B, LINK, grouped=True)))
+    check("spatial", eq.eq7_domain(network, ranks, B, LINK))
+    for pr, pc in grid_sizes(ranks):
+        only_loss(check(f"grid:{pr}x{pc}",
+                        eq.eq8_model_batch(network, pr, pc, B, LINK, grouped=True)))
+        only_loss(check(f"grid-fc:{pr}x{pc}", eq.eq8_fc_only(network, pr, pc, B, LINK)))
+        between = check(f"domain:{pr}x{pc}", eq.eq9_integrated(network, pr, pc, B, LINK))
+        gather = eq.eq6_redistribute(network, network.by_name["fc6"], pr, B // pc, LINK)
+        assert sum(between.values()) == pytest.approx(gather, rel=1e-12)
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -76,6 +76,27 @@ def test_filter_parallelism_gathers_forward_and_sums_backward(gather: str, forwa
     assert kinds(s, Phase.GRADIENT) == {}  # every rank owns its rows of the weights
 
 
+@pytest.mark.parametrize(("ranks", "gather", "moves"), [
+    (8, "eager", [(Kind.ALLREDUCE, (4, 5, 6, 7), 192), (Kind.ALLGATHER, (2, 6), 384)]),
+    (2, "eager", [(Kind.ALLGATHER, (0, 1), 384)]),
+    (7, "eager", [(Kind.ALLREDUCE, tuple(range(7)), 384)]),
+    (8, "lazy", [(Kind.REDUCE_SCATTER, (4, 5, 6, 7), 192)]),
+    (7, "lazy", [(Kind.REDUCE_SCATTER, tuple(range(7)), 384)]),
+])
+def test_input_gradients_are_summed_within_groups_of_channels(
+        ranks: int, gather: str, moves: list[tuple[Kind, tuple[int, ...], int]]) -> None:
+    """AlexNet's conv4: two groups of 192 input channels."""
+    spec = NetworkSpec("alexnet", (3, 227, 227), 1000)
+    plan = make_plan(spec, "filter", ranks, 8, gather=gather)
+    found = [c for c in lower(spec.build(), plan, ring).comms
+             if c.layer == "conv4" and c.phase is Phase.BACKWARD]
+    assert [c.kind for c in found] == [kind for kind, _, _ in moves]
+    for step, (kind, members, channels) in zip(found, moves, strict=True):
+        assert step.group is not None and step.group.members(members[-1]) == members
+        box = (step.destination_box if kind is Kind.ALLGATHER else step.source_box)(members[-1])
+        assert box[1][1] - box[1][0] == channels
+
+
 def test_lazy_gathering_moves_less() -> None:
     """Gathering after pooling moves a quarter of the bytes of gathering before it."""
     lazy, eager = ({c.layer: c for c in schedule("filter", 4, g).comms if c.phase is Phase.FORWARD}
