@@ -91,7 +91,7 @@ def copied(folder: Path) -> Path:
 
 
 def run(folder: Path, tests: tuple[str, ...]) -> str:
-    """The first failed test, or what else became of the tests."""
+    """The first failed test, or how else the tests ended."""
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S + 1))
 
@@ -108,7 +108,7 @@ def run(folder: Path, tests: tuple[str, ...]) -> str:
 
 
 def outcome(folder: Path, subject: Subject, old: str, new: str) -> str:
-    """What becomes of the tests after a change, which is undone."""
+    """The outcome of the tests after a change, which is then undone."""
     path = folder / "hpcpar" / subject.file
     text = path.read_text(encoding="utf-8")
     if text.count(old) != 1:

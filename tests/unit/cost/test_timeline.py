@@ -168,7 +168,7 @@ def test_messages_that_the_program_drives_are_not_hidden() -> None:
 
 
 def test_two_stages_drive_half_of_their_message_each() -> None:
-    """Of 4 s, computing can hide 3: the sender drives the first half second, from 1 to 1.5, and the
+    """Computing can hide 3 of 4 s: the sender drives the first half second, from 1 to 1.5, and the
     receiver the last.
     """
     sent, received = comm(4.0, 3), compute(2.0)
