@@ -12,18 +12,22 @@ from hpcpar.api.options import LossOptions, PlanningOptions, about_machine, abou
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
 from hpcpar.errors import InputError
+from hpcpar.io.files import write_text
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.options import checks
 from hpcpar.options.checks import jitters, positive
 from hpcpar.options.fields import about, option
+from hpcpar.options.output_files import HTML
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.prediction.prediction import Prediction
-from hpcpar.report.pictures import grid_plot, prediction_bars
+from hpcpar.report.pictures import grid_plot, prediction_bars, svg, timeline_plot
 from hpcpar.report.progress import SearchProgress
-from hpcpar.report.tables import answer, say
+from hpcpar.report.tables import answer, plan_page, say
+from hpcpar.report.tables.document import image, page_format
+from hpcpar.report.tables.grid_tables import in_words
 from hpcpar.report.tables.prediction_tables import schedule_rows
 from hpcpar.schedule.runnable import not_executed
 from hpcpar.schedule.steps import Schedule
@@ -108,6 +112,19 @@ class PlanResult(TableResult):
     def asks_for_grid(self) -> bool:
         """True if the strategy is named after a grid, so that results compare all grids."""
         return self.plan.strategy.partition(":")[0] in (NAME, *ON_ONE_GRID)
+
+    def save_page(self, path: str) -> None:
+        """Writes the answer, its grids, layers, timeline and memory as one page in HTML."""
+        HTML.check(path)
+        predictions = [c.prediction for c in self.candidates[:SHOWN]]
+        figures = {"timeline": timeline_plot.timelines(predictions[:1])}
+        grid = self.grid if self.asks_for_grid else None
+        if grid is not None:
+            figures["grids"] = grid_plot.grids_figure(grid)
+        drawn = {name: image(svg(figure), name) for name, figure in figures.items()}
+        words = in_words(self.best.task.network, self.plan)
+        parts = plan_page.page(self.answer, words, predictions, grid, drawn)
+        write_text(path, page_format(path).page(parts), "page")
 
     def save(self, path: str, force: bool = False) -> None:
         """Writes the plan file; a note tells if no run executes its precision.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import os
@@ -27,7 +26,7 @@ from hpcpar.options.checks import ranks as size
 from hpcpar.options.fields import option
 from hpcpar.options.output_files import PAGE, PICTURE
 from hpcpar.report import sweep_points
-from hpcpar.report.pictures import finish, pyplot
+from hpcpar.report.pictures import finish, pyplot, svg
 from hpcpar.report.pictures.proposal_plot import scaling_figure
 from hpcpar.report.pictures.sweep_plots import DPI
 from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
@@ -128,10 +127,7 @@ class ProposalResult(TableResult):
         if path:
             self.plot(path)
             return os.path.basename(path)
-        figure, text = self.plot(), io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        pyplot().close(figure)
-        return "<svg" + text.getvalue().partition("<svg")[2]
+        return "<svg" + svg(self.plot()).decode().partition("<svg")[2]
 
 
 def picture_beside(path: str) -> str:

@@ -8,7 +8,7 @@ from hpcpar.api.options import ModuleOptions
 from hpcpar.api.plan import PlanArguments, PlanResult, find_plan
 from hpcpar.cli.options import ResultOptions
 from hpcpar.options.fields import OUT, flag, option
-from hpcpar.options.output_files import PICTURE, PLAN
+from hpcpar.options.output_files import HTML, PICTURE, PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
@@ -30,8 +30,10 @@ class PlanCommand(ResultOptions, ModuleOptions, PlanArguments, section="output")
     force: bool = flag("write the plan even if it does not fit in memory")
     explain: bool = flag("explain what limits the plan, and which changes would help most",
                          first=True)
-    plot: str = option("", PICTURE, "draw the best plans, or all grids if the strategy asks for one",
-                       "FILE.png")
+    plot: str = option("", PICTURE, "draw the best plans, or all grids if the strategy asks for "
+                       "one", "FILE.png")
+    html: str = option("", HTML, "write the answer as one page: grids, layers, timeline, memory",
+                       "answer.html")
     show_schedule: bool = flag("list every step of an iteration")
 
 
@@ -46,6 +48,9 @@ def main(args: PlanCommand) -> int:
     if args.plot:
         result.plot(args.plot)
         tables.say(f"wrote {args.plot}")
+    if args.html:
+        result.save_page(args.html)
+        tables.say(f"wrote {args.html}")
     if write:
         tables.say(f"wrote {args.out}")
     elif args.out:

@@ -110,6 +110,8 @@ METRICS = OutputKind("table of metrics", rb"\Aepoch,step,loss,")
 STATE = OutputKind("state_dict of PyTorch", rb"(?s)\APK\x03\x04.{26}[^/]+/data\.pkl")
 #: Users edit pages, so that an existing page is never replaced.
 PAGE = OutputKind("new file", rb"(?!)")
+HTML = OutputKind("HTML page of hpcpar", rb'<meta name="generator" content="hpcpar">',
+                  suffixes=(".html",), needs=("matplotlib", "plot"))
 DATA = OutputKind("data file", _HDF5, lambda f: "images" in f)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
@@ -53,6 +54,14 @@ def panels(plt: Any, count: int, width: float, height: float, more: float,
     for axes in grid.flat[count:]:
         axes.set_visible(False)
     return figure, grid
+
+
+def svg(figure: Any) -> bytes:
+    """A figure as SVG; closes it."""
+    text = io.BytesIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    pyplot().close(figure)
+    return text.getvalue()
 
 
 def finish(plt: Any, figure: Any, path: str | None, dpi: int) -> Any:

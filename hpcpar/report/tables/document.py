@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +12,8 @@ from html import escape
 from hpcpar.errors import unknown
 
 #: Parts of a page, in order: ``title``, ``heading``, ``text``; ``picture``, which is the name of a
-#: file, or in HTML the picture as SVG; ``table``, whose first row names the columns.
+#: file, or in HTML the picture as SVG; ``table``, whose first row names the columns; only in HTML
+#: ``answer`` and ``note``.
 Parts = Sequence[tuple[str, str | Sequence[Sequence[str]]]]
 
 _PREAMBLE = r"""\documentclass[10pt]{article}
@@ -26,15 +28,23 @@ _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasci
           "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
           "-": "{-}"}
 _HEAD = """<!DOCTYPE html>
-<html lang="en"><meta charset="utf-8"><style>
-body { font: 14px/1.4 system-ui, sans-serif; margin: 1.5rem auto; max-width: 62rem;
-  padding: 0 1rem; color: #222; background: #fff; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1rem; margin: 0.9rem 0 0; } p { margin: 0.3rem 0; }
+<html lang="en"><meta charset="utf-8"><meta name="generator" content="hpcpar">
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+:root { color-scheme: light dark; --text: #222; --page: #fff; --faint: #555; --rule: #ddd; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #ddd; --page: #181818; --faint: #aaa; --rule: #444; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem;
+  padding: 0 1rem; color: var(--text); background: var(--page); }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 1.5rem 0 0.3rem; }
+p { margin: 0.3rem 0; max-width: 62rem; }
+.answer { font-size: 1.15rem; font-weight: 600; } .note { color: var(--faint); }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-td { padding: 0.15rem 0.5rem; text-align: right; border-bottom: 1px solid #ccc;
+td { padding: 0.2rem 0.5rem; text-align: right; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
 td:first-child { text-align: left; } tr:first-child { font-weight: 600; }
-svg { width: 100%; height: auto; }
+@media (max-width: 64rem) { table { font-size: 0.75rem; } td { padding: 0.2rem 0.3rem; } }
+figure { margin: 0.5rem 0; } svg, img { max-width: 100%; height: auto; background: #fff; }
 </style>
 """
 
@@ -83,9 +93,16 @@ _FORMATS = {
     ".html": PageFormat(
         "", (_HEAD, "\n</html>\n"),
         {"title": "<title>{0}</title><h1>{0}</h1>", "heading": "<h2>{}</h2>", "text": "<p>{}</p>",
-         "picture": "{}", "row": "<tr><td>{}</td></tr>", "cell": "</td><td>"},
-        lambda rows, _: ["<table>", *rows, "</table>"], escape),
+         "answer": '<p class="answer">{}</p>', "note": '<p class="note">{}</p>', "picture": "{}",
+         "row": "<tr><td>{}</td></tr>", "cell": "</td><td>"},
+        lambda rows, _: ['<div class="wide"><table>', *rows, "</table></div>"], escape),
 }
+
+
+def image(svg: bytes, heading: str) -> str:
+    """A picture for a page in HTML; several may use the same names inside."""
+    data = base64.b64encode(svg).decode()
+    return f'<figure><img alt="{escape(heading)}" src="data:image/svg+xml;base64,{data}"></figure>'
 
 
 def page_format(path: str) -> PageFormat:

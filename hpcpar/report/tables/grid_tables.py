@@ -13,6 +13,11 @@ from hpcpar.search.grids import GridAnswer, GridRow, grid_of
 
 #: Most groups of layers in a sentence, and most layers with a row of their own.
 MOST_GROUPS, MOST_ROWS = 4, 24
+#: Explanations of the columns.
+LAYERS_NOTE = ("forward: allgather (model) or halo (domain); batch: all ranks cut the samples; "
+               "Eq 6: change of the cut in front of the layer, not in Eq 9")
+GRIDS_NOTE = ("E: least communication by Eq 9; S: fastest iteration by the schedule; idle: ranks "
+              "without work in some layer; fastest strategy on this grid; <: upper bound")
 
 
 def in_words(network: Network, plan: Plan) -> str:
@@ -65,26 +70,33 @@ def reason(answer: GridAnswer) -> str:
 
 def show_grids(answer: GridAnswer, wide: bool = False) -> None:
     """The layers on the plan's grid, and all grids."""
-    _show_layers(answer, wide)
-    _show_all(answer, wide)
+    columns, *rows = layers_table(answer)
+    show(layers_title(answer), columns, rows, left=2, wide=wide,
+         drop=("batch", "forward", "backward", "gradients"))
+    show_line(LAYERS_NOTE)
+    columns, *rows = grids_table(answer)
+    show(grids_title(answer), columns, rows, left=2, text=("fastest strategy",), wide=wide,
+         drop=("idle", columns[2], "fits", "takes", "fastest strategy"))
+    show_line(GRIDS_NOTE)
     show_line(reason(answer))
 
 
-def _show_layers(answer: GridAnswer, wide: bool) -> None:
+def layers_title(answer: GridAnswer) -> str:
+    return (f"layers on {answer.own.pr} x {answer.own.pc}: communication by Eq 9 in ms, latency + "
+            "bandwidth, and in all under each cut")
+
+
+def layers_table(answer: GridAnswer) -> list[tuple[str, ...]]:
+    """Names of the columns, then one row per layer or per group of layers that are cut alike."""
     layers = list(answer.own.layers)
     groups = [[layer] for layer in layers] if len(layers) <= MOST_ROWS else [
         list(group) for _, group in itertools.groupby(layers, lambda layer: layer.cut)]
-    rows = [(_named([layer.layer for layer in group]), group[0].cut,
-             *(_sum([t for layer in group for t in layer.terms[layer.cut] if t.phase == phase])
-               for phase in PHASES),
-             *(_under(group, cut) for cut in ("model", "domain", "batch")),
-             _ms(sum(layer.change_s for layer in group))) for group in groups]
-    show(f"layers on {answer.own.pr} x {answer.own.pc}: communication by Eq 9 in ms, latency + "
-         "bandwidth, and in all under each cut",
-         ("layer", "cut", "forward", "backward", "gradients", "model", "domain", "batch", "Eq 6"),
-         rows, left=2, drop=("batch", "forward", "backward", "gradients"), wide=wide)
-    show_line("forward: allgather (model) or halo (domain); batch: all ranks cut the samples; "
-              "Eq 6: change of the cut in front of the layer, not in Eq 9")
+    return [("layer", "cut", *PHASES[:2], "gradients", "model", "domain", "batch", "Eq 6"),
+            *((_named([layer.layer for layer in group]), group[0].cut,
+               *(_sum([t for layer in group for t in layer.terms[layer.cut] if t.phase == phase])
+                 for phase in PHASES),
+               *(_under(group, cut) for cut in ("model", "domain", "batch")),
+               _ms(sum(layer.change_s for layer in group))) for group in groups)]
 
 
 def _sum(terms: Sequence[CostTerm]) -> str:
@@ -104,27 +116,26 @@ def _ms(value_s: float) -> str:
     return f"{1e3 * value_s:.3g}" if value_s else "-"
 
 
-def _show_all(answer: GridAnswer, wide: bool) -> None:
+def grids_title(answer: GridAnswer) -> str:
     first = answer.grids[0].choice
     base = "pure batch parallelism" if first.pr == 1 else f"{first.pr} x {first.pc}"
-    rows = [_row(answer, row) for row in answer.grids]
-    count = len(answer.own.layers)
-    show(f"all grids: communication by Eq 9 (ms, latency + bandwidth), an iteration by the "
-         f"schedule, and how many times as fast as {base}",
-         ("Pr x Pc", "", f"domain (of {count})", "Eq 9", "x", "iteration", "x all", "memory",
-          "fits", "idle", "fastest strategy", "takes"), rows, left=2,
-         drop=("idle", f"domain (of {count})", "fits", "takes", "fastest strategy"),
-         text=("fastest strategy",), wide=wide)
-    show_line("E: least communication by Eq 9; S: fastest iteration by the schedule; idle: ranks "
-              "without work in some layer; fastest strategy on this grid; <: upper bound")
+    return ("all grids: communication by Eq 9 (ms, latency + bandwidth), an iteration by the "
+            f"schedule, and how many times as fast as {base}")
 
 
-def _row(answer: GridAnswer, row: GridRow) -> tuple[object, ...]:
+def grids_table(answer: GridAnswer) -> list[tuple[str, ...]]:
+    """Names of the columns, then one row per grid."""
+    return [("Pr x Pc", "", f"domain (of {len(answer.own.layers)})", "Eq 9", "x", "iteration",
+             "x all", "memory", "fits", "idle", "fastest strategy", "takes"),
+            *(_row(answer, row) for row in answer.grids)]
+
+
+def _row(answer: GridAnswer, row: GridRow) -> tuple[str, ...]:
     communication, iteration = answer.speedups(row)
     marks = "E" * (row is answer.by_equation) + "S" * (row is answer.by_schedule)
     bound = "" if row.candidate.exact_costs else "<"
-    return (f"{row.choice.pr} x {row.choice.pc}", marks, len(row.choice.cut_by("domain")),
+    return (f"{row.choice.pr} x {row.choice.pc}", marks, str(len(row.choice.cut_by("domain"))),
             _sum(row.choice.terms), f"{communication:.2f}",
             seconds(row.candidate.iteration_s), f"{iteration:.2f}",
             f"{bound}{amount(row.memory_bytes)}", "yes" if row.candidate.fits else "no",
-            row.idle_ranks or "-", row.fastest.strategy, seconds(row.fastest.iteration_s))
+            str(row.idle_ranks or "-"), row.fastest.strategy, seconds(row.fastest.iteration_s))

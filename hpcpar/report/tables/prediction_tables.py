@@ -85,31 +85,41 @@ def say_limits(predictions: Sequence[Prediction]) -> None:
 
 
 def show_layers(p: Prediction, wide: bool = False) -> None:
-    """One line per group of consecutive layers that are cut alike.
+    """Prints `layers_table`."""
+    columns, *rows = layers_table(p)
+    show(f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}", columns,
+         rows, left=2, drop=("sent/rank", "communication", "compute"), wide=wide)
+    show_line(layers_note(p))
+
+
+def layers_note(p: Prediction) -> str:
+    return ("memory at peak: weights, kept data, and the blocks and messages alive at the peak of "
+            f"the largest rank; {amount(p.memory_bytes)} in all")
+
+
+def layers_table(p: Prediction) -> list[tuple[str, ...]]:
+    """Names of the columns, then one row per group of consecutive layers that are cut alike.
 
     A layer whose partial sums are scattered joins the next layers if they are cut the same way.
     Each stage of a pipeline has its own lines, with its first and last rank. The memory column
     describes the largest rank at its peak, and adds up to the prediction's memory.
     """
     staged = any(row.first_rank for row in p.layers)
-    rows = []
+    rows: list[tuple[str, ...]] = [
+        ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory at peak")]
     for _, same in itertools.groupby(p.layers, _parts):
         group = list(same)
         first, last = group[0], group[-1]
         rows.append((
             first.name if first is last else f"{first.name} ... {last.name}",
             ", ".join(dict.fromkeys(map(_cut, group))),
-            _ranks(first) if staged else first.ranks,
+            _ranks(first) if staged else str(first.ranks),
             seconds(sum(r.compute_s for r in group)),
             seconds(sum(r.communication_s for r in group)),
             amount(sum(r.communication_bytes for r in group)),
             amount(sum(r.memory_bytes for r in group)),
         ))
-    show(f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}",
-         ("layers", "cut", "ranks", "compute", "communication", "sent/rank", "memory at peak"),
-         rows, left=2, drop=("sent/rank", "communication", "compute"), wide=wide)
-    show_line("memory at peak: weights, kept data, and the blocks and messages alive at the peak "
-              f"of the largest rank; {amount(p.memory_bytes)} in all")
+    return rows
 
 
 def _process_line(each: Sequence[ProcessMemory]) -> str:
