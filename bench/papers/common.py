@@ -32,9 +32,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hpcpar.machine import files
+from hpcpar.machine.model import Machine
+
 #: Width of the tables without a terminal.
 PLAIN_WIDTH = 170
 
+#: Heading of the column whose figures are a paper's.
+PUBLISHED = "published"
 Value = float | str | None
 #: Parts of a published number: what its printed digits leave open, and what counts as near.
 PRINTED, NEAR = 0.025, 0.2
@@ -130,22 +135,33 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A table: its title, its rows, and the heading of our column."""
+    """A table: its title, its rows, and the headings of both columns.
+
+    Only rows under the heading "published" have verdicts: another heading names a figure of ours,
+    such as a paper's formula with our values.
+    """
 
     title: str
     claims: Sequence[Claim]
     ours: str = "ours"
+    reference: str = PUBLISHED
+
+    @property
+    def published(self) -> list[Claim]:
+        """The rows with a published figure."""
+        return [c for c in self.claims if c.published is not None and self.reference == PUBLISHED]
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headings and rows as text, without columns that are empty."""
         others = dict.fromkeys(name for c in self.claims for name in c.also)
-        heads = ["", "published", self.ours, "ratio", *others, "verdict", "note"]
+        heads = ["", self.reference, self.ours, "ratio", *others, "verdict", "note"]
+        judged = self.published
         rows = []
         for c in self.claims:
             ratio = "-" if c.ratio is None else f"{c.ratio:.2f}"
             also = [text(c.also[name], c.unit) if name in c.also else "" for name in others]
             rows.append([c.what, text(c.published, c.unit), text(c.ours, c.unit), ratio, *also,
-                         c.verdict, c.note])
+                         c.verdict if c in judged else "", c.note])
         kept = [i for i in range(len(heads)) if any(row[i] not in ("", "-") for row in rows)]
         return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
@@ -175,11 +191,25 @@ class Report:
 
     @property
     def counts(self) -> str:
-        """How many rows have each verdict."""
-        kinds = ("reproduced", "within", "not reproduced", "not understood")
-        found = {kind: sum(c.verdict.startswith(kind) for c in self.claims) for kind in kinds}
-        found[f"within {NEAR:.0%}"] = found.pop("within")
-        return ", ".join(f"{count} {kind}" for kind, count in found.items() if count)
+        """How many published figures have each verdict."""
+        return counted([c.verdict for section in self.sections for c in section.published])
+
+
+def counted(verdicts: Sequence[str]) -> str:
+    """How often each kind of verdict occurs, as in: 3 reproduced, 2 within 20%."""
+    kinds = {"reproduced": "reproduced", "within": f"within {NEAR:.0%}",
+             "not reproduced": "not reproduced", "not understood": "not understood"}
+    found = {name: sum(v.startswith(kind) for v in verdicts) for kind, name in kinds.items()}
+    return ", ".join(f"{count} {kind}" for kind, count in found.items() if count)
+
+
+def on_data_sheet(machine: Machine, device: str, year: float) -> Machine:
+    """The machine with a device of the catalog and libraries of this year.
+
+    The model of kernels prices it, by the shapes of a layer's parts.
+    """
+    data = files.to_dict(machine) | {"device": {"name": device, "software_year": year}}
+    return files.from_dict(data, device)
 
 
 def listed(values: Mapping[str, float], form: str = ".3g", unit: str = "") -> str:
@@ -251,8 +281,9 @@ def _print(report: Report, bars: bool) -> None:
 def _plain(report: Report) -> dict[str, Any]:
     claims = [
         {"what": c.what, "published": c.published, "ours": c.ours, "ratio": c.ratio,
-         "unit": c.unit.strip(), "verdict": c.verdict, "note": c.note, "also": dict(c.also)}
-        for c in report.claims
+         "unit": c.unit.strip(), "note": c.note, "also": dict(c.also),
+         "verdict": c.verdict if c in section.published else ""}
+        for section in report.sections for c in section.claims
     ]
     panels = [
         {"figure": p.figure, "title": p.title, "unit": p.unit,

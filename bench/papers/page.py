@@ -25,13 +25,16 @@ INTRODUCTION = """\
 What five papers published, beside what hpcpar says. This page is the output of
 `python bench/papers/page.py`; every section is that of the command above it, which also prints
 every bar (`--bars`), writes everything (`--json FILE`) and draws it (`--plot FILE`). *Closed form*
-is the paper's own formula (`hpcpar/papers/`), *schedule* is what hpcpar would execute, priced on
-the machine preset. Most of the papers' figures are drawings without numbers: compared is what their
-text prints. Nothing is measured here. Presets and their sources:
+is the paper's own formula (`hpcpar/papers/`, `bench/papers/equations/`), *schedule* is what hpcpar
+would execute, priced on the machine preset. Most of the papers' figures are drawings without
+numbers: compared is what their text prints. Nothing is measured here. Presets and their sources:
 [machines](../reference/machines.md).
 
-Every row with a published figure has a verdict: *reproduced* (to the digits that are printed),
-*within x%* (up to 20), *not reproduced because* of what is known to differ, or *not understood*.
+Every row with a published figure has a verdict on the first column of ours: *reproduced* (to the
+digits that are printed), *within x%* (up to 20), *not reproduced because* of what is known to
+differ in this row, or *not understood*. Tables that compare a paper's formula with our schedule
+have another heading, and no verdict. `python bench/papers/recount.py` counts the verdicts again,
+from this page alone.
 """
 
 
@@ -61,7 +64,7 @@ def summary(reports: list[Report]) -> str:
     """The table of reproduced and missing parts."""
     rows = [f"| {r.title} | {r.reproduced} | {r.missing or 'nothing'} | {r.counts} |"
             for r in reports]
-    return "\n".join(["| paper | reproduced | not reproduced | rows |",
+    return "\n".join(["| paper | reproduced | not reproduced | published figures |",
                       "| --- | --- | --- | --- |", *rows, ""])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from bench.papers.common import on_data_sheet
 from bench.papers.equations import paradl
 from bench.papers.equations.paradl_values import Table3Layer, Table3Row, TrainingRun, layer_values
 from hpcpar.api.options import PlanningOptions
@@ -26,6 +27,8 @@ from hpcpar.prediction.price import price
 from hpcpar.search import auto
 
 MACHINE = files.load("abci-v100")
+#: One V100 by its data sheet.
+SHEET = on_data_sheet(MACHINE, "V100-SXM2-16GB", 2020)
 NODE = 4
 ITEM_BYTES = 4
 IMAGENET, COSMOFLOW = 1_280_000, 1584
@@ -34,6 +37,18 @@ STRONG_BATCH, SEGMENTS = 32, 8
 STRONG = ("filter", "channel", "pipeline")
 #: Contention of df: a node's 4 allreduces on its 2 adapters (section 5.2 counts 2).
 PHI = NODE / MACHINE.levels[1].links
+#: Section 5.2, percent.
+ACCURACY = {
+    "data": 96.10,
+    "filter": 85.56,
+    "channel": 73.67,
+    "df": 91.43,
+    "ds": 83.46,
+    "pipeline": 90.22,
+    "all": 86.74,
+    "best (VGG-16, data)": 97.57,
+    "CosmoFlow": 74.14,
+}
 PARTS = ("FW and BW", "WU", "gradients", "halos", "layer-wise", "stage to stage")
 
 
@@ -130,6 +145,13 @@ def layers(model: Model) -> tuple[Table3Layer, ...]:
             found[step.layer][place] += step.seconds / (1 if place == 2 else batch)
     seconds = {name: (fw, bw, wu) for name, (fw, bw, wu) in found.items()}
     return tuple(layer_values(network(model), seconds=seconds))
+
+
+def one_v100(model: Model, images: int, precision: str) -> Prediction:
+    """A step on one V100 by its data sheet and the model of kernels."""
+    plan = make_plan(model.spec, "data", 1, images, overlap=Overlap.NONE, batch_norm="local",
+                     machine=SHEET, precision=precision)
+    return price(network(model), plan, SHEET)
 
 
 def link(ranks: int, flows: float = 1.0) -> HockneyLink:

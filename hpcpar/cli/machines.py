@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcpar.calibrate.benchmark_files import LevelFit, fit, level_text
 from hpcpar.cli.options import ResultOptions
 from hpcpar.io.schema import plain
 from hpcpar.machine import catalog, files
@@ -19,6 +20,9 @@ from hpcpar.report.tables import amount, say, seconds, show, show_line
 class MachinesCommand(ResultOptions, section="output"):
     example = "hpcpar machines cori-knl"
     name: str = option("", path, "preset or machine file to show", names=("name",))
+    from_osu: tuple[str, ...] = option(
+        (), path, "fit latency and bandwidth of a level to the output of osu_latency, osu_bw or "
+        "nccl-tests (may be repeated)", "FILE.txt", nargs="*")
     new: str = option("", MACHINE, "write a commented template of a machine file", "FILE.toml")
 
 
@@ -62,6 +66,19 @@ def _show(machine: Machine, sources: list[str], wide: bool) -> None:
             show_line(f"  {line}")
 
 
+def _show_fits(fits: list[LevelFit], wide: bool) -> None:
+    show("latency and bandwidth, fitted: alpha + bytes / bandwidth",
+         ("file", "test", "ranks", "sizes", "latency", "of short ones", "bandwidth",
+          "mean error", "worst error"),
+         [(f.file, f.test, f.ranks, f.sizes, seconds(f.alpha_s), seconds(f.small_alpha_s),
+           amount(1 / f.beta_s_per_byte, "B/s"),
+           *(("-", "-") if f.alpha_s is None else
+             (f"{f.residual:.1%}", f"{f.worst:.0%} at {amount(f.worst_bytes)}"))) for f in fits],
+         left=2, drop=("sizes", "of short ones", "ranks"), wide=wide)
+    show_line("for a machine file (hpcpar machines --new):")
+    show_line(level_text(fits))
+
+
 def _list(machines: list[Machine], wide: bool) -> None:
     show_line(f"{len(machines)} built-in machines; for your own, give a TOML file, as hpcpar "
               "calibrate writes it")
@@ -86,6 +103,11 @@ def main(args: MachinesCommand) -> int:
     if args.new:
         files.new(args.new)
         say(f"wrote {args.new}; fill in your figures, then: hpcpar machines {args.new}")
+    elif args.from_osu:
+        fits = [fit(file) for file in args.from_osu]
+        rows = [plain(each) for each in fits]
+        args.show(lambda: {"fits": rows, "level": level_text(fits)}, lambda: rows,
+                  lambda: _show_fits(fits, args.wide))
     elif args.name:
         machine = files.load(args.name)
         args.show(lambda: files.to_dict(machine), lambda: plain(machine.levels),

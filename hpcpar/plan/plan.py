@@ -70,7 +70,7 @@ class PipelineOrder(str, Enum):
 #: `hpcpar.extend.collective_algorithm` adds names.
 COLLECTIVES: dict[str, tuple[str, ...]] = {
     "auto": (), "ring": ("ring",), "tree": ("doubling", "halving"),
-    "halving": ("halving", "doubling"), "mpi": ("mpi", "direct"),
+    "halving": ("halving", "doubling"), "leaders": ("leaders",), "mpi": ("mpi", "direct"),
 }
 #: Statistics of batch normalization: over the whole batch (as in serial training), or over each
 #: rank's samples.

@@ -163,11 +163,12 @@ class Candidate:
         if parts > batch:
             return (f"a batch of {batch} cannot be cut into {parts} parts: ranks would have no "
                     "samples; use a larger batch, or a strategy that also cuts layers")
+        least = self.task.options.get(LEAST_BATCH)
         most = max(int(c.n) for c in self.plan.configs.values())
-        if most > self.task.most_parts:
+        if least and most > self.task.most_parts:
             return (f"{self.strategy} cuts a batch of {batch} into {most} parts, but "
-                    f"--min-batch-per-rank {self.task.options[LEAST_BATCH]} allows "
-                    f"{self.task.most_parts}; name a strategy that also cuts layers, or auto")
+                    f"--min-batch-per-rank {least} allows {self.task.most_parts}; "
+                    "name a strategy that also cuts layers, or auto")
         return ""
 
     @cached_property

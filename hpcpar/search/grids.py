@@ -97,7 +97,7 @@ class GridAnswer:
     by_schedule: GridRow
 
     def speedups(self, row: GridRow) -> tuple[float, float]:
-        """Communication by Eq 9 and iteration of the first grid, over those of `row`."""
+        """Communication by Eq 9 and iteration of the first grid, divided by the row's."""
         first, ours_s = self.grids[0], row.choice.seconds
         return (first.choice.seconds / ours_s if ours_s else 1.0,
                 first.candidate.iteration_s / row.candidate.iteration_s)

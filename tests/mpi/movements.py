@@ -68,8 +68,8 @@ def variants(base: Comm) -> list[Comm]:
                 for s in ((1, 2, 3, 4) if algorithm == "ring" else (1,))]
     assert base.group is not None
     p = base.group.size
-    if "halving" in BY_KIND[base.kind]:  # by nodes, whether or not the ranks lie so
-        out += [replace(base, algorithm="halving", inner=inner)
+    for algorithm in {"halving", "leaders"} & {*BY_KIND[base.kind]}:
+        out += [replace(base, algorithm=algorithm, inner=inner)  # whether or not ranks lie so
                 for inner in range(2, p) if p % inner == 0]
     return out
 

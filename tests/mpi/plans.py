@@ -21,7 +21,7 @@ from hpcpar.plan.stages import cuts, stages
 from tests.mpi.graphs import LEAST_VALUES
 
 #: Algorithms of collectives that need no machine to choose them by.
-ALGORITHMS = ("ring", "tree", "halving", "mpi")
+ALGORITHMS = ("ring", "tree", "halving", "leaders", "mpi")
 #: Adam makes the noise of gradients that are nearly zero as large as everything else: its own test
 #: has it.
 OPTIMIZERS_DRAWN = ("momentum", "sgd")

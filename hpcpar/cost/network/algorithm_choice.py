@@ -49,7 +49,8 @@ def allowed(kind: Kind, collectives: str, p: Ints) -> Sequence[str]:
         if kind in ALGORITHMS[name].kinds:
             return (name,)
     small = np.max(p) <= MEMBER_BY_MEMBER
-    return [name for name in algorithms_of(kind) if small or ALGORITHMS[name].together]
+    return [name for name in algorithms_of(kind) if not ALGORITHMS[name].on_request
+            and (small or ALGORITHMS[name].together)]
 
 
 def offers(kind: Kind, cases: Cases, root: int, names: Sequence[str]

@@ -42,7 +42,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _parts(network: Network, plan: Plan, name: str) -> str:
-    """What the layer's cut gives each rank: 4 x 4 of the image."""
+    """The parts of a layer: 4 x 4 of the image."""
     config, axes = plan.configs[name], "dhw"[3 - len(network.shapes[name][1:]):]
     image = [int(getattr(config, axis)) for axis in axes]
     if max(image, default=1) > 1:

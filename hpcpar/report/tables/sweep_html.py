@@ -37,4 +37,4 @@ def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point
         parts += [("heading", heading), ("picture", _image(path, heading))]
     parts += [("note", missing)] * bool(missing)
     parts += [("heading", "Settings"), ("table", [("setting", "value"), *settings])]
-    return page_format(".html").page(parts)
+    return page_format("report.html").page(parts)

@@ -134,6 +134,8 @@ class Algorithm:
         so blocks may lie in the tensor itself, separate from each other.
     together : bool
         `rounds` also takes an array of members, and gives all of their rounds at once.
+    on_request : bool
+        Plans use it only by name; ``auto`` leaves it out, because another one is never slower.
     """
 
     name: ClassVar[str]
@@ -143,6 +145,7 @@ class Algorithm:
     by_nodes: ClassVar[bool] = False
     block_by_block: ClassVar[bool] = False
     together: ClassVar[bool] = False
+    on_request: ClassVar[bool] = False
 
     def rounds(self, collective: Collective, me: Each) -> Iterable[Round]:
         """The rounds of member `me`.

@@ -10,6 +10,7 @@ from hpcpar.schedule.algorithms.base import Algorithm
 from hpcpar.schedule.algorithms.direct import Direct
 from hpcpar.schedule.algorithms.doubling import Doubling
 from hpcpar.schedule.algorithms.halving import Halving
+from hpcpar.schedule.algorithms.leaders import Leaders
 from hpcpar.schedule.algorithms.library import Library
 from hpcpar.schedule.algorithms.ring import Ring
 from hpcpar.schedule.steps import Kind
@@ -19,7 +20,7 @@ T = TypeVar("T", bound=type[Algorithm])
 #: Name -> entry.
 ALGORITHMS: dict[str, Algorithm] = {
     entry.name: entry for entry in (
-        Ring(), Doubling(), Halving(), Direct(), Library())
+        Ring(), Doubling(), Halving(), Direct(), Leaders(), Library())
 }
 
 

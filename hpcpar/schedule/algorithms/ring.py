@@ -39,7 +39,7 @@ class Ring(Algorithm):
     together = True
 
     def rounds(self, collective: Collective, me: Each) -> list[Round]:
-        return list((_chain if collective.kind in ROOTED else _turns)(collective, me))
+        return list((_chain if collective.kind in ROOTED else turns)(collective, me))
 
     def in_flight(self, kind: Kind, segments: int) -> int:
         """A piece waits only for the same piece of the previous turn."""
@@ -53,7 +53,7 @@ class Ring(Algorithm):
 
 
 
-def _turns(collective: Collective, me: Each) -> Iterator[Round]:
+def turns(collective: Collective, me: Each) -> Iterator[Round]:
     """In turn t a member sends the block t before its own (in a reduce-scatter, t + 1 before), and
     receives the block before that one.
     """

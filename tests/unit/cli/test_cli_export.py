@@ -254,7 +254,7 @@ def test_no_stage_waits_for_its_own_sends(tmp_path: Path) -> None:
         assert sent and not sent & needed
 
 
-@pytest.mark.parametrize("collectives", ["ring", "tree", "halving"])
+@pytest.mark.parametrize("collectives", ["ring", "tree", "halving", "leaders"])
 @pytest.mark.parametrize("strategy", ["data", "filter", "grid-fc:2x2"])
 def test_playing_with_latencies_only_equals_the_simulation(strategy: str, collectives: str,
                                                            tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import functools
 import operator
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,6 +71,14 @@ def test_a_level_does_one_thing_at_a_time() -> None:
     line = laid_out([comm(2.0, 4), comm(2.0, 4), compute(1.0), comm(2.0, 4)])
     assert [s.start_s for s in line.spans] == [0.0, 2.0, 0.0, 4.0]
     assert line.total_s == 6.0 and sum(line.waits_s) == 5.0
+
+
+def test_links_are_free_before_the_latency_has_passed() -> None:
+    """The last byte leaves them a latency before it arrives."""
+    first, second = comm(3.0, 2), comm(3.0, 2)
+    first = first._replace(price=first.price._replace(latency_s=1.0))
+    line = laid_out([first, second])
+    assert [(s.start_s, s.end_s) for s in line.spans] == [(0.0, 3.0), (2.0, 5.0)]
 
 
 def test_levels_work_side_by_side() -> None:
@@ -156,6 +165,18 @@ def test_messages_that_the_program_drives_are_not_hidden() -> None:
     half = laid_out(steps, hidden=0.5)
     assert (half.total_s, sum(half.waits_s)) == (8.0, 1.0)
     assert laid_out(steps, hidden=0.0).total_s == plain_sum(s.seconds for s in steps)
+
+
+def test_two_stages_drive_half_of_their_message_each() -> None:
+    """Computing can hide 3 of 4 s: the sender drives the first half second, from 1 to 1.5, and the
+    receiver the last.
+    """
+    sent, received = comm(4.0, 3), compute(2.0)
+    sent = sent._replace(step=replace(sent.step, receivers=(1,)))
+    received = received._replace(step=replace(received.step, stage=1))
+    line = laid_out([compute(1.0), sent, compute(1.0), received], hidden=0.75)
+    assert [stage.exposed_s for stage in line.stages] == [{1: 0.5}, {1: 3.5}]
+    assert (line.total_s, line.stages[1].bubble_s) == (7.0, 1.5)
 
 
 def test_communication_progresses_slowly_beside_computing() -> None:

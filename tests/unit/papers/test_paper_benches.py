@@ -43,6 +43,27 @@ def test_optcnn_on_four_gpus() -> None:
         assert gain.ours >= max(0.999, published * 0.999)  # type: ignore[operator,type-var]
 
 
+def test_a_single_layer_is_priced_by_its_shape() -> None:
+    """The model of kernels on a data sheet; the preset's links stay."""
+    sheet, preset = optcnn.SHEET, layerwise.machine(optcnn.PRESET, "vgg16")
+    assert sheet.device.multiprocessors and not preset.device.multiprocessors
+    assert sheet.levels == preset.levels
+    assert sheet.device.software_year == 2017
+
+
+def test_distributed_servers_are_fastest_on_four_gpus() -> None:
+    """Fig 3's last layer; one server is fastest on one GPU."""
+    spread, one = ({p: optcnn.synchronized_s("fc", p, distributed) for p in optcnn.RANKS}
+                   for distributed in (True, False))
+    assert min(spread, key=lambda p: spread[p]) == 4
+    assert min(one, key=lambda p: one[p]) == 1
+
+
+def test_eq_1_counts_the_way_back_of_parameters_alone() -> None:
+    found = layerwise.Eq1(compute_s=3.0, update_s=2.0, transfer_s=0.5)
+    assert (found.printed_s, found.there_and_back_s, found.hidden_s) == (5.5, 7.5, 3.5)
+
+
 def test_published_configurations() -> None:
     """Table 5, and DeePa's Figures 9 and 15."""
     vgg = layerwise.configurations("vgg16", "layer-wise", 4)
@@ -67,7 +88,13 @@ def test_deepa_volumes() -> None:
 
 
 def test_deepa_tables_and_integrated() -> None:
-    check(integrated.report())
+    claims = check(integrated.report())
+    once = "one tower, activations once"
+    assert claims["best grid"].also[once] == claims["best grid"].published
+    for what in ("communication, best grid", "total, best grid", "Fig 7: communication, best grid",
+                 "Fig 7: total"):
+        ours, published = claims[what].also[once], claims[what].published
+        assert ours == pytest.approx(published, rel=common.NEAR)
     rows = [c for c in check(deepa_tables.report()).values() if not c.what.startswith("...")]
     assert all(c.ratio is None or abs(c.ratio - 1) < 0.01 for c in rows)
 

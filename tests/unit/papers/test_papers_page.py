@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.papers import page
+from bench.papers import page, recount
 from bench.papers.common import Claim, Report, Section, Value
 
 #: Benches that take a few seconds at most; ``page.py --check`` compares all.
@@ -48,6 +48,28 @@ def test_verdicts_are_words(published: Value, ours: Value, verdict: str) -> None
     assert Claim("a", published, ours).verdict == verdict
     known = Claim("a", published, ours, because="it rains").verdict
     assert known == verdict.replace("not understood", "not reproduced because it rains")
+
+
+def test_figures_of_our_own_have_no_verdict_and_do_not_count() -> None:
+    claims = [Claim("a", 2.0, 2.0), Claim("b", None, 3.0), Claim("c", 1.0, 5.0)]
+    published, formula = Section("Fig 1", claims), Section("Table 3", claims, "ours", "formula")
+    assert page.table(formula).splitlines()[2] == "|  | formula | ours | ratio |"
+    assert Report("Paper", [published, formula]).counts == "1 reproduced, 1 not understood"
+
+
+def test_the_counts_of_the_page_are_those_of_its_published_figures() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert recount.recounted(text) == recount.stated(text)
+    assert len(recount.stated(text)) == len(page.BENCHES)
+
+
+def test_a_recount_finds_a_wrong_count() -> None:
+    claims = [Claim("a", 2.0, 2.0), Claim("b", None, 3.0)]
+    paper = Report("Paper", [Section("Fig 1", claims), Section("Own", claims, "ours", "formula")])
+    text = "\n".join([page.summary([paper]), page.part("owt", "One line.", paper)])
+    assert recount.recounted(text) == recount.stated(text) == {"Paper": "1 reproduced"}
+    assert recount.stated(text.replace("1 reproduced |", "2 reproduced |")) != recount.recounted(
+        text)
 
 
 def test_every_published_figure_of_the_page_has_a_verdict() -> None:

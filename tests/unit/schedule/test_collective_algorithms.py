@@ -178,7 +178,8 @@ def test_collectives_compute_their_results(kind: Kind, algorithm: str, segments:
 @pytest.mark.parametrize(("p", "inner"), NODES)
 @pytest.mark.parametrize("kind", SYMMETRIC)
 def test_collectives_over_nodes_compute_their_results(kind: Kind, p: int, inner: int) -> None:
-    check(kind, "halving", 1, p, inner)
+    for algorithm in {"halving", "leaders"} & {*BY_KIND[kind]}:
+        check(kind, algorithm, 1, p, inner)
 
 
 def check(kind: Kind, algorithm: str, segments: int, p: int, inner: int = 1) -> None:
@@ -221,7 +222,7 @@ def test_reductions_and_broadcasts(kind: Kind, algorithm: str, segments: int, p:
 @pytest.mark.parametrize(
     ("algorithm", "segments", "p", "inner"),
     [(*v[1:], p, 1) for v in VARIANTS if v[0] is Kind.ALLREDUCE for p in MEMBERS]
-    + [("halving", 1, p, inner) for p, inner in NODES])
+    + [(name, 1, p, inner) for p, inner in NODES for name in ("halving", "leaders")])
 def test_all_members_get_identical_bits(algorithm: str, segments: int, p: int, inner: int) -> None:
     simulation, values = run(Kind.ALLREDUCE, algorithm, segments, (5 * p + 3,) * p, fraction=True,
                              inner=inner)

@@ -16,7 +16,7 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Chooser, Comm, Kind
 from hpcpar.schedule.waves import collective_waves, table, waves
-from tests.added import Star, added
+from tests.added import Pairwise, Star, added
 from tests.collectives import BY_KIND
 from tests.mpi.networks import random_network
 from tests.mpi.plans import random_plan, staged_plan
@@ -72,6 +72,16 @@ class Broken(Star):
 def test_rounds_that_do_not_fit_are_named(short: bool, told: str) -> None:
     with added(type("Broken", (Broken,), {"short": short})), pytest.raises(RunError, match=told):
         list(collective_waves("broken", Collective(Kind.ALLREDUCE, (5,) * 3)))
+
+
+def test_messages_meet_whatever_their_order_in_a_round() -> None:
+    """Members send to the next one first, and receive from the next one first."""
+    with added(Pairwise):
+        (wave,) = collective_waves("pairwise", Collective(Kind.ALLREDUCE, (5,) * 4))
+    pairs = wave.pairs
+    assert list(zip(pairs.senders.tolist(), pairs.receivers.tolist(), strict=True)) == [
+        (a, b) for b in range(4) for a in range(4) if a != b]
+    assert pairs.turn.tolist() == [(b - a) % 4 - 1 for b in range(4) for a in range(4) if a != b]
 
 
 def test_a_chain_moves_its_pieces_side_by_side() -> None:

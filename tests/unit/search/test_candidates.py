@@ -75,3 +75,14 @@ def test_more_parts_than_filters_run_and_more_parts_than_samples_do_not() -> Non
     with pytest.raises(InputError, match="a batch of 2 cannot be cut into 4 parts: ranks would "
                                          "have no samples"):
         auto.price_named(network, spec, "data", 4, 2, machine)
+
+
+def test_image_parts_may_have_fewer_samples_than_ranks_unless_the_batch_is_limited() -> None:
+    """The linear layers of ds are cut by samples over all ranks, of which some are without."""
+    spec = NetworkSpec("lenet5", (1, 12, 12), 3)
+    network, machine = spec.build(), files.load("local")
+    assert not auto.price_named(network, spec, "ds:2x2", 4, 2, machine).refusal
+    assert not auto.price_named(network, spec, "ds:2x2", 4, 2, machine,
+                                min_batch_per_rank=None).refusal
+    with pytest.raises(InputError, match="--min-batch-per-rank 2 allows 1; name a strategy"):
+        auto.price_named(network, spec, "ds:2x2", 4, 2, machine, min_batch_per_rank=2)

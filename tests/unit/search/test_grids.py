@@ -32,8 +32,8 @@ def plan_of(strategy: str, ranks: int = 8) -> Plan:
 
 
 @pytest.mark.parametrize(("strategy", "words"), [
-    ("domain:4x2", "Pr x Pc = 4 x 2: conv1 ... conv5 by domain (4 x 1 of the image), fc6 ... fc8 by "
-     "model (4 parts of the weights)"),
+    ("domain:4x2", "Pr x Pc = 4 x 2: conv1 ... conv5 by domain (4 x 1 of the image), fc6 ... fc8 "
+     "by model (4 parts of the weights)"),
     ("grid:2x4", "Pr x Pc = 2 x 4: conv1 ... fc8 by model (2 parts of the weights)"),
     ("grid-fc:4x2", "Pr x Pc = 4 x 2: conv1 ... conv5 by batch (8 parts of the batch), fc6 ... fc8 "
      "by model (4 parts of the weights)"),
