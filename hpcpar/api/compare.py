@@ -8,7 +8,8 @@ from typing import Any
 from hpcpar.api.results import Record, TableResult
 from hpcpar.errors import InputError
 from hpcpar.report import compare as comparison
-from hpcpar.report.pictures import compare_plot
+from hpcpar.report.calls import calls_of
+from hpcpar.report.pictures import calls_plot, compare_plot
 from hpcpar.report.rows import Row
 from hpcpar.report.tables.answer import of_comparison
 from hpcpar.report.tables.compare_table import csv_rows
@@ -33,9 +34,12 @@ class CompareResult(TableResult):
         """Mean accuracy of the iteration, 0 to 1, as ParaDL defines it."""
         return comparison.mean_accuracy(self.runs)
 
-    def to_json(self) -> dict[str, Any]:
-        """The document of ``hpcpar compare --json``."""
-        return comparison.to_json(self.runs)
+    def to_json(self, calls: bool = False) -> dict[str, Any]:
+        """The document of ``hpcpar compare --json``, with ``--calls``."""
+        document = comparison.to_json(self.runs)
+        for run, row in zip(document["runs"], self.runs, strict=True) if calls else ():
+            run["calls"] = [each.to_json() for each in calls_of(row.record)[0]]
+        return document
 
     def rows(self) -> list[Record]:
         """Every time of every run, as ``hpcpar compare --csv``."""
@@ -47,6 +51,12 @@ class CompareResult(TableResult):
     def plot(self, path: str | None = None) -> Any:
         """Draws the comparison, into the file `path` if given; returns the figure."""
         return compare_plot.plot(self.runs, path)
+
+    def plot_calls(self, path: str | None = None) -> Any:
+        """Draws every call of the first run over the size of its messages, as `plot` does."""
+        row = self.runs[0]
+        title = f"{row.network}, {row.strategy} on {row.ranks} ranks: calls of communication steps"
+        return calls_plot.calls_figure(calls_of(row.record)[0], title, path)
 
 
 def compare(*records: str | RunRecord, allow_external: bool = False) -> CompareResult:

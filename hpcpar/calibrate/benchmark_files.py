@@ -59,7 +59,7 @@ def fit(path: str) -> LevelFit:
     Raises
     ------
     InputError
-        The file cannot be read, is of another test, or has too few sizes.
+        The file cannot be read, comes from another test, or has too few sizes.
     """
     require_regular(path)
     try:
@@ -82,7 +82,7 @@ def _osu(path: str, test: str, text: str) -> LevelFit:
         return LevelFit(path, f"OSU {test}", 2, len(sizes), None, None, float(beta.min()), 0.0,
                         int(sizes[beta.argmin()]), 0.0)
     raise InputError(f"{path} is the output of OSU '{test}', which does not say how many ranks "
-                     "took part; use that of osu_latency and osu_bw")
+                     "took part; use osu_latency and osu_bw")
 
 
 def _nccl(path: str, text: str) -> LevelFit:

@@ -34,8 +34,8 @@ class Scaled:
     steps: int
 
 
-def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
-    """Median times (s) of the communication steps without overlap, by index.
+def calls_s(record: RunRecord, schedule: Schedule) -> dict[int, NDArray[Any]]:
+    """Times (s) of the communication steps without overlap, by index: [kept].
 
     A step's time begins when its last partner starts, so it excludes waiting for late partners.
     Empty if the record has no synchronized clocks.
@@ -46,25 +46,25 @@ def durations(record: RunRecord, schedule: Schedule) -> dict[int, float]:
     numbers = np.arange(record.iterations) if record.kept is None else record.kept
     chosen = numbers >= (record.measured.start or 0)
     local = begins[:, chosen, None]
-    durations_s = {}
+    found = {}
     for step in schedule.comms:
         if step.phase is Phase.LOSS or step.needed_by > step.index + 1:
             continue
         times = (array[:, chosen, step.index, None] for array in (starts, ends))
-        seconds = _duration(step, *(common(local + time, clock)[:, :, 0] for time in times))
-        if seconds:
-            durations_s[step.index] = seconds
-    return durations_s
+        seconds = _call_s(step, *(common(local + time, clock)[:, :, 0] for time in times))
+        if len(seconds):
+            found[step.index] = seconds
+    return found
 
 
-def _duration(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> float:
-    """Duration of a step (s) from times [ranks, kept]; 0 if no rank sends a message."""
+def _call_s(step: Comm, start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    """Durations of a step (s) from times [ranks, kept]; empty if no rank sends a message."""
     by_rank = []
     for rank in np.flatnonzero(~np.isnan(start).all(axis=1)):
         ex = exchange(step, int(rank))
         if any(r.sends or r.recvs for r in ex.rounds):
             by_rank.append(end[rank] - start[[*ex.peers, int(rank)]].max(axis=0))
-    return float(np.median(np.max(by_rank, axis=0))) if by_rank else 0.0
+    return np.max(by_rank, axis=0) if by_rank else np.zeros(0)
 
 
 def scaled(machine: Machine, runs: Sequence[RecordWithSchedule]) -> tuple[Machine, list[Scaled]]:
@@ -83,9 +83,9 @@ def scaled(machine: Machine, runs: Sequence[RecordWithSchedule]) -> tuple[Machin
                          replace(machine, levels=tuple(_times(x, *parts) for x in machine.levels)),
                          training=run.training).prices
             for parts in ((1, 0), (0, 1), (0, 0)))
-        for i, seconds in durations(run.record, run.schedule).items():
+        for i, calls in calls_s(run.record, run.schedule).items():
             other_s = float(neither[i].seconds)
-            link_s = seconds - other_s
+            link_s = float(np.median(calls)) - other_s
             if link_s > 0:
                 shares[int(neither[i].level)].append((
                     (float(latency[i].seconds) - other_s) / link_s,

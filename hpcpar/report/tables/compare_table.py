@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from hpcpar.report.calls import OUTLIER, Calls
 from hpcpar.report.compare import mean_accuracy
 from hpcpar.report.rows import Row, Split, Times, whole
 from hpcpar.report.tables import amount, percent, say, seconds, show, show_line
-from hpcpar.report.tables.answer import of_comparison, of_pixels
+from hpcpar.report.tables.answer import of_comparison, of_pixels, plural
 from hpcpar.train.run_record import SIMULATED, RunRecord
 
 #: Terms and layers shown, except with --all.
 _TERMS, _LAYERS = 10, 16
+#: Most rows of a table of calls, except with --all.
+_CALLS = 20
 
 
 def quartiles(times: Times) -> str:
@@ -172,3 +175,23 @@ def _show_one(row: Row, everything: bool, wide: bool) -> None:
                 show_line(f"{what} by class: {', '.join(known)}")
     elif row.test_loss is not None:
         show_line(f"held-out loss {row.test_loss:.4g}")
+
+
+def show_calls(name: str, calls: Sequence[Calls], hidden: int, everything: bool,
+               wide: bool) -> None:
+    """Prints every step's calls, the largest deviations first; `hidden` steps are not timed."""
+    by_deviation = sorted(calls, key=lambda c: -abs(c.median_s - c.predicted_s))
+    shown = by_deviation if everything else by_deviation[:_CALLS]
+    title = f"calls of {name}: {len(calls[0].seconds)} of each of {plural(len(calls), 'step')}"
+    show(title, ("phase", "step", "ranks", "algorithm", "sent", "predicted", "median", "worst",
+                 "outliers"),
+         [(c.phase, c.label, c.ranks, c.algorithm, amount(c.sent_bytes), seconds(c.predicted_s),
+           seconds(c.median_s), seconds(float(c.seconds.max())),
+           ", ".join(map(str, c.outliers[:3])) + " ..." * (len(c.outliers) > 3) or "-")
+          for c in shown],
+         left=2, text=("algorithm", "outliers"), drop=("algorithm", "ranks", "phase"), wide=wide)
+    show_line(f"sent: by the busiest rank in a call; outliers: iterations whose call takes over "
+              f"{OUTLIER:g} times the median, {sum(len(c.outliers) for c in calls)} in all")
+    if hidden:
+        show_line(f"not timed: {plural(hidden, 'step')} beside computing (plan with --overlap "
+                  "none) or of the loss")

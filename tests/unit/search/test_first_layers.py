@@ -32,7 +32,7 @@ def test_images_are_whole_behind_the_switch() -> None:
 
 
 def test_only_layers_that_are_cut_need_enough_rows() -> None:
-    """Nothing fits the 6 x 6 images of pool5; those of pool1 are 27 x 27."""
+    """Images of 6 x 6 (pool5) have too few rows, images of 27 x 27 (pool1) have enough."""
     assert str(configurations(NETWORK, "ds:1x32", 32)["conv1"]) == "{h=32}"
     assert str(configurations(NETWORK, "ds:1x32+1", 32)["conv1"]) == "{h=16, w=2}"
 
