@@ -53,6 +53,8 @@ SUBJECTS = (
     Subject("schedule/algorithms/halving.py", TABLES, (
         ("min(distance, size - distance)", "max(distance, size - distance)"),
         ("place(start + count - stop)", "place(start + count)"))),
+    Subject("schedule/algorithms/leaders.py", TABLES, (
+        ("place + distance < inner", "place + distance <= inner"),)),
     Subject("schedule/algorithms/direct.py", TABLES, (("range(1, p)", "range(0, p)"),)),
     Subject("schedule/waves.py", ("schedule/test_waves.py", "schedule/test_sent_bytes.py"), (
         ("times=out[-1].times + times", "times=out[-1].times"),
