@@ -49,7 +49,7 @@ def test_calls_have_their_sizes_times_and_outliers() -> None:
 def test_the_document_the_table_and_the_picture_show_all_calls(
         capsys: pytest.CaptureFixture[str]) -> None:
     record = run()
-    calls, hidden = calls_of(record)
+    calls, _ = calls_of(record)
     result = CompareResult(tuple(compare([record])))
     shown = result.to_json(calls=True)["runs"][0]["calls"]
     assert [row["label"] for row in shown] == [call.label for call in calls]
