@@ -25,7 +25,7 @@ ROOT = DOCS.parent
 README, GALLERY = ROOT / "README.md", DOCS / "gallery.md"
 RESULTS, UNSEEN = DOCS / "results/gallery.md", DOCS / "results/accuracy.md"
 #: Pages with pictures that commands draw.
-PAGES = (GALLERY, DOCS / "how-to/apply-for-compute-time.md")
+PAGES = (GALLERY, DOCS / "how-to/apply-for-compute-time.md", DOCS / "how-to/which-grid.md")
 IMAGE = re.compile(r"!\[[^\]]*\]\((?:\.\./)?pictures/([\w-]+)\.png\)")
 #: Picture -> commands, where they are not the ones above it in its section of the page.
 COMMANDS = {"compare": "bash jobs/quickstart.sh", "gallery": "python -m bench.gallery"}
