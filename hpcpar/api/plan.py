@@ -59,6 +59,8 @@ class PlanResult(TableResult):
         Length of the training.
     robust : tuple of Robust
         With `robust`: the candidates nearly as fast as the fastest, the choice first.
+    asked : str
+        The strategy that the user named.
     """
 
     candidates: tuple[Candidate, ...]
@@ -66,6 +68,7 @@ class PlanResult(TableResult):
     search_s: float
     epochs: float = 1.0
     robust: tuple[Robust, ...] = ()
+    asked: str = "auto"
 
     @property
     def answer(self) -> str:
@@ -110,8 +113,8 @@ class PlanResult(TableResult):
 
     @property
     def asks_for_grid(self) -> bool:
-        """True if the strategy is named after a grid, so that results compare all grids."""
-        return self.plan.strategy.partition(":")[0] in (NAME, *ON_ONE_GRID)
+        """True if the user names a strategy on a grid, so that results compare all grids."""
+        return self.asked.partition(":")[0] in (NAME, *ON_ONE_GRID)
 
     def save_page(self, path: str) -> None:
         """Writes the answer, its grids, layers, timeline and memory as one page in HTML."""
@@ -220,7 +223,7 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     near = [each.candidate for each in ranking]
     candidates = near + [c for c in candidates if c not in near]
     return PlanResult(tuple(candidates), search, time.perf_counter() - begin, asked.epochs,
-                      tuple(ranking))
+                      tuple(ranking), asked.strategy)
 
 
 plan = by_keyword(PlanArguments, find_plan)

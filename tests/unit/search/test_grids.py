@@ -118,7 +118,8 @@ def test_the_document_has_the_grid_the_layers_and_all_grids(paper: hpcpar.PlanRe
 def test_other_strategies_have_no_grids_unless_explained(
         capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--network", "lenet5", "--ranks", "4", "--batch", "8"]
-    assert "grids" not in document(capsys, *words, "--strategy", "owt")
+    assert all("grids" not in document(capsys, *words, "--strategy", name)
+               for name in ("owt", "auto"))
     explained = document(capsys, *words, "--strategy", "owt", "--explain")
     assert [row["pr"] for row in explained["grids"]] == [1, 2, 4]
     shown = text(capsys, *words, "--strategy", "grid:2x2")
