@@ -68,9 +68,10 @@ def variants(base: Comm) -> list[Comm]:
                 for s in ((1, 2, 3, 4) if algorithm == "ring" else (1,))]
     assert base.group is not None
     p = base.group.size
-    for algorithm in {"halving", "leaders"} & {*BY_KIND[base.kind]}:
-        out += [replace(base, algorithm=algorithm, inner=inner)  # whether or not ranks lie so
-                for inner in range(2, p) if p % inner == 0]
+    for algorithm in ("halving", "leaders"):  # the same order on every rank
+        if algorithm in BY_KIND[base.kind]:
+            out += [replace(base, algorithm=algorithm, inner=inner)  # whether or not ranks lie so
+                    for inner in range(2, p) if p % inner == 0]
     return out
 
 
