@@ -14,7 +14,7 @@ from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.cost.network.links import LinkRates
 from hpcpar.machine import files
-from hpcpar.machine.model import Factors, Level, Machine
+from hpcpar.machine.model import Level, Machine
 from hpcpar.network.receptive_field import Full
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config, MeshAxis
@@ -101,13 +101,3 @@ def test_large_jobs_have_an_upper_bound(levels: str, axes: tuple[tuple[int, int]
         assert (1 - 1e-9) * exact_s <= bound_s <= 2 * exact_s, (kind, entry.name)
         if len(SIZES[levels]) == 1:
             assert bound_s == pytest.approx(exact_s, rel=1e-9)
-
-
-def test_machines_share_prices_where_these_are_equal() -> None:
-    """Copies take a time of their own, outside the prices of collectives."""
-    one = machine((4, 0))
-    prices = NetworkModel(one).placed
-    assert NetworkModel(replace(machine((4, 0)), copy_s_per_byte=1e-9)).placed is prices
-    for other in (machine((4, 0), 1.0), replace(one, add_s_per_byte=1e-9), replace(
-            one, collectives=(Factors("level 0", "allreduce", "ring", (1.0,), (2.0,)),))):
-        assert NetworkModel(other).placed is not prices
