@@ -183,10 +183,10 @@ class Placed:
         self.machine, self.links = network_model.machine, LinkRates(network_model)
         self.level = int(network_model.index(placement.block, placement.ranks))
         #: Seconds by bytes of an item and seconds of adding a byte.
-        self._alone_s: dict[tuple[str, Kind, int, int, bool],
+        self._alone_s: dict[tuple[str, Kind, int, int],
                             Callable[[FloatArray, float], FloatArray]] = {}
         self._rates: dict[tuple[bytes, ...], tuple[IntArray, FloatArray]] = {}
-        self._known: dict[tuple[str, Kind, int, int, bool], dict[float, float]] = {}
+        self._known: dict[tuple[str, Kind, int, int], dict[float, float]] = {}
 
     def seconds(self, kind: Kind, algorithm: str, segments: int, root: int, n_bytes: FloatArray
                 ) -> FloatArray:
@@ -216,12 +216,12 @@ class Placed:
                            for name in entry.priced_as if kind in ALGORITHMS[name].kinds], axis=0)
         if self.placement.p == 1:
             return np.zeros_like(n_bytes)
-        bounded = entry.together and self.placement.ranks > MOST_RANKS
-        key = entry.name, kind, segments, root, bounded
+        key = entry.name, kind, segments, root
         if key not in self._alone_s:
             inner = self.placement.inner if entry.by_nodes else 1
             collective = Collective.of_blocks(kind, self.placement.p, NOMINAL_ITEMS, segments,
                                               inner, root)
+            bounded = entry.together and self.placement.ranks > MOST_RANKS
             self._alone_s[key] = (partial(self._bound_s, entry, collective) if bounded else
                                   self._walk(entry, collective).alone_s)
         known = self._known.setdefault(key, {0.0: 0.0})

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.machine.model import Factors, Level, Machine
+from hpcpar.machine.model import Level, Machine
 from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Numbers
 from hpcpar.schedule.steps import Kind
 
@@ -78,7 +78,7 @@ class NetworkModel:
         self.uniform = self.single if np.isinf(self.shared[0]) else None
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
         #: Collectives that were priced, by placement; for `hpcpar.cost.network.collective`.
-        self.placed = _placed(machine.levels, machine.collectives, machine.add_s_per_byte)
+        self.placed: dict[Hashable, object] = {}
 
     def index(self, block: Ints, ranks: Ints) -> Ints:
         """Index of the level that groups in aligned blocks of `block` ranks cross."""
@@ -127,14 +127,6 @@ class NetworkModel:
         if np.isinf(self.shared[level]):
             return 1.0
         return np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
-
-
-@lru_cache(maxsize=8)
-def _placed(levels: tuple[Level, ...], collectives: tuple[Factors, ...], add_s_per_byte: float
-            ) -> dict[Hashable, object]:
-    """The collectives that were priced on machines with these figures, which decide their prices.
-    """
-    return {}
 
 
 @dataclass(frozen=True)
