@@ -41,9 +41,12 @@ class CompareResult(TableResult):
             run["calls"] = [each.to_json() for each in calls_of(row.record)[0]]
         return document
 
-    def rows(self) -> list[Record]:
-        """Every time of every run, as ``hpcpar compare --csv``."""
-        return list(csv_rows(self.runs))
+    def rows(self, calls: bool = False) -> list[Record]:
+        """Every time of every run, as ``hpcpar compare --csv``, with ``--calls``."""
+        return list(csv_rows(self.runs)) + [
+            {"file": row.file, "network": row.network, "strategy": row.strategy,
+             "ranks": row.ranks, "of": "calls", "name": each.label, **each.times.to_json()}
+            for row in self.runs if calls for each in calls_of(row.record)[0]]
 
     def _shown(self) -> list[Record]:
         return [row for row in self.rows() if row["of"] == "iteration"]
@@ -53,7 +56,15 @@ class CompareResult(TableResult):
         return compare_plot.plot(self.runs, path)
 
     def plot_calls(self, path: str | None = None) -> Any:
-        """Draws every call of the first run over the size of its messages, as `plot` does."""
+        """Draws every call of a run over the size of its messages, as `plot` does.
+
+        Raises
+        ------
+        InputError
+            Several runs are compared.
+        """
+        if len(self.runs) > 1:
+            raise InputError("the calls of several runs do not fit one picture; give one record")
         row = self.runs[0]
         title = f"{row.network}, {row.strategy} on {row.ranks} ranks: calls of communication steps"
         return calls_plot.calls_figure(calls_of(row.record)[0], title, path)

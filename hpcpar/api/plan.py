@@ -35,7 +35,6 @@ from hpcpar.search import auto
 from hpcpar.search.candidates import SHOWN, Candidate
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.grids import ON_ONE_GRID, GridAnswer, grid_answer
-from hpcpar.search.integrated import NAME
 from hpcpar.search.memory_advice import MemoryAdvice, advice_on
 from hpcpar.search.robust import Robust, by_robustness
 from hpcpar.search.table_search import SearchResult
@@ -59,8 +58,8 @@ class PlanResult(TableResult):
         Length of the training.
     robust : tuple of Robust
         With `robust`: the candidates nearly as fast as the fastest, the choice first.
-    asked : str
-        The strategy that the user named.
+    on_grid : bool
+        Whether the user named a strategy on a grid, so that results compare all grids.
     """
 
     candidates: tuple[Candidate, ...]
@@ -68,7 +67,7 @@ class PlanResult(TableResult):
     search_s: float
     epochs: float = 1.0
     robust: tuple[Robust, ...] = ()
-    asked: str = "auto"
+    on_grid: bool = False
 
     @property
     def answer(self) -> str:
@@ -111,17 +110,12 @@ class PlanResult(TableResult):
         """The choice on its grid Pr x Pc, beside all grids; None if it is not on one grid."""
         return grid_answer(self.best)
 
-    @property
-    def asks_for_grid(self) -> bool:
-        """True if the user names a strategy on a grid, so that results compare all grids."""
-        return self.asked.partition(":")[0] in (NAME, *ON_ONE_GRID)
-
-    def save_page(self, path: str) -> None:
+    def save_page(self, path: str, explained: bool = False) -> None:
         """Writes the answer, its grids, layers, timeline and memory as one page in HTML."""
         HTML.check(path)
         predictions = [c.prediction for c in self.candidates[:SHOWN]]
         figures = {"timeline": timeline_plot.timelines(predictions[:1])}
-        grid = self.grid if self.asks_for_grid else None
+        grid = self.grid if self.on_grid or explained else None
         if grid is not None:
             figures["grids"] = grid_plot.grids_figure(grid)
         drawn = {name: image(svg(figure), name) for name, figure in figures.items()}
@@ -155,7 +149,7 @@ class PlanResult(TableResult):
         if self.robust:
             data["robust"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s,
                                "slow_s": slow_s} for c, slow_s in self.robust]
-        if (explained or self.asks_for_grid) and self.grid is not None:
+        if (self.on_grid or explained) and self.grid is not None:
             of_layer = self.grid.layers_json()
             data |= {"grid": self.grid.grid_json(), "grids": self.grid.grids_json(), "layers": [
                 layer | of_layer.get(layer["name"], {}) for layer in data["layers"]]}
@@ -176,7 +170,7 @@ class PlanResult(TableResult):
         """Draws the best plans, or all grids if the strategy asks for one, into the file `path` if
         given; returns the figure.
         """
-        if self.asks_for_grid and self.grid is not None:
+        if self.on_grid and self.grid is not None:
             return grid_plot.grids_figure(self.grid, path)
         return prediction_bars.bars([c.prediction for c in self.candidates[:SHOWN]], {}, path)
 
@@ -223,7 +217,7 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     near = [each.candidate for each in ranking]
     candidates = near + [c for c in candidates if c not in near]
     return PlanResult(tuple(candidates), search, time.perf_counter() - begin, asked.epochs,
-                      tuple(ranking), asked.strategy)
+                      tuple(ranking), asked.strategy.partition(":")[0] in ON_ONE_GRID)
 
 
 plan = by_keyword(PlanArguments, find_plan)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from hpcpar.api.keywords import by_keyword
@@ -31,18 +32,19 @@ from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.options.checks import (
-    SeveralOf,
     amount,
     fraction,
     names,
     path,
     positive,
+    several_of,
     several_ranks,
     share,
 )
 from hpcpar.options.fields import flag, option
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.prediction.prediction import Prediction
+from hpcpar.prediction.price import plan_costs
 from hpcpar.report.pictures import prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer
@@ -60,6 +62,7 @@ KEPT = ("overlap", "collectives", "precision", "synchronization", "batch_norm", 
 #: Parts of the communication that ``columns`` shows, and their phases or None.
 COLUMNS = {"latency": None, "bandwidth": None, "forward": Phase.FORWARD,
            "backward": Phase.BACKWARD, "gradients": Phase.GRADIENT}
+columns_asked = partial(several_of, COLUMNS)
 #: Default numbers of ranks to choose from.
 USUAL_RANKS = [2**i for i in range(11)]
 
@@ -189,7 +192,7 @@ class PredictArguments(StrategyArguments):
         "explain what limits each plan, and which changes would help most", section="prediction",
         first=True)
     columns: str | Iterable[str] = option(
-        (), SeveralOf(COLUMNS), "also show these parts of the communication time: "
+        (), columns_asked, "also show these parts of the communication time: "
         f"{', '.join(COLUMNS)}", "NAME,...", section="prediction")
     efficiency: float | None = option(
         None, fraction, "choose the fastest plan with at least this parallel efficiency (0 to 1)",
@@ -295,14 +298,23 @@ def _columns_s(candidates: list[Candidate],
                columns: str | Iterable[str]) -> dict[str, tuple[float, ...]]:
     """Parts of the communication time of each candidate, as columns name them."""
     return {name: tuple(_part_s(c, name) for c in candidates)
-            for name in SeveralOf(COLUMNS)(columns)}
+            for name in columns_asked(columns)}
 
 
 def _part_s(candidate: Candidate, name: str) -> float:
     if phase := COLUMNS[name]:
         return candidate.prediction.phases[phase.value]["communication_s"]
-    latency_s = candidate.latency_s
+    latency_s = _latency_s(candidate)
     return latency_s if name == "latency" else candidate.prediction.communication_s - latency_s
+
+
+def _latency_s(candidate: Candidate) -> float:
+    """The part of the communication time that unlimited bandwidth would leave."""
+    t, plan = candidate.task, candidate.plan
+    levels = tuple(replace(level, beta_s_per_byte=0.0) for level in t.machine.levels)
+    fast = replace(t.machine, levels=levels)
+    plan = replace(plan, machine=plan.machine or t.machine)  # which keeps the algorithms
+    return float(plan_costs(t.network, plan, fast, **t.price_options).communication_s)
 
 
 def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],

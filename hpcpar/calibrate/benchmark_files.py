@@ -18,7 +18,7 @@ _NCCL = {"all_reduce": (lambda p: 2 * (p - 1), lambda p: 1 / p),
          "all_gather": (lambda p: p - 1, lambda p: 1 / p),
          "reduce_scatter": (lambda p: p - 1, lambda p: 1 / p),
          "sendrecv": (lambda p: 1, lambda p: 1.0)}
-_OSU = re.compile(r"#\s*OSU\s+(?:MPI\S*|NCCL)?\s*(?:-\S+\s+)?(.*?)\s*(?:Test|v\d|$)")
+_OSU = re.compile(r"#\s*OSU\s+(?:MPI\S*|NCCL)?\s*(.*?)\s*(?:Test|v\d)")
 _OSU_ROW = re.compile(r"^\s*(\d+)\s+(\d+(?:\.\d+)?)")
 #: Size, count, type, operation, root (except for old versions and gathers), time (us).
 _NCCL_ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+(?:\w+\s+)?(?:-?\d+\s+)?(\d+\.\d+|\d+)\s+"
@@ -35,10 +35,10 @@ class LevelFit:
     ----------
     alpha_s, small_alpha_s : float or None
         Latency, and latency of short messages; None for a test of bandwidth.
-    residual : float
-        Root mean square of the fit's relative errors.
-    worst_bytes, worst : int, float
-        Message with the largest relative error, and that error.
+    residual, worst : float or None
+        Root mean square of the fit's relative errors, and the largest one; None without a fit.
+    worst_bytes : int
+        Message with the largest error, or with the highest bandwidth.
     """
 
     file: str
@@ -48,9 +48,9 @@ class LevelFit:
     alpha_s: float | None
     small_alpha_s: float | None
     beta_s_per_byte: float
-    residual: float
+    residual: float | None
     worst_bytes: int
-    worst: float
+    worst: float | None
 
 
 def fit(path: str) -> LevelFit:
@@ -79,8 +79,8 @@ def _osu(path: str, test: str, text: str) -> LevelFit:
     if test == "Bandwidth":
         _require_sizes(path, values)
         sizes, beta = values[:, 0], 1 / (1e6 * values[:, 1])
-        return LevelFit(path, f"OSU {test}", 2, len(sizes), None, None, float(beta.min()), 0.0,
-                        int(sizes[beta.argmin()]), 0.0)
+        return LevelFit(path, f"OSU {test}", 2, len(sizes), None, None, float(beta.min()), None,
+                        int(sizes[beta.argmin()]), None)
     raise InputError(f"{path} is the output of OSU '{test}', which does not say how many ranks "
                      "took part; use osu_latency and osu_bw")
 

@@ -34,7 +34,8 @@ def main(args: CompareCommand) -> int:
         result.plot(args.plot)
     if args.plot_calls:
         result.plot_calls(args.plot_calls)
-    args.show(lambda: result.to_json(args.calls), result.rows, lambda: _show(result, args))
+    args.show(lambda: result.to_json(args.calls), lambda: result.rows(args.calls),
+              lambda: _show(result, args))
     for drawn in filter(None, (args.plot, args.plot_calls)):
         say(f"wrote {drawn}")
     return 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hpcpar.calibrate.benchmark_files import LevelFit, fit, level_text
 from hpcpar.cli.options import ResultOptions
+from hpcpar.errors import InputError
 from hpcpar.io.schema import plain
 from hpcpar.machine import catalog, files
 from hpcpar.machine.catalog import peak_warning
@@ -72,7 +73,7 @@ def _show_fits(fits: list[LevelFit], wide: bool) -> None:
           "mean error", "worst error"),
          [(f.file, f.test, f.ranks, f.sizes, seconds(f.alpha_s), seconds(f.small_alpha_s),
            amount(1 / f.beta_s_per_byte, "B/s"),
-           *(("-", "-") if f.alpha_s is None else
+           *(("-", "-") if f.residual is None or f.worst is None else
              (f"{f.residual:.1%}", f"{f.worst:.0%} at {amount(f.worst_bytes)}"))) for f in fits],
          left=2, drop=("sizes", "of short ones", "ranks"), wide=wide)
     show_line("for a machine file (hpcpar machines --new):")
@@ -100,6 +101,8 @@ def _list(machines: list[Machine], wide: bool) -> None:
 
 
 def main(args: MachinesCommand) -> int:
+    if args.from_osu and (args.name or args.new):
+        raise InputError("--from-osu fits files of its own; leave out the machine and --new")
     if args.new:
         files.new(args.new)
         say(f"wrote {args.new}; fill in your figures, then: hpcpar machines {args.new}")

@@ -49,7 +49,7 @@ def main(args: PlanCommand) -> int:
         result.plot(args.plot)
         tables.say(f"wrote {args.plot}")
     if args.html:
-        result.save_page(args.html)
+        result.save_page(args.html, args.explain)
         tables.say(f"wrote {args.html}")
     if write:
         tables.say(f"wrote {args.out}")
@@ -67,10 +67,11 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
     if count > 1:
         title += f": best of {count} strategies, searched in {result.search_s:.2f} s"
     tables.show_line(result.answer)
-    if words := in_words(result.best.task.network, result.plan):
+    if (result.on_grid or count > 1) and (
+            words := in_words(result.best.task.network, result.plan)):
         tables.show_line(words)
     show_predictions(title, predictions, args.wide)
-    if (args.explain or result.asks_for_grid) and result.grid is not None:
+    if (result.on_grid or args.explain) and result.grid is not None:
         show_grids(result.grid, args.wide)
     show_layers(best, args.wide)
     if result.search is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from hpcpar.errors import InputError, unknown
 
@@ -106,14 +106,9 @@ def names(value: str | Iterable[str]) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-@dataclass(eq=False)
-class SeveralOf(OneOf):
-    """Checks names from an iterable or comma-separated text; each is one of the known names."""
-
-    metavar = "NAME,..."
-
-    def __call__(self, value: object) -> list[str]:  # type: ignore[override]
-        return [OneOf.__call__(self, name) for name in names(cast("str | Iterable[str]", value))]
+def several_of(known: Iterable[str], value: str | Iterable[str]) -> list[str]:
+    """Names from an iterable or comma-separated text; each is one of the known names."""
+    return [OneOf(known)(name) for name in names(value)]
 
 
 def number(least: float, most: float, range_text: str, value: object) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hpcpar.calibrate.refine_links import calls_s
 from hpcpar.errors import InputError
 from hpcpar.report.compare import recorded_prediction
+from hpcpar.report.rows import Times
 from hpcpar.schedule.steps import Comm
 from hpcpar.train.record_with_schedule import with_schedule
 from hpcpar.train.run_record import RunRecord
@@ -42,6 +43,12 @@ class Calls:
     predicted_s: float
     seconds: NDArray[Any]
     iterations: NDArray[np.int64]
+
+    @property
+    def times(self) -> Times:
+        """The median, with quartiles, beside the prediction."""
+        low, median, high = map(float, np.percentile(self.seconds, (25, 50, 75)))
+        return Times(median, self.predicted_s, low, high)
 
     @property
     def median_s(self) -> float:

@@ -95,11 +95,13 @@ def price_named(network: Network, spec: NetworkSpec, strategy: str, ranks: int, 
     problem = task(network, spec, ranks, batch, machine, **options)
     name, grid = parse(strategy)
     search = SEARCHES.get(name)
+    if search is None:
+        return accepted([price_strategy(problem, strategy)])[0]
     require_grids(strategy, ranks)
-    if search and "/" in strategy:
+    if "/" in strategy:
         raise InputError(f"strategy '{strategy}': '{name}' takes no placement; write "
                          f"'{strategy.partition('/')[0]}'")
-    return accepted([search(problem, grid) if search else price_strategy(problem, strategy)])[0]
+    return accepted([search(problem, grid)])[0]
 
 
 @searched(Strategy("layerwise", "layer by layer",

@@ -29,15 +29,12 @@ from hpcpar.search.bucket_sizes import fastest_sizes
 #: Options of a plan; all other options go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",
                 "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
-
 #: Option that limits batch parallelism: least samples of a mini-batch on each rank.
 LEAST_BATCH = "min_batch_per_rank"
 #: Multiple of the fastest plan's time beyond which a plan is not an alternative.
 MUCH_SLOWER = 2.0
 #: Number of first candidates that are shown, and therefore priced exactly.
 SHOWN = 8
-#: Inverse of an unlimited bandwidth (s per byte).
-_UNLIMITED = 1e-30
 #: From this measured fraction on, all computation counts as measured.
 WHOLLY = 1.0 - 1e-9
 
@@ -159,13 +156,12 @@ class Candidate:
         except InputError as err:
             return str(err)
         batch = self.task.batch
-        parts = self.plan.microbatches * min(int(c.n) for c in self.plan.configs.values())
+        cuts = [int(c.n) for c in self.plan.configs.values()]
+        parts, most = self.plan.microbatches * min(cuts), max(cuts)
         if parts > batch:
             return (f"a batch of {batch} cannot be cut into {parts} parts: ranks would have no "
                     "samples; use a larger batch, or a strategy that also cuts layers")
-        least = self.task.options.get(LEAST_BATCH)
-        most = max(int(c.n) for c in self.plan.configs.values())
-        if least and most > self.task.most_parts:
+        if (least := self.task.options.get(LEAST_BATCH)) and most > self.task.most_parts:
             return (f"{self.strategy} cuts a batch of {batch} into {most} parts, but "
                     f"--min-batch-per-rank {least} allows {self.task.most_parts}; "
                     "name a strategy that also cuts layers, or auto")
@@ -197,16 +193,8 @@ class Candidate:
     @cached_property
     def costs(self) -> Costs:
         """The costs of the single plan."""
-        return self.exact_costs or _costs(self.task, self.plan)
-
-    @cached_property
-    def latency_s(self) -> float:
-        """The part of the communication time that unlimited bandwidth would leave."""
         t = self.task
-        levels = tuple(replace(level, beta_s_per_byte=_UNLIMITED) for level in t.machine.levels)
-        plan = replace(self.plan, machine=self.plan.machine or t.machine)  # keeps the algorithms
-        costs = plan_costs(t.network, plan, replace(t.machine, levels=levels), **t.price_options)
-        return float(costs.communication_s)
+        return self.exact_costs or plan_costs(t.network, self.plan, t.machine, **t.price_options)
 
     def exact(self) -> Candidate:
         """The same plan with its exact costs."""
@@ -372,8 +360,8 @@ def best_pipeline(task: PlanningTask, strategy: str) -> Candidate:
 
 def _balanced(task: PlanningTask, plan: Plan) -> Candidate:
     """A priced plan, or the same pipeline with balanced stages if that is better."""
-    costs = _costs(task, plan)
-    candidate = _candidate(task, plan, costs)
+    costs = plan_costs(task.network, plan, task.machine, **task.price_options)
+    candidate = price_plan(task, plan, costs)
     even = balanced(task.network, plan, costs)
     return candidate if even is plan else best_of([candidate, price_plan(task, even)])
 
@@ -394,16 +382,10 @@ def _fastest_buckets(candidate: Candidate) -> Candidate:
     return best_of([candidate.with_options(bucket_bytes=int(sizes[0])), candidate])
 
 
-def price_plan(task: PlanningTask, plan: Plan) -> Candidate:
-    """Price a given plan."""
-    return _candidate(task, plan, _costs(task, plan))
-
-
-def _costs(task: PlanningTask, plan: Plan) -> Costs:
-    return plan_costs(task.network, plan, task.machine, **task.price_options)
-
-
-def _candidate(task: PlanningTask, plan: Plan, costs: Costs) -> Candidate:
+def price_plan(task: PlanningTask, plan: Plan, costs: Costs | None = None) -> Candidate:
+    """Price a given plan, unless its costs are known."""
+    if costs is None:
+        costs = plan_costs(task.network, plan, task.machine, **task.price_options)
     return Candidate(task=task, strategy=plan.strategy, iteration_s=float(costs.iteration_s),
                      upper_bound_bytes=int(costs.memory.total_bytes), parts=int(sample_parts(plan)),
                      measured=float(costs.measured_compute), bucket_bytes=plan.bucket_bytes,

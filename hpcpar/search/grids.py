@@ -28,7 +28,7 @@ from hpcpar.search.candidates import Candidate, best_of, priced, priced_configur
 from hpcpar.search.integrated import NAME, configs_of, link_of
 
 #: Strategies that cut layers by model, domain or batch on one grid, numbered Pr x Pc.
-ON_ONE_GRID = ("grid", "grid-fc", "domain")
+ON_ONE_GRID = (NAME, "grid", "grid-fc", "domain")
 
 
 def layer_cut(config: Config) -> str:

@@ -17,7 +17,7 @@ from hpcpar.report.tables.grid_tables import (
     reason,
 )
 from hpcpar.report.tables.grid_tables import layers_table as grid_layers_table
-from hpcpar.report.tables.prediction_tables import layers_note, layers_table
+from hpcpar.report.tables.prediction_tables import PEAK, layers_table
 from hpcpar.search.grids import GridAnswer
 
 
@@ -46,7 +46,7 @@ def page(answer: str, words: str, predictions: Sequence[Prediction], grid: GridA
     if len(predictions) > 1:
         parts += [("heading", "The fastest plans"), ("table", _plans(predictions))]
     return [*parts, ("heading", "An iteration"), ("picture", pictures["timeline"]),
-            ("table", layers_table(p)), ("note", layers_note(p)),
+            ("table", layers_table(p)), ("note", f"{PEAK}; {amount(p.memory_bytes)} in all"),
             ("heading", "Memory of the largest rank"), ("table", _memory(p))]
 
 

@@ -15,6 +15,9 @@ from hpcpar.report.tables import amount, ends, say, seconds, show, show_line
 from hpcpar.report.tables.answer import legend
 from hpcpar.schedule.steps import Comm, Schedule
 
+#: Parts of a layer's memory.
+PEAK = ("memory at peak: weights, kept data, and the blocks and messages alive at the peak of the "
+        "largest rank")
 #: Columns that a narrow table of predictions leaves out, in this order.
 _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "exposed",
             "epoch", "x best")
@@ -89,12 +92,7 @@ def show_layers(p: Prediction, wide: bool = False) -> None:
     columns, *rows = layers_table(p)
     show(f"layers of {p.network} under {p.strategy} on {p.ranks} ranks, batch {p.batch}", columns,
          rows, left=2, drop=("sent/rank", "communication", "compute"), wide=wide)
-    show_line(layers_note(p))
-
-
-def layers_note(p: Prediction) -> str:
-    return ("memory at peak: weights, kept data, and the blocks and messages alive at the peak of "
-            f"the largest rank; {amount(p.memory_bytes)} in all")
+    show_line(f"{PEAK}; {amount(p.memory_bytes)} in all")
 
 
 def layers_table(p: Prediction) -> list[tuple[str, ...]]:

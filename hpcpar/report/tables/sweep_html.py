@@ -36,5 +36,5 @@ def page(title: str, settings: Sequence[tuple[str, str]], points: Sequence[Point
     for heading, path in images:
         parts += [("heading", heading), ("picture", _image(path, heading))]
     parts += [("note", missing)] * bool(missing)
-    parts += [("heading", "Settings"), ("table", [("setting", "value"), *settings])]
+    parts += [("heading", "Settings"), *(("text", f"{name}: {value}") for name, value in settings)]
     return page_format("report.html").page(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
 import re
 import shutil
@@ -19,6 +18,7 @@ from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.process import launchers
 from hpcpar.report.tables.document import page_format
+from tests.unit.balanced_html import Balanced
 from tests.unit.sweep.test_sweep import Launcher
 
 NETWORK = ["--network", "lenet5", "--input", "1x8x8", "--machine", "cori-knl", "--samples", "640"]
@@ -93,21 +93,6 @@ def test_numbers_are_those_of_a_sweep(swept: str, capsys: pytest.CaptureFixture[
     assert "one sweep of strong and one of weak scaling" in capsys.readouterr().err
 
 
-class Balanced(html.parser.HTMLParser):
-    """Checks that elements close, and that nothing comes from outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert not [v for n, v in attrs if n == "src" or (n.endswith("href") and v[:1] != "#")]
-        self.open += [tag] * (tag != "meta")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_pages_hold_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for suffix in ("md", "tex", "html"):
         assert main([*WORDS, "-o", str(tmp_path / f"page.{suffix}")]) == 0
@@ -120,7 +105,7 @@ def test_pages_hold_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert answer in pages[".html"] and "<svg" in pages[".html"]
     checked = Balanced()
     checked.feed(pages[".html"])
-    assert checked.open == []
+    assert checked.open == [] and not checked.images
     assert "\\includegraphics[width=\\linewidth]{page-scaling.pdf}" in pages[".tex"]
     assert (tmp_path / "page-scaling.pdf").read_bytes().startswith(b"%PDF")
     if shutil.which("pdflatex"):

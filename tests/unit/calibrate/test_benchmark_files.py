@@ -8,6 +8,7 @@ import pytest
 import tomllib
 
 from hpcpar.calibrate.benchmark_files import fit, level_text
+from hpcpar.cli.main import main
 from hpcpar.errors import InputError
 from tests.unit.cli.output import document, text
 
@@ -44,13 +45,14 @@ def test_a_latency_test_gives_latencies_and_bandwidth(tmp_path: Path) -> None:
     assert found.small_alpha_s == pytest.approx(1.2e-6, rel=0.01)
     assert found.beta_s_per_byte == pytest.approx(1 / 12e9, rel=0.1)
     assert found.alpha_s is not None and 1.2e-6 < found.alpha_s < 2.5e-6
+    assert found.worst is not None and found.residual is not None
     assert found.worst > found.residual > 0.01 and found.worst_bytes >= 4096  # two protocols
 
 
 def test_a_bandwidth_test_gives_the_bandwidth(tmp_path: Path) -> None:
     path = osu(tmp_path, "Bandwidth", "Bandwidth (MB/s)", [n / (0.5 + n / 12.5e3) for n in SIZES])
     found = fit(path)
-    assert found.alpha_s is None
+    assert found.alpha_s is None and found.residual is None
     assert found.beta_s_per_byte == pytest.approx(1 / 12.5e9, rel=0.01)
 
 
@@ -63,7 +65,7 @@ def test_a_ring_of_nccl_gives_its_links(tmp_path: Path, name: str, messages: int
     assert (found.test, found.ranks) == (f"nccl-tests {name}", 8)
     assert found.alpha_s == pytest.approx(2e-6, rel=0.01)
     assert found.beta_s_per_byte == pytest.approx(1 / 100e9, rel=0.05)
-    assert found.residual < 0.01
+    assert found.residual is not None and found.residual < 0.01
 
 
 def test_the_level_has_the_lowest_latency_and_the_highest_bandwidth(
@@ -74,6 +76,8 @@ def test_the_level_has_the_lowest_latency_and_the_highest_bandwidth(
     assert level["bandwidth"] == "12 GB/s" and level["latency"].startswith("1.5")
     words = ["machines", "--from-osu", files[0], "--from-osu", files[1]]
     assert document(capsys, *words)["level"] == level_text([fit(file) for file in files])
+    assert main([*words, "cori-knl"]) == 2
+    assert "leave out the machine" in capsys.readouterr().err
     shown = text(capsys, *words)
     assert "mean error" in shown and "[[levels]]" in shown
 

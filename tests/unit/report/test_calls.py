@@ -54,6 +54,12 @@ def test_the_document_the_table_and_the_picture_show_all_calls(
     shown = result.to_json(calls=True)["runs"][0]["calls"]
     assert [row["label"] for row in shown] == [call.label for call in calls]
     assert "calls" not in result.to_json()["runs"][0]
+    rows = [row for row in result.rows(calls=True) if row["of"] == "calls"]
+    assert [(row["name"], row["measured_s"]) for row in rows] == [
+        (call.label, call.median_s) for call in calls]
+    assert len(result.rows(calls=True)) == len(result.rows()) + len(calls)
+    with pytest.raises(InputError, match="give one record"):
+        CompareResult((*result.runs, *result.runs)).plot_calls()
     show_calls("mine", calls, 3, everything=True, wide=True)
     printed = capsys.readouterr().out
     assert all(call.label in printed for call in calls) and "not timed: 3 steps" in printed
