@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,6 +25,8 @@ QUESTION = ("plan", "--network", "alexnet", "--ranks", "4", "--batch", "128", "-
 MOST_FUNCTIONS = 631
 MOST_FILES = 108
 MOST_DEPTH = 33
+#: Lines of the files that the page on architecture names.
+MOST_LINES = 5000
 
 
 class Walk:
@@ -74,6 +77,15 @@ def test_the_simplest_question_does_not_take_longer_to_read() -> None:
     assert len(found.functions) <= MOST_FUNCTIONS
     assert len(found.files) <= MOST_FILES
     assert found.depth <= MOST_DEPTH
+
+
+def test_the_files_from_network_to_execution_are_few() -> None:
+    """The page on architecture names them."""
+    page = ROOT.parent / "docs" / "explanation" / "architecture.md"
+    section = page.read_text(encoding="utf-8").split("## The reading path")[1].split("\n## ")[0]
+    files = re.findall(r"`([a-z_/]+\.py)`", section)
+    assert len(files) > 20 and len(set(files)) == len(files)
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in files) <= MOST_LINES
 
 
 if __name__ == "__main__":
