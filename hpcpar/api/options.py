@@ -38,6 +38,7 @@ from hpcpar.plan.plan import (
 )
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategies import GATHERS
+from hpcpar.search.measurements import COLUMNS, Measurement, measurement
 
 #: Why an option that prices epochs has no effect, and the remedy.
 NO_EPOCH = "needs the size of an epoch, which is unknown for this network: add --samples N"
@@ -187,7 +188,17 @@ class PricingOptions(OptionGroup, section="prediction"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
+class AnchorOptions(OptionGroup, section="prediction"):
+    """Measured iterations that predictions follow."""
+
+    measured: tuple[Measurement | str, ...] = option(
+        (), measurement, "a measured iteration, with any framework, that corrects the predictions, "
+        "as in '8 ranks, batch 256, amp: 346 ms'; or a CSV file with the columns "
+        f"{', '.join(COLUMNS)} (may be repeated)", "TEXT|FILE.csv", nargs="*", first=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningOptions(AnchorOptions, PricingOptions, LoadOptions, PlanFields):
     """The options of a plan and its price, except network, machine and strategy."""
 
     min_batch_per_rank: int | None = option(

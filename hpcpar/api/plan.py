@@ -26,12 +26,14 @@ from hpcpar.prediction.prediction import Prediction
 from hpcpar.report.pictures import grid_plot, prediction_bars, svg, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer, plan_page, say
+from hpcpar.report.tables.anchors import anchors_json
 from hpcpar.report.tables.document import image, page_format
 from hpcpar.report.tables.grid_tables import in_words
 from hpcpar.report.tables.prediction_tables import schedule_rows
 from hpcpar.schedule.runnable import not_executed
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
+from hpcpar.search.anchoring import fit
 from hpcpar.search.candidates import SHOWN, Candidate
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.grids import ON_ONE_GRID, GridAnswer, grid_answer
@@ -143,6 +145,7 @@ class PlanResult(TableResult):
         data = self.prediction.to_json(steps=True) | {"search_s": self.search_s}
         if self.search is not None:
             data["search"] = self.search.to_json()
+        data |= anchors_json(self.best.task.machine)
         data["alternatives"] = [
             {"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
             for c in self.candidates[1:]]
@@ -203,7 +206,9 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     """Finds the best plan, or prices the plan of one strategy."""
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
-    where = asked.loaded(machine_of(asked.machine))
+    options = asked.planning(net)
+    where = fit(asked.loaded(machine_of(asked.machine)), net, spec, asked.measured,
+                options).machine
     jitter = None if asked.robust is None else jitter_on(where, asked.robust)
     if jitter is not None:
         require_size(asked.ranks)
@@ -211,7 +216,7 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     ranking: list[Robust] = []
     with SearchProgress() as progress:
         candidates, search = _candidates(net, spec, asked.strategy, asked.ranks, asked.batch, where,
-                                         tell=progress.tell, **asked.planning(net))
+                                         tell=progress.tell, **options)
         if jitter is not None:
             ranking = by_robustness(candidates, jitter)
     near = [each.candidate for each in ranking]

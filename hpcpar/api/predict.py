@@ -48,9 +48,11 @@ from hpcpar.prediction.price import plan_costs
 from hpcpar.report.pictures import prediction_bars, timeline_plot
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer
+from hpcpar.report.tables.anchors import anchors_json, explained
 from hpcpar.report.traces import perfetto
 from hpcpar.schedule.steps import Phase
 from hpcpar.search import auto
+from hpcpar.search.anchoring import Why, fit
 from hpcpar.search.candidates import Candidate, price_plan, price_strategy
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
@@ -85,6 +87,8 @@ class PredictResult(TableResult):
         The candidate that meets the conditions.
     epochs : float
         Length of the training.
+    why : tuple of Why
+        What would explain each measured iteration, if nothing but these was asked about.
     columns_s : mapping
         Parts of the communication time that were asked for: name -> one value per prediction.
     """
@@ -97,6 +101,7 @@ class PredictResult(TableResult):
     choice: Scale | None = None
     epochs: float = 1.0
     columns_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    why: tuple[Why, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -105,6 +110,8 @@ class PredictResult(TableResult):
             return "Every strategy was skipped: use a larger batch or fewer ranks"
         if self.scales:
             return answer.of_scaling(self.choice, self.epochs)
+        if self.why:
+            return explained(self.why)
         use, best = answer.of_predictions(self.predictions, self.epochs), self.best
         return use + (answer.statistics(best.prediction, best.other_statistics_s) if best else "")
 
@@ -130,6 +137,8 @@ class PredictResult(TableResult):
         if self.scales:
             document |= {"scaling": [s.to_json() for s in self.scales],
                          "choice": self.choice.to_json() if self.choice else None}
+        if self.candidates:
+            document |= anchors_json(self.candidates[0].task.machine, self.why)
         return document
 
     def rows(self) -> list[Record]:
@@ -213,25 +222,37 @@ def price_plans(asked: PredictArguments) -> PredictResult:
         return _given_plan(asked.plan, asked)
     chooses = any(value is not None for value in conditions.values())
     ranks = USUAL_RANKS if asked.ranks is None and chooses else asked.ranks
-    _check_complete(asked, ranks)
-    each = asked.batch or share(asked.batch_per_rank)
-    sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
+    alone = asked.measured and ranks is asked.batch is asked.batch_per_rank is None
+    _check_complete(asked, ranks, bool(alone))
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
     for name in ("deadline", "node_hours"):
         if getattr(asked, name) is not None and asked.epoch_samples(net) is None:
             raise InputError(f"--{name.replace('_', '-')} {NO_EPOCH}")
-    machine = asked.loaded(machine_of(asked.machine or "local"))
-    require_priced(machine, asked.precision or Plan.precision)
+    machine, options = asked.loaded(machine_of(asked.machine or "local")), asked.planning(net)
+    require_priced(machine, options["precision"])
+    options["training"] = not asked.forward_only
+    found = fit(machine, net, spec, asked.measured, options)
+    if alone:
+        cases = tuple(case.anchored(found.machine) for case in found.cases)
+        return PredictResult(tuple(c.prediction for c in cases), cases, epochs=asked.epochs,
+                             explanations=_explained(net, cases, asked),
+                             columns_s=_columns_s(cases, asked.columns), why=tuple(found.why()))
+    each = asked.batch or share(asked.batch_per_rank)
+    sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
     with SearchProgress() as progress:
         candidates, skipped = _price(
-            net, spec, sizes, names(asked.strategy), machine, tell=progress.tell,
-            training=not asked.forward_only, **asked.planning(net))
+            net, spec, sizes, names(asked.strategy), found.machine, tell=progress.tell, **options)
     scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
-        tuple(explain(net, c) for c in candidates) if asked.explain else (), tuple(scales),
+        _explained(net, candidates, asked), tuple(scales),
         best_ranks(scales, **conditions), asked.epochs, _columns_s(candidates, asked.columns))
+
+
+def _explained(network: Network, candidates: Iterable[Candidate],
+               asked: PredictArguments) -> tuple[Explanation, ...]:
+    return tuple(explain(network, c) for c in candidates) if asked.explain else ()
 
 
 predict = by_keyword(PredictArguments, price_plans)
@@ -261,13 +282,15 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
     return scaling(candidates, task.samples, epochs, serial_s)
 
 
-def _check_complete(asked: PredictArguments, ranks: object) -> None:
-    """Checks that network, ranks, batch and strategies are given, each once."""
-    if asked.network is None or ranks is None:
+def _check_complete(asked: PredictArguments, ranks: object, alone: bool) -> None:
+    """Checks that network, ranks, batch and strategies are given, each once; measured iterations
+    that are asked about `alone` have ranks and batch.
+    """
+    if asked.network is None or (ranks is None and not alone):
         missing = "network" if asked.network is None else "ranks"
         raise InputError(
             f"--{missing} is missing; give --network, --ranks and --batch, or --plan plan.json")
-    if (asked.batch is None) == (asked.batch_per_rank is None):
+    if not alone and (asked.batch is None) == (asked.batch_per_rank is None):
         raise InputError("give either --batch (over all ranks) or --batch-per-rank")
     if not names(asked.strategy):
         raise InputError("--strategy is empty; drop it, or name strategies, as in auto,data")
@@ -288,13 +311,15 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
     task = auto.task(network, plan.network, plan.ranks, plan.batch, machine,
                      samples=asked.epoch_samples(network), accounting=asked.accounting,
                      training=not asked.forward_only, **asked.pricing, **options)
-    priced = price_plan(task, plan)
+    anchored = fit(machine, network, plan.network, asked.measured,
+                   {**task.options, "gather": task.gather}).machine
+    priced = price_plan(replace(task, machine=anchored), plan)
     return PredictResult((priced.prediction,), (priced,), epochs=asked.epochs,
-                         explanations=(explain(network, priced),) if asked.explain else (),
+                         explanations=_explained(network, [priced], asked),
                          columns_s=_columns_s([priced], asked.columns))
 
 
-def _columns_s(candidates: list[Candidate],
+def _columns_s(candidates: Iterable[Candidate],
                columns: str | Iterable[str]) -> dict[str, tuple[float, ...]]:
     """Parts of the communication time of each candidate, as columns name them."""
     return {name: tuple(_part_s(c, name) for c in candidates)

@@ -183,7 +183,7 @@ def _as_swept(asked: ProposalArguments, swept: Mapping[str, Study]) -> ProposalA
     batches: dict[str, Any] = {_BATCH[kind]: study.batch for kind, study in swept.items()}
     refuse("{} has no effect with --sweep: the sweep fixes it; drop one of them", asked, (
         "network", "machine", "input", "classes", "loss", "label_smoothing", "load", "gather",
-        "overlap", "precision", "bucket", *batches,
+        "overlap", "precision", "bucket", "measured", *batches,
         *["ranks"] * (asked.batch is asked.batch_per_rank is None),
         *["strategy"] * (asked.strategy != StrategyArguments.strategy)))
     strategies = [name for study in swept.values() for name in study.strategies]

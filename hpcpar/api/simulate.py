@@ -11,6 +11,7 @@ from hpcpar.api.options import LoadOptions, PrecisionOptions, about_machine
 from hpcpar.api.plan import PlanResult
 from hpcpar.api.results import Record, TableResult
 from hpcpar.api.sources import MachineLike, plan_and_machine
+from hpcpar.cost.anchors import in_case
 from hpcpar.errors import InputError
 from hpcpar.options import checks
 from hpcpar.options.checks import factors, jitters, path, positive
@@ -90,7 +91,8 @@ def simulate_plan(asked: SimulateArguments) -> SimulateResult:
     given = asked.plan.plan if isinstance(asked.plan, PlanResult) else asked.plan
     chosen, on = plan_and_machine(given, asked.machine)
     chosen = asked.in_precision(chosen)
-    on, ranks, network = asked.loaded(on), int(chosen.ranks), chosen.network.build()
+    ranks, network = int(chosen.ranks), chosen.network.build()
+    on = in_case(asked.loaded(on), ranks, chosen.batch, chosen.precision)
     units, progress = factors(asked.slow or {}), asked.progress
     spread = jitter_on(on, asked.jitter)
     repeats = asked.repeat or (REPEATS if spread else 1)

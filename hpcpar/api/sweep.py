@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import (
+    AnchorOptions,
     LoadOptions,
     LossOptions,
     ModuleOptions,
@@ -38,8 +39,10 @@ from hpcpar.process.launchers import mpiexec
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
+from hpcpar.report.tables.anchors import anchor_lines
 from hpcpar.report.tables.sweep_table import conclusion
 from hpcpar.schedule.runnable import require_executed
+from hpcpar.search.anchoring import fit
 from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
 from hpcpar.sweep import study as studies
@@ -110,8 +113,8 @@ class SweepResult(TableResult):
 
 
 @dataclass(frozen=True)
-class SweepArguments(BatchOptions, GpuOptions, LoadOptions, StepOptions, LossOptions, ModuleOptions,
-                     section="job"):
+class SweepArguments(BatchOptions, GpuOptions, AnchorOptions, LoadOptions, StepOptions, LossOptions,
+                     ModuleOptions, section="job"):
     """The options of ``hpcpar sweep``.
 
     Attributes
@@ -200,6 +203,9 @@ def run_sweep(asked: SweepArguments,
     with folder.alone(out), SweepProgress() as tell:
         runs_here = system is None and not asked.dry_run
         measures = runs_here and _given_machine(asked) is None
+        if measures and asked.measured:
+            raise InputError("--measured corrects a given machine, but this sweep calibrates its "
+                             "own: add --machine NAME")
         study = _study(asked, spec, net, chosen, tell)
         job = job.on(study.machine)
         study = replace(study, nodes={
@@ -211,7 +217,7 @@ def run_sweep(asked: SweepArguments,
             first = planning.prepare(replace(study, simulated=()), tell.planning)
             study = replace(study, machine=local.calibrate(study, first, _launcher(asked.mpiexec)))
             studies.save(study)
-        for line in _cautions(study, runs_here):
+        for line in (*_cautions(study, runs_here), *anchor_lines(study.machine)):
             tell.say(f"note: {line}")
         runs = _Runs(study, planning.prepare(study, tell.planning), asked, job, tell)
         dry = runs.here() if system is None else runs.by_jobs(system, agreed)
@@ -235,9 +241,10 @@ def _study(asked: SweepArguments, spec: NetworkSpec, network: Network, chosen: M
     each, out = share(asked.batch), os.path.abspath(asked.out)
     largest = weak_batch(each, sizes[-1] if asked.kind == "weak" else 1)
     data, samples = data_of(network, asked.data, out, BATCHES * largest, asked.dry_run, tell)
-    machine = _machine(_given_machine(asked) or "local", asked.device)
+    machine = asked.loaded(_machine(_given_machine(asked) or "local", asked.device))
+    machine = fit(machine, network, spec, asked.measured, chosen).machine
     return Study(
-        asked.kind, spec, asked.loaded(machine), sizes, tuple(names(asked.strategy)), each,
+        asked.kind, spec, machine, sizes, tuple(names(asked.strategy)), each,
         StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"],
                      precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
         data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.clock_sync import common
 from hpcpar.cost.price_family import price_family
-from hpcpar.machine.model import Level, Machine
+from hpcpar.machine.model import Machine
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Phase, Schedule
 from hpcpar.train.record_with_schedule import RecordWithSchedule
@@ -80,7 +80,7 @@ def scaled(machine: Machine, runs: Sequence[RecordWithSchedule]) -> tuple[Machin
         # Prices from latencies only, from inverse bandwidths only, and from neither.
         latency, bandwidth, neither = (
             price_family(run.network, run.plan,
-                         replace(machine, levels=tuple(_times(x, *parts) for x in machine.levels)),
+                         replace(machine, levels=tuple(x.times(*parts) for x in machine.levels)),
                          training=run.training).prices
             for parts in ((1, 0), (0, 1), (0, 0)))
         for i, calls in calls_s(run.record, run.schedule).items():
@@ -94,7 +94,7 @@ def scaled(machine: Machine, runs: Sequence[RecordWithSchedule]) -> tuple[Machin
     for index, of_level in sorted(shares.items()):
         if len(of_level) >= _MIN_STEPS:
             alpha, beta = _factors(np.array(of_level))
-            levels[index] = _times(levels[index], alpha, beta)
+            levels[index] = levels[index].times(alpha, beta)
             changes.append(Scaled(levels[index].name, alpha, beta, len(of_level)))
     return replace(machine, levels=tuple(levels)), changes
 
@@ -114,9 +114,3 @@ def _factors(shares: NDArray[np.float64]) -> tuple[float, float]:
         alpha = beta = float(np.clip(1.0 / np.median(shares.sum(axis=1)), low, high))
     alpha, beta = (1.0 if abs(f - 1.0) < _NEGLIGIBLE else float(f) for f in (alpha, beta))
     return alpha, beta
-
-
-def _times(level: Level, alpha: float, beta: float) -> Level:
-    small = None if level.small_alpha_s is None else level.small_alpha_s * alpha
-    return replace(level, alpha_s=level.alpha_s * alpha, small_alpha_s=small,
-                   beta_s_per_byte=level.beta_s_per_byte * beta)

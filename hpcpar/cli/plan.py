@@ -12,6 +12,7 @@ from hpcpar.options.output_files import HTML, PICTURE, PLAN
 from hpcpar.plan.plan import Overlap
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
+from hpcpar.report.tables.anchors import show_anchors
 from hpcpar.report.tables.grid_tables import in_words, show_grids
 from hpcpar.report.tables.prediction_tables import (
     say_limits,
@@ -71,6 +72,7 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
             words := in_words(result.best.task.network, result.plan)):
         tables.show_line(words)
     show_predictions(title, predictions, args.wide)
+    show_anchors(result.best.task.machine, args.wide)
     if (result.on_grid or args.explain) and result.grid is not None:
         show_grids(result.grid, args.wide)
     show_layers(best, args.wide)

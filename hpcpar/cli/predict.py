@@ -11,6 +11,7 @@ from hpcpar.options.fields import option
 from hpcpar.options.output_files import PICTURE, TIMELINE
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
+from hpcpar.report.tables.anchors import show_anchors, show_why
 from hpcpar.report.tables.prediction_tables import say_limits, show_layers, show_predictions
 
 
@@ -49,10 +50,15 @@ def _show(result: PredictResult, args: PredictCommand) -> None:
         return
     first = predictions[0]
     batches = {p.batch for p in predictions}
-    batch = f"batch {first.batch}" if len(batches) == 1 else f"batch {args.batch_per_rank} per rank"
+    batch = "measured batches" if result.why else f"batch {args.batch_per_rank} per rank"
+    batch = f"batch {first.batch}" if len(batches) == 1 else batch
     tables.show_line(result.answer)
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
                      predictions, args.wide, result.columns_s)
+    show_anchors(result.candidates[0].task.machine, args.wide)
+    if result.why:
+        show_why(result.why, args.wide)
+        return
     if len(predictions) == 1 and not explanations:
         show_layers(first, args.wide)
     for p, explanation in zip(predictions, explanations, strict=False):

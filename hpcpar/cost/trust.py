@@ -7,11 +7,13 @@ comes from the errors of predictions of published runs, for the same kind of dev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 
+from hpcpar.cost.anchors import measured_ratios, nearest
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
 from hpcpar.io.schema import Count, Positive, convert, parse_toml
@@ -22,6 +24,8 @@ from hpcpar.plan.plan import Plan
 
 #: Predictions of published runs with fewer samples per rank are less accurate.
 FEW_SAMPLES = 16
+#: Largest relative difference between a measured iteration and its anchored price.
+SAME = 0.001
 #: Basis whose float32 runs represent a number format without runs; by default the same basis.
 UNSEEN = {"tables": "rate", "sheet": "rate"}
 #: Basis whose runs represent another: a rate of unknown origin deviates like a peak rate.
@@ -101,7 +105,8 @@ class Trust:
         ``calibration``; ``tables``: a device with published runs; ``sheet``: a device without;
         ``others``: a device of another maker; ``rate``: one rate for all layers, fitted to the
         networks in ``fitted_to`` of the machine's ``[quality]``; ``peak``: the peak rate of a data
-        sheet; ``guess``: any other rate.
+        sheet; ``guess``: any other rate; ``anchor``: a measured iteration like it; ``measured``:
+        this iteration was measured.
     source : str
         The basis in words.
     runs : ResidualClass or None
@@ -122,9 +127,15 @@ class Trust:
         return self.basis == "calibration"
 
     @property
+    def rough(self) -> bool:
+        """True if times deserve two digits."""
+        return self.basis not in ("calibration", "measured")
+
+    @property
     def words(self) -> str:
         """The source, and a remedy that narrows the interval."""
-        return self.source if self.calibrated else f"{self.source}; {_REMEDY}"
+        known = self.basis in ("calibration", "anchor", "measured")
+        return self.source if known else f"{self.source}; {_REMEDY}"
 
     def interval_s(self, predicted_s: float) -> Interval90:
         """The 90% interval of a time."""
@@ -181,6 +192,27 @@ def _source(machine: Machine, basis: str) -> str:
 
 def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust:
     """The 90% interval of a single plan's iteration, and its source.
+
+    Published runs say nothing about anchors of other strategies, which leave the interval.
+    """
+    own, found = _of_model(network, plan, machine, costs), nearest(
+        machine, plan.ranks, plan.batch, plan.precision)
+    if found is None:
+        return own
+    anchor, runs = found
+    at = f"anchored at {anchor.name}"
+    if runs is None and math.isclose(costs.iteration_s, anchor.measured_s, rel_tol=SAME):
+        return Trust("measured", f"measured: {anchor.name}", measured_ratios())
+    other = plan.ranks > 1 and plan.strategy != anchor.strategy
+    if other or runs is None or own.ratios[1] / own.ratios[0] < runs.high / runs.low:
+        return replace(own, source=f"{own.source}, {at}")
+    like = ResidualClass("anchor", {"differs": runs.name}, runs.rows, runs.low, runs.median,
+                         runs.high)
+    return Trust("anchor", f"{at}, for another {runs.name}", (runs.low, runs.high), like)
+
+
+def _of_model(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust:
+    """The interval without anchors.
 
     Parts that a calibration did not measure deviate like published runs.
     """

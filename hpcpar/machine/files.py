@@ -21,7 +21,7 @@ _REMOVED = ("late", "relay")
 _FORMAT = "see 'hpcpar machines local' for the format"
 #: Entries that a file omits if they are empty.
 _OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node", "compute_ratios",
-             "estimate_ratios", "trusts_estimates")
+             "estimate_ratios", "trusts_estimates", "anchored")
 #: Fields of the kernel model, which other devices omit.
 _KERNEL_MODEL = ("name", "multiprocessors", "lanes", "software_year")
 #: Note on files that an earlier version calibrated with more ranks than cores.

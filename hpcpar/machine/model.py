@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
+from hpcpar.machine.anchored import Anchoring, TimeFactors
 from hpcpar.machine.measured import Measured
 
 #: 90% interval of the ratio of measured to predicted times.
@@ -162,6 +163,12 @@ class Level:
             return self.small_alpha_s
         return self.alpha_s
 
+    def times(self, alpha: float, beta: float) -> Level:
+        """The level with this multiple of its latencies, and of its inverse bandwidth."""
+        small_s = None if self.small_alpha_s is None else self.small_alpha_s * alpha
+        return replace(self, alpha_s=self.alpha_s * alpha, small_alpha_s=small_s,
+                       beta_s_per_byte=self.beta_s_per_byte * beta)
+
     def message_s(self, message_bytes: float) -> float:
         """Time of one message (Hockney): alpha + beta * bytes."""
         return self.latency_s(message_bytes) + self.loaded_beta_s_per_byte * message_bytes
@@ -233,6 +240,8 @@ class Machine:
         searches whose choice is measured next.
     quality : mapping
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`), for display.
+    anchored : Anchoring or None
+        Measured iterations that correct the times (`hpcpar.cost.anchors`).
     """
 
     name: str
@@ -252,6 +261,7 @@ class Machine:
     compute_ratios: Ratios | None = None
     estimate_ratios: Ratios | None = None
     trusts_estimates: bool = False
+    anchored: Anchoring | None = None
 
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:
@@ -275,6 +285,21 @@ class Machine:
                 raise unknown("level", name, names)
         return replace(self, levels=tuple(
             replace(level, load=shares.get(level.name, level.load)) for level in self.levels))
+
+    @property
+    def factors(self) -> TimeFactors:
+        """The factors that the times contain."""
+        return TimeFactors() if self.anchored is None else self.anchored.applied
+
+    def at(self, factors: TimeFactors) -> Machine:
+        """The machine with other factors on its times."""
+        if factors == self.factors:
+            return self
+        by = factors.loss / self.factors.loss
+        return replace(
+            self, levels=tuple(level.times(by, by) for level in self.levels),
+            add_s_per_byte=by * self.add_s_per_byte, copy_s_per_byte=by * self.copy_s_per_byte,
+            anchored=replace(self.anchored or Anchoring(), applied=factors))
 
     @property
     def kind(self) -> str:

@@ -98,7 +98,8 @@ class OptionGroup:
             if value is f.default:
                 continue
             if f.metadata["option"].nargs:
-                value = tuple(argument(f.name, check, item) for item in value)
+                items = [value] if isinstance(value, str) else value
+                value = tuple(argument(f.name, check, item) for item in items)
             else:
                 value = argument(f.name, check, value)
             object.__setattr__(self, f.name, value)

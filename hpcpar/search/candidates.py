@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcpar.cost.anchors import in_case
 from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.network import collective
 from hpcpar.cost.price_family import Costs, price_family
@@ -45,6 +46,8 @@ class PlanningTask:
 
     Attributes
     ----------
+    machine : Machine
+        With the factors of its anchors for this problem.
     gather : str
         One of `hpcpar.plan.strategies.GATHERS`.
     samples : int or None
@@ -67,7 +70,10 @@ class PlanningTask:
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require_priced(self.machine, self.options.get("precision", Plan.precision))
+        precision = self.options.get("precision", Plan.precision)
+        require_priced(self.machine, precision)
+        object.__setattr__(self, "machine",
+                           in_case(self.machine, self.ranks, self.batch, precision))
 
     @property
     def plan_options(self) -> dict[str, Any]:

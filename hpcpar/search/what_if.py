@@ -75,19 +75,15 @@ def what_ifs(network: Network, chosen: Candidate) -> list[WhatIf]:
 
 def _better_machines(machine: Machine) -> list[tuple[str, Machine]]:
     """Variants of the machine, each with one property improved by a factor of two."""
-    wide, quick = [], []
-    for level in machine.levels:
-        small_s = level.small_alpha_s
-        wide.append(replace(level, beta_s_per_byte=level.beta_s_per_byte / 2))
-        quick.append(replace(level, alpha_s=level.alpha_s / 2,
-                             small_alpha_s=None if small_s is None else small_s / 2))
+    wide, quick = (tuple(level.times(*half) for level in machine.levels)
+                   for half in ((1.0, 0.5), (0.5, 1.0)))
     device = machine.device
     fast = replace(device, flops_per_s=2 * device.flops_per_s,
                    bandwidth_bytes_per_s=2 * device.bandwidth_bytes_per_s,
                    launch_s=device.launch_s / 2)
     table = {key: seconds / 2 for key, seconds in machine.compute.items()}
     return [
-        ("a network with twice the bandwidth", replace(machine, levels=tuple(wide))),
-        ("a network with half the latency", replace(machine, levels=tuple(quick))),
+        ("a network with twice the bandwidth", replace(machine, levels=wide)),
+        ("a network with half the latency", replace(machine, levels=quick)),
         ("devices twice as fast", replace(machine, device=fast, compute=table)),
     ]

@@ -37,7 +37,9 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
 
     On a calibrated machine, the measured factor of this kind of work scales it.
     """
-    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks)
+    anchored = machine.factors
+    slow = anchored.computing + anchored.loss * (slowest(machine.device, ranks) - 1.0)
+    factor = machine.kinds.get(work.sort, 1.0) * slow
     return factor * plain_roofline_s(machine.device, work)
 
 
@@ -86,6 +88,7 @@ def timed(machine: Machine, work: Work,
         if measured is None:
             return roofline_s(machine, work, ranks), np.bool_(machine.trusts_estimates)
         reached = measured.reached or machine.trusts_estimates
-        return work.fraction * measured.seconds, np.bool_(reached)
+        seconds = machine.factors.computing * work.fraction * measured.seconds
+        return seconds, np.bool_(reached)
     cases = [timed(machine, work.case(i), ranks) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([reached for _, reached in cases])

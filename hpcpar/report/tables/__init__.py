@@ -118,8 +118,8 @@ def between(value_s: float, interval_s: tuple[float, float] | None) -> str:
 
 
 def ends(value_s: float, trust: Trust) -> list[str]:
-    """The ends of a 90% interval, with two digits unless it is calibrated."""
-    digits = "" if trust.calibrated else ".2g"
+    """The ends of a 90% interval, with two digits if it is rough."""
+    digits = ".2g" if trust.rough else ""
     return [seconds(float(format(end_s, digits))) for end_s in trust.interval_s(value_s)]
 
 
@@ -135,7 +135,7 @@ def trusted(value_s: float, takes: str, trust: Trust) -> str:
     """A predicted time with its interval: about 31 ms per iteration (22 to 44 ms: data sheet of the
     T4, not calibrated; ...).
     """
-    about = seconds(value_s) if trust.calibrated else f"about {seconds(float(f'{value_s:.2g}'))}"
+    about = f"about {seconds(float(f'{value_s:.2g}'))}" if trust.rough else seconds(value_s)
     return f"{about} {takes} ({span(value_s, trust)})"
 
 

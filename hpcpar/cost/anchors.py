@@ -1,0 +1,164 @@
+"""Corrects a machine's times by measured iterations (anchors), and says how far to trust them.
+
+The model keeps its shape. Two factors fit the anchors: one on computing, one on the loss, which is
+everything that several ranks take beyond one rank's computing. `posterior` shrinks them towards 1.
+A case other than an anchor takes their power ``share`` (``anchors.toml``): the share of an anchor's
+deviation that published runs at this distance have in common. An anchor's own case takes the
+factors that give its measured time. ``bench/gallery/anchored.py`` writes ``anchors.toml``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+
+import numpy as np
+
+from hpcpar.io.schema import Count, Positive, Share, convert, parse_toml
+from hpcpar.machine.anchored import Anchor, TimeFactors
+from hpcpar.machine.model import Machine, Ratios
+
+#: Relative standard error of a measured iteration.
+MEASUREMENT_ERROR = 0.03
+#: Standard deviations from the middle to an end of a 90% interval.
+ENDS_90 = 1.645
+#: The distance to anchors on two numbers of ranks, which fit the loss too.
+MORE_RANKS = "number of ranks, with two anchored"
+#: Step of the logarithm of the loss between prices; times between them are interpolated.
+LOSS_STEP = 0.25
+#: Most iterations of `posterior`, largest change in one, and the change that ends it.
+ITERATIONS, LARGEST_CHANGE, LEAST_CHANGE = 60, 0.5, 1e-4
+
+
+@dataclass(frozen=True)
+class AnchoredRuns:
+    """Published runs that other runs at one distance anchor.
+
+    Attributes
+    ----------
+    name : str
+        What differs between the run and its anchor.
+    share : float
+        Share of the anchor's deviation that carries over.
+    low, median, high : float
+        Percentiles 5, 50 and 95 of measured over anchored times.
+    """
+
+    name: str
+    rows: Count
+    share: Share
+    low: Positive
+    median: Positive
+    high: Positive
+
+
+@dataclass(frozen=True)
+class AnchoredResiduals:
+    """All distances, and the standard deviation of the logarithm of measured over predicted loss.
+    """
+
+    loss_sd: Positive
+    distances: tuple[AnchoredRuns, ...]
+
+
+@lru_cache(maxsize=1)
+def anchored_residuals() -> AnchoredResiduals:
+    """The figures that come with the package."""
+    text = (resources.files("hpcpar.cost") / "anchors.toml").read_bytes()
+    return convert(parse_toml(text, "anchors.toml", ""), AnchoredResiduals, "anchors.toml", "")
+
+
+def posterior(times: Sequence[Callable[[float], float]], measured_s: Sequence[float],
+              sd: tuple[float, float]) -> TimeFactors:
+    """Factors of computing and loss, from measured times.
+
+    The logarithms x of both factors have independent normal priors around 0 with the standard
+    deviations `sd`, which is the model's own uncertainty. A measured time has the error
+    e = `MEASUREMENT_ERROR`: log measured = log predicted(x) + e, with the slopes S of log predicted
+    in x. Conjugate updates x = (sd^-2 + S'S / e^2)^-1 S'r / e^2, with r = log measured -
+    log predicted(x) + S x, are repeated until x stays. For a single rank, this is
+    x = sd^2 / (sd^2 + e^2) log(measured / predicted).
+
+    Parameters
+    ----------
+    times : sequence of callable
+        For each measurement, maps a factor on the loss to the predicted time (s). If both factors
+        are f times as large, so is the time.
+    sd : (float, float)
+        Of the logarithm of the factor on computing, and on the loss.
+    """
+    priced = [cache(lambda k, of=of: math.log(of(math.exp(k * LOSS_STEP)))) for of in times]
+    logs_s = np.log(measured_s)
+    x = np.zeros(2)
+    for _ in range(ITERATIONS):
+        at = (x[1] - x[0]) / LOSS_STEP
+        k = math.floor(at)
+        ends = np.array([(of(k), of(k + 1)) for of in priced])
+        slope = (ends[:, 1] - ends[:, 0]) / LOSS_STEP
+        predicted = x[0] + ends[:, 0] + slope * (at - k) * LOSS_STEP
+        slopes = np.stack([1.0 - slope, slope], axis=1)
+        off = logs_s - predicted + slopes @ x
+        error = MEASUREMENT_ERROR ** 2
+        found = np.linalg.solve(np.diag(np.power(sd, -2.0)) + slopes.T @ slopes / error,
+                                slopes.T @ off / error)
+        change = np.clip(found - x, -LARGEST_CHANGE, LARGEST_CHANGE)
+        x = x + change
+        if np.abs(change).max() < LEAST_CHANGE:
+            break
+    computing, loss = np.exp(x).tolist()
+    return TimeFactors(computing, loss)
+
+
+def nearest(machine: Machine, ranks: int, batch: int,
+            precision: str) -> tuple[Anchor, AnchoredRuns | None] | None:
+    """The anchor that says most about a case, and its distance: None if it is the case itself.
+
+    None without anchors.
+    """
+    anchoring = machine.anchored
+    if anchoring is None or not anchoring.anchors:
+        return None
+    known = {runs.name: runs for runs in anchored_residuals().distances}
+    several = len({anchor.ranks for anchor in anchoring.anchors}) > 1
+    found = [(anchor, known.get(_distance(anchor, ranks, batch, precision, several)))
+             for anchor in anchoring.anchors]
+    return max(found, key=lambda each: 2.0 if each[1] is None else each[1].share)
+
+
+def _distance(anchor: Anchor, ranks: int, batch: int, precision: str, several: bool) -> str:
+    """What differs between an anchor and a case; empty if nothing does."""
+    if anchor.machine:
+        return "device"
+    if anchor.precision != precision:
+        return "number format"
+    more = [] if anchor.ranks == ranks else ["number of ranks"]
+    if anchor.batch * ranks != batch * anchor.ranks:
+        more.append("batch")
+    return MORE_RANKS if several and more == ["number of ranks"] else " and ".join(more)
+
+
+def in_case(machine: Machine, ranks: int, batch: int, precision: str) -> Machine:
+    """The machine with the factors of its anchors for a case."""
+    found = nearest(machine, ranks, batch, precision)
+    if found is None or machine.anchored is None:
+        return machine
+    anchor, runs = found
+    if runs is None:
+        return machine.at(anchor.exact)
+    fitted = machine.anchored.fitted
+    return machine.at(TimeFactors(fitted.computing ** runs.share, fitted.loss ** runs.share))
+
+
+def measured_ratios() -> Ratios:
+    """The 90% interval of an anchor's own case: the error of the measurement."""
+    end = math.exp(ENDS_90 * MEASUREMENT_ERROR)
+    return 1.0 / end, end
+
+
+def sd_of(ratios: Ratios) -> float:
+    """Standard deviation of the logarithm of a ratio with this 90% interval."""
+    low, high = (max(end, LEAST_CHANGE) for end in ratios)
+    return max(LEAST_CHANGE, math.log(high / low) / (2 * ENDS_90))
