@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 
-from bench.gallery import intervals, left_out, memory, picture, speedups
+from bench.gallery import anchored, intervals, left_out, memory, picture, speedups
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.tables import table, worst
@@ -60,7 +60,7 @@ def page(training: Gallery, forward: Gallery, image: str) -> str:
            *table("devices", lambda r: r.row.devices, many),
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
-           *speedup_lines(faster), *shared_lines(training.shown),
+           *speedup_lines(faster), *anchored.lines(), *shared_lines(training.shown),
            *memory.lines([*training.counted, *training.shown]), *forward_lines(forward),
            *intervals.lines(),
            "## The twenty worst", "", *worst(training.counted), "## Not counted", "",

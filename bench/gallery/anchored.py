@@ -1,4 +1,4 @@
-"""What one published run says about another: errors of predictions that a measured run anchors.
+"""Errors of predictions of published runs that another published run anchors.
 
 Usage: python -m bench.gallery.anchored [--write]
 
@@ -21,7 +21,7 @@ import numpy as np
 import tomli_w
 
 from bench.gallery.intervals import Residual, percentiles
-from bench.gallery.residuals import read, rows
+from bench.gallery.residuals import family, read, rows
 from bench.gallery.rows import Row
 from hpcpar.cost import anchors
 from hpcpar.cost.anchors import MORE_RANKS, AnchoredRuns
@@ -31,7 +31,7 @@ FILE = Path(anchors.__file__).with_suffix(".toml")
 #: Cells that the rows of a series share.
 SERIES = ("source", "network", "input", "device", "machine", "framework", "precision", "devices",
           "batch_per_device", "data", "sync")
-#: What differs between an anchor and a row -> the cells that may, and the cells that must.
+#: Distance between an anchor and a row -> the cells that may, and the cells that must.
 DISTANCES = {
     "number of ranks": (("devices", "sync", "machine"), ("devices",)),
     "batch": (("batch_per_device",), ("batch_per_device",)),
@@ -41,6 +41,11 @@ DISTANCES = {
     "device": (("device", "machine"), ("device",)),
     "network": (("network", "input", "batch_per_device"), ("network",)),
 }
+#: Distances that change the share; at others it is 1, so that times keep the model's ratios.
+SHARED = ("number format", "device", "network")
+#: Percentiles of 90% intervals. Most rows come from two devices, whose rows lie less often in the
+#: intervals of all others.
+PERCENTILES = (3, 50, 97)
 #: Distance at which an anchor is worth nothing, for the page alone.
 REFUSED = "network"
 
@@ -57,7 +62,7 @@ class Anchored:
     remains: float | None = None
 
     def left(self, share: float) -> float:
-        """What remains if the anchor's deviation carries over by this share."""
+        """The deviation that remains if the anchor's carries over by this share."""
         return self.log - share * self.anchor if self.remains is None else self.remains
 
 
@@ -154,6 +159,29 @@ def share_of(some: Sequence[Anchored]) -> float:
     return float(np.clip(both / own, 0.0, 1.0))
 
 
+def used_share(name: str, some: Sequence[Anchored]) -> float:
+    """The share that predictions use."""
+    return round(share_of(some), 2) if name in SHARED else 1.0
+
+
+def ends(some: Iterable[Anchored], share: float) -> list[float]:
+    """The `PERCENTILES` of measured over anchored times."""
+    return percentiles([Residual("anchor", a.row.device, a.row.network, {}, a.left(share))
+                        for a in some], PERCENTILES)
+
+
+def inside(name: str, some: Sequence[Anchored]) -> float:
+    """Share of rows in the interval that the rows of other devices give."""
+    count = 0
+    for left in {family(a.row.device) for a in some}:
+        others = [a for a in some if family(a.row.device) != left]
+        share = used_share(name, others)
+        low, _, high = ends(others, share)
+        count += sum(low <= math.exp(-a.left(share)) <= high for a in some
+                     if family(a.row.device) == left)
+    return count / len(some)
+
+
 def anchored() -> tuple[float, dict[str, tuple[AnchoredRuns, list[Anchored]]]]:
     """The spread of the loss, and what remains at each distance."""
     every = known()
@@ -163,10 +191,8 @@ def anchored() -> tuple[float, dict[str, tuple[AnchoredRuns, list[Anchored]]]]:
     cases[MORE_RANKS] = list(by_two(found.values(), sd))
     out = {}
     for name, some in cases.items():
-        share = 1.0 if name == MORE_RANKS else round(share_of(some), 2)
-        low, median, high = percentiles([
-            Residual("anchor", a.row.device, a.row.network, {}, a.left(share)) for a in some])
-        out[name] = AnchoredRuns(name, len(some), share, low, median, high), some
+        share = used_share(name, some)
+        out[name] = AnchoredRuns(name, len(some), share, *ends(some, share)), some
     return round(sd, 2), out
 
 
@@ -182,18 +208,27 @@ def lines() -> list[str]:
            "A measured iteration corrects the predictions of others (`--measured`). Each pair of",
            "published runs that differs in one thing lets one run anchor the other; devices are",
            "left out of the fit. `share` is the part of the anchor's deviation that the other run",
-           "has too (least squares); the last columns are measured over anchored times.",
+           "has too, by least squares. It is used for other formats and devices; the same device",
+           "keeps the whole deviation, so that batches and numbers of ranks keep the model's",
+           "ratios. `low` to `high` is the 90% interval of measured over anchored times, from",
+           f"percentiles {PERCENTILES[0]} and {PERCENTILES[2]}; `inside` are the rows in the",
+           "interval that other devices' rows give.",
            f"What several devices lose differs by a factor of {math.exp(sd):.1f} from the",
            "prediction (one standard deviation). An anchor of another network says next to",
            "nothing, and `--measured` refuses it.", "",
-           "| differs from the anchor in | pairs | not anchored | anchored, share 1 | share | "
-           "anchored | 5% | median | 95% |",
-           "| --- |" + " --- |" * 8]
+           "| differs from the anchor in | pairs | not anchored | whole deviation | share | "
+           "that share | used | low | median | high | inside |",
+           "|" + " --- |" * 11]
     for name, (runs, some) in found.items():
+        least = "-", "-"
+        if name != MORE_RANKS:
+            share = share_of(some)
+            least = f"{share:.2f}", accuracy([a.left(share) for a in some])
         cells = (name, runs.rows, accuracy([a.log for a in some]),
-                 accuracy([a.left(1.0) for a in some]), f"{runs.share:.2f}",
-                 accuracy([a.left(runs.share) for a in some]),
-                 *(f"{end:.2f}" for end in (runs.low, runs.median, runs.high)))
+                 accuracy([a.left(1.0) for a in some]),
+                 *least, f"{runs.share:.2f}",
+                 *(f"{end:.2f}" for end in (runs.low, runs.median, runs.high)),
+                 f"{100 * inside(name, some):.0f}%")
         out.append(f"| {' | '.join(map(str, cells))} |")
     return [*out, ""]
 

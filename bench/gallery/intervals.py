@@ -80,7 +80,8 @@ def residuals() -> Iterator[Residual]:
                 yield Residual("others", device, "", {"precision": "fp32"}, own["device"])
 
 
-def percentiles(some: Sequence[Residual]) -> list[float]:
+def percentiles(some: Sequence[Residual],
+                at: Sequence[float] = PERCENTILES) -> list[float]:
     """Percentiles of measured over predicted times.
 
     Many rows of one network on one device count less each, by the root of their number.
@@ -89,7 +90,7 @@ def percentiles(some: Sequence[Residual]) -> list[float]:
     order = sorted(some, key=lambda r: -r.log)
     weights = np.array([many[r.device, r.network] ** -0.5 for r in order])
     middles = (np.cumsum(weights) - weights / 2) / weights.sum()
-    logs = np.interp(np.array(PERCENTILES) / 100, middles, [-r.log for r in order])
+    logs = np.interp(np.array(at) / 100, middles, [-r.log for r in order])
     return [float(f"{math.exp(log):.3g}") for log in logs]
 
 

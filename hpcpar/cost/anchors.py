@@ -2,9 +2,11 @@
 
 The model keeps its shape. Two factors fit the anchors: one on computing, one on the loss, which is
 everything that several ranks take beyond one rank's computing. `posterior` shrinks them towards 1.
-A case other than an anchor takes their power ``share`` (``anchors.toml``): the share of an anchor's
-deviation that published runs at this distance have in common. An anchor's own case takes the
-factors that give its measured time. ``bench/gallery/anchored.py`` writes ``anchors.toml``.
+An anchor's own case takes the factors that give its measured time, and a single anchor gives them
+to all cases. Other number formats and devices take their power ``share``: the share of an anchor's
+deviation that published runs at this distance have in common. For other batches and numbers of
+ranks it is 1, so that their times keep the model's ratios. ``bench/gallery/anchored.py`` writes
+``anchors.toml``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class AnchoredRuns:
     share : float
         Share of the anchor's deviation that carries over.
     low, median, high : float
-        Percentiles 5, 50 and 95 of measured over anchored times.
+        Ends of the 90% interval and median of measured over anchored times.
     """
 
     name: str
@@ -114,7 +116,7 @@ def posterior(times: Sequence[Callable[[float], float]], measured_s: Sequence[fl
 
 def nearest(machine: Machine, ranks: int, batch: int,
             precision: str) -> tuple[Anchor, AnchoredRuns | None] | None:
-    """The anchor that says most about a case, and its distance: None if it is the case itself.
+    """The anchor that leaves the narrowest interval, and its distance: None for its own case.
 
     None without anchors.
     """
@@ -125,11 +127,11 @@ def nearest(machine: Machine, ranks: int, batch: int,
     several = len({anchor.ranks for anchor in anchoring.anchors}) > 1
     found = [(anchor, known.get(_distance(anchor, ranks, batch, precision, several)))
              for anchor in anchoring.anchors]
-    return max(found, key=lambda each: 2.0 if each[1] is None else each[1].share)
+    return min(found, key=lambda each: each[1].high / each[1].low if each[1] else 0.0)
 
 
 def _distance(anchor: Anchor, ranks: int, batch: int, precision: str, several: bool) -> str:
-    """What differs between an anchor and a case; empty if nothing does."""
+    """The distance between an anchor and a case by name; empty for the anchor's own case."""
     if anchor.machine:
         return "device"
     if anchor.precision != precision:

@@ -55,7 +55,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Anchoring:
-    """What a machine's times follow.
+    """The anchors of a machine, and their factors.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ import numpy as np
 from hpcpar.machine.model import NodeCores
 from hpcpar.schedule.steps import Phase
 from hpcpar.train.class_counts import ClassCounts
-from hpcpar.train.run_record import RunRecord, StepInfo
+from hpcpar.train.run_record import SIMULATED, RunRecord, StepInfo
 
 PHASES = tuple(phase.value for phase in Phase)
 #: An extra phase of pipelines, in which stages wait for each other.
@@ -157,6 +157,19 @@ class Row:
         return f"{self.strategy}, {self.ranks} rank{'s' if self.ranks > 1 else ''}"
 
     @property
+    def anchor(self) -> str:
+        """The measured iteration as a value of ``--measured``; empty for simulations and inference.
+        """
+        trained = self.record.prediction.get("training", True)
+        if self.record.ranks[0].device == SIMULATED or not trained:
+            return ""
+        plan = self.record.plan
+        how = f", strategy {self.strategy}" * (self.strategy != "data" and self.ranks > 1)
+        return (f"{self.ranks} rank{'s' * (self.ranks > 1)}, batch {plan['batch']}, network "
+                f"{self.network}, {plan.get('precision', 'fp32')}{how}: "
+                f"{1e3 * self.iteration.measured_s:.4g} ms")
+
+    @property
     def compared(self) -> int:
         """Number of compared iterations."""
         return len(self.record.slowest_s)
@@ -233,6 +246,7 @@ class Row:
             "predicted_epoch_s": self.epoch and self.epoch.predicted_s,
             "measured_epoch_s": self.epoch and self.epoch.measured_s,
             "accuracy": self.iteration.accuracy,
+            "anchor": self.anchor,
             "phases": {name: _split_json(parts) for name, parts in self.phases.items()},
             "layers": {name: _split_json(parts) for name, parts in self.layers.items()},
             "steps": [step.to_json() for step in self.steps],

@@ -21,7 +21,7 @@ from hpcpar.search.measurements import Measurement, measurements
 
 
 @dataclass(frozen=True)
-class Case:
+class AnchorCase:
     """A measurement and the model's price of it.
 
     Attributes
@@ -55,14 +55,14 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Fit:
+class AnchorFit:
     """A machine that follows measured iterations, and the model's prices of them."""
 
     machine: Machine
-    cases: tuple[Case, ...] = ()
+    cases: tuple[AnchorCase, ...] = ()
 
     def why(self) -> list[Why]:
-        """What would explain each measured time."""
+        """The terms that would explain each measured time."""
         return [_why(case, self.cases) for case in self.cases]
 
 
@@ -99,7 +99,7 @@ class Why:
 
 
 def fit(machine: Machine, network: Network, spec: NetworkSpec,
-        measured: Iterable[Measurement | str], options: Mapping[str, Any]) -> Fit:
+        measured: Iterable[Measurement | str], options: Mapping[str, Any]) -> AnchorFit:
     """The machine with times that follow measured iterations.
 
     Anchors of another number format or machine count only if there are no others.
@@ -116,7 +116,7 @@ def fit(machine: Machine, network: Network, spec: NetworkSpec,
     """
     given = measurements(measured)
     if not given:
-        return Fit(machine)
+        return AnchorFit(machine)
     bare = replace(machine.at(TimeFactors()), anchored=None)
     cases = [_case(m, bare, network, spec, options) for m in given]
     same = [c for c in cases if not c.machine
@@ -125,11 +125,15 @@ def fit(machine: Machine, network: Network, spec: NetworkSpec,
     sd = sd_of(used[0].plain.prediction.trust.ratios), anchored_residuals().loss_sd
     factors = posterior([c.time for c in used], [c.measurement.seconds for c in used], sd)
     anchors = tuple(_anchor(c, factors, options["precision"]) for c in used)
-    return Fit(replace(bare, anchored=Anchoring(fitted=factors, anchors=anchors)), tuple(cases))
+    if len(anchors) == 1:  # nothing contradicts it
+        factors = anchors[0].exact
+        anchors = (replace(anchors[0], fitted_s=anchors[0].measured_s),)
+    anchoring = Anchoring(fitted=factors, anchors=anchors)
+    return AnchorFit(replace(bare, anchored=anchoring), tuple(cases))
 
 
 def _case(m: Measurement, bare: Machine, network: Network, spec: NetworkSpec,
-          options: Mapping[str, Any]) -> Case:
+          options: Mapping[str, Any]) -> AnchorCase:
     """A measurement with its price."""
     if m.network not in ("", network.name):
         raise InputError(f"--measured '{m.name}' is an iteration of {m.network}, and says nothing "
@@ -147,10 +151,10 @@ def _case(m: Measurement, bare: Machine, network: Network, spec: NetworkSpec,
     if (io_s := float(plain.costs.io_s)) > m.seconds:
         raise InputError(f"--measured '{m.name}': reading its images at --io takes {io_s:.3g} s, "
                          f"more than the measured {m.seconds:.3g} s; drop --io, or correct it")
-    return Case(m, other, plain, on)
+    return AnchorCase(m, other, plain, on)
 
 
-def _anchor(case: Case, fitted: TimeFactors, precision: str) -> Anchor:
+def _anchor(case: AnchorCase, fitted: TimeFactors, precision: str) -> Anchor:
     m = case.measurement
     fitted_s = case.on(case.plain.task.machine.at(fitted)).iteration_s
     rest = m.seconds / fitted_s  # all times change by it, so does the iteration
@@ -159,7 +163,7 @@ def _anchor(case: Case, fitted: TimeFactors, precision: str) -> Anchor:
                   TimeFactors(fitted.computing * rest, fitted.loss * rest))
 
 
-def _why(case: Case, cases: Sequence[Case]) -> Why:
+def _why(case: AnchorCase, cases: Sequence[AnchorCase]) -> Why:
     m, p = case.measurement, case.plain.prediction
     machine = case.plain.task.machine
     slow = 1.0 if machine.compute else slowest(machine.device, m.ranks)

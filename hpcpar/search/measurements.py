@@ -26,7 +26,7 @@ _WORD = re.compile(r"(network|precision|strategy|machine) (\S+)")
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measured iteration; empty words stand for what is asked about."""
+    """A measured iteration; empty words mean the network, format and machine of the question."""
 
     ranks: int
     batch: int
@@ -58,7 +58,7 @@ def measurement(value: object) -> Measurement | str:
 
 
 def measurements(values: Iterable[Measurement | str]) -> list[Measurement]:
-    """All measurements, those of files included.
+    """All measurements, including the rows of files.
 
     Raises
     ------

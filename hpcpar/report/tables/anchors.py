@@ -1,4 +1,5 @@
-"""Measured iterations that predictions follow: what is fitted, and what would explain them."""
+"""Measured iterations that predictions follow: fitted factors, and terms that would explain them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def anchors_json(machine: Machine, why: Sequence[Why] = ()) -> dict[str, Any]:
 
 
 def anchor_lines(machine: Machine) -> Iterator[str]:
-    """What is fitted, in sentences; nothing without anchors."""
+    """The fitted factors and the anchors in sentences; nothing without anchors."""
     if machine.anchored is None:
         return
     fitted = machine.anchored.fitted

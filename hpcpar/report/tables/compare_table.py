@@ -147,6 +147,8 @@ def _show_one(row: Row, everything: bool, wide: bool) -> None:
     show_line(f"\n{where}{epoch}")
     for line in recorded(row.record):
         show_line(line)
+    if row.anchor:
+        show_line(f"to correct other predictions by it: --measured '{row.anchor}'")
     if row.memory_bytes is not None:
         show_line(f"arrays of the largest rank: predicted {amount(row.predicted_memory_bytes)}, "
             f"allocated {amount(row.memory_bytes)}")
