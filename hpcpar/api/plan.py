@@ -207,8 +207,9 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,
                            asked.label_smoothing)
     options = asked.planning(net)
-    where = fit(asked.loaded(machine_of(asked.machine)), net, spec, asked.measured,
-                options).machine
+    where = asked.loaded(machine_of(asked.machine))
+    if asked.measured:
+        where = fit(where, net, spec, asked.measured, options).machine
     jitter = None if asked.robust is None else jitter_on(where, asked.robust)
     if jitter is not None:
         require_size(asked.ranks)

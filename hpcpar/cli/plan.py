@@ -72,7 +72,8 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
             words := in_words(result.best.task.network, result.plan)):
         tables.show_line(words)
     show_predictions(title, predictions, args.wide)
-    show_anchors(result.best.task.machine, args.wide)
+    if result.best.task.machine.anchored is not None:
+        show_anchors(result.best.task.machine.anchored, args.wide)
     if (result.on_grid or args.explain) and result.grid is not None:
         show_grids(result.grid, args.wide)
     show_layers(best, args.wide)

@@ -55,7 +55,8 @@ def _show(result: PredictResult, args: PredictCommand) -> None:
     tables.show_line(result.answer)
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
                      predictions, args.wide, result.columns_s)
-    show_anchors(result.candidates[0].task.machine, args.wide)
+    if (anchoring := result.candidates[0].task.machine.anchored) is not None:
+        show_anchors(anchoring, args.wide)
     if result.why:
         show_why(result.why, args.wide)
         return

@@ -20,7 +20,7 @@ from importlib import resources
 import numpy as np
 
 from hpcpar.io.schema import Count, Positive, Share, convert, parse_toml
-from hpcpar.machine.anchored import Anchor, TimeFactors
+from hpcpar.machine.anchored import Anchor, Anchoring, TimeFactors
 from hpcpar.machine.model import Machine, Ratios
 
 #: Relative standard error of a measured iteration.
@@ -114,15 +114,9 @@ def posterior(times: Sequence[Callable[[float], float]], measured_s: Sequence[fl
     return TimeFactors(computing, loss)
 
 
-def nearest(machine: Machine, ranks: int, batch: int,
-            precision: str) -> tuple[Anchor, AnchoredRuns | None] | None:
-    """The anchor that leaves the narrowest interval, and its distance: None for its own case.
-
-    None without anchors.
-    """
-    anchoring = machine.anchored
-    if anchoring is None or not anchoring.anchors:
-        return None
+def nearest(anchoring: Anchoring, ranks: int, batch: int,
+            precision: str) -> tuple[Anchor, AnchoredRuns | None]:
+    """The anchor that leaves the narrowest interval, and its distance: None for its own case."""
     known = {runs.name: runs for runs in anchored_residuals().distances}
     several = len({anchor.ranks for anchor in anchoring.anchors}) > 1
     found = [(anchor, known.get(_distance(anchor, ranks, batch, precision, several)))
@@ -144,10 +138,9 @@ def _distance(anchor: Anchor, ranks: int, batch: int, precision: str, several: b
 
 def in_case(machine: Machine, ranks: int, batch: int, precision: str) -> Machine:
     """The machine with the factors of its anchors for a case."""
-    found = nearest(machine, ranks, batch, precision)
-    if found is None or machine.anchored is None:
+    if machine.anchored is None or not machine.anchored.anchors:
         return machine
-    anchor, runs = found
+    anchor, runs = nearest(machine.anchored, ranks, batch, precision)
     if runs is None:
         return machine.at(anchor.exact)
     fitted = machine.anchored.fitted

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 
-from hpcpar.cost.anchors import measured_ratios, nearest
+from hpcpar.cost.anchors import MORE_RANKS, measured_ratios, nearest
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
 from hpcpar.io.schema import Count, Positive, convert, parse_toml
@@ -195,12 +195,14 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
 
     Published runs say nothing about anchors of other strategies, which leave the interval.
     """
-    own, found = _of_model(network, plan, machine, costs), nearest(
-        machine, plan.ranks, plan.batch, plan.precision)
-    if found is None:
+    own = _of_model(network, plan, machine, costs)
+    if machine.anchored is None or not machine.anchored.anchors:
         return own
-    anchor, runs = found
+    anchor, runs = nearest(machine.anchored, plan.ranks, plan.batch, plan.precision)
     at = f"anchored at {anchor.name}"
+    if runs is not None and runs.name == MORE_RANKS:
+        sizes = sorted(each.ranks for each in machine.anchored.anchors)
+        at = f"anchored on {sizes[0]} to {sizes[-1]} ranks"
     if runs is None and math.isclose(costs.iteration_s, anchor.measured_s, rel_tol=SAME):
         return Trust("measured", f"measured: {anchor.name}", measured_ratios())
     other = plan.ranks > 1 and plan.strategy != anchor.strategy
@@ -208,7 +210,8 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
         return replace(own, source=f"{own.source}, {at}")
     like = ResidualClass("anchor", {"differs": runs.name}, runs.rows, runs.low, runs.median,
                          runs.high)
-    return Trust("anchor", f"{at}, for another {runs.name}", (runs.low, runs.high), like)
+    return Trust("anchor", f"{at}, for another {runs.name.partition(',')[0]}",
+                 (runs.low, runs.high), like)
 
 
 def _of_model(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust:

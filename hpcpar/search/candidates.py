@@ -72,8 +72,9 @@ class PlanningTask:
     def __post_init__(self) -> None:
         precision = self.options.get("precision", Plan.precision)
         require_priced(self.machine, precision)
-        object.__setattr__(self, "machine",
-                           in_case(self.machine, self.ranks, self.batch, precision))
+        if self.machine.anchored is not None:
+            object.__setattr__(self, "machine",
+                               in_case(self.machine, self.ranks, self.batch, precision))
 
     @property
     def plan_options(self) -> dict[str, Any]:

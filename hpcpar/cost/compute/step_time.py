@@ -37,8 +37,10 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
 
     On a calibrated machine, the measured factor of this kind of work scales it.
     """
-    anchored = machine.factors
-    slow = anchored.computing + anchored.loss * (slowest(machine.device, ranks) - 1.0)
+    slow = slowest(machine.device, ranks)
+    if machine.anchored is not None:
+        by = machine.anchored.applied
+        slow = by.computing + by.loss * (slow - 1.0)
     factor = machine.kinds.get(work.sort, 1.0) * slow
     return factor * plain_roofline_s(machine.device, work)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hpcpar.machine.anchored import Anchor
+from hpcpar.machine.anchored import Anchor, Anchoring
 from hpcpar.machine.model import Machine
 from hpcpar.report.tables import percent, seconds, show
 from hpcpar.search.anchoring import NeededTerm, Why
@@ -42,16 +42,14 @@ def anchor_lines(machine: Machine) -> Iterator[str]:
                f"alone, {seconds(a.fitted_s)} with both factors")
 
 
-def show_anchors(machine: Machine, wide: bool) -> None:
-    """Prints the anchors and the factors that fit them; nothing without anchors."""
-    if machine.anchored is None:
-        return
-    fitted = machine.anchored.fitted
+def show_anchors(anchoring: Anchoring, wide: bool) -> None:
+    """Prints the anchors and the factors that fit them."""
+    fitted = anchoring.fitted
     show(f"anchors: computing x {fitted.computing:.3g}, loss on several ranks x {fitted.loss:.3g}",
          ("anchor", "measured", "model alone", "ratio", "fitted", "residual"),
          [(a.name, seconds(a.measured_s), seconds(a.predicted_s),
            f"{a.measured_s / a.predicted_s:.2f}", seconds(a.fitted_s), f"{_residual(a):+.1%}")
-          for a in machine.anchored.anchors], wide=wide)
+          for a in anchoring.anchors], wide=wide)
 
 
 def show_why(why: Sequence[Why], wide: bool) -> None:

@@ -43,7 +43,7 @@ def test_a_single_rank_is_a_conjugate_update_of_one_factor() -> None:
 
 def test_two_numbers_of_ranks_separate_computing_from_loss(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of exact measurements, the factors that made them are found, hidden messages or not."""
+    """The fit finds the factors behind exact measurements, hidden messages or not."""
     monkeypatch.setattr(anchors, "MEASUREMENT_ERROR", 1e-4)
 
     def hidden(loss: float) -> float:
@@ -72,12 +72,10 @@ def test_an_anchor_s_case_takes_its_own_factors_and_others_a_share() -> None:
         share = known[name].share
         assert in_case(anchored, ranks, batch, precision).factors == TimeFactors(
             1.44**share, 4.0**share)
-    near = nearest(machine(EIGHT, ONE), 1, 128, "fp32")
-    assert near is not None and near[0] is ONE
-    found = nearest(machine(replace(ONE, machine="dgx1-v100")), 1, 64, "fp32")
-    assert found is not None and found[1] is known["device"]
-    single = nearest(machine(ONE), 4, 256, "fp32")
-    assert single is not None and single[1] is known["number of ranks"]
+    assert nearest(Anchoring(anchors=(EIGHT, ONE)), 1, 128, "fp32")[0] is ONE
+    far = Anchoring(anchors=(replace(ONE, machine="dgx1-v100"),))
+    assert nearest(far, 1, 64, "fp32")[1] is known["device"]
+    assert nearest(Anchoring(anchors=(ONE,)), 4, 256, "fp32")[1] is known["number of ranks"]
 
 
 def test_factors_replace_each_other() -> None:

@@ -138,9 +138,11 @@ def test_a_plan_keeps_its_anchors(tmp_path: Path, strategy: str) -> None:
 def test_a_named_format_or_machine_counts_where_there_is_no_nearer_anchor() -> None:
     far = "1 rank, batch 64, machine dgx1-v100: 4 ms"
     found = hpcpar.predict(**TASK, ranks=1, batch=64, measured=far)
-    assert found.predictions[0].trust.source.endswith("batch 64, dgx1-v100, for another device")
+    trust = found.predictions[0].trust  # the model's own interval is narrower
+    assert trust.basis == "tables" and trust.source.endswith("batch 64, dgx1-v100")
     other = hpcpar.predict(**TASK, ranks=1, batch=64, precision="amp", measured=ONE)
     assert other.predictions[0].iteration_s == pytest.approx(2e-3)
+    assert found.predictions[0].iteration_s < 3.9e-3
     format_ = hpcpar.predict(**TASK, ranks=1, batch=64, precision="amp",
                              measured="1 rank, batch 64, fp32: 2 ms")
     assert format_.predictions[0].trust.source.endswith("for another number format")
