@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 
-from hpcpar.cost.anchors import MORE_RANKS, measured_ratios, nearest
+from hpcpar.cost.anchors import MORE_RANKS, measured_ratios, nearest, sd_of
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
 from hpcpar.io.schema import Count, Positive, convert, parse_toml
@@ -206,7 +206,7 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
     if runs is None and math.isclose(costs.iteration_s, anchor.measured_s, rel_tol=SAME):
         return Trust("measured", f"measured: {anchor.name}", measured_ratios())
     other = plan.ranks > 1 and plan.strategy != anchor.strategy
-    if other or runs is None or own.ratios[1] / own.ratios[0] < runs.high / runs.low:
+    if other or runs is None or sd_of(own.ratios) < sd_of((runs.low, runs.high)):
         return replace(own, source=f"{own.source}, {at}")
     like = ResidualClass("anchor", {"differs": runs.name}, runs.rows, runs.low, runs.median,
                          runs.high)
