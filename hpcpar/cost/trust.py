@@ -17,6 +17,7 @@ from hpcpar.cost.anchors import MORE_RANKS, measured_ratios, nearest, sd_of
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
 from hpcpar.io.schema import Count, Positive, convert, parse_toml
+from hpcpar.machine.anchored import Anchoring
 from hpcpar.machine.catalog import peak_warning, sheets_of_rate
 from hpcpar.machine.model import Machine, Ratios
 from hpcpar.network.graph import Network
@@ -193,17 +194,37 @@ def _source(machine: Machine, basis: str) -> str:
 def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust:
     """The 90% interval of a single plan's iteration, and its source.
 
+    Parts that a calibration did not measure deviate like published runs.
+    """
+    basis, total_s, parts = basis_of(machine), float(costs.iteration_s), parts_of(machine, costs)
+    samples = plan.samples_of_a_pass / max(float(c.n) for c in plan.configs.values())
+    runs = published().of(basis, traits(network, samples, plan.precision))
+    if all(part.ratios is None for part in parts):
+        own = Trust(basis, _source(machine, basis), (runs.low, runs.high), runs,
+                    peak_warning(machine))
+    else:
+        missing = list(dict.fromkeys(part.name for part in parts if part.ratios is None))
+        low_s, high_s = interval_s(total_s, [(part.seconds, part.ratios or (runs.low, runs.high))
+                                             for part in parts])
+        ratios = low_s / total_s, high_s / total_s
+        own = (Trust(basis, f"calibrated, but not {' and '.join(missing)}", ratios, runs)
+               if missing else Trust("calibration", "calibrated", ratios))
+    return own if machine.anchored is None else _anchored(own, plan, machine.anchored, total_s)
+
+
+def _anchored(own: Trust, plan: Plan, anchoring: Anchoring, iteration_s: float) -> Trust:
+    """The interval beside anchors; `own` is the model's.
+
     Published runs say nothing about anchors of other strategies, which leave the interval.
     """
-    own = _of_model(network, plan, machine, costs)
-    if machine.anchored is None or not machine.anchored.anchors:
+    if not anchoring.anchors:
         return own
-    anchor, runs = nearest(machine.anchored, plan.ranks, plan.batch, plan.precision)
+    anchor, runs = nearest(anchoring, plan.ranks, plan.batch, plan.precision)
     at = f"anchored at {anchor.name}"
     if runs is not None and runs.name == MORE_RANKS:
-        sizes = sorted(each.ranks for each in machine.anchored.anchors)
+        sizes = sorted(each.ranks for each in anchoring.anchors)
         at = f"anchored on {sizes[0]} to {sizes[-1]} ranks"
-    if runs is None and math.isclose(costs.iteration_s, anchor.measured_s, rel_tol=SAME):
+    if runs is None and math.isclose(iteration_s, anchor.measured_s, rel_tol=SAME):
         return Trust("measured", f"measured: {anchor.name}", measured_ratios())
     other = plan.ranks > 1 and plan.strategy != anchor.strategy
     if other or runs is None or sd_of(own.ratios) < sd_of((runs.low, runs.high)):
@@ -212,23 +233,3 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
                          runs.high)
     return Trust("anchor", f"{at}, for another {runs.name.partition(',')[0]}",
                  (runs.low, runs.high), like)
-
-
-def _of_model(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust:
-    """The interval without anchors.
-
-    Parts that a calibration did not measure deviate like published runs.
-    """
-    basis, total_s, parts = basis_of(machine), float(costs.iteration_s), parts_of(machine, costs)
-    samples = plan.samples_of_a_pass / max(float(c.n) for c in plan.configs.values())
-    runs = published().of(basis, traits(network, samples, plan.precision))
-    if all(part.ratios is None for part in parts):
-        return Trust(basis, _source(machine, basis), (runs.low, runs.high), runs,
-                     peak_warning(machine))
-    missing = list(dict.fromkeys(part.name for part in parts if part.ratios is None))
-    low_s, high_s = interval_s(total_s, [(part.seconds, part.ratios or (runs.low, runs.high))
-                                         for part in parts])
-    ratios = low_s / total_s, high_s / total_s
-    if missing:
-        return Trust(basis, f"calibrated, but not {' and '.join(missing)}", ratios, runs)
-    return Trust("calibration", "calibrated", ratios)

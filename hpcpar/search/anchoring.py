@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,9 @@ from hpcpar.prediction.price import plan_costs
 from hpcpar.search import auto
 from hpcpar.search.candidates import LEAST_BATCH, Candidate
 from hpcpar.search.measurements import Measurement, measurements
+
+#: Relative error of an anchor's own price, and most corrections until it is reached.
+EXACT, CORRECTIONS = 1e-9, 10
 
 
 @dataclass(frozen=True)
@@ -155,12 +159,16 @@ def _case(m: Measurement, bare: Machine, network: Network, spec: NetworkSpec,
 
 
 def _anchor(case: AnchorCase, fitted: TimeFactors, precision: str) -> Anchor:
-    m = case.measurement
-    fitted_s = case.on(case.plain.task.machine.at(fitted)).iteration_s
-    rest = m.seconds / fitted_s  # all times change by it, so does the iteration
+    m, machine, exact = case.measurement, case.plain.task.machine, fitted
+    fitted_s = iteration_s = case.on(machine.at(exact)).iteration_s
+    for _ in range(CORRECTIONS):
+        if math.isclose(iteration_s, m.seconds, rel_tol=EXACT):
+            break
+        rest = m.seconds / iteration_s  # nearly all times change by it
+        exact = TimeFactors(exact.computing * rest, exact.loss * rest)
+        iteration_s = case.on(machine.at(exact)).iteration_s
     return Anchor(m.name, m.ranks, m.batch, m.strategy, m.precision or precision, case.machine,
-                  m.seconds, case.plain.iteration_s, fitted_s,
-                  TimeFactors(fitted.computing * rest, fitted.loss * rest))
+                  m.seconds, case.plain.iteration_s, fitted_s, exact)
 
 
 def _why(case: AnchorCase, cases: Sequence[AnchorCase]) -> Why:

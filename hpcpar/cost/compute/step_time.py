@@ -15,9 +15,10 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
 
-#: Relative standard deviation of the speed of equal devices. Sinha et al., "Not All GPUs Are
-#: Created Equal" (SC 2022), find 8% between the slowest and the fastest of about a hundred.
-SPREAD = 0.016
+#: Relative standard deviation of the time of an iteration among equal devices, fitted to published
+#: runs on 1 and several devices (`bench/gallery/scaling.py`). Sinha et al., "Not All GPUs Are
+#: Created Equal" (SC 2022), find 1.6% between devices; the rest differs between iterations.
+SPREAD = 0.035
 
 
 def slowest(device: Device, ranks: int) -> float:
@@ -41,7 +42,7 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     if machine.anchored is not None:
         by = machine.anchored.applied
         slow = by.computing + by.loss * (slow - 1.0)
-    factor = machine.kinds.get(work.sort, 1.0) * slow
+    factor = machine.kinds.get(work.sort, 1.0) * slow * work.fused
     return factor * plain_roofline_s(machine.device, work)
 
 
@@ -90,7 +91,7 @@ def timed(machine: Machine, work: Work,
         if measured is None:
             return roofline_s(machine, work, ranks), np.bool_(machine.trusts_estimates)
         reached = measured.reached or machine.trusts_estimates
-        seconds = machine.factors.computing * work.fraction * measured.seconds
+        seconds = machine.factors.computing * work.fraction * work.fused * measured.seconds
         return seconds, np.bool_(reached)
     cases = [timed(machine, work.case(i), ranks) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([reached for _, reached in cases])

@@ -96,6 +96,12 @@ def test_the_prediction_of_an_anchor_is_the_anchor(measured: tuple[str, ...]) ->
         [measurement(text).seconds for text in measured])  # type: ignore[union-attr]
 
 
+def test_frameworks_with_cycles_are_anchored_exactly() -> None:
+    measured = (ONE, EIGHT, "8 ranks, batch 1024: 9 ms")
+    found = hpcpar.predict(**TASK, measured=measured, framework="horovod-0.20")
+    assert [p.iteration_s for p in found.predictions] == pytest.approx([2e-3, 3.5e-3, 9e-3])
+
+
 def test_other_cases_follow_their_anchors() -> None:
     def times(*measured: str) -> list[float]:
         found = hpcpar.predict(**TASK, ranks=[1, 8, 32], batch_per_rank=64, measured=measured)
