@@ -10,6 +10,7 @@ series that differ in one thing, and lets each row anchor the other. ``--write``
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,6 @@ from itertools import permutations
 from pathlib import Path
 
 import numpy as np
-import tomli_w
 
 from bench.gallery.intervals import Residual, percentiles
 from bench.gallery.residuals import family, read, rows
@@ -236,11 +236,12 @@ def lines() -> list[str]:
 def write() -> None:
     """Writes the file of the package."""
     sd, found = anchored()
-    data = {"loss_sd": sd, "distances": [asdict(runs) for name, (runs, _) in found.items()
-                                         if name != REFUSED]}
+    lines = (", ".join(f'{key} = {json.dumps(value)}' for key, value in asdict(runs).items())
+             for name, (runs, _) in found.items() if name != REFUSED)
+    table = "".join(f"    {{{line}}},\n" for line in lines)
     head = ("# Measured over anchored times of published runs; anchors.py explains them.\n"
             "# Written by: python -m bench.gallery.anchored --write\n")
-    FILE.write_text(head + tomli_w.dumps(data), encoding="utf-8")
+    FILE.write_text(f"{head}loss_sd = {sd}\ndistances = [\n{table}]\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -145,7 +145,7 @@ class PlanResult(TableResult):
         data = self.prediction.to_json(steps=True) | {"search_s": self.search_s}
         if self.search is not None:
             data["search"] = self.search.to_json()
-        data |= anchors_json(self.best.task.machine)
+        data |= anchors_json(self.best.task.machine.anchored)
         data["alternatives"] = [
             {"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
             for c in self.candidates[1:]]
@@ -209,7 +209,7 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     options = asked.planning(net)
     where = asked.loaded(machine_of(asked.machine))
     if asked.measured:
-        where = fit(where, net, spec, asked.measured, options).machine
+        where = fit(where, net, spec, asked.measured, options)[0]
     jitter = None if asked.robust is None else jitter_on(where, asked.robust)
     if jitter is not None:
         require_size(asked.ranks)

@@ -52,7 +52,7 @@ from hpcpar.report.tables.anchors import anchors_json, explained
 from hpcpar.report.traces import perfetto
 from hpcpar.schedule.steps import Phase
 from hpcpar.search import auto
-from hpcpar.search.anchoring import Why, fit
+from hpcpar.search.anchoring import NeededTerm, fit, needed
 from hpcpar.search.candidates import Candidate, price_plan, price_strategy
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
@@ -88,8 +88,8 @@ class PredictResult(TableResult):
         The candidate that meets the conditions.
     epochs : float
         Length of the training.
-    why : tuple of Why
-        What would explain each measured iteration, if nothing but these was asked about.
+    why : tuple of NeededTerm
+        Terms that would explain measured iterations, if nothing but these was asked about.
     columns_s : mapping
         Parts of the communication time that were asked for: name -> one value per prediction.
     """
@@ -102,7 +102,7 @@ class PredictResult(TableResult):
     choice: Scale | None = None
     epochs: float = 1.0
     columns_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    why: tuple[Why, ...] = ()
+    why: tuple[NeededTerm, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -139,7 +139,7 @@ class PredictResult(TableResult):
             document |= {"scaling": [s.to_json() for s in self.scales],
                          "choice": self.choice.to_json() if self.choice else None}
         if self.candidates:
-            document |= anchors_json(self.candidates[0].task.machine, self.why)
+            document |= anchors_json(self.candidates[0].task.machine.anchored, self.why)
         return document
 
     def rows(self) -> list[Record]:
@@ -233,27 +233,22 @@ def price_plans(asked: PredictArguments) -> PredictResult:
     machine, options = asked.loaded(machine_of(asked.machine or "local")), asked.planning(net)
     require_priced(machine, options["precision"])
     options["training"] = not asked.forward_only
-    found = fit(machine, net, spec, asked.measured, options)
+    machine, cases = fit(machine, net, spec, asked.measured, options)
+    each = 1 if alone else asked.batch or share(asked.batch_per_rank)
     if alone:
-        cases = tuple(case.anchored(found.machine) for case in found.cases)
-        return PredictResult(tuple(c.prediction for c in cases), cases, epochs=asked.epochs,
-                             explanations=_explained(net, cases, asked),
-                             columns_s=_columns_s(cases, asked.columns), why=tuple(found.why()))
-    each = asked.batch or share(asked.batch_per_rank)
-    sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
-    with SearchProgress() as progress:
-        candidates, skipped = _price(
-            net, spec, sizes, names(asked.strategy), found.machine, tell=progress.tell, **options)
+        candidates = [c.plain if c.machine else c.on(machine) for c in cases]
+        skipped: list[dict[str, Any]] = []
+    else:
+        sizes = {p: asked.batch or weak_batch(each, p) for p in several_ranks(ranks)}
+        with SearchProgress() as progress:
+            candidates, skipped = _price(
+                net, spec, sizes, names(asked.strategy), machine, tell=progress.tell, **options)
     scales = _scales(candidates, math.ceil(each), asked.epochs) if chooses else []
     return PredictResult(
         tuple(c.prediction for c in candidates), tuple(candidates), tuple(skipped),
-        _explained(net, candidates, asked), tuple(scales),
-        best_ranks(scales, **conditions), asked.epochs, _columns_s(candidates, asked.columns))
-
-
-def _explained(network: Network, candidates: Iterable[Candidate],
-               asked: PredictArguments) -> tuple[Explanation, ...]:
-    return tuple(explain(network, c) for c in candidates) if asked.explain else ()
+        tuple(explain(net, c) for c in candidates) if asked.explain else (), tuple(scales),
+        best_ranks(scales, **conditions), asked.epochs, _columns_s(candidates, asked.columns),
+        tuple(needed(cases)) if alone else ())
 
 
 predict = by_keyword(PredictArguments, price_plans)
@@ -313,14 +308,14 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
                      samples=asked.epoch_samples(network), accounting=asked.accounting,
                      training=not asked.forward_only, **asked.pricing, **options)
     anchored = fit(machine, network, plan.network, asked.measured,
-                   {**task.options, "gather": task.gather}).machine
+                   {**task.options, "gather": task.gather})[0]
     priced = price_plan(replace(task, machine=anchored), plan)
     return PredictResult((priced.prediction,), (priced,), epochs=asked.epochs,
-                         explanations=_explained(network, [priced], asked),
+                         explanations=(explain(network, priced),) if asked.explain else (),
                          columns_s=_columns_s([priced], asked.columns))
 
 
-def _columns_s(candidates: Iterable[Candidate],
+def _columns_s(candidates: list[Candidate],
                columns: str | Iterable[str]) -> dict[str, tuple[float, ...]]:
     """Parts of the communication time of each candidate, as columns name them."""
     return {name: tuple(_part_s(c, name) for c in candidates)

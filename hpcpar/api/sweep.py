@@ -39,7 +39,7 @@ from hpcpar.process.launchers import mpiexec
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
-from hpcpar.report.tables.anchors import anchor_lines
+from hpcpar.report.tables.anchors import fitted
 from hpcpar.report.tables.sweep_table import conclusion
 from hpcpar.schedule.runnable import require_executed
 from hpcpar.search.anchoring import fit
@@ -217,7 +217,7 @@ def run_sweep(asked: SweepArguments,
             first = planning.prepare(replace(study, simulated=()), tell.planning)
             study = replace(study, machine=local.calibrate(study, first, _launcher(asked.mpiexec)))
             studies.save(study)
-        for line in (*_cautions(study, runs_here), *anchor_lines(study.machine)):
+        for line in _cautions(study, runs_here):
             tell.say(f"note: {line}")
         runs = _Runs(study, planning.prepare(study, tell.planning), asked, job, tell)
         dry = runs.here() if system is None else runs.by_jobs(system, agreed)
@@ -242,7 +242,7 @@ def _study(asked: SweepArguments, spec: NetworkSpec, network: Network, chosen: M
     largest = weak_batch(each, sizes[-1] if asked.kind == "weak" else 1)
     data, samples = data_of(network, asked.data, out, BATCHES * largest, asked.dry_run, tell)
     machine = asked.loaded(_machine(_given_machine(asked) or "local", asked.device))
-    machine = fit(machine, network, spec, asked.measured, chosen).machine
+    machine = fit(machine, network, spec, asked.measured, chosen)[0]
     return Study(
         asked.kind, spec, machine, sizes, tuple(names(asked.strategy)), each,
         StudyOptions(gather=chosen["gather"], overlap=chosen["overlap"],
@@ -294,7 +294,9 @@ def _cautions(study: Study, measured_here: bool) -> list[str]:
     guess = (f"machine {study.machine.name} is not calibrated: predictions are estimates; write "
              f"{os.path.join(study.out, 'machine.toml')} with: hpcpar calibrate -o")
     warning = peak_warning(study.machine)
-    return ([guess] * (not study.machine.compute) + [warning] * bool(warning)
+    anchoring = study.machine.anchored
+    follow = [] if anchoring is None else [f"times follow measurements: {fitted(anchoring)}"]
+    return ([guess] * (not study.machine.compute) + [warning] * bool(warning) + follow
             + (slowdowns(1) if measured_here else []))
 
 

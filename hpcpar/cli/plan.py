@@ -73,7 +73,7 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
         tables.show_line(words)
     show_predictions(title, predictions, args.wide)
     if result.best.task.machine.anchored is not None:
-        show_anchors(result.best.task.machine.anchored, args.wide)
+        show_anchors(result.best.task.machine.anchored, (), args.wide)
     if (result.on_grid or args.explain) and result.grid is not None:
         show_grids(result.grid, args.wide)
     show_layers(best, args.wide)

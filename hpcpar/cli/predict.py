@@ -11,7 +11,7 @@ from hpcpar.options.fields import option
 from hpcpar.options.output_files import PICTURE, TIMELINE
 from hpcpar.report import tables
 from hpcpar.report.tables import scaling_table
-from hpcpar.report.tables.anchors import show_anchors, show_why
+from hpcpar.report.tables.anchors import show_anchors
 from hpcpar.report.tables.prediction_tables import say_limits, show_layers, show_predictions
 
 
@@ -56,11 +56,8 @@ def _show(result: PredictResult, args: PredictCommand) -> None:
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
                      predictions, args.wide, result.columns_s)
     if (anchoring := result.candidates[0].task.machine.anchored) is not None:
-        show_anchors(anchoring, args.wide)
-    if result.why:
-        show_why(result.why, args.wide)
-        return
-    if len(predictions) == 1 and not explanations:
+        show_anchors(anchoring, result.why, args.wide)
+    if len(predictions) == 1 and not (explanations or result.why):
         show_layers(first, args.wide)
     for p, explanation in zip(predictions, explanations, strict=False):
         scaling_table.show_explanation(p, explanation, args.wide)

@@ -27,26 +27,20 @@ from hpcpar.machine.model import Machine, Ratios
 MEASUREMENT_ERROR = 0.03
 #: Standard deviations from the middle to an end of a 90% interval.
 ENDS_90 = 1.645
+#: The 90% interval of a measured iteration.
+MEASURED_RATIOS = math.exp(-ENDS_90 * MEASUREMENT_ERROR), math.exp(ENDS_90 * MEASUREMENT_ERROR)
 #: The distance to anchors on two numbers of ranks, which fit the loss too.
 MORE_RANKS = "number of ranks, with two anchored"
 #: Step of the logarithm of the loss between prices; times between them are interpolated.
 LOSS_STEP = 0.25
-#: Most iterations of `posterior`, largest change in one, and the change that ends it.
-ITERATIONS, LARGEST_CHANGE, LEAST_CHANGE = 60, 0.5, 1e-4
+#: Most updates of `posterior`, largest change in one, and the change that ends it.
+UPDATES, LARGEST_CHANGE, LEAST_CHANGE = 60, 0.5, 1e-4
 
 
 @dataclass(frozen=True)
 class AnchoredRuns:
-    """Published runs that other runs at one distance anchor.
-
-    Attributes
-    ----------
-    name : str
-        What differs between the run and its anchor.
-    share : float
-        Share of the anchor's deviation that carries over.
-    low, median, high : float
-        Ends of the 90% interval and median of measured over anchored times.
+    """Published runs that others anchor: the distance between them, the share of an anchor's
+    deviation that carries over, and the 90% interval and median of measured over anchored times.
     """
 
     name: str
@@ -93,25 +87,20 @@ def posterior(times: Sequence[Callable[[float], float]], measured_s: Sequence[fl
         Of the logarithm of the factor on computing, and on the loss.
     """
     priced = [cache(lambda k, of=of: math.log(of(math.exp(k * LOSS_STEP)))) for of in times]
-    logs_s = np.log(measured_s)
-    x = np.zeros(2)
-    for _ in range(ITERATIONS):
-        at = (x[1] - x[0]) / LOSS_STEP
-        k = math.floor(at)
-        ends = np.array([(of(k), of(k + 1)) for of in priced])
-        slope = (ends[:, 1] - ends[:, 0]) / LOSS_STEP
-        predicted = x[0] + ends[:, 0] + slope * (at - k) * LOSS_STEP
+    logs_s, x, weight = np.log(measured_s), np.zeros(2), MEASUREMENT_ERROR ** -2
+    for _ in range(UPDATES):
+        steps, k = (x[1] - x[0]) / LOSS_STEP, math.floor((x[1] - x[0]) / LOSS_STEP)
+        low, high = np.array([(of(k), of(k + 1)) for of in priced]).T
+        slope = (high - low) / LOSS_STEP
         slopes = np.stack([1.0 - slope, slope], axis=1)
-        off = logs_s - predicted + slopes @ x
-        error = MEASUREMENT_ERROR ** 2
-        found = np.linalg.solve(np.diag(np.power(sd, -2.0)) + slopes.T @ slopes / error,
-                                slopes.T @ off / error)
+        off = logs_s - (x[0] + low + (high - low) * (steps - k)) + slopes @ x
+        found = np.linalg.solve(np.diag(np.power(sd, -2.0)) + weight * slopes.T @ slopes,
+                                weight * slopes.T @ off)
         change = np.clip(found - x, -LARGEST_CHANGE, LARGEST_CHANGE)
         x = x + change
         if np.abs(change).max() < LEAST_CHANGE:
             break
-    computing, loss = np.exp(x).tolist()
-    return TimeFactors(computing, loss)
+    return TimeFactors(*np.exp(x).tolist())
 
 
 def nearest(anchoring: Anchoring, ranks: int, batch: int,
@@ -145,12 +134,6 @@ def in_case(machine: Machine, ranks: int, batch: int, precision: str) -> Machine
         return machine.at(anchor.exact)
     fitted = machine.anchored.fitted
     return machine.at(TimeFactors(fitted.computing ** runs.share, fitted.loss ** runs.share))
-
-
-def measured_ratios() -> Ratios:
-    """The 90% interval of an anchor's own case: the error of the measurement."""
-    end = math.exp(ENDS_90 * MEASUREMENT_ERROR)
-    return 1.0 / end, end
 
 
 def sd_of(ratios: Ratios) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 
-from hpcpar.cost.anchors import MORE_RANKS, measured_ratios, nearest, sd_of
+from hpcpar.cost.anchors import MEASURED_RATIOS, MORE_RANKS, nearest, sd_of
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
 from hpcpar.io.schema import Count, Positive, convert, parse_toml
@@ -225,7 +225,7 @@ def _anchored(own: Trust, plan: Plan, anchoring: Anchoring, iteration_s: float) 
         sizes = sorted(each.ranks for each in anchoring.anchors)
         at = f"anchored on {sizes[0]} to {sizes[-1]} ranks"
     if runs is None and math.isclose(iteration_s, anchor.measured_s, rel_tol=SAME):
-        return Trust("measured", f"measured: {anchor.name}", measured_ratios())
+        return Trust("measured", f"measured: {anchor.name}", MEASURED_RATIOS)
     other = plan.ranks > 1 and plan.strategy != anchor.strategy
     if other or runs is None or sd_of(own.ratios) < sd_of((runs.low, runs.high)):
         return replace(own, source=f"{own.source}, {at}")

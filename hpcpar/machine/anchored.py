@@ -9,36 +9,18 @@ from hpcpar.io.schema import Extent, Line, Positive, Word
 
 @dataclass(frozen=True)
 class TimeFactors:
-    """Factors on a machine's times.
+    """Factors on a machine's times."""
 
-    Attributes
-    ----------
-    computing : float
-        Factor on compute steps.
-    loss : float
-        Factor on what several ranks lose: times of messages, and the wait for the slowest device.
-    """
-
+    #: On compute steps.
     computing: Positive = 1.0
+    #: On what several ranks lose: times of messages, and the wait for the slowest device.
     loss: Positive = 1.0
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """A measured iteration.
-
-    Attributes
-    ----------
-    name : str
-        The measurement in words.
-    strategy, precision : str
-        How the iteration was split, and its number format.
-    machine : str
-        The machine, if it is another one than the one it corrects; else empty.
-    measured_s, predicted_s, fitted_s : float
-        Measured time, predicted time without anchors, and with the factors of all anchors.
-    exact : TimeFactors
-        Factors that give the measured time.
+    """A measured iteration, the machine if another was measured, and its times: measured, by the
+    model alone, and with the factors of all anchors. The factors `exact` give the measured time.
     """
 
     name: Line
@@ -52,18 +34,15 @@ class Anchor:
     fitted_s: Positive
     exact: TimeFactors
 
+    @property
+    def residual(self) -> float:
+        """Measured over fitted time, minus 1."""
+        return self.measured_s / self.fitted_s - 1.0
+
 
 @dataclass(frozen=True)
 class Anchoring:
-    """The anchors of a machine, and their factors.
-
-    Attributes
-    ----------
-    applied : TimeFactors
-        Factors that the machine's times contain.
-    fitted : TimeFactors
-        Factors that fit all anchors.
-    """
+    """The anchors of a machine, the factors that fit them, and those that its times contain."""
 
     applied: TimeFactors = TimeFactors()
     fitted: TimeFactors = TimeFactors()

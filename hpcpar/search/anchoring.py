@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,14 +26,8 @@ EXACT, CORRECTIONS = 1e-9, 10
 
 @dataclass(frozen=True)
 class AnchorCase:
-    """A measurement and the model's price of it.
-
-    Attributes
-    ----------
-    machine : str
-        The machine, if it is not the one asked about.
-    on : callable
-        Maps a machine to the price on it.
+    """A measurement, the machine if another was measured, its price there by the model alone, and
+    a function that prices it on any machine.
     """
 
     measurement: Measurement
@@ -41,43 +35,45 @@ class AnchorCase:
     plain: Candidate
     on: Callable[[Machine], Candidate]
 
-    def anchored(self, machine: Machine) -> Candidate:
-        """The price on a machine that follows the measurements."""
-        return self.plain if self.machine else self.on(machine)
+    def with_loss(self, loss: float) -> float:
+        """The time with a factor on the loss (s)."""
+        t = self.plain.task
+        # the algorithms stay, because all times of the network change alike
+        plan, on = replace(self.plain.plan, machine=None), t.machine.at(TimeFactors(1.0, loss))
+        return self.plain.iteration_s if t.ranks == 1 else float(
+            plan_costs(t.network, plan, on, **t.price_options).iteration_s)
 
-    @property
-    def time(self) -> Callable[[float], float]:
-        """Maps a factor on the loss to the predicted time (s)."""
-        task = self.plain.task
-        if task.ranks == 1:
-            return lambda loss: self.plain.iteration_s
-        # the algorithms are the same: all times of the network change alike
-        plan = replace(self.plain.plan, machine=None)
-        return lambda loss: float(plan_costs(
-            task.network, plan, task.machine.at(TimeFactors(1.0, loss)),
-            **task.price_options).iteration_s)
-
-
-@dataclass(frozen=True)
-class AnchorFit:
-    """A machine that follows measured iterations, and the model's prices of them."""
-
-    machine: Machine
-    cases: tuple[AnchorCase, ...] = ()
-
-    def why(self) -> list[Why]:
-        """The terms that would explain each measured time."""
-        return [_why(case, self.cases) for case in self.cases]
+    def anchor(self, fitted: TimeFactors, precision: str) -> Anchor:
+        """The anchor beside factors that fit all."""
+        m, on, exact = self.measurement, self.plain.task.machine, fitted
+        fitted_s = iteration_s = self.on(on.at(exact)).iteration_s
+        for _ in range(CORRECTIONS):
+            if math.isclose(iteration_s, m.seconds, rel_tol=EXACT):
+                break
+            rest = m.seconds / iteration_s  # nearly all times change by it
+            exact = TimeFactors(exact.computing * rest, exact.loss * rest)
+            iteration_s = self.on(on.at(exact)).iteration_s
+        return Anchor(m.name, m.ranks, m.batch, m.strategy, m.precision or precision, self.machine,
+                      m.seconds, self.plain.iteration_s, fitted_s, exact)
 
 
 @dataclass(frozen=True)
 class NeededTerm:
-    """A term of an iteration, and how long it would have to be to explain a measured time alone.
+    """A term of an iteration, and how long it would have to be to explain the measured time alone.
+
+    `model_s` is the iteration, with the computing time of a measurement on one rank if there is one
+    with the same samples per rank.
     """
 
+    anchor: str
+    measured_s: float
+    model_s: float
     name: str
     predicted_s: float
-    needed_s: float
+
+    @property
+    def needed_s(self) -> float:
+        return self.predicted_s + self.measured_s - self.model_s
 
     @property
     def factor(self) -> float | None:
@@ -86,54 +82,30 @@ class NeededTerm:
         return self.needed_s / self.predicted_s if possible else None
 
 
-@dataclass(frozen=True)
-class Why:
-    """A measured iteration against the model's.
-
-    Attributes
-    ----------
-    predicted_s : float
-        With the computing time of the anchor on one rank, if there is one with the same samples.
-    """
-
-    name: str
-    measured_s: float
-    predicted_s: float
-    terms: tuple[NeededTerm, ...]
-
-
 def fit(machine: Machine, network: Network, spec: NetworkSpec,
-        measured: Iterable[Measurement | str], options: Mapping[str, Any]) -> AnchorFit:
-    """The machine with times that follow measured iterations.
-
-    Anchors of another number format or machine count only if there are no others.
-
-    Parameters
-    ----------
-    options
-        The options of `auto.task`, which also hold for the measured iterations.
+        measured: Iterable[Measurement | str],
+        options: Mapping[str, Any]) -> tuple[Machine, list[AnchorCase]]:
+    """A machine with times that follow measured iterations, which have these options of `auto.task`
+    too. Anchors of another number format or machine count only if there are no others.
 
     Raises
     ------
     InputError
         A measurement cannot be one of this network, or no plan like it can run.
     """
-    given = measurements(measured)
-    if not given:
-        return AnchorFit(machine)
     bare = replace(machine.at(TimeFactors()), anchored=None)
-    cases = [_case(m, bare, network, spec, options) for m in given]
-    same = [c for c in cases if not c.machine
-            and c.measurement.precision in ("", options["precision"])]
-    used = same or cases
+    cases = [_case(m, bare, network, spec, options) for m in measurements(measured)]
+    if not cases:
+        return machine, []
+    used = [c for c in cases if not c.machine
+            and c.measurement.precision in ("", options["precision"])] or cases
     sd = sd_of(used[0].plain.prediction.trust.ratios), anchored_residuals().loss_sd
-    factors = posterior([c.time for c in used], [c.measurement.seconds for c in used], sd)
-    anchors = tuple(_anchor(c, factors, options["precision"]) for c in used)
+    factors = posterior([c.with_loss for c in used], [c.measurement.seconds for c in used], sd)
+    anchors = [c.anchor(factors, options["precision"]) for c in used]
     if len(anchors) == 1:  # nothing contradicts it
         factors = anchors[0].exact
-        anchors = (replace(anchors[0], fitted_s=anchors[0].measured_s),)
-    anchoring = Anchoring(fitted=factors, anchors=anchors)
-    return AnchorFit(replace(bare, anchored=anchoring), tuple(cases))
+        anchors = [replace(anchors[0], fitted_s=anchors[0].measured_s)]
+    return replace(bare, anchored=Anchoring(fitted=factors, anchors=tuple(anchors))), cases
 
 
 def _case(m: Measurement, bare: Machine, network: Network, spec: NetworkSpec,
@@ -158,31 +130,18 @@ def _case(m: Measurement, bare: Machine, network: Network, spec: NetworkSpec,
     return AnchorCase(m, other, plain, on)
 
 
-def _anchor(case: AnchorCase, fitted: TimeFactors, precision: str) -> Anchor:
-    m, machine, exact = case.measurement, case.plain.task.machine, fitted
-    fitted_s = iteration_s = case.on(machine.at(exact)).iteration_s
-    for _ in range(CORRECTIONS):
-        if math.isclose(iteration_s, m.seconds, rel_tol=EXACT):
-            break
-        rest = m.seconds / iteration_s  # nearly all times change by it
-        exact = TimeFactors(exact.computing * rest, exact.loss * rest)
-        iteration_s = case.on(machine.at(exact)).iteration_s
-    return Anchor(m.name, m.ranks, m.batch, m.strategy, m.precision or precision, case.machine,
-                  m.seconds, case.plain.iteration_s, fitted_s, exact)
-
-
-def _why(case: AnchorCase, cases: Sequence[AnchorCase]) -> Why:
-    m, p = case.measurement, case.plain.prediction
-    machine = case.plain.task.machine
-    slow = 1.0 if machine.compute else slowest(machine.device, m.ranks)
-    one = next((c for c in cases if c.measurement.ranks == 1 < m.ranks
-                and c.measurement.batch * m.ranks == m.batch), None)
-    by = one.measurement.seconds / one.plain.iteration_s if one else 1.0
-    computing_s = by * p.compute_s / slow
-    terms = {"computing": computing_s} if m.ranks == 1 else {
-        "computing": computing_s, "exposed communication": p.exposed_communication_s,
-        "waiting for the slowest": by * p.compute_s - computing_s}
-    predicted_s = p.iteration_s + (by - 1.0) * p.compute_s
-    excess_s = m.seconds - predicted_s
-    return Why(m.name, m.seconds, predicted_s, tuple(
-        NeededTerm(name, seconds, seconds + excess_s) for name, seconds in terms.items()))
+def needed(cases: Iterable[AnchorCase]) -> Iterator[NeededTerm]:
+    """The terms that would explain each measured time."""
+    one = {c.measurement.batch: c.measurement.seconds / c.plain.iteration_s for c in cases
+           if c.measurement.ranks == 1}
+    for case in cases:
+        m, p, machine = case.measurement, case.plain.prediction, case.plain.task.machine
+        slow = 1.0 if machine.compute else slowest(machine.device, m.ranks)
+        by = one.get(m.batch // m.ranks, 1.0) if m.ranks > 1 else 1.0
+        terms = {"computing": by * p.compute_s / slow}
+        if m.ranks > 1:
+            terms["exposed communication"] = p.exposed_communication_s
+            terms["waiting for the slowest"] = by * p.compute_s * (1.0 - 1.0 / slow)
+        model_s = p.iteration_s + (by - 1.0) * p.compute_s
+        yield from (NeededTerm(m.name, m.seconds, model_s, name, seconds)
+                    for name, seconds in terms.items())

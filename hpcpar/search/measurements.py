@@ -14,14 +14,16 @@ from hpcpar.options.checks import OneOf, ValueRefused, amount, path, positive, r
 from hpcpar.options.other_names import FORMATS
 from hpcpar.plan.precision import PRECISIONS
 
-#: Columns of a file; a measurement in text has the same words.
-COLUMNS = ("ranks", "batch", "seconds", "samples_per_s", "network", "precision", "strategy",
-           "machine")
-_FORM = "write it as in '8 ranks, batch 256: 346 ms', or name a .csv file"
+#: Columns of a file; text has the same words.
+COLUMNS = ("ranks", "batch", "batch_per_rank", "seconds", "samples_per_s", "network", "precision",
+           "strategy", "machine")
+_NEEDED = "give ranks, one batch and one time, as in '8 ranks, batch 256: 346 ms'"
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _TIME = re.compile(r"([\d.,e+-]+)\s*(us|ms|s|min|samples/s|images/s)")
-_RANKS, _BATCH = re.compile(r"(\S+) ranks?"), re.compile(r"batch (\S+)( per rank)?")
-_WORD = re.compile(r"(network|precision|strategy|machine) (\S+)")
+_PART = re.compile(
+    r"(?P<ranks>\S+) ranks?|batch (?P<batch_per_rank>\S+) per rank|batch (?P<batch>\S+)"
+    r"|network (?P<network>\S+)|strategy (?P<strategy>\S+)|machine (?P<machine>\S+)"
+    r"|(?:precision )?(?P<precision>\w+)")
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,21 @@ class Measurement:
 
 def measurement(value: object) -> Measurement | str:
     """A measurement from text, or the path of a CSV file."""
-    if isinstance(value, Measurement):
-        return value
     text = str(value).strip()
-    if text.endswith(".csv"):
-        return path(text)
+    if isinstance(value, Measurement) or text.endswith(".csv"):
+        return value if isinstance(value, Measurement) else path(text)
+    head, _, tail = text.rpartition(":")
+    time, parts = _TIME.fullmatch(tail.strip()), [_PART.fullmatch(p.strip())
+                                                  for p in head.split(",")]
     try:
-        return _of(_words(text))
+        if time is None or None in parts:
+            raise ValueRefused(_NEEDED)
+        number, scale = time[1].replace(",", ""), _SECONDS.get(time[2])
+        cells = {"samples_per_s": number} if scale is None else {
+            "seconds": repr(scale * amount(number))}
+        for part in filter(None, parts):
+            cells |= {name: word for name, word in part.groupdict().items() if word}
+        return _of(cells)
     except ValueRefused as err:
         raise ValueRefused(f"'{text}': {err}") from err
 
@@ -65,69 +75,41 @@ def measurements(values: Iterable[Measurement | str]) -> list[Measurement]:
     InputError
         A file cannot be read, or a row of it is not a measurement.
     """
-    out: list[Measurement] = []
-    for value in values:
-        out += _rows(value) if isinstance(value, str) else [value]
-    return out
-
-
-def _words(text: str) -> dict[str, str]:
-    """The columns of a measurement in text."""
-    head, _, tail = text.rpartition(":")
-    time = _TIME.fullmatch(tail.strip())
-    if time is None:
-        raise ValueRefused(f"it has no time; {_FORM}")
-    number, unit = time[1].replace(",", ""), time[2]
-    out = {"samples_per_s": number} if unit not in _SECONDS else {
-        "seconds": repr(_SECONDS[unit] * amount(number))}
-    for part in (part.strip() for part in head.split(",")):
-        if found := _RANKS.fullmatch(part):
-            out["ranks"] = found[1]
-        elif found := _BATCH.fullmatch(part):
-            out["batch_per_rank" if found[2] else "batch"] = found[1]
-        elif found := _WORD.fullmatch(part):
-            out[found[1]] = found[2]
-        elif part.isalnum():
-            out["precision"] = part
-        else:
-            raise ValueRefused(f"'{part}' is unknown; {_FORM}")
-    return out
+    return [found for value in values
+            for found in (_rows(value) if isinstance(value, str) else [value])]
 
 
 def _of(cells: Mapping[str, str]) -> Measurement:
     """The measurement of a row."""
-    given = {name: cell for name, cell in cells.items() if cell}
-    for name in ("ranks", "batch"):
-        if not {name, f"{name}_per_rank"} & given.keys():
-            raise ValueRefused(f"it has no {name}; {_FORM}")
-    if ("seconds" in given) == ("samples_per_s" in given):
-        raise ValueRefused("give either seconds or samples_per_s")
-    size = ranks(given.pop("ranks"))
-    batch = (positive(given.pop("batch")) if "batch" in given
-             else size * positive(given.pop("batch_per_rank")))
-    seconds = (amount(given.pop("seconds")) if "seconds" in given
-               else batch / amount(given.pop("samples_per_s")))
-    if "precision" in given:
-        OneOf(PRECISIONS, FORMATS)(given["precision"])
+    given = {name: cell.strip() for name, cell in cells.items() if cell and cell.strip()}
+    if "ranks" not in given or any(len(two & given.keys()) != 1 for two in (
+            {"batch", "batch_per_rank"}, {"seconds", "samples_per_s"})):
+        raise ValueRefused(_NEEDED)
+    size, each = ranks(given.pop("ranks")), given.pop("batch_per_rank", "")
+    batch = size * positive(each) if each else positive(given.pop("batch"))
+    rate = given.pop("samples_per_s", "")
+    seconds = batch / amount(rate) if rate else amount(given.pop("seconds"))
+    OneOf(PRECISIONS, FORMATS)(given.get("precision", "fp32"))
     return Measurement(size, batch, seconds, **given)
 
 
 def _rows(file: str) -> list[Measurement]:
     """The measurements of a CSV file."""
-    text = read_bytes(file, "measurements", f"its columns are among {', '.join(COLUMNS)}")
-    reader = csv.DictReader(io.StringIO(text.decode("utf-8-sig", errors="replace"), newline=""))
-    for name in reader.fieldnames or ():
-        if name not in COLUMNS:
-            raise InputError(f"measurements {file}: {unknown('column', name, COLUMNS)}")
+    where, known = f"measurements {file}", f"its columns are among {', '.join(COLUMNS)}"
+    text = read_bytes(file, "measurements", known).decode("utf-8-sig", errors="replace")
+    try:
+        rows = [*csv.DictReader(io.StringIO(text, newline=""))]
+    except csv.Error as err:
+        raise InputError(f"{where}: not CSV ({err}); {known}") from err
     out = []
-    for number, row in enumerate(reader, 2):
+    for number, row in enumerate(rows, 2):
         try:
-            if None in row or None in row.values():
-                raise ValueRefused("it has not as many cells as the header")
-            out.append(_of({name: cell.strip() for name, cell in row.items()}))
+            for name in row:
+                if name not in COLUMNS:
+                    raise ValueRefused(unknown("column", name or "without a name", COLUMNS))
+            out.append(_of(row))
         except ValueRefused as err:
-            raise InputError(f"measurements {file}, line {number}: {err}") from err
+            raise InputError(f"{where}, line {number}: {err}") from err
     if not out:
-        raise InputError(f"measurements {file}: no row; its columns are among "
-                         f"{', '.join(COLUMNS)}")
+        raise InputError(f"{where}: no row; {known}")
     return out

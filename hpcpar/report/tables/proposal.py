@@ -13,7 +13,7 @@ from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
 from hpcpar.report.tables import amount, percent, seconds, span
-from hpcpar.report.tables.anchors import anchor_lines
+from hpcpar.report.tables.anchors import fitted
 from hpcpar.report.tables.answer import images, plural, words
 from hpcpar.report.tables.document import Parts
 from hpcpar.search.candidates import Candidate
@@ -85,8 +85,8 @@ def _trust(chosen: Candidate, points: Sequence[Point]) -> Iterator[str]:
                f"the nearest kind: 90% of them took {r.low:.2f} to {r.high:.2f} times the time that"
                f" was predicted for them, with a median of {r.median:.2f}. The largest of all such "
                f"runs had {published().most_ranks} devices (docs/results/gallery.md of hpcpar).")
-    for line in anchor_lines(chosen.task.machine):
-        yield f"{line[0].upper()}{line[1:]}."
+    if (anchoring := chosen.task.machine.anchored) is not None:
+        yield f"Times follow measured iterations: {fitted(anchoring)}."
     if p.trust.calibrated:
         yield "The 90% intervals come from measurements that the calibration held out."
     if (mean := mean_accuracy(points)) is not None:

@@ -50,10 +50,10 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "said"), [
     ("", "no row"), ("ranks,batch,seconds\n", "no row"), ("ranks,time\n1,2\n", "column 'time'"),
-    ("ranks,batch,seconds\n1,64\n", "line 2: it has not as many cells"),
-    ("ranks,batch,seconds\n1,64,1,9\n", "line 2: it has not as many cells"),
+    ("ranks,batch,seconds\n1,64\n", "line 2: give ranks"),
+    ("ranks,batch,seconds\n1,64,1,9\n", "line 2: unknown column"),
     ("ranks,batch,seconds\n1,64,1\n1,64,0\n", "line 3: '0' is not"),
-    ("ranks,batch,seconds,samples_per_s\n1,64,1,64\n", "either seconds or samples_per_s")])
+    ("ranks,batch,seconds,samples_per_s\n1,64,1,64\n", "one batch and one time")])
 def test_rows_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(text)
@@ -159,17 +159,19 @@ def test_a_named_format_or_machine_counts_where_there_is_no_nearer_anchor() -> N
 
 
 def test_the_terms_that_would_explain_a_time() -> None:
-    one, eight = hpcpar.predict(**TASK, measured=(ONE, EIGHT)).why
-    assert [t.name for t in one.terms] == ["computing"]
-    assert one.terms[0].needed_s == pytest.approx(2e-3)
-    for term in eight.terms:
-        assert term.needed_s - term.predicted_s == pytest.approx(3.5e-3 - eight.predicted_s)
-    assert eight.terms[0].predicted_s == pytest.approx(2e-3)
-    fast = hpcpar.predict(**TASK, measured="8 ranks, batch 512: 1 us").why[0]
-    assert [t.factor for t in fast.terms[1:]] == [None, None]
+    both = hpcpar.predict(**TASK, measured=(ONE, EIGHT))
+    one, *eight = both.why
+    assert one.name == "computing" and one.needed_s == pytest.approx(2e-3)
+    assert len(eight) == 3 and eight[0].predicted_s == pytest.approx(2e-3)
+    for term in eight:
+        assert term.needed_s - term.predicted_s == pytest.approx(3.5e-3 - term.model_s)
+        assert term.factor == term.needed_s / term.predicted_s
+    fast = hpcpar.predict(**TASK, measured="8 ranks, batch 512: 1 us").why
+    assert [t.factor for t in fast[1:]] == [None, None]
     single = hpcpar.predict(**TASK, measured=EIGHT)
-    assert single.why[0].predicted_s < eight.predicted_s
+    assert single.why[0].model_s < eight[0].model_s
     assert "would explain it" in single.answer
+    assert single.to_json()["anchored"]["why"][0]["name"] == "computing"
 
 
 def test_sweeps_and_proposals_follow_anchors(tmp_path: Path,
@@ -177,7 +179,7 @@ def test_sweeps_and_proposals_follow_anchors(tmp_path: Path,
     options: dict[str, Any] = {**TASK, "ranks": [1, 8], "measured": (ONE, EIGHT)}
     swept = hpcpar.sweep("weak", batch=64, out=str(tmp_path / "weak"), dry_run=True,
                          strategy="data", launcher="slurm", device="gpu", **options)
-    assert "what several ranks lose" in capsys.readouterr().err
+    assert "loss on several ranks" in capsys.readouterr().err
     found = hpcpar.proposal(batch_per_rank=64, **options)
     for points in (swept.points, found.series["weak"]):
         assert [p.predicted and p.predicted.iteration_s for p in points] == pytest.approx(
