@@ -17,6 +17,10 @@ class TimeFactors:
     loss: Positive = 1.0
 
 
+#: The factors of a machine without anchors.
+NOT_ANCHORED = TimeFactors()
+
+
 @dataclass(frozen=True)
 class Anchor:
     """A measured iteration, the machine if another was measured, and its times: measured, by the
@@ -44,6 +48,6 @@ class Anchor:
 class Anchoring:
     """The anchors of a machine, the factors that fit them, and those that its times contain."""
 
-    applied: TimeFactors = TimeFactors()
-    fitted: TimeFactors = TimeFactors()
+    applied: TimeFactors = NOT_ANCHORED
+    fitted: TimeFactors = NOT_ANCHORED
     anchors: tuple[Anchor, ...] = ()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
-from hpcpar.machine.anchored import Anchoring, TimeFactors
+from hpcpar.machine.anchored import NOT_ANCHORED, Anchoring, TimeFactors
 from hpcpar.machine.measured import Measured
 
 #: 90% interval of the ratio of measured to predicted times.
@@ -293,7 +293,7 @@ class Machine:
     @property
     def factors(self) -> TimeFactors:
         """The factors that the times contain."""
-        return TimeFactors() if self.anchored is None else self.anchored.applied
+        return NOT_ANCHORED if self.anchored is None else self.anchored.applied
 
     def at(self, factors: TimeFactors) -> Machine:
         """The machine with other factors on its times."""

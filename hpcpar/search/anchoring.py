@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcpar.cost.anchors import anchored_residuals, posterior, sd_of
-from hpcpar.cost.compute.step_time import slowest
 from hpcpar.errors import InputError
 from hpcpar.machine import files
-from hpcpar.machine.anchored import Anchor, Anchoring, TimeFactors
+from hpcpar.machine.anchored import NOT_ANCHORED, Anchor, Anchoring, TimeFactors
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
@@ -19,6 +18,7 @@ from hpcpar.prediction.price import plan_costs
 from hpcpar.search import auto
 from hpcpar.search.candidates import LEAST_BATCH, Candidate
 from hpcpar.search.measurements import Measurement, measurements
+from hpcpar.search.scaling_losses import SLOWEST, losses
 
 #: Relative error of an anchor's own price, and most corrections until it is reached.
 EXACT, CORRECTIONS = 1e-9, 10
@@ -93,7 +93,7 @@ def fit(machine: Machine, network: Network, spec: NetworkSpec,
     InputError
         A measurement cannot be one of this network, or no plan like it can run.
     """
-    bare = replace(machine.at(TimeFactors()), anchored=None)
+    bare = replace(machine.at(NOT_ANCHORED), anchored=None)
     cases = [_case(m, bare, network, spec, options) for m in measurements(measured)]
     if not cases:
         return machine, []
@@ -125,8 +125,9 @@ def _case(m: Measurement, bare: Machine, network: Network, spec: NetworkSpec,
     except InputError as err:
         raise InputError(f"--measured '{m.name}': {err}") from err
     if (io_s := float(plain.costs.io_s)) > m.seconds:
-        raise InputError(f"--measured '{m.name}': reading its images at --io takes {io_s:.3g} s, "
-                         f"more than the measured {m.seconds:.3g} s; drop --io, or correct it")
+        raise InputError(f"--measured '{m.name}': reading its images takes {io_s:.3g} s, "
+                         f"more than the measured {m.seconds:.3g} s; drop --io and --node-input, "
+                         "or correct them")
     return AnchorCase(m, other, plain, on)
 
 
@@ -135,13 +136,14 @@ def needed(cases: Iterable[AnchorCase]) -> Iterator[NeededTerm]:
     one = {c.measurement.batch: c.measurement.seconds / c.plain.iteration_s for c in cases
            if c.measurement.ranks == 1}
     for case in cases:
-        m, p, machine = case.measurement, case.plain.prediction, case.plain.task.machine
-        slow = 1.0 if machine.compute else slowest(machine.device, m.ranks)
+        m, p = case.measurement, case.plain.prediction
         by = one.get(m.batch // m.ranks, 1.0) if m.ranks > 1 else 1.0
-        terms = {"computing": by * p.compute_s / slow}
+        lost = {each.name: each.seconds or 0.0
+                for each in losses(case.plain, case.plain.task.price_options)}
+        slow_s = by * lost.pop(SLOWEST, 0.0)
+        terms = {"computing": by * p.compute_s - slow_s}
         if m.ranks > 1:
-            terms["exposed communication"] = p.exposed_communication_s
-            terms["waiting for the slowest"] = by * p.compute_s * (1.0 - 1.0 / slow)
+            terms |= {"exposed communication": p.exposed_communication_s, SLOWEST: slow_s, **lost}
         model_s = p.iteration_s + (by - 1.0) * p.compute_s
         yield from (NeededTerm(m.name, m.seconds, model_s, name, seconds)
                     for name, seconds in terms.items())

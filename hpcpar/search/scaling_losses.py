@@ -14,6 +14,9 @@ from hpcpar.prediction.price import price
 from hpcpar.search.candidates import Candidate
 from hpcpar.search.limitation import Limitation
 
+#: The loss to the slowest of equal devices.
+SLOWEST = "slowest rank"
+
 
 def losses(chosen: Candidate, options: dict[str, Any]) -> Iterator[Limitation]:
     """The losses of a priced plan; `options` are those of its price.
@@ -23,10 +26,11 @@ def losses(chosen: Candidate, options: dict[str, Any]) -> Iterator[Limitation]:
     p, machine, plan = chosen.prediction, chosen.task.machine, chosen.plan
     if p.ranks == 1:
         return
-    factor = slowest(machine.device, p.ranks)
+    by = machine.factors
+    factor = slowest(machine.device, p.ranks, by.loss / by.computing)
     if factor > 1:
         seconds = p.compute_s * (1 - 1 / factor)
-        yield Limitation("scaling", "slowest rank", seconds, seconds,
+        yield Limitation("scaling", SLOWEST, seconds, seconds,
                          f"of {p.ranks} equal devices: {factor - 1:.1%} above the median")
     if machine.overlap < 1 and plan.overlap is not Overlap.NONE:
         seconds = (1 - machine.overlap) * p.communication_s

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.compute.kernel_model import kernel_s
 from hpcpar.cost.compute.work import Work
+from hpcpar.machine.anchored import NOT_ANCHORED
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
@@ -21,8 +22,10 @@ from hpcpar.plan.precision import OF_WORK
 SPREAD = 0.035
 
 
-def slowest(device: Device, ranks: int) -> float:
+def slowest(device: Device, ranks: int, loss: float = 1.0) -> float:
     """Time on the slowest of `ranks` equal devices, relative to the median device.
+
+    `loss` multiplies what exceeds the median.
 
     Every iteration waits for the slowest device. Speeds are normally distributed, and Blom's
     formula approximates their extreme. Rates fitted to or measured on a machine (devices that are
@@ -30,7 +33,7 @@ def slowest(device: Device, ranks: int) -> float:
     """
     if not device.multiprocessors:
         return 1.0
-    return 1.0 + SPREAD * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    return 1.0 + loss * SPREAD * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
@@ -38,10 +41,8 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
 
     On a calibrated machine, the measured factor of this kind of work scales it.
     """
-    slow = slowest(machine.device, ranks)
-    if machine.anchored is not None:
-        by = machine.anchored.applied
-        slow = by.computing + by.loss * (slow - 1.0)
+    by = NOT_ANCHORED if machine.anchored is None else machine.anchored.applied
+    slow = by.computing * slowest(machine.device, ranks, by.loss / by.computing)
     factor = machine.kinds.get(work.sort, 1.0) * slow * work.fused
     return factor * plain_roofline_s(machine.device, work)
 
