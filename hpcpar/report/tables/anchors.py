@@ -11,6 +11,9 @@ from hpcpar.machine.anchored import Anchoring
 from hpcpar.report.tables import percent, seconds, show
 from hpcpar.search.anchoring import NeededTerm
 
+#: Terms that the sentence names.
+NAMED = 3
+
 
 def anchors_json(anchoring: Anchoring | None, why: Sequence[NeededTerm] = ()) -> dict[str, Any]:
     """The factors, their anchors and the terms as JSON data; nothing without anchors."""
@@ -44,8 +47,9 @@ def show_anchors(anchoring: Anchoring, why: Sequence[NeededTerm], wide: bool) ->
 def explained(why: Sequence[NeededTerm]) -> str:
     """The measured iteration that is furthest from the model, in one sentence."""
     w = max(why, key=lambda t: abs(t.measured_s / t.model_s - 1.0))
-    terms = [f"{t.name} {t.factor:.3g} times as long" for t in why
-             if t.anchor == w.anchor and t.factor is not None]
+    known = sorted((t.factor, t.name) for t in why
+                   if t.anchor == w.anchor and t.factor is not None)
+    terms = [f"{name} {factor:.3g} times as long" for factor, name in known[:NAMED]]
     return (f"{w.anchor} took {seconds(w.measured_s)}, where the model takes {seconds(w.model_s)} "
             f"({percent(w.model_s / w.measured_s)} of it): "
             f"{', or '.join(terms) or 'no single term'} would explain it")
