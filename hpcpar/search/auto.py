@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import NetworkSpec
+from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import entry_of, parse, require_grids
 from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, grid_sizes
@@ -80,6 +81,8 @@ def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
          gather: str = "lazy", samples: int | None = None,
          tell: Callable[[str], None] = lambda _: None, **options: Any) -> PlanningTask:
     """A planning problem, with options of `Plan` and of `price`."""
+    require_priced(machine, options.get("precision", Plan.precision),
+                   options.get("synchronization", Plan.synchronization))
     return PlanningTask(network, spec, ranks, batch, machine, gather, samples, options, tell)
 
 

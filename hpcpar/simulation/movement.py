@@ -24,7 +24,8 @@ class Movement:
     factor : float
         Ratio of measured to modeled time, as in `hpcpar predict`.
     library_s : float
-        Seconds of a collective of the MPI library, whose messages are unknown, with its copies.
+        Seconds of a collective whose messages are not among ranks, or unknown (the MPI library's),
+        with its copies.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class Movement:
         self.step, self.ranks, self.machine = step, ranks, machine
         self.factor, self.library_s = factor, library_s
         algorithm = ALGORITHMS[step.algorithm]
-        self._library = algorithm.library
+        self._library = algorithm.library or algorithm.priced_only
         self._members = None if step.group is None else groups(step, step.group, ranks)[0]
         self._waves = list(waves(step, ranks))
         counted = sent(step, ranks, self._waves)
