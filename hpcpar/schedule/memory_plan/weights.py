@@ -6,6 +6,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.steps import HOST, Schedule
 
+#: A server has the only state of the optimizer.
 SERVERS = (Synchronization.SERVER, Synchronization.SERVER_HOST)
 
 
