@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -235,6 +236,16 @@ def test_hosts_fit_the_levels(ranks: int, fits: bool) -> None:
     else:
         with pytest.raises(InputError, match=rf"a \[host\] of {ranks} ranks does not fit"):
             replace(GPUS, host=host)
+
+
+def test_the_template_has_an_example(tmp_path: Any) -> None:
+    path = tmp_path / "my.toml"
+    files.new(str(path))
+    before, block, after = re.split(r"(# \[host\].*?\n)(?=\n)", path.read_text(), flags=re.DOTALL)
+    assert files.load(str(path)).host is None
+    path.write_text(before + re.sub("^# ", "", block, flags=re.MULTILINE) + after)
+    host = files.load(str(path)).host
+    assert host is not None and (host.ranks, host.links) == (8, 4)
 
 
 def test_machine_files_have_a_host(tmp_path: Any) -> None:
