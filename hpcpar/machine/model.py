@@ -123,6 +123,9 @@ class Level:
         90% interval of measured over predicted times of communication across this level.
     load : float
         Share of every link's bandwidth that other jobs use (ParaDL, section 5.3.1).
+    reached : float
+        Share of the bandwidth that large messages reach; 1 for a measured bandwidth, about 0.75 for
+        a data sheet's.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Level:
     oversubscription: NotNegative = 1.0
     ratios: Ratios | None = None
     load: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    reached: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     def __post_init__(self) -> None:
         if self.oversubscription < 1:
@@ -154,8 +158,8 @@ class Level:
 
     @property
     def loaded_beta_s_per_byte(self) -> float:
-        """Inverse of the link bandwidth that other jobs leave free."""
-        return self.beta_s_per_byte / (1 - self.load)
+        """Inverse of the bandwidth that messages reach beside other jobs."""
+        return self.beta_s_per_byte / self.reached / (1 - self.load)
 
     def latency_s(self, message_bytes: float) -> float:
         """Latency of a message of this size."""
@@ -297,6 +301,17 @@ class Machine:
     def on_hosts(self) -> bool:
         """True if ranks are known to compute on hosts: on CPUs."""
         return self.host is None and (self.kind == "cpu" or self.processor in ("core", "node"))
+
+    @property
+    def ranks_of_node(self) -> int:
+        """Ranks per node, from the level named ``node``; 0 if all ranks are in one node.
+
+        Without such a level, a rank is a node if the machine's processor is ``node``.
+        """
+        for level in self.levels:
+            if level.name == "node":
+                return level.ranks
+        return int(self.processor == "node")
 
     def node_cores(self, ranks: int) -> NodeCores:
         """Ranks and cores of a node in a job with this number of ranks."""

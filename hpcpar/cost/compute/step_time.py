@@ -15,9 +15,10 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
 
-#: Relative standard deviation of the speed of equal devices. Sinha et al., "Not All GPUs Are
-#: Created Equal" (SC 2022), find 8% between the slowest and the fastest of about a hundred.
-SPREAD = 0.016
+#: Relative standard deviation of the time of an iteration among equal devices, fitted to published
+#: runs on 1 and several devices (`bench/gallery/scaling.py`). Sinha et al., "Not All GPUs Are
+#: Created Equal" (SC 2022), find 1.6% between devices; the rest differs between iterations.
+SPREAD = 0.035
 
 
 def slowest(device: Device, ranks: int) -> float:
@@ -41,7 +42,7 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     if work.family == "host":
         assert machine.host is not None
         return work.bytes / machine.host.memory_bytes_per_s
-    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks)
+    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks) * work.fused
     return factor * plain_roofline_s(machine.device, work)
 
 
@@ -90,6 +91,6 @@ def timed(machine: Machine, work: Work,
         if measured is None:
             return roofline_s(machine, work, ranks), np.bool_(machine.trusts_estimates)
         reached = measured.reached or machine.trusts_estimates
-        return work.fraction * measured.seconds, np.bool_(reached)
+        return work.fraction * work.fused * measured.seconds, np.bool_(reached)
     cases = [timed(machine, work.case(i), ranks) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([reached for _, reached in cases])
