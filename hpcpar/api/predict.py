@@ -345,7 +345,8 @@ def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],
 
     for ranks, batch in sizes.items():
         for pattern in strategies:
-            for strategy in ["auto"] if pattern == "auto" else auto.expand(pattern, ranks):
+            names = ["auto"] if pattern == "auto" else auto.expand(pattern, ranks, lambda: network)
+            for strategy in names:
                 one(strategy, ranks, batch)
     if not found and len(skipped) == 1:
         raise InputError(skipped[0]["reason"])

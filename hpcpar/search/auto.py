@@ -55,17 +55,24 @@ def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[st
     return names
 
 
-def expand(pattern: str, ranks: int) -> list[str]:
+def expand(pattern: str, ranks: int, build: Callable[[], Network] | None = None) -> list[str]:
     """The strategies that match a pattern: ``grid:*`` matches all grids of `ranks` ranks.
 
-    ``*`` may also replace a second grid, as in ``domain:2x4+*``, or the number of a grid that
-    follows from `ranks`, as in ``df:*x4``; a placement may follow.
+    ``*`` may also replace a second grid, as in ``domain:2x4+*``, the number of first layers, as in
+    ``ds:2x4+*`` (`build` makes the network), or the number of a grid that follows from `ranks`, as
+    in ``df:*x4``; a placement may follow.
 
     Raises
     ------
     InputError
         The strategy is unknown, or has a wildcard but does not take a grid.
     """
+    grid_part, counts, placement = pattern.partition("+*")
+    if counts and build is not None and entry_of(pattern).counts_layers:
+        fitting = [name for name in expand(grid_part, ranks) if math.prod(parse(name)[1]) == ranks]
+        last = max(1, len(first_layers.convolutions(build())))  # without one: refused
+        return [f"{name}+{count}{placement}" for name in fitting
+                for count in range(1, last + 1)] or [grid_part + placement]
     if known := _ONE_NUMBER.search(pattern):
         number = ranks // math.prod(int(n) for n in re.findall(r"\d+", known.group()))
         return [pattern.replace("*", str(max(1, number)))]  # refused if the ranks do not divide
