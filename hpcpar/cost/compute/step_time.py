@@ -36,8 +36,12 @@ def slowest(device: Device, ranks: int) -> float:
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
-    On a calibrated machine, the measured factor of this kind of work scales it.
+    On a calibrated machine, the measured factor of this kind of work scales it. A host's work takes
+    its memory bandwidth.
     """
+    if work.family == "host":
+        assert machine.host is not None
+        return work.bytes / machine.host.memory_bytes_per_s
     factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks) * work.fused
     return factor * plain_roofline_s(machine.device, work)
 
@@ -79,7 +83,7 @@ def timed(machine: Machine, work: Work,
     The table measures whole operations; a step that computes a part takes its fraction. The table
     also covers numbers of samples near a measured one.
     """
-    if not machine.compute:
+    if not machine.compute or work.family == "host":
         return roofline_s(machine, work, ranks), np.False_
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*work.x, *work.y, work.fraction)))
     if not shape:

@@ -55,7 +55,7 @@ class Work:
     ranks : int
         Ranks that compute it at the same time.
     family : str
-        Family of kernels: ``matmul``, ``update``, or the layer's `kernel_family`.
+        Family of kernels: ``matmul``, ``update``, ``host``, or the layer's `kernel_family`.
     fused : float
         Share of the time that is left where a framework fuses kernels.
     """
@@ -153,8 +153,8 @@ class Workload:
 
     def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of an operation of a layer on `batch` samples."""
-        if op is Op.UPDATE:
-            return self._update(layer)
+        if op in (Op.UPDATE, Op.HOST_UPDATE):
+            return self._update(layer, op)
         if op is Op.ACCUMULATE:
             return self._accumulation(layer, batch)
         plan, local = self.plan, self._local(layer, batch)
@@ -171,10 +171,13 @@ class Workload:
                     moved_bytes, local.options, formats.work, fraction,
                     plan.configs[layer.name].ranks, family, layer, self._fused(family))
 
-    def _update(self, layer: Layer) -> Work:
-        """The optimizer's update of a layer's weights."""
+    def _update(self, layer: Layer, op: Op) -> Work:
+        """The optimizer's update of a layer's weights; a host has all of them."""
         plan, config = self.plan, self.plan.configs[layer.name]
-        if plan.synchronization is Synchronization.SHARDED:
+        count: Ints
+        if op is Op.HOST_UPDATE:
+            count = layer.parameters(self.network.input_shape(layer))
+        elif plan.synchronization is Synchronization.SHARDED:
             count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)
@@ -182,9 +185,9 @@ class Workload:
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
         formats = plan.formats
         moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
-        return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
+        return Work("update", op.value, (count,), (count,), optimizer.flops * count,
                     moved_bytes * count, options, formats.work, ranks=config.ranks,
-                    family="update")
+                    family="host" if op is Op.HOST_UPDATE else "update")
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The sum of two gradients of a layer's output: two values read, one written."""
