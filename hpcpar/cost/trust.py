@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 
+from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
 from hpcpar.io.schema import Count, Positive, convert, parse_toml
 from hpcpar.machine.catalog import peak_warning, sheets_of_rate
-from hpcpar.machine.model import Machine, Ratios
+from hpcpar.machine.model import Device, Machine, Ratios
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 
+#: Maker of the devices that the model of kernels is fitted to, in lower case.
+FITTED_VENDOR = "nvidia"
 #: Predictions of published runs with fewer samples per rank are less accurate.
 FEW_SAMPLES = 16
 #: Basis whose float32 runs represent a number format without runs; by default the same basis.
@@ -59,9 +62,8 @@ class Residuals:
 
     Attributes
     ----------
-    devices, others : tuple of str
-        Devices of the catalog with published runs, and devices of other makers than the ones that
-        the model of kernels is fitted to.
+    devices : tuple of str
+        Devices of the catalog with published runs that the model of kernels is fitted to.
     most_ranks : int
         Ranks of the largest run.
     kinds : mapping
@@ -70,7 +72,6 @@ class Residuals:
 
     classes: tuple[ResidualClass, ...]
     devices: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
     most_ranks: Count = 1
     kinds: Mapping[str, Count] = field(default_factory=dict)
 
@@ -99,9 +100,10 @@ class Trust:
     ----------
     basis : str
         ``calibration``; ``tables``: a device with published runs; ``sheet``: a device without;
-        ``others``: a device of another maker; ``rate``: one rate for all layers, fitted to the
-        networks in ``fitted_to`` of the machine's ``[quality]``; ``peak``: the peak rate of a data
-        sheet; ``guess``: any other rate.
+        ``others``: a device of another or unknown maker; ``cpu``: the data sheet of a CPU;
+        ``unstated``: a data sheet that does not say ``kind``; ``rate``: one rate for all layers,
+        fitted to the networks in ``fitted_to`` of the machine's ``[quality]``; ``peak``: the peak
+        rate of a data sheet; ``guess``: any other rate.
     source : str
         The basis in words.
     runs : ResidualClass or None
@@ -154,25 +156,28 @@ def kind_of(network: Network) -> str:
     return "depthwise convolutions" if depthwise else "images"
 
 
-def basis_of(machine: Machine) -> str:
-    """The basis of compute prices without a calibration, as in `Trust`."""
-    name = machine.device.name
-    if not machine.device.multiprocessors:
+def basis_of(machine: Machine, device: Device) -> str:
+    """The basis of prices by this device of the machine without a calibration, as in `Trust`."""
+    if not device.multiprocessors:
         if sheets_of_rate(machine):
             return "peak"
         return "rate" if "fitted_to" in machine.quality else "guess"
-    if name in published().others:
+    if device.kind != "gpu":
+        return device.kind or "unstated"
+    if device.vendor.lower() != FITTED_VENDOR:
         return "others"
-    return "tables" if name in published().devices else "sheet"
+    return "tables" if device.name in published().devices else "sheet"
 
 
-def _source(machine: Machine, basis: str) -> str:
+def _source(machine: Machine, device: Device, basis: str) -> str:
     """The basis in words."""
-    sheet = f"data sheet of the {machine.device.name}" if machine.device.name else "a data sheet"
+    sheet = f"data sheet of the {device.name}" if device.name else "a data sheet"
     if machine.compute:
         return "calibrated by an earlier version, without intervals"
     words = {"tables": f"{sheet} and published runs", "sheet": sheet,
             "others": f"{sheet} and a model fitted to NVIDIA's",
+            "cpu": f"{sheet} and a few published runs on CPUs",
+            "unstated": f"{sheet} that does not say kind = \"gpu\" or \"cpu\"",
             "rate": f"one rate fitted to {machine.quality.get('fitted_to')}",
             "guess": "one rate of unknown origin",
             "peak": "the peak rate of a data sheet, which few networks reach"}[basis]
@@ -184,11 +189,13 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
 
     Parts that a calibration did not measure deviate like published runs.
     """
-    basis, total_s, parts = basis_of(machine), float(costs.iteration_s), parts_of(machine, costs)
+    device = device_for(machine.device, plan.formats)
+    basis, total_s, parts = (basis_of(machine, device), float(costs.iteration_s),
+                             parts_of(machine, costs))
     samples = plan.samples_of_a_pass / max(float(c.n) for c in plan.configs.values())
     runs = published().of(basis, traits(network, samples, plan.precision))
     if all(part.ratios is None for part in parts):
-        return Trust(basis, _source(machine, basis), (runs.low, runs.high), runs,
+        return Trust(basis, _source(machine, device, basis), (runs.low, runs.high), runs,
                      peak_warning(machine))
     missing = list(dict.fromkeys(part.name for part in parts if part.ratios is None))
     low_s, high_s = interval_s(total_s, [(part.seconds, part.ratios or (runs.low, runs.high))

@@ -1,10 +1,18 @@
-"""Refuses number formats that a machine's figures cannot price."""
+"""Which figures price a number format, and formats that a machine's figures cannot price."""
 
 from __future__ import annotations
 
 from hpcpar.errors import InputError
-from hpcpar.machine.model import Machine
-from hpcpar.plan.precision import PRECISIONS
+from hpcpar.machine import catalog
+from hpcpar.machine.model import Device, Machine
+from hpcpar.plan.precision import PRECISIONS, Precision
+
+
+def device_for(device: Device, formats: Precision) -> Device:
+    """The device that prices a format: the data sheet if the device has only a float32 rate."""
+    if not device.sheet or not formats.rates or device.rate_of(formats.rates):
+        return device
+    return catalog.device(device.sheet)
 
 
 def require_priced(machine: Machine, precision: str) -> None:
@@ -17,9 +25,10 @@ def require_priced(machine: Machine, precision: str) -> None:
     InputError
         The machine lacks a figure for this format.
     """
-    formats, device = PRECISIONS[precision], machine.device
+    formats = PRECISIONS[precision]
     if not formats.rates:
         return
+    device = device_for(machine.device, formats)
     if machine.compute:
         if not any(key.endswith(f" {formats.work}") for key in machine.compute):
             raise InputError(f"machine {machine.name} was not calibrated in {precision}; use "

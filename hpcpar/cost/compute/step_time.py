@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.compute.kernel_model import kernel_s
+from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.compute.work import Work
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
@@ -37,8 +38,9 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
 
     On a calibrated machine, the measured factor of this kind of work scales it.
     """
-    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks)
-    return factor * plain_roofline_s(machine.device, work)
+    device = device_for(machine.device, OF_WORK[work.dtype])
+    factor = machine.kinds.get(work.sort, 1.0) * slowest(device, ranks)
+    return factor * plain_roofline_s(device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
