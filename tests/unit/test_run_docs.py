@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
 
+from hpcpar.io.schema import parse_toml
 from tests.run_docs import BLOCK, ROOT, script
 
 PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md"))
@@ -52,7 +52,10 @@ def test_files_on_pages_are_valid_and_used(page: Path) -> None:
     commands = "".join(block for _, file, block in blocks if not file)
     for _, file, block in blocks:
         if file:
-            (tomllib.loads if file.endswith(".toml") else ast.parse)(block)
+            if file.endswith(".toml"):
+                parse_toml(block.encode(), file, "")
+            else:
+                ast.parse(block)
             assert Path(file).stem in commands
 
 
