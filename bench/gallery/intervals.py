@@ -27,7 +27,13 @@ from bench.gallery.residuals import WITHOUT_RUNS, family, read, rows
 from bench.gallery.rows import runs
 from hpcpar.cost import trust
 from hpcpar.cost.compute.kernel_model import CPU_SLOWDOWN
-from hpcpar.cost.trust import FITTED_VENDOR, ResidualClass, Residuals, kind_of, traits
+from hpcpar.cost.published_runs import (
+    FITTED_VENDOR,
+    ResidualClass,
+    Residuals,
+    kind_of,
+    traits,
+)
 from hpcpar.machine import catalog
 
 FILE = Path(trust.__file__).with_suffix(".toml")

@@ -24,7 +24,7 @@ from docs.drawings.style import (
     chart,
     legend,
 )
-from hpcpar.cost.trust import published
+from hpcpar.cost.published_runs import published
 from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import PARTS, Row
 from hpcpar.report.simulated_record import record_of

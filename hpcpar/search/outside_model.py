@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from hpcpar.cost.compute.kernel_model import fitted
 from hpcpar.cost.compute.priced_formats import device_for
-from hpcpar.cost.trust import kind_of, published
+from hpcpar.cost.published_runs import kind_of, published
 from hpcpar.plan.plan import Synchronization
 from hpcpar.search.candidates import Candidate
 

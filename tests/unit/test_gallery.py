@@ -17,7 +17,7 @@ from bench.gallery.networks import NETWORKS
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.speedups import FAMILY, speedups
-from hpcpar.cost.trust import published
+from hpcpar.cost.published_runs import published
 from hpcpar.machine import files
 from hpcpar.plan.plan import Overlap
 

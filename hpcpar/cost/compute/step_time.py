@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpcpar.cost.compute.kernel_model import kernel_s
 from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.compute.work import Work
+from hpcpar.cost.published_runs import class_factor
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
@@ -36,10 +37,14 @@ def slowest(device: Device, ranks: int) -> float:
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
-    On a calibrated machine, the measured factor of this kind of work scales it.
+    On a calibrated machine, the measured factor of this kind of work scales it; on others, that of
+    the published runs (`class_factor`).
     """
-    device = device_for(machine.device, OF_WORK[work.dtype])
+    formats = OF_WORK[work.dtype]
+    device = device_for(machine.device, formats)
     factor = machine.kinds.get(work.sort, 1.0) * slowest(device, ranks)
+    if not machine.compute:
+        factor *= class_factor(device, formats, work.network_kind)
     return factor * plain_roofline_s(device, work)
 
 

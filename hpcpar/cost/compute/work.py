@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.cost.published_runs import kind_of
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import shape_text
@@ -54,6 +55,8 @@ class Work:
         Ranks that compute it at the same time.
     family : str
         Family of kernels: ``matmul``, ``update``, or the layer's `kernel_family`.
+    network_kind : str
+        Kind of the network (`hpcpar.cost.published_runs.kind_of`).
     """
 
     kind: str
@@ -68,6 +71,7 @@ class Work:
     ranks: Ints = 1
     family: str = "other"
     layer: Layer | None = None
+    network_kind: str = "images"
 
     @property
     def key(self) -> str:
@@ -140,6 +144,7 @@ class Workload:
                  shape_of: Callable[[Layout], Shape] = attrgetter("largest")) -> None:
         self.network, self.plan, self.shape_of = network, plan, shape_of
         self.edges = Edges(network, plan) if edges is None else edges
+        self.network_kind = kind_of(network)
         self._known: dict[Hashable, _Local] = {}
 
     def of(self, step: Compute) -> Work:
@@ -164,7 +169,8 @@ class Workload:
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
                     moved_bytes, local.options, formats.work, fraction,
                     plan.configs[layer.name].ranks,
-                    "matmul" if layer.is_matmul else layer.kernel_family, layer)
+                    "matmul" if layer.is_matmul else layer.kernel_family, layer,
+                    self.network_kind)
 
     def _update(self, layer: Layer) -> Work:
         """The optimizer's update of a layer's weights."""
@@ -179,7 +185,7 @@ class Workload:
         moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
         return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
                     moved_bytes * count, options, formats.work, ranks=config.ranks,
-                    family="update")
+                    family="update", network_kind=self.network_kind)
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The sum of two gradients of a layer's output: two values read, one written."""
@@ -187,7 +193,8 @@ class Workload:
         layout = owned(self.network, layer, config, batch)
         n_y, shape = self._items(layout), self.shape_of(layout)
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
-                    3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks)
+                    3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks,
+                    network_kind=self.network_kind)
 
     def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
         """Fraction of the operation that a step computes."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcpar.cli.main import main
-from hpcpar.cost.trust import published
+from hpcpar.cost.published_runs import published
 from hpcpar.search import outside_model
 from tests.unit.cli import output
 

@@ -10,7 +10,13 @@ import pytest
 
 from bench.gallery import cpus
 from hpcpar.cost.compute.kernel_model import CPU_SLOWDOWN
-from hpcpar.cost.trust import FEW_SAMPLES, ResidualClass, Residuals, published, traits
+from hpcpar.cost.published_runs import (
+    FEW_SAMPLES,
+    ResidualClass,
+    Residuals,
+    published,
+    traits,
+)
 from hpcpar.errors import InputError
 from hpcpar.io.schema import convert
 from hpcpar.machine import catalog, files
