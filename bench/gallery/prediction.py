@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from bench.gallery.exchange import exchange_of
+from bench.gallery.exchange import machine_as_used, options_of
 from bench.gallery.networks import NETWORKS
-from bench.gallery.rows import FUSED, FUSED_FAMILIES, Row
+from bench.gallery.rows import Row
 from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
@@ -16,7 +16,6 @@ from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.plan import PlanOptions, make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.prediction.price import price
-from hpcpar.schedule.steps import Op
 
 #: Machines of the rows and the presets whose levels they have.
 PRESETS = {"dlperf-4x8xv100-ib100": "dgx1-v100", "gce-k80": "p2.8xlarge",
@@ -69,15 +68,6 @@ def machine_of(row: Row) -> Machine:
     return replace(machine, device=replace(device, software_year=row.library_year))
 
 
-def fused(network: Network, precision: str) -> dict[str, float]:
-    """Kinds of work that a framework fuses, with the part of their time that is left."""
-    layers = [layer for layer in network.layers
-              if not layer.is_matmul and layer.kernel_family in FUSED_FAMILIES]
-    works = [f"{layer.kind}.{op.value}" for layer in layers for op in Op]
-    works += [f"{layer.kind}.{Op.ACCUMULATE.value}" for layer in network.layers]
-    return {f"{work} {PRECISIONS[precision].work}": FUSED for work in works}
-
-
 @cache
 def graph(name: str, shape: str) -> Network:
     return NETWORKS[name](tuple(map(int, shape.split("x"))))
@@ -85,16 +75,13 @@ def graph(name: str, shape: str) -> Network:
 
 def predict(row: Row) -> Result:
     """The time of an iteration, and the memory."""
-    network, ranks, exchange = graph(row.graph_name, row.input), int(row.devices), exchange_of(row)
-    machine = exchange.on(machine_of(row))
-    if row.fused:
-        machine = replace(machine, kinds=fused(network, row.precision))
+    network, ranks = graph(row.graph_name, row.input), int(row.devices)
+    machine = machine_as_used(row, machine_of(row))
     batch = round(row.batch * ranks)
     # devices that share a sample cut its image
     strategy = "data" if row.batch >= 1 else f"ds:{batch}x{ranks // batch}"
-    options: PlanOptions = {**exchange.options, "precision": row.precision}
+    options: PlanOptions = {**options_of(row), "precision": row.precision}
     plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network, **options)
     found = price(network, plan, machine, training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
-    return Result(row, found.iteration_s + exchange.waiting_s(found) - update_s,
-                  found.memory_bytes)
+    return Result(row, found.iteration_s - update_s, found.memory_bytes)

@@ -27,6 +27,7 @@ from hpcpar.options.checks import (
     positive,
 )
 from hpcpar.options.fields import OptionGroup, about, option
+from hpcpar.plan.frameworks import FRAMEWORKS
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
@@ -161,6 +162,10 @@ class PlanFields(StepOptions, section="plan"):
     batch_norm: str = option(
         Plan.batch_norm, OneOf(BATCH_NORMS),
         "statistics of batch normalization: over the whole batch, or over each rank's part")
+    framework: str = option(
+        Plan.framework, OneOf(FRAMEWORKS, other_names.FRAMEWORKS),
+        "whose rules of exchanging gradients to price: buckets, overlap, when weights are updated "
+        "(others than hpcpar's: prediction only)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,13 +222,14 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
 
     def planning(self, network: Network) -> dict[str, Any]:
         """The options of `search.auto.task`."""
-        paper = self.accounting == "paper"
+        paper, rules = self.accounting == "paper", FRAMEWORKS[self.framework]
         kept = {f.name: getattr(self, f.name) for f in fields(PlanFields) if f.name != "bucket"}
         return kept | self.pricing | {
             "accounting": self.accounting, "min_batch_per_rank": self.min_batch_per_rank,
             "precision": self.precision or Plan.precision,
             "gather": self.gather or ("eager" if paper else "lazy"),
-            "overlap": self.overlap or (Overlap.NONE if paper else Overlap.FULL),
-            "bucket_bytes": 0 if self.bucket is None and paper else self.bucket,
+            "overlap": self.overlap or (Overlap.NONE if paper else Overlap(rules.overlap)),
+            "bucket_bytes": (0 if paper else rules.bucket_bytes) if self.bucket is None
+            else self.bucket,
             "samples": self.epoch_samples(network),
         }

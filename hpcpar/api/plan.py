@@ -135,7 +135,7 @@ class PlanResult(TableResult):
             raise InputError(f"{path} is not written: {self.best.strategy} does not fit in memory; "
                              "change the plan, or add --force")
         plans.save(self.plan, path)
-        if reason := not_executed(self.plan.precision):
+        if reason := not_executed(self.plan.precision, self.plan.framework):
             say(f"note: {reason}")
 
     def to_json(self, schedule: bool = False, explained: bool = False) -> dict[str, Any]:

@@ -58,7 +58,8 @@ from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 #: Options that a plan fixes, except its number format, which `predict` may change.
 FIXED = tuple(f.name for f in fields(PlanFields) if f.name != "precision")
 #: Options of a plan that its alternatives keep.
-KEPT = ("overlap", "collectives", "precision", "synchronization", "batch_norm", "optimizer")
+KEPT = ("overlap", "collectives", "precision", "synchronization", "batch_norm", "optimizer",
+        "framework")
 #: Parts of the communication that ``columns`` shows, and their phases or None.
 COLUMNS = {"latency": None, "bandwidth": None, "forward": Phase.FORWARD,
            "backward": Phase.BACKWARD, "gradients": Phase.GRADIENT}

@@ -98,7 +98,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch,
                                           precision=args.precision, machine=local))
     for plan in chosen:
-        require_executed(plan.precision)
+        require_executed(plan.precision, plan.framework)
         require(plan.network.build(), plan)
     (math, *others) = {args.math_for(plan.precision) for plan in chosen} or {MathMode.FP32.value}
     if others:

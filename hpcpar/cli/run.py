@@ -238,7 +238,7 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
 def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks the inputs, without communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
-    require_executed(plan.precision)
+    require_executed(plan.precision, plan.framework)
     network = plan.network.build()
     if not args.forward_only:
         require_own_training(network)

@@ -148,13 +148,17 @@ def price_family(network: Network, plan: Plan, machine: Machine,
                  **options: Unpack[PriceOptions]) -> Costs:
     """Price a plan, or a family of plans, on one rank that stands for all; see `price_steps`."""
     priced = price_steps(network, plan, machine, **options)
-    return Costs.of(priced, laid_out(machine, priced.schedule.steps, priced.prices))
+    return Costs.of(priced, laid_out(machine, plan, priced.schedule.steps, priced.prices))
 
 
-def laid_out(machine: Machine, steps: Sequence[Step], prices: Sequence[StepPrice]
+def laid_out(machine: Machine, plan: Plan, steps: Sequence[Step], prices: Sequence[StepPrice]
              ) -> Timeline[Floats]:
-    """The timeline of priced steps on a machine."""
-    return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress)
+    """The timeline of a plan's priced steps on a machine.
+
+    Where a framework starts collectives in cycles, each waits for half a cycle on average.
+    """
+    return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress,
+                    plan.rules.cycle_s / 2)
 
 
 def price_steps(

@@ -129,7 +129,7 @@ def to_dict(machine: Machine) -> dict[str, object]:
                      if name not in omitted and (value or name not in _OPTIONAL_DEVICE)}
     out["levels"] = [
         {name: value for name, value in level.items()
-         if value is not None and (value or name != "load")}
+         if value is not None and (value or name != "load") and (value != 1 or name != "reached")}
         for level in out["levels"]
     ]
     return {name: value for name, value in out.items() if value or name not in _OPTIONAL}

@@ -134,6 +134,9 @@ class Level:
         90% interval of measured over predicted times of communication across this level.
     load : float
         Share of every link's bandwidth that other jobs use (ParaDL, section 5.3.1).
+    reached : float
+        Share of the bandwidth that large messages reach; 1 for a measured bandwidth, about 0.75 for
+        a data sheet's.
     """
 
     name: str
@@ -146,6 +149,7 @@ class Level:
     oversubscription: NotNegative = 1.0
     ratios: Ratios | None = None
     load: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    reached: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     def __post_init__(self) -> None:
         if self.oversubscription < 1:
@@ -165,8 +169,8 @@ class Level:
 
     @property
     def loaded_beta_s_per_byte(self) -> float:
-        """Inverse of the link bandwidth that other jobs leave free."""
-        return self.beta_s_per_byte / (1 - self.load)
+        """Inverse of the bandwidth that messages reach beside other jobs."""
+        return self.beta_s_per_byte / self.reached / (1 - self.load)
 
     def latency_s(self, message_bytes: float) -> float:
         """Latency of a message of this size."""

@@ -28,6 +28,11 @@ STRATEGIES = {
     **_each("hybrid 2d 1.5d", "write grid:PRxPC, or df:P1xP2"),
     **_each("optcnn flexflow", "write layerwise"),
 }
+FRAMEWORKS = {
+    **_each("pytorch torch distributeddataparallel apex", "write ddp"),
+    **_each("tensorflow tf multiworkermirrored", "write mirrored, or horovod"),
+    **_each("paddlepaddle", "write paddle"),
+}
 LOSSES = {
     **_each("ce crossentropy cross-entropy nll", "write softmax_cross_entropy"),
     **_each("bce binary-cross-entropy", "write logistic_cross_entropy"),

@@ -60,6 +60,8 @@ def update(b: Emitter, pending: list[Pending]) -> None:
     Where the caller updates weights, only wait for the gradients.
     """
     distributed = []
+    for p in pending if b.plan.rules.updates_at_end else ():
+        b.wait(p.move)
     for p in pending:
         b.wait(p.move)
         if not b.network.loss.outside:

@@ -108,7 +108,7 @@ def times(
                                       level=price.level)
             steps[place] = replace(sums[layer.name], needed_by=cast("int", by[:, None]))
         first = np.where(end, k + 1, first)
-    line = laid_out(machine, steps, prices)
+    line = laid_out(machine, plan, steps, prices)
     seconds = np.maximum(line.total_s, costs.io_s)
     sums_end_s: Floats = 0.0
     for place in places.values():

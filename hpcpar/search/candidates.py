@@ -28,7 +28,7 @@ from hpcpar.search.bucket_sizes import fastest_sizes
 
 #: Options of a plan; all other options go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",
-                "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
+                "microbatches", "optimizer", "order", "bucket_bytes", "recompute", "framework")
 #: Option that limits batch parallelism: least samples of a mini-batch on each rank.
 LEAST_BATCH = "min_batch_per_rank"
 #: Multiple of the fastest plan's time beyond which a plan is not an alternative.

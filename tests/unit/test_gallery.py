@@ -10,7 +10,7 @@ import pytest
 
 from bench.gallery import intervals, left_out, memory, picture
 from bench.gallery.__main__ import Gallery, page
-from bench.gallery.exchange import exchange_of
+from bench.gallery.exchange import machine_as_used, options_of
 from bench.gallery.intervals import Residual
 from bench.gallery.left_out import LeftOut
 from bench.gallery.networks import NETWORKS
@@ -19,7 +19,6 @@ from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.speedups import FAMILY, speedups
 from hpcpar.cost.published_runs import published
 from hpcpar.machine import files
-from hpcpar.plan.plan import Overlap
 
 
 def result(devices: int, sync: str, measured_ms: float, predicted_ms: float) -> Result:
@@ -135,16 +134,16 @@ def one(**words: str) -> Row:
 
 
 def test_the_framework_decides_the_exchange_of_gradients() -> None:
-    ddp = exchange_of(one(sync="DDP")).options
-    assert ddp == {"batch_norm": "local", "bucket_bytes": 25 * 2**20}
-    horovod = exchange_of(one(framework="MXNet 1.6.0", sync="horovod"))
-    assert (horovod.options["bucket_bytes"], horovod.cycle_s) == (64 * 2**20, 5e-3)
-    synchronized = exchange_of(one(network="efficientnet_v2_s", sync="horovod"))
-    assert (synchronized.options["batch_norm"], synchronized.cycle_s) == ("sync", 1e-3)
-    assert exchange_of(one(sync="parameter server")).options["synchronization"] == "server"
-    first = exchange_of(one(sync="replicated, nccl"))
-    assert first.options["overlap"] is Overlap.NONE
-    assert [level.name for level in first.on(files.load("dgx1-p100")).levels] == [
+    assert options_of(one(sync="DDP")) == {"batch_norm": "local", "framework": "ddp"}
+    older = one(framework="MXNet 1.6.0 (gluon", sync="horovod")
+    assert options_of(older)["framework"] == "horovod-0.20"
+    synchronized = options_of(one(network="efficientnet_v2_s", sync="horovod"))
+    assert (synchronized["batch_norm"], synchronized["framework"]) == ("sync", "horovod")
+    assert options_of(one(note="XLA", sync="horovod"))["framework"] == "horovod-xla"
+    assert options_of(one(sync="parameter server"))["synchronization"] == "server"
+    first = one(sync="replicated, nccl")
+    assert options_of(first)["framework"] == "replicated"
+    assert [level.name for level in machine_as_used(first, files.load("dgx1-p100")).levels] == [
         "quad", "node", "network"]
 
 

@@ -17,9 +17,10 @@ from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
 
-#: Relative standard deviation of the speed of equal devices. Sinha et al., "Not All GPUs Are
-#: Created Equal" (SC 2022), find 8% between the slowest and the fastest of about a hundred.
-SPREAD = 0.016
+#: Relative standard deviation of the time of an iteration among equal devices, fitted to published
+#: runs on 1 and several devices (`bench/gallery/scaling.py`). Sinha et al., "Not All GPUs Are
+#: Created Equal" (SC 2022), find 1.6% between devices; the rest differs between iterations.
+SPREAD = 0.035
 
 
 def slowest(device: Device, ranks: int) -> float:
@@ -37,12 +38,12 @@ def slowest(device: Device, ranks: int) -> float:
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
-    On a calibrated machine, the measured factor of this kind of work scales it; on others, that of
-    the published runs (`class_factor`).
+    The measured factor of this kind of work scales it on a calibrated machine, and `class_factor`
+    on others.
     """
     formats = OF_WORK[work.dtype]
     device = device_for(machine.device, formats)
-    factor = machine.kinds.get(work.sort, 1.0) * slowest(device, ranks)
+    factor = machine.kinds.get(work.sort, 1.0) * slowest(device, ranks) * work.fused
     if not machine.compute:
         factor *= class_factor(device, formats, work.network_kind)
     return factor * plain_roofline_s(device, work)
@@ -93,6 +94,6 @@ def timed(machine: Machine, work: Work,
         if measured is None:
             return roofline_s(machine, work, ranks), np.bool_(machine.trusts_estimates)
         reached = measured.reached or machine.trusts_estimates
-        return work.fraction * measured.seconds, np.bool_(reached)
+        return work.fraction * work.fused * measured.seconds, np.bool_(reached)
     cases = [timed(machine, work.case(i), ranks) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([reached for _, reached in cases])

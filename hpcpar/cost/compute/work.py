@@ -28,6 +28,8 @@ from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
 
+#: Families of kernels that frameworks fuse with the layer before.
+ELEMENTWISE = ("activation", "normalization", "other")
 Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
 
@@ -57,6 +59,8 @@ class Work:
         Family of kernels: ``matmul``, ``update``, or the layer's `kernel_family`.
     network_kind : str
         Kind of the network (`hpcpar.cost.published_runs.kind_of`).
+    fused : float
+        Share of the time that is left where a framework fuses kernels.
     """
 
     kind: str
@@ -72,6 +76,7 @@ class Work:
     family: str = "other"
     layer: Layer | None = None
     network_kind: str = "images"
+    fused: float = 1.0
 
     @property
     def key(self) -> str:
@@ -158,6 +163,7 @@ class Workload:
         if op is Op.ACCUMULATE:
             return self._accumulation(layer, batch)
         plan, local = self.plan, self._local(layer, batch)
+        family = "matmul" if layer.is_matmul else layer.kernel_family
         name, fraction = op.value, self._fraction(layer, op, batch)
         if op in (Op.INTERIOR, Op.BOUNDARY):
             name = Op.FORWARD.value
@@ -168,9 +174,8 @@ class Workload:
                        + weight_bytes * work.weights * local.n_weights)
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
                     moved_bytes, local.options, formats.work, fraction,
-                    plan.configs[layer.name].ranks,
-                    "matmul" if layer.is_matmul else layer.kernel_family, layer,
-                    self.network_kind)
+                    plan.configs[layer.name].ranks, family, layer, self.network_kind,
+                    self._fused(family))
 
     def _update(self, layer: Layer) -> Work:
         """The optimizer's update of a layer's weights."""
@@ -194,7 +199,12 @@ class Workload:
         n_y, shape = self._items(layout), self.shape_of(layout)
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
                     3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks,
-                    network_kind=self.network_kind)
+                    network_kind=self.network_kind, fused=self._fused("other"))
+
+    def _fused(self, family: str) -> float:
+        """Share of the time of a family's kernels that a framework's fused kernels leave."""
+        fuses = self.plan.formats.rates and family in ELEMENTWISE
+        return self.plan.rules.elementwise if fuses else 1.0
 
     def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
         """Fraction of the operation that a step computes."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from bench.gallery import cpus
+from hpcpar.cost.compute import step_time
 from hpcpar.cost.compute.kernel_model import CPU_SLOWDOWN
 from hpcpar.cost.published_runs import (
     FEW_SAMPLES,
@@ -23,12 +25,17 @@ from hpcpar.machine import catalog, files
 from hpcpar.machine.catalog import peak_warning, sheets_of_rate
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.builtin import built_in
-from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.prediction.prediction import Prediction, PredictionFile
 from hpcpar.prediction.price import price
 from hpcpar.report.tables import span, trusted
+from hpcpar.simulation.simulate import Simulator
 
 SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
+
+
+#: Basis of a GPU of another maker.
+OTHERS = ("and a model fitted to NVIDIA's (the model's time x 1.27, the median of 556 published)")
 
 
 def made(name: str) -> Machine:
@@ -51,10 +58,11 @@ def predicted(machine: Machine, batch: int = 64, precision: str = "fp32") -> Pre
 @pytest.mark.parametrize(("machine", "basis", "source"), [
     ("dgx1-v100", "tables", "data sheet of the V100-SXM2-16GB and published runs"),
     ("dgx-h100", "sheet", "data sheet of the H100-SXM"),
-    ("lumi-g", "others", "data sheet of the MI250X-GCD and a model fitted to NVIDIA's"),
+    ("lumi-g", "others", f"data sheet of the MI250X-GCD {OTHERS}"),
     ("xeon", "cpu", "data sheet of the Xeon-8480 and a few published runs on CPUs"),
-    ("unknown", "unstated", "a data sheet that does not say kind = \"gpu\" or \"cpu\""),
-    ("unnamed", "others", "a data sheet and a model fitted to NVIDIA's"),
+    ("unknown", "unstated", "a data sheet that does not say kind = \"gpu\" or \"cpu\" (the model's "
+     "time x 1.27, the median of 580 published)"),
+    ("unnamed", "others", f"a data sheet {OTHERS}"),
     ("own", "sheet", "data sheet of the my card"),
     ("p100x4x4", "rate", "one rate fitted to VGG-16 and AlexNet"),
     ("local", "guess", "one rate of unknown origin"),
@@ -93,8 +101,8 @@ def test_a_data_sheet_without_kind_or_vendor_has_a_wider_interval() -> None:
     runs = {name: predicted(made(name)).trust.runs for name in ("own", "unnamed", "unknown")}
     own, unnamed, unknown = (found for found in runs.values() if found)
     assert unknown.high > unnamed.high > own.high and unknown.low <= unnamed.low < own.low
-    cpu = predicted(made("xeon")).trust.runs
-    assert cpu is not None and unknown.high == pytest.approx(cpu.high * CPU_SLOWDOWN, rel=0.01)
+    cpu, unstated = (published().of(name, {"precision": "fp32"}) for name in ("cpu", "unstated"))
+    assert unstated.high == pytest.approx(cpu.high * CPU_SLOWDOWN, rel=0.01)
 
 
 def test_published_runs_on_cpus_are_centered_and_none_of_them_is_fast() -> None:
@@ -124,6 +132,56 @@ def test_a_format_that_the_data_sheet_lacks_is_still_refused() -> None:
         predicted(files.load("abci-v100"), precision="tf32")
     with pytest.raises(InputError, match="machine k20x8 gives only a float32 rate"):
         predicted(files.load("k20x8"), precision="amp")
+
+
+# -- lopsided classes ------------------------------------------------------------------------------
+def volumes(precision: str, machine: str = "dgx-a100", strategy: str = "data",
+            ranks: int = 1) -> tuple[Prediction, Plan]:
+    spec = NetworkSpec("unet3d", (1, 32, 32, 32), 3)
+    plan = make_plan(spec, strategy, ranks, 2 * ranks, precision=precision)
+    return price(spec.build(), plan, files.load(machine)), plan
+
+
+def test_a_lopsided_class_moves_the_time_and_not_the_ends() -> None:
+    """A 3-D U-Net in amp was 1.4 times too fast in the median."""
+    runs = published().of("tables", {"precision": "amp", "network": "volumes"})
+    p, _ = volumes("amp")
+    with patch.object(step_time, "class_factor", lambda *_: 1.0):
+        model_s = volumes("amp")[0].iteration_s
+    assert p.iteration_s == pytest.approx(runs.median * model_s) and runs.median > 1.15
+    assert p.interval_s == pytest.approx((runs.low * model_s, runs.high * model_s))
+    assert p.trust.runs is not None and p.trust.runs.median == pytest.approx(1)
+    assert "x 1.43, the median of 26 published" in p.trust.source
+    document = p.to_json()
+    assert document["compute_factor"] == p.trust.factor == runs.median
+    read = convert(document, PredictionFile, "p", "").trust
+    assert read is not None and read.factor == runs.median
+
+
+@pytest.mark.parametrize(("precision", "machine"), [
+    ("fp32", "dgx-a100"), ("tf32", "dgx-a100"), ("fp64", "dgx-a100"), ("fp32", "abci-v100"),
+    ("fp32", "local")])
+def test_other_classes_and_stand_ins_move_nothing(precision: str, machine: str) -> None:
+    p, _ = volumes(precision, machine)
+    assert p.trust.factor == 1.0
+    with patch.object(step_time, "class_factor", lambda *_: 1.0):
+        assert volumes(precision, machine)[0].iteration_s == p.iteration_s
+
+
+def test_the_moved_time_is_the_only_one() -> None:
+    p, plan = volumes("amp", strategy="spatial", ranks=4)
+    played = Simulator(plan.network.build(), plan, files.load("dgx-a100")).play()
+    assert played.mean_s == pytest.approx(p.iteration_s, rel=1e-9)
+    assert sum(s.seconds for s in p.steps if not s.is_comm) == pytest.approx(p.compute_s, rel=1e-9)
+
+
+def test_calibrated_machines_keep_their_times() -> None:
+    sheet = files.load("dgx-a100")
+    plan = make_plan(SPEC, "data", 1, 64, precision="amp")
+    calibrated = replace(sheet, compute={"any amp": 1.0})
+    with patch.object(step_time, "class_factor", lambda *_: 2.0):
+        assert (2 * price(SPEC.build(), plan, calibrated).compute_s
+                == pytest.approx(price(SPEC.build(), plan, sheet).compute_s))
 
 
 def test_few_samples_per_rank_widen_the_interval() -> None:
