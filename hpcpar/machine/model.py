@@ -20,6 +20,8 @@ from hpcpar.machine.measured import Measured
 
 #: 90% interval of the ratio of measured to predicted times.
 Ratios = tuple[Positive, Positive]
+#: Kinds of devices; empty if unknown.
+DEVICE_KINDS = ("gpu", "cpu", "")
 #: Most levels of interconnect.
 MOST_LEVELS = 32
 
@@ -58,6 +60,9 @@ class Device:
         Data sheet float32 rate of one rank, for comparison only; 0 if unknown.
     name : str
         Catalog entry (`hpcpar.machine.devices`) with the figures; may be empty.
+    vendor, kind : str
+        Maker, and ``gpu`` or ``cpu``; empty if unknown. They select the interval of predictions
+        from a data sheet, and the kernel model prices CPUs as CPUs.
     multiprocessors, lanes : int
         Multiprocessors of one rank, and float32 lanes of each. If given, the kernel model
         (`hpcpar.cost.compute.kernel_model`) prices computing, and rate and bandwidth are data sheet
@@ -67,6 +72,8 @@ class Device:
     rates : mapping
         Number format (``tf32``, ``float16``, ``bfloat16``, ...) -> data sheet rate of products in
         that format (flop/s).
+    sheet : str
+        Catalog entry that prices formats of `rates` which this device lacks; may be empty.
     """
 
     memory_bytes: Capacity
@@ -79,8 +86,13 @@ class Device:
     lanes: Count = 0
     software_year: NotNegative = 2026.0
     rates: Mapping[str, Positive] = field(default_factory=dict, hash=False)
+    vendor: str = ""
+    kind: str = ""
+    sheet: str = ""
 
     def __post_init__(self) -> None:
+        if self.kind not in DEVICE_KINDS:
+            raise InputError(f"'kind' = '{self.kind}' of a device must be gpu or cpu")
         if (self.multiprocessors > 0) != (self.lanes > 0):
             raise InputError("'multiprocessors' and 'lanes' belong together; give both, or name a "
                              "device from the catalog")
@@ -295,7 +307,7 @@ class Machine:
         """``gpu`` or ``cpu`` if the file or its calibration says so, else empty."""
         origin = self.quality.get("origin")
         stated = origin if isinstance(origin, Mapping) else self.quality
-        return str(stated.get("device") or "")
+        return str(stated.get("device") or self.device.kind)
 
     @property
     def on_hosts(self) -> bool:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from hpcpar.cost.compute.kernel_model import fitted
-from hpcpar.cost.trust import kind_of, published
+from hpcpar.cost.compute.priced_formats import device_for
+from hpcpar.cost.published_runs import kind_of, published
 from hpcpar.plan.plan import Synchronization
 from hpcpar.search.candidates import Candidate
 
@@ -32,7 +33,8 @@ def _of_computing(chosen: Candidate) -> Iterator[str]:
     if chosen.prediction.trust.calibrated:
         yield "changes of the machine's speed after its calibration"
         return
-    host_s = fitted().host_s if machine.device.multiprocessors else machine.device.launch_s
+    device = device_for(machine.device, chosen.plan.formats)
+    host_s = fitted().host_s if device.multiprocessors else device.launch_s
     yield (f"host time of an operation beyond {1e6 * host_s:.3g} us (Python, the framework), which "
            "limits small batches")
     yield "layers that a compiler fuses, channels-last layouts"

@@ -1,11 +1,19 @@
-"""Refuses number formats and parameter servers that a machine's figures cannot price."""
+"""Which figures price a number format, and what a machine's figures cannot price."""
 
 from __future__ import annotations
 
 from hpcpar.errors import InputError
-from hpcpar.machine.model import Machine
+from hpcpar.machine import catalog
+from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.plan import Synchronization
-from hpcpar.plan.precision import PRECISIONS
+from hpcpar.plan.precision import PRECISIONS, Precision
+
+
+def device_for(device: Device, formats: Precision) -> Device:
+    """The device that prices a format: the data sheet if the device has only a float32 rate."""
+    if not device.sheet or not formats.rates or device.rate_of(formats.rates):
+        return device
+    return catalog.device(device.sheet)
 
 
 def require_priced(machine: Machine, precision: str, synchronization: str,
@@ -29,9 +37,10 @@ def require_priced(machine: Machine, precision: str, synchronization: str,
         raise InputError(f"machine {machine.name} has no [host], which prices --synchronization "
                          "server-host; add it (hpcpar machines --new FILE shows how), write device "
                          '= "cpu" under [quality] if ranks compute on CPUs, or use server')
-    formats, device = PRECISIONS[precision], machine.device
+    formats = PRECISIONS[precision]
     if not formats.rates:
         return
+    device = device_for(machine.device, formats)
     if machine.compute:
         if not any(key.endswith(f" {formats.work}") for key in machine.compute):
             raise InputError(f"machine {machine.name} was not calibrated in {precision}; use "

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.compute.kernel_model import kernel_s
+from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.compute.work import Work
+from hpcpar.cost.published_runs import class_factor
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
@@ -36,14 +38,18 @@ def slowest(device: Device, ranks: int) -> float:
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
-    On a calibrated machine, the measured factor of this kind of work scales it. A host's work takes
-    its memory bandwidth.
+    The measured factor of this kind of work scales it on a calibrated machine, and `class_factor`
+    on others. A host's work takes its memory bandwidth.
     """
     if work.family == "host":
         assert machine.host is not None
         return work.bytes / machine.host.memory_bytes_per_s
-    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks) * work.fused
-    return factor * plain_roofline_s(machine.device, work)
+    formats = OF_WORK[work.dtype]
+    device = device_for(machine.device, formats)
+    factor = machine.kinds.get(work.sort, 1.0) * slowest(device, ranks) * work.fused
+    if not machine.compute:
+        factor *= class_factor(device, formats, work.network_kind)
+    return factor * plain_roofline_s(device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
