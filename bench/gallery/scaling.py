@@ -213,8 +213,9 @@ def _with_values(row: Row) -> Iterator[float]:
         with mock.patch.object(step_time, "SPREAD", spread):
             factor = step_time.slowest(machine.device, plan.ranks)
         steps = priced[reached].schedule.steps
-        prices = [price._replace(seconds=price.seconds * (1.0 if isinstance(step, Comm) else factor))
-                  for step, price in priced[reached].pairs]
+        factors = [1.0 if isinstance(step, Comm) else factor for step in steps]
+        prices = [price._replace(seconds=times * price.seconds)
+                  for times, price in zip(factors, priced[reached].prices, strict=True)]
         line = laid_out(replace(machine, overlap=overlap), plan, steps, prices)
         yield float(line.total_s)
 

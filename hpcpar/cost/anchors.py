@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
 
@@ -103,6 +103,20 @@ def posterior(times: Sequence[Callable[[float], float]], measured_s: Sequence[fl
     return TimeFactors(*np.exp(x).tolist())
 
 
+def with_factors(machine: Machine, factors: TimeFactors) -> Machine:
+    """The machine with other factors on its times."""
+    if factors == machine.factors:
+        return machine
+    by, host = factors.loss / machine.factors.loss, machine.host
+    host = host and replace(host, alpha_s=by * host.alpha_s,
+                            beta_s_per_byte=by * host.beta_s_per_byte,
+                            memory_bytes_per_s=host.memory_bytes_per_s / by)
+    return replace(
+        machine, levels=tuple(level.times(by, by) for level in machine.levels), host=host,
+        add_s_per_byte=by * machine.add_s_per_byte, copy_s_per_byte=by * machine.copy_s_per_byte,
+        anchored=replace(machine.anchored or Anchoring(), applied=factors))
+
+
 def nearest(anchoring: Anchoring, ranks: int, batch: int,
             precision: str) -> tuple[Anchor, AnchoredRuns | None]:
     """The anchor that leaves the narrowest interval, and its distance: None for its own case."""
@@ -131,9 +145,10 @@ def in_case(machine: Machine, ranks: int, batch: int, precision: str) -> Machine
         return machine
     anchor, runs = nearest(machine.anchored, ranks, batch, precision)
     if runs is None:
-        return machine.at(anchor.exact)
+        return with_factors(machine, anchor.exact)
     fitted = machine.anchored.fitted
-    return machine.at(TimeFactors(fitted.computing ** runs.share, fitted.loss ** runs.share))
+    return with_factors(
+        machine, TimeFactors(fitted.computing ** runs.share, fitted.loss ** runs.share))
 
 
 def sd_of(ratios: Ratios) -> float:

@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from hpcpar.errors import InputError, unknown
 from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 from hpcpar.machine.anchored import NOT_ANCHORED, Anchoring, TimeFactors
+from hpcpar.machine.host import Host
 from hpcpar.machine.measured import Measured
 
 #: 90% interval of the ratio of measured to predicted times.
 Ratios = tuple[Positive, Positive]
+#: Kinds of devices; empty if unknown.
+DEVICE_KINDS = ("gpu", "cpu", "")
 #: Most levels of interconnect.
 MOST_LEVELS = 32
 
@@ -58,6 +61,9 @@ class Device:
         Data sheet float32 rate of one rank, for comparison only; 0 if unknown.
     name : str
         Catalog entry (`hpcpar.machine.devices`) with the figures; may be empty.
+    vendor, kind : str
+        Maker, and ``gpu`` or ``cpu``; empty if unknown. They select the interval of predictions
+        from a data sheet, and the kernel model prices CPUs as CPUs.
     multiprocessors, lanes : int
         Multiprocessors of one rank, and float32 lanes of each. If given, the kernel model
         (`hpcpar.cost.compute.kernel_model`) prices computing, and rate and bandwidth are data sheet
@@ -67,6 +73,8 @@ class Device:
     rates : mapping
         Number format (``tf32``, ``float16``, ``bfloat16``, ...) -> data sheet rate of products in
         that format (flop/s).
+    sheet : str
+        Catalog entry that prices formats of `rates` which this device lacks; may be empty.
     """
 
     memory_bytes: Capacity
@@ -79,8 +87,13 @@ class Device:
     lanes: Count = 0
     software_year: NotNegative = 2026.0
     rates: Mapping[str, Positive] = field(default_factory=dict, hash=False)
+    vendor: str = ""
+    kind: str = ""
+    sheet: str = ""
 
     def __post_init__(self) -> None:
+        if self.kind not in DEVICE_KINDS:
+            raise InputError(f"'kind' = '{self.kind}' of a device must be gpu or cpu")
         if (self.multiprocessors > 0) != (self.lanes > 0):
             raise InputError("'multiprocessors' and 'lanes' belong together; give both, or name a "
                              "device from the catalog")
@@ -242,6 +255,8 @@ class Machine:
     trusts_estimates : bool
         Whether work that the table lacks counts as measured, so that a search may choose it; for
         searches whose choice is measured next.
+    host : Host or None
+        The host of the devices, where it is apart from them and known; prices `server-host`.
     quality : mapping
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`), for display.
     anchored : Anchoring or None
@@ -265,6 +280,7 @@ class Machine:
     compute_ratios: Ratios | None = None
     estimate_ratios: Ratios | None = None
     trusts_estimates: bool = False
+    host: Host | None = None
     anchored: Anchoring | None = None
 
     def __post_init__(self) -> None:
@@ -280,6 +296,12 @@ class Machine:
                     f"level '{level.name}' ({level.ranks} ranks) must hold whole units of the "
                     f"next inner level ('{inner.name}', {inner.ranks} ranks); list levels from the "
                     "inside out, and only the last with ranks = 0")
+        held = self.host.ranks if self.host else 0
+        for level in self.levels if held else ():
+            if level.ranks % held and held % max(level.ranks, 1):
+                raise InputError(f"machine '{self.name}': a [host] of {held} ranks does not fit "
+                                 f"level '{level.name}' of {level.ranks}; give a divisor or a "
+                                 "multiple of it")
 
     def loaded(self, shares: Mapping[str, float]) -> Machine:
         """The machine with other jobs' shares of bandwidth, by level."""
@@ -295,22 +317,17 @@ class Machine:
         """The factors that the times contain."""
         return NOT_ANCHORED if self.anchored is None else self.anchored.applied
 
-    def at(self, factors: TimeFactors) -> Machine:
-        """The machine with other factors on its times."""
-        if factors == self.factors:
-            return self
-        by = factors.loss / self.factors.loss
-        return replace(
-            self, levels=tuple(level.times(by, by) for level in self.levels),
-            add_s_per_byte=by * self.add_s_per_byte, copy_s_per_byte=by * self.copy_s_per_byte,
-            anchored=replace(self.anchored or Anchoring(), applied=factors))
-
     @property
     def kind(self) -> str:
         """``gpu`` or ``cpu`` if the file or its calibration says so, else empty."""
         origin = self.quality.get("origin")
         stated = origin if isinstance(origin, Mapping) else self.quality
-        return str(stated.get("device") or "")
+        return str(stated.get("device") or self.device.kind)
+
+    @property
+    def on_hosts(self) -> bool:
+        """True if ranks are known to compute on hosts: on CPUs."""
+        return self.host is None and (self.kind == "cpu" or self.processor in ("core", "node"))
 
     @property
     def ranks_of_node(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcpar.cost.anchors import anchored_residuals, posterior, sd_of
+from hpcpar.cost.anchors import anchored_residuals, posterior, sd_of, with_factors
 from hpcpar.errors import InputError
 from hpcpar.machine import files
 from hpcpar.machine.anchored import NOT_ANCHORED, Anchor, Anchoring, TimeFactors
@@ -39,20 +39,21 @@ class AnchorCase:
         """The time with a factor on the loss (s)."""
         t = self.plain.task
         # the algorithms stay, because all times of the network change alike
-        plan, on = replace(self.plain.plan, machine=None), t.machine.at(TimeFactors(1.0, loss))
+        plan = replace(self.plain.plan, machine=None)
+        on = with_factors(t.machine, TimeFactors(1.0, loss))
         return self.plain.iteration_s if t.ranks == 1 else float(
             plan_costs(t.network, plan, on, **t.price_options).iteration_s)
 
     def anchor(self, fitted: TimeFactors, precision: str) -> Anchor:
         """The anchor beside factors that fit all."""
         m, on, exact = self.measurement, self.plain.task.machine, fitted
-        fitted_s = iteration_s = self.on(on.at(exact)).iteration_s
+        fitted_s = iteration_s = self.on(with_factors(on, exact)).iteration_s
         for _ in range(CORRECTIONS):
             if math.isclose(iteration_s, m.seconds, rel_tol=EXACT):
                 break
             rest = m.seconds / iteration_s  # nearly all times change by it
             exact = TimeFactors(exact.computing * rest, exact.loss * rest)
-            iteration_s = self.on(on.at(exact)).iteration_s
+            iteration_s = self.on(with_factors(on, exact)).iteration_s
         return Anchor(m.name, m.ranks, m.batch, m.strategy, m.precision or precision, self.machine,
                       m.seconds, self.plain.iteration_s, fitted_s, exact)
 
@@ -93,7 +94,7 @@ def fit(machine: Machine, network: Network, spec: NetworkSpec,
     InputError
         A measurement cannot be one of this network, or no plan like it can run.
     """
-    bare = replace(machine.at(NOT_ANCHORED), anchored=None)
+    bare = replace(with_factors(machine, NOT_ANCHORED), anchored=None)
     cases = [_case(m, bare, network, spec, options) for m in measurements(measured)]
     if not cases:
         return machine, []

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.anchors import in_case
-from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.network import collective
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
@@ -70,9 +69,8 @@ class PlanningTask:
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        precision = self.options.get("precision", Plan.precision)
-        require_priced(self.machine, precision)
         if self.machine.anchored is not None:
+            precision = self.options.get("precision", Plan.precision)
             object.__setattr__(self, "machine",
                                in_case(self.machine, self.ranks, self.batch, precision))
 

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.compute.kernel_model import kernel_s
+from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.compute.work import Work
+from hpcpar.cost.published_runs import class_factor
 from hpcpar.machine.anchored import NOT_ANCHORED
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
@@ -39,12 +41,20 @@ def slowest(device: Device, ranks: int, loss: float = 1.0) -> float:
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
-    On a calibrated machine, the measured factor of this kind of work scales it.
+    The measured factor of this kind of work scales it on a calibrated machine, and `class_factor`
+    on others. A host's work takes its memory bandwidth.
     """
     by = NOT_ANCHORED if machine.anchored is None else machine.anchored.applied
-    slow = by.computing * slowest(machine.device, ranks, by.loss / by.computing)
+    if work.family == "host":
+        assert machine.host is not None
+        return work.bytes / machine.host.memory_bytes_per_s
+    formats = OF_WORK[work.dtype]
+    device = device_for(machine.device, formats)
+    slow = by.computing * slowest(device, ranks, by.loss / by.computing)
     factor = machine.kinds.get(work.sort, 1.0) * slow * work.fused
-    return factor * plain_roofline_s(machine.device, work)
+    if not machine.compute:
+        factor *= class_factor(device, formats, work.network_kind)
+    return factor * plain_roofline_s(device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
@@ -84,7 +94,7 @@ def timed(machine: Machine, work: Work,
     The table measures whole operations; a step that computes a part takes its fraction. The table
     also covers numbers of samples near a measured one.
     """
-    if not machine.compute:
+    if not machine.compute or work.family == "host":
         return roofline_s(machine, work, ranks), np.False_
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*work.x, *work.y, work.fraction)))
     if not shape:

@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.cost.published_runs import kind_of
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import shape_text
@@ -55,7 +56,9 @@ class Work:
     ranks : int
         Ranks that compute it at the same time.
     family : str
-        Family of kernels: ``matmul``, ``update``, or the layer's `kernel_family`.
+        Family of kernels: ``matmul``, ``update``, ``host``, or the layer's `kernel_family`.
+    network_kind : str
+        Kind of the network (`hpcpar.cost.published_runs.kind_of`).
     fused : float
         Share of the time that is left where a framework fuses kernels.
     """
@@ -72,6 +75,7 @@ class Work:
     ranks: Ints = 1
     family: str = "other"
     layer: Layer | None = None
+    network_kind: str = "images"
     fused: float = 1.0
 
     @property
@@ -145,6 +149,7 @@ class Workload:
                  shape_of: Callable[[Layout], Shape] = attrgetter("largest")) -> None:
         self.network, self.plan, self.shape_of = network, plan, shape_of
         self.edges = Edges(network, plan) if edges is None else edges
+        self.network_kind = kind_of(network)
         self._known: dict[Hashable, _Local] = {}
 
     def of(self, step: Compute) -> Work:
@@ -153,8 +158,8 @@ class Workload:
 
     def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of an operation of a layer on `batch` samples."""
-        if op is Op.UPDATE:
-            return self._update(layer)
+        if op in (Op.UPDATE, Op.HOST_UPDATE):
+            return self._update(layer, op)
         if op is Op.ACCUMULATE:
             return self._accumulation(layer, batch)
         plan, local = self.plan, self._local(layer, batch)
@@ -169,12 +174,16 @@ class Workload:
                        + weight_bytes * work.weights * local.n_weights)
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
                     moved_bytes, local.options, formats.work, fraction,
-                    plan.configs[layer.name].ranks, family, layer, self._fused(family))
+                    plan.configs[layer.name].ranks, family, layer, self.network_kind,
+                    self._fused(family))
 
-    def _update(self, layer: Layer) -> Work:
-        """The optimizer's update of a layer's weights."""
+    def _update(self, layer: Layer, op: Op) -> Work:
+        """The optimizer's update of a layer's weights; a host has all of them."""
         plan, config = self.plan, self.plan.configs[layer.name]
-        if plan.synchronization is Synchronization.SHARDED:
+        count: Ints
+        if op is Op.HOST_UPDATE:
+            count = layer.parameters(self.network.input_shape(layer))
+        elif plan.synchronization is Synchronization.SHARDED:
             count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)
@@ -182,9 +191,10 @@ class Workload:
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
         formats = plan.formats
         moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
-        return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
+        return Work("update", op.value, (count,), (count,), optimizer.flops * count,
                     moved_bytes * count, options, formats.work, ranks=config.ranks,
-                    family="update")
+                    family="host" if op is Op.HOST_UPDATE else "update",
+                    network_kind=self.network_kind)
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The sum of two gradients of a layer's output: two values read, one written."""
@@ -193,7 +203,7 @@ class Workload:
         n_y, shape = self._items(layout), self.shape_of(layout)
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
                     3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks,
-                    fused=self._fused("other"))
+                    network_kind=self.network_kind, fused=self._fused("other"))
 
     def _fused(self, family: str) -> float:
         """Share of the time of a family's kernels that a framework's fused kernels leave."""

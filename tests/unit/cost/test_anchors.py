@@ -16,11 +16,12 @@ from hpcpar.cost.anchors import (
     nearest,
     posterior,
     sd_of,
+    with_factors,
 )
 from hpcpar.machine import files
 from hpcpar.machine.anchored import Anchor, Anchoring, TimeFactors
 from hpcpar.machine.model import Machine
-from hpcpar.plan.plan import make_plan
+from hpcpar.plan.plan import Synchronization, make_plan
 from hpcpar.prediction.price import price
 from tests.unit.played import lenet
 
@@ -97,11 +98,16 @@ def test_equal_factors_scale_an_iteration_and_leave_bytes(name: str, strategy: s
     on, spec = files.load(name), lenet("data", 1).network
     plan = make_plan(spec, strategy, 4, 16)
     before = price(spec.build(), plan, on)
-    after = price(spec.build(), plan, on.at(TimeFactors(3.0, 3.0)))
+    after = price(spec.build(), plan, with_factors(on, TimeFactors(3.0, 3.0)))
     assert after.iteration_s == pytest.approx(3 * before.iteration_s)
     assert after.memory == before.memory
     assert after.communication_bytes == before.communication_bytes
-    computing = price(spec.build(), plan, on.at(TimeFactors(3.0, 1.0)))
+    served = make_plan(spec, "data", 4, 16, synchronization=Synchronization.SERVER_HOST)
+    if on.host is not None:
+        times = [price(spec.build(), served, with_factors(on, TimeFactors(by, by))).iteration_s
+                 for by in (1.0, 3.0)]
+        assert times[1] == pytest.approx(3 * times[0])
+    computing = price(spec.build(), plan, with_factors(on, TimeFactors(3.0, 1.0)))
     assert computing.communication_s == pytest.approx(before.communication_s)
     assert computing.compute_s == pytest.approx(3 * before.compute_s, rel=0.05)
 

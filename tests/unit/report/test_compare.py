@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hpcpar
 from hpcpar.cli.main import main
 from hpcpar.errors import InputError
 from hpcpar.report.compare import compare, compare_one, to_json
@@ -21,7 +22,7 @@ from hpcpar.report.rows import PHASES, Times
 from hpcpar.report.tables import percent, seconds
 from hpcpar.report.tables.compare_table import recorded, show_rows
 from hpcpar.train import record_file
-from hpcpar.train.run_record import RankInfo, RunRecord, StepInfo
+from hpcpar.train.run_record import SIMULATED, RankInfo, RunRecord, StepInfo
 
 STEPS = [StepInfo(0, "compute", "forward", "conv1", "conv1.forward", "forward"),
          StepInfo(1, "compute", "loss", "loss", "loss.forward", "forward"),
@@ -176,6 +177,23 @@ def test_json(tmp_path: Path) -> None:
     assert first["phases"]["backward"]["compute"]["predicted_s"] == 0.02
     assert to_json([])["mean_accuracy"] is None
     assert to_json(compare([run(loss=np.full(7, np.nan))]))["runs"][0]["last_loss"] is None
+
+
+def test_a_record_offers_its_iteration_as_an_anchor(capsys: pytest.CaptureFixture[str]) -> None:
+    owt = prediction() | {"strategy": "owt"}
+    first, second = rows = compare([run(), run(prediction=owt)])
+    assert first.anchor == "3 ranks, batch 8, network lenet5, fp32: 40.7 ms"
+    assert second.anchor == "3 ranks, batch 8, network lenet5, fp32, strategy owt: 40.7 ms"
+    assert to_json(rows)["runs"][0]["anchor"] == first.anchor
+    show_rows(rows)
+    assert f"--measured '{first.anchor}'" in capsys.readouterr().out
+    for each in rows:
+        found = hpcpar.predict("lenet5", measured=each.anchor).predictions[0]
+        assert found.iteration_s == pytest.approx(0.0407) and found.trust.basis == "measured"
+    played = [RankInfo("n", r, 1, SIMULATED, 1) for r in range(3)]
+    inference = prediction() | {"training": False}
+    assert {row.anchor for row in compare([run(ranks=3, prediction=inference)])} == {""}
+    assert compare_one(replace(run(), ranks=played)).anchor == ""
 
 
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:

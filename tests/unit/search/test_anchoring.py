@@ -69,7 +69,7 @@ def test_rows_that_are_refused(tmp_path: Path, text: str, said: str) -> None:
     ("8 ranks, batch 64, strategy grid:3x2: 2 ms", "grid"),
     ("8 ranks, batch 64, strategy zero: 2 ms", "zero"),
     ("1 rank, batch 64, machine nowhere: 2 ms", "nowhere"),
-    ("1 rank, batch 64, machine k80x16, amp: 2 ms", "only a float32 rate")])
+    ("1 rank, batch 64, machine local, amp: 2 ms", "only a float32 rate")])
 def test_anchors_that_cannot_be_are_refused(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as caught:
         hpcpar.predict(**TASK, measured=text)
