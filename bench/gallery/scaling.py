@@ -1,4 +1,4 @@
-"""What several devices lose: measured and predicted parallel efficiency of published series.
+"""Losses of several devices: measured and predicted parallel efficiency of published series.
 
 Usage: python -m bench.gallery.scaling [--without] [--leave machine|framework]
 
@@ -65,7 +65,7 @@ class Pair:
 
 
 def rows() -> list[Row]:
-    """All rows that can be predicted, but those of shared samples and of doubt."""
+    """All rows that can be predicted, without doubtful ones and devices that share a sample."""
     every = [*runs(), *series()]
     return [row for row in every if row.batch >= 1 and not row.doubt and not unpredictable(row)]
 
@@ -105,7 +105,7 @@ class Judgment:
     correlation : float
         Rank correlation (Spearman) of predicted and measured efficiency.
     error, constant : float
-        Mean difference of the efficiencies, and that of the best constant.
+        Mean difference of the efficiencies; `constant` is the same for the best constant.
     """
 
     count: int

@@ -135,7 +135,7 @@ def one(**words: str) -> Row:
 
 def test_the_framework_decides_the_exchange_of_gradients() -> None:
     assert options_of(one(sync="DDP")) == {"batch_norm": "local", "framework": "ddp"}
-    older = one(framework="MXNet 1.6.0 (gluon", sync="horovod")
+    older = one(framework="MXNet 1.6 (gluon", sync="horovod")
     assert options_of(older)["framework"] == "horovod-0.20"
     synchronized = options_of(one(network="efficientnet_v2_s", sync="horovod"))
     assert (synchronized["batch_norm"], synchronized["framework"]) == ("sync", "horovod")
