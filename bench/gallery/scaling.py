@@ -220,9 +220,25 @@ def _with_values(row: Row) -> Iterator[float]:
         yield float(line.total_s)
 
 
-def lines(some: list[Pair]) -> list[str]:
+def curves(some: list[Pair], count: int = 10) -> list[list[Pair]]:
+    """The longest series of each of `count` machines, by number of devices."""
+    found: dict[tuple[str, ...], dict[int, Pair]] = defaultdict(dict)
+    for pair in some:
+        row = pair.many.row
+        key = (*_same(row), row.machine, row.sync)
+        found[key].setdefault(int(row.devices), pair)
+    of_machine: dict[str, list[Pair]] = {}
+    for sizes in sorted(found.values(), key=len, reverse=True):
+        first = sizes[min(sizes)].many.row
+        of_machine.setdefault(f"{first.device} {first.machine}",
+                              [sizes[size] for size in sorted(sizes)])
+    return list(of_machine.values())[:count]
+
+
+def lines(some: list[Pair], image: str) -> list[str]:
     """The section of the page."""
     return ["## Parallel efficiency", "",
+            f"![Measured and predicted efficiency of ten series]({image})", "",
             f"{len(some)} pairs of a run on several devices and one on a single device, with the",
             "same source, network, batch per device, format, framework and data",
             "(`runs.csv` and `scaling.csv`). Efficiency is the ratio of their times. The constant",
