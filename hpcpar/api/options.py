@@ -201,8 +201,8 @@ class AnchorOptions(OptionGroup, section="prediction"):
 
     measured: tuple[Measurement | str, ...] = option(
         (), measurement, "a measured iteration, with any framework, that corrects the predictions, "
-        "as in '8 ranks, batch 256, amp: 346 ms'; or a CSV file with the columns "
-        f"{', '.join(COLUMNS)} (may be repeated)", "TEXT|FILE.csv", nargs="*", first=True)
+        "as in '8 ranks, batch 256: 346 ms', or a file of them (may be repeated)", "TEXT|CSV",
+        details=f"the file has some of the columns {', '.join(COLUMNS)}", nargs="*", first=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from hpcpar.api.sources import (
     network_of,
     plan_and_machine,
 )
+from hpcpar.cost.anchors import in_case
 from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
@@ -274,7 +275,9 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
         raise InputError("no plan to choose from: every strategy was skipped on every number of "
                          "ranks; use a larger batch or fewer ranks")
     task = candidates[0].task
-    serial_s = price_strategy(replace(task, ranks=1, batch=batch), "data").iteration_s / batch
+    on = in_case(task.machine, 1, batch, task.options["precision"])
+    one = replace(task, ranks=1, batch=batch, machine=on)
+    serial_s = price_strategy(one, "data").iteration_s / batch
     return scaling(candidates, task.samples, epochs, serial_s)
 
 
@@ -309,6 +312,7 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
                      training=not asked.forward_only, **asked.pricing, **options)
     anchored = fit(machine, network, plan.network, asked.measured,
                    {**task.options, "gather": task.gather})[0]
+    anchored = in_case(anchored, plan.ranks, plan.batch, plan.precision)
     priced = price_plan(replace(task, machine=anchored), plan)
     return PredictResult((priced.prediction,), (priced,), epochs=asked.epochs,
                          explanations=(explain(network, priced),) if asked.explain else (),

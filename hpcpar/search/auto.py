@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hpcpar.cost.anchors import in_case
 from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
@@ -88,8 +89,10 @@ def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
          gather: str = "lazy", samples: int | None = None,
          tell: Callable[[str], None] = lambda _: None, **options: Any) -> PlanningTask:
     """A planning problem, with options of `Plan` and of `price`."""
-    require_priced(machine, options.get("precision", Plan.precision),
-                   options.get("synchronization", Plan.synchronization))
+    precision = options.get("precision", Plan.precision)
+    require_priced(machine, precision, options.get("synchronization", Plan.synchronization))
+    if machine.anchored is not None:
+        machine = in_case(machine, ranks, batch, precision)
     return PlanningTask(network, spec, ranks, batch, machine, gather, samples, options, tell)
 
 

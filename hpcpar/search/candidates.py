@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.anchors import in_case
 from hpcpar.cost.network import collective
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
@@ -67,12 +66,6 @@ class PlanningTask:
     samples: int | None
     options: dict[str, Any]
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.machine.anchored is not None:
-            precision = self.options.get("precision", Plan.precision)
-            object.__setattr__(self, "machine",
-                               in_case(self.machine, self.ranks, self.batch, precision))
 
     @property
     def plan_options(self) -> dict[str, Any]:
