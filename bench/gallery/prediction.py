@@ -9,11 +9,12 @@ from functools import cache
 from bench.gallery.exchange import machine_as_used, options_of
 from bench.gallery.networks import NETWORKS
 from bench.gallery.rows import Row
+from bench.gallery.series import levels
 from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.plan import PlanOptions, make_plan
+from hpcpar.plan.plan import Plan, PlanOptions, make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.prediction.price import price
 
@@ -49,6 +50,8 @@ def unpredictable(row: Row) -> str:
         return f"network {row.network} is not written down"
     if row.device not in catalog.names():
         return f"device {row.device} is not in the catalog"
+    if row.id.startswith("series-"):
+        return "" if row.machine else "interconnect is not written down"
     if row.devices != "1" and PRESETS.get(row.machine, row.machine) not in files.presets():
         return f"machine {row.machine} has no preset"
     return ""
@@ -56,6 +59,8 @@ def unpredictable(row: Row) -> str:
 
 def machine_of(row: Row) -> Machine:
     """The row's machine: its preset's levels, its own device and the library of its time."""
+    if row.id.startswith("series-"):
+        return _with_device(replace(files.load("dgx1-v100"), levels=levels(row.machine)), row)
     preset = PRESETS.get(row.machine, row.machine)
     # one device sends nothing: any levels do
     machine = files.load(preset if preset in files.presets() else "dgx1-v100")
@@ -64,6 +69,10 @@ def machine_of(row: Row) -> Machine:
         machine = replace(machine, levels=(*inner, replace(network, links=ADAPTERS[row.machine])))
     if preset in OWN_RATE:
         return machine
+    return _with_device(machine, row)
+
+
+def _with_device(machine: Machine, row: Row) -> Machine:
     device = Device(**catalog.figures(row.device, row.id))  # type: ignore[arg-type]
     return replace(machine, device=replace(device, software_year=row.library_year))
 
@@ -73,8 +82,8 @@ def graph(name: str, shape: str) -> Network:
     return NETWORKS[name](tuple(map(int, shape.split("x"))))
 
 
-def predict(row: Row) -> Result:
-    """The time of an iteration, and the memory."""
+def case(row: Row) -> tuple[Network, Plan, Machine]:
+    """The network, plan and machine of a row."""
     network, ranks = graph(row.graph_name, row.input), int(row.devices)
     machine = machine_as_used(row, machine_of(row))
     batch = round(row.batch * ranks)
@@ -82,6 +91,12 @@ def predict(row: Row) -> Result:
     strategy = "data" if row.batch >= 1 else f"ds:{batch}x{ranks // batch}"
     options: PlanOptions = {**options_of(row), "precision": row.precision}
     plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network, **options)
+    return network, plan, machine
+
+
+def predict(row: Row) -> Result:
+    """The time of an iteration, and the memory."""
+    network, plan, machine = case(row)
     found = price(network, plan, machine, training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
     return Result(row, found.iteration_s - update_s, found.memory_bytes)

@@ -189,6 +189,9 @@ class PricingOptions(OptionGroup, section="prediction"):
         None, amount, "rate at which a rank reads its images (default: not counted)", "BYTES/S")
     io_item_bytes: float = option(
         1.0, amount, "bytes per stored value (default 1: uint8)", "N")
+    node_input: float | None = option(
+        None, amount, "samples per second that a node reads and decodes (default: not limited)",
+        "N")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +221,7 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
     def pricing(self) -> dict[str, Any]:
         """The options that only `prediction.price.price` takes."""
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
-                "io_item_bytes": self.io_item_bytes}
+                "io_item_bytes": self.io_item_bytes, "node_samples_per_s": self.node_input}
 
     def planning(self, network: Network) -> dict[str, Any]:
         """The options of `search.auto.task`."""

@@ -142,6 +142,7 @@ class PriceOptions(TypedDict, total=False):
     training: bool
     io_bytes_per_s: float | None
     io_item_bytes: float
+    node_samples_per_s: float | None
 
 
 def price_family(network: Network, plan: Plan, machine: Machine,
@@ -172,6 +173,7 @@ def price_steps(
     training: bool = True,
     io_bytes_per_s: float | None = None,
     io_item_bytes: float = 1.0,
+    node_samples_per_s: float | None = None,
 ) -> PricedSteps:
     """Price the steps of a plan, or of a family of plans.
 
@@ -190,6 +192,8 @@ def price_steps(
     io_bytes_per_s, io_item_bytes : float
         Rate at which a rank reads its images, and bytes of a stored value (1: uint8). Reading
         overlaps with the previous iteration; only the excess counts. None: reading is free.
+    node_samples_per_s : float, optional
+        Samples that a node reads and decodes per second; its ranks share them.
     """
     if accounting not in ACCOUNTINGS:
         raise unknown("accounting", accounting, ACCOUNTINGS)
@@ -204,11 +208,13 @@ def price_steps(
     out = by_microbatch[-1]
     paper = accounting == "paper"
     pricer = StepPricer(network, plan, machine, network_model, out.edges, paper)
-    io_s: Floats = 0.0
-    if io_bytes_per_s is not None:
-        images = network.layers[0]
-        io_s = owned(network, images, plan.configs[images.name],
-                     plan.batch).largest_items * io_item_bytes / io_bytes_per_s
+    images = network.layers[0]
+    read = owned(network, images, plan.configs[images.name], plan.batch).largest_items
+    io_s: Floats = 0.0 if io_bytes_per_s is None else read * io_item_bytes / io_bytes_per_s
+    if node_samples_per_s is not None:
+        of_node = min(machine.ranks_of_node or plan.ranks, plan.ranks)
+        samples = of_node * read / math.prod(network.image_shape)
+        io_s = np.maximum(io_s, samples / node_samples_per_s)
     moved = {step.key: pricer.price(step).through_bytes for step in out.steps
              if isinstance(step, Comm)}
     memory = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)

@@ -299,6 +299,17 @@ class Machine:
         stated = origin if isinstance(origin, Mapping) else self.quality
         return str(stated.get("device") or self.device.kind)
 
+    @property
+    def ranks_of_node(self) -> int:
+        """Ranks per node, from the level named ``node``; 0 if all ranks are in one node.
+
+        Without such a level, a rank is a node if the machine's processor is ``node``.
+        """
+        for level in self.levels:
+            if level.name == "node":
+                return level.ranks
+        return int(self.processor == "node")
+
     def node_cores(self, ranks: int) -> NodeCores:
         """Ranks and cores of a node in a job with this number of ranks."""
         return NodeCores(min(ranks, self.levels[0].ranks or ranks), self.cores_per_node)
