@@ -140,7 +140,7 @@ class PlanFields(StepOptions, section="plan"):
         "algorithm of collectives; auto: the cheapest for each step; mpi: the library's own")
     synchronization: str = option(
         Plan.synchronization, OneOf(Synchronization), "how replicas stay equal: an "
-        "allreduce of gradients, sharded updates, or a parameter server",
+        "allreduce of gradients, sharded updates, or a parameter server (a rank, or its host)",
         former=("--synchronisation",))
     optimizer: str = option(
         Plan.optimizer, OneOf(OPTIMIZERS),

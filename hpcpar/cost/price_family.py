@@ -16,7 +16,7 @@ import numpy as np
 from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.memory.bound import memory_upper_bound
 from hpcpar.cost.memory.memory import Memory, MovedBytes
-from hpcpar.cost.network.algorithm_choice import chooser
+from hpcpar.cost.network.algorithm_choice import chooser, with_hosts
 from hpcpar.cost.network.contention import NetworkModel, contended
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.timeline import Timeline, timeline
@@ -201,7 +201,7 @@ def price_steps(
         raise InputError(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
     require_batch(network, plan.batch)
-    require_priced(machine, plan.precision)
+    require_priced(machine, plan.precision, plan.synchronization, plan.machine)
     network_model = NetworkModel(contended(machine, contention))
     choose = chooser_of(plan, machine, network_model)
     by_microbatch = outlines(network, plan, choose, training=training)
@@ -226,7 +226,8 @@ def price_steps(
 def chooser_of(plan: Plan, machine: Machine, network_model: NetworkModel) -> Chooser:
     """A function that chooses algorithms on the plan's machine, else on the priced machine."""
     own = machine if plan.machine is None else plan.machine
-    return chooser(own, plan.collectives, network_model if own == network_model.machine else None)
+    model = network_model if own == network_model.machine else None
+    return with_hosts(chooser(own, plan.collectives, model), plan, own, model)
 
 
 @dataclass

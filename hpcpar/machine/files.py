@@ -21,7 +21,7 @@ _REMOVED = ("late", "relay")
 _FORMAT = "see 'hpcpar machines local' for the format"
 #: Entries that a file omits if they are empty.
 _OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node", "compute_ratios",
-             "estimate_ratios", "trusts_estimates")
+             "estimate_ratios", "trusts_estimates", "host")
 #: Fields of the kernel model, which other devices omit.
 _KERNEL_MODEL = ("name", "multiprocessors", "lanes", "software_year")
 #: Fields of a device that a file omits if they are empty.
@@ -105,6 +105,8 @@ def current_format(data: Mapping[str, object], where: str) -> dict[str, object]:
         table["levels"] = [
             _whole(without_units(level, quantities.LEVEL, f"{where}, 'levels', entry {number}"))
             if isinstance(level, Mapping) else level for number, level in enumerate(levels, 1)]
+    if isinstance(host := table.get("host"), Mapping):
+        table["host"] = _whole(without_units(host, quantities.HOST, f"{where}, 'host'"))
     collectives = table.get("collectives")
     if isinstance(collectives, list | tuple):
         # halving has the same rounds as Bruck's algorithm had

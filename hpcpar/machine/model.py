@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
+from hpcpar.machine.host import Host
 from hpcpar.machine.measured import Measured
 
 #: 90% interval of the ratio of measured to predicted times.
@@ -247,6 +248,8 @@ class Machine:
     trusts_estimates : bool
         Whether work that the table lacks counts as measured, so that a search may choose it; for
         searches whose choice is measured next.
+    host : Host or None
+        The host of the devices, where it is apart from them and known; prices `server-host`.
     quality : mapping
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`), for display.
     """
@@ -268,6 +271,7 @@ class Machine:
     compute_ratios: Ratios | None = None
     estimate_ratios: Ratios | None = None
     trusts_estimates: bool = False
+    host: Host | None = None
 
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:
@@ -282,6 +286,12 @@ class Machine:
                     f"level '{level.name}' ({level.ranks} ranks) must hold whole units of the "
                     f"next inner level ('{inner.name}', {inner.ranks} ranks); list levels from the "
                     "inside out, and only the last with ranks = 0")
+        held = self.host.ranks if self.host else 0
+        for level in self.levels if held else ():
+            if level.ranks % held and held % max(level.ranks, 1):
+                raise InputError(f"machine '{self.name}': a [host] of {held} ranks does not fit "
+                                 f"level '{level.name}' of {level.ranks}; give a divisor or a "
+                                 "multiple of it")
 
     def loaded(self, shares: Mapping[str, float]) -> Machine:
         """The machine with other jobs' shares of bandwidth, by level."""
@@ -298,6 +308,11 @@ class Machine:
         origin = self.quality.get("origin")
         stated = origin if isinstance(origin, Mapping) else self.quality
         return str(stated.get("device") or self.device.kind)
+
+    @property
+    def on_hosts(self) -> bool:
+        """True if ranks are known to compute on hosts: on CPUs."""
+        return self.host is None and (self.kind == "cpu" or self.processor in ("core", "node"))
 
     @property
     def ranks_of_node(self) -> int:

@@ -47,12 +47,13 @@ class Overlap(str, Enum):
 
 class Synchronization(str, Enum):
     """How replicated weights stay equal: an allreduce of gradients; reduction, update and gather of
-    a shard per rank; or updates by one rank (a parameter server).
+    a shard per rank; or updates by one rank (a parameter server), or by a host.
     """
 
     ALLREDUCE = "allreduce"
     SHARDED = "sharded"
     SERVER = "server"
+    SERVER_HOST = "server-host"
 
     __str__ = str.__str__
 

@@ -40,6 +40,30 @@ def require_executed(precision: str, framework: str = OWN) -> None:
         raise InputError(reason)
 
 
+def not_on_hosts(plan: Plan, device: str = "cpu") -> str:
+    """Why the executor does not run a plan's parameter servers on this device, with the remedy;
+    empty if it does. CPUs are hosts themselves.
+    """
+    apart = device == "gpu" or (plan.machine is not None and plan.machine.host is not None)
+    if plan.synchronization is not Synchronization.SERVER_HOST or not apart:
+        return ""
+    return ("synchronization server-host can be planned and predicted for GPUs, but not run; plan "
+            "with --synchronization server to run it")
+
+
+def require_servers(plan: Plan, device: str) -> None:
+    """Check that the executor supports the plan's parameter servers on this device.
+
+    Raises
+    ------
+    InputError
+        They are on hosts, apart from the devices.
+    """
+    reason = not_on_hosts(plan, device)
+    if reason:
+        raise InputError(reason)
+
+
 def require_own_training(network: Network) -> None:
     """Check that every layer's weights are themselves trained, or frozen as a whole.
 

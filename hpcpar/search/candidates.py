@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.network import collective
 from hpcpar.cost.price_family import Costs, price_family
 from hpcpar.errors import InputError
@@ -65,9 +64,6 @@ class PlanningTask:
     samples: int | None
     options: dict[str, Any]
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_priced(self.machine, self.options.get("precision", Plan.precision))
 
     @property
     def plan_options(self) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def _of_several_ranks(chosen: Candidate) -> Iterator[str]:
         yield "other jobs on the same links (--load)"
     yield "ranks that are slower than others, and jitter (hpcpar simulate --slow, --jitter)"
     if chosen.plan.synchronization is Synchronization.SERVER:
-        yield "parameter servers on hosts: the plan's server is a rank that updates all weights"
+        yield ("parameter servers on hosts (--synchronization server-host): the plan's server is a "
+               "rank that updates all weights")
 
 
 def _of_published_runs(chosen: Candidate) -> Iterator[str]:

@@ -39,8 +39,11 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
     The measured factor of this kind of work scales it on a calibrated machine, and `class_factor`
-    on others.
+    on others. A host's work takes its memory bandwidth.
     """
+    if work.family == "host":
+        assert machine.host is not None
+        return work.bytes / machine.host.memory_bytes_per_s
     formats = OF_WORK[work.dtype]
     device = device_for(machine.device, formats)
     factor = machine.kinds.get(work.sort, 1.0) * slowest(device, ranks) * work.fused
@@ -86,7 +89,7 @@ def timed(machine: Machine, work: Work,
     The table measures whole operations; a step that computes a part takes its fraction. The table
     also covers numbers of samples near a measured one.
     """
-    if not machine.compute:
+    if not machine.compute or work.family == "host":
         return roofline_s(machine, work, ranks), np.False_
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*work.x, *work.y, work.fraction)))
     if not shape:

@@ -56,7 +56,7 @@ class Work:
     ranks : int
         Ranks that compute it at the same time.
     family : str
-        Family of kernels: ``matmul``, ``update``, or the layer's `kernel_family`.
+        Family of kernels: ``matmul``, ``update``, ``host``, or the layer's `kernel_family`.
     network_kind : str
         Kind of the network (`hpcpar.cost.published_runs.kind_of`).
     fused : float
@@ -158,8 +158,8 @@ class Workload:
 
     def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of an operation of a layer on `batch` samples."""
-        if op is Op.UPDATE:
-            return self._update(layer)
+        if op in (Op.UPDATE, Op.HOST_UPDATE):
+            return self._update(layer, op)
         if op is Op.ACCUMULATE:
             return self._accumulation(layer, batch)
         plan, local = self.plan, self._local(layer, batch)
@@ -177,10 +177,13 @@ class Workload:
                     plan.configs[layer.name].ranks, family, layer, self.network_kind,
                     self._fused(family))
 
-    def _update(self, layer: Layer) -> Work:
-        """The optimizer's update of a layer's weights."""
+    def _update(self, layer: Layer, op: Op) -> Work:
+        """The optimizer's update of a layer's weights; a host has all of them."""
         plan, config = self.plan, self.plan.configs[layer.name]
-        if plan.synchronization is Synchronization.SHARDED:
+        count: Ints
+        if op is Op.HOST_UPDATE:
+            count = layer.parameters(self.network.input_shape(layer))
+        elif plan.synchronization is Synchronization.SHARDED:
             count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)
@@ -188,9 +191,10 @@ class Workload:
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
         formats = plan.formats
         moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
-        return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
+        return Work("update", op.value, (count,), (count,), optimizer.flops * count,
                     moved_bytes * count, options, formats.work, ranks=config.ranks,
-                    family="update", network_kind=self.network_kind)
+                    family="host" if op is Op.HOST_UPDATE else "update",
+                    network_kind=self.network_kind)
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The sum of two gradients of a layer's output: two values read, one written."""

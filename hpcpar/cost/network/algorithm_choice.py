@@ -8,24 +8,27 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.collective import Cases
+from hpcpar.cost.network.collective import Cases, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Flags, Floats, Ints, Names, Numbers
-from hpcpar.plan.plan import COLLECTIVES, Plan
+from hpcpar.plan.plan import COLLECTIVES, Plan, Synchronization
+from hpcpar.schedule.algorithms.base import ROOTED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import (
     CHEAPEST,
     CODES,
     DIRECT,
+    HOST,
     Choice,
     Chooser,
     Comm,
     Kind,
     Quote,
+    Role,
     Schedule,
 )
 
@@ -131,6 +134,27 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
     return choose
 
 
+def with_hosts(choose: Chooser, plan: Plan, machine: Machine,
+               network_model: NetworkModel | None = None) -> Chooser:
+    """A chooser that leaves sums and broadcasts of weights to hosts, where they are the plan's
+    parameter servers on this machine; `network_model` quotes their prices.
+    """
+    if plan.synchronization is not Synchronization.SERVER_HOST or machine.host is None:
+        return choose
+
+    def choose_host(step: Comm) -> Choice | tuple[Names, Ints]:
+        kinds = step.pattern.kinds
+        if step.tensor.role is not Role.WEIGHT or not set(kinds) & set(ROOTED):
+            return choose(step)
+        if network_model is None:
+            return Choice(HOST)
+        way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks)
+        return Choice(HOST, quote=Quote(network_model, {
+            kind: collective_s(kind, HOST, collective_bytes(step), 1, way) for kind in kinds}))
+
+    return choose_host
+
+
 def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedule:
     """The schedule of a plan, with the cheapest algorithms on the plan's machine.
 
@@ -141,4 +165,5 @@ def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedul
     """
     if plan.machine is None:
         raise InputError("the plan names no machine; write it again with: hpcpar plan --machine")
-    return lower(network, plan, chooser(plan.machine, plan.collectives), training=training)
+    choose = with_hosts(chooser(plan.machine, plan.collectives), plan, plan.machine)
+    return lower(network, plan, choose, training=training)

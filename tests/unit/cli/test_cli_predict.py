@@ -299,6 +299,8 @@ def test_a_plan_file_is_explained_as_its_strategy_is(
          "argument --io-item-bytes: '0' is not a number greater than 0"),
         ([*LENET, "--synchronization", "servr"],
          "argument --synchronization: unknown value 'servr'; did you mean 'server'?"),
+        ([*LENET, "--synchronization", "server-host", "--machine", "aurora"],
+         "machine aurora has no [host], which prices --synchronization server-host"),
         ([*LENET, "--batch-norm", "locl"],
          "argument --batch-norm: unknown value 'locl'; did you mean 'local'?"),
         ([*LENET, "--optimizer", "adm"],

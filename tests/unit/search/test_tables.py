@@ -189,7 +189,7 @@ def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machi
 @pytest.mark.parametrize(
     "options",
     [{"batch_norm": "local"}, {"synchronization": "sharded", "optimizer": "adam"},
-     {"synchronization": "server", "collectives": "ring"},
+     {"synchronization": "server", "collectives": "ring"}, {"synchronization": "server-host"},
      {"precision": "fp64", "collectives": "tree"}],
 )
 def test_tables_follow_the_options(options: dict[str, Any]) -> None:
