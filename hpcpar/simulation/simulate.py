@@ -15,7 +15,6 @@ import numpy as np
 
 from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
-from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.links import FloatArray, LinkRates
 from hpcpar.cost.price_family import Costs, PricedSteps, laid_out, price_steps
 from hpcpar.cost.step_prices import StepPrice, StepPricer, latency_s
@@ -103,9 +102,9 @@ class Simulator:
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
                                   partial(box_shapes, rank=np.arange(self.ranks)))
-        plain = replace(machine, collectives=())
-        self._plain = StepPricer(network, plan, plain, NetworkModel(plain), edges)
-        self.links = LinkRates(NetworkModel(machine))
+        unmeasured = self.costs.network_model.unmeasured
+        self._plain = StepPricer(network, plan, unmeasured.machine, unmeasured, edges)
+        self.links = LinkRates(self.costs.network_model)
         self._movements: dict[Hashable, Movement] = {}
         self._computes: dict[Hashable, FloatArray] = {}
 
@@ -201,8 +200,9 @@ class Simulator:
 
     def _movement(self, step: Comm, price: StepPrice) -> Movement:
         if step.key not in self._movements:
-            modeled_s, factor = float(self._plain.price(step).seconds), 1.0
-            if self.machine.collectives and modeled_s:
+            factor = 1.0
+            if self.machine.collectives and (
+                    modeled_s := float(self._plain.price(step).seconds)):
                 factor = float(price.seconds) / modeled_s
             self._movements[step.key] = Movement(step, self.ranks, self.machine, self.links,
                                                  factor, float(price.seconds))

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from hpcpar.cost.network.collective import Cases
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.errors import InputError
-from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Flags, Floats, Ints, Names, Numbers
 from hpcpar.plan.plan import COLLECTIVES, Plan
@@ -84,10 +83,8 @@ def cheapest(kind: Kind, n_bytes: Numbers, way: Route, names: Sequence[str]
             cases.spread(seconds.min(axis=0)))
 
 
-def chooser(machine: Machine, collectives: str,
-            network_model: NetworkModel | None = None) -> Chooser:
+def chooser(model: NetworkModel, collectives: str) -> Chooser:
     """A function that chooses the algorithm and the number of segments of a collective step."""
-    model = NetworkModel(machine) if network_model is None else network_model
 
     def choose(step: Comm) -> Choice:
         name: Names = "direct"
@@ -141,4 +138,5 @@ def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedul
     """
     if plan.machine is None:
         raise InputError("the plan names no machine; write it again with: hpcpar plan --machine")
-    return lower(network, plan, chooser(plan.machine, plan.collectives), training=training)
+    model = NetworkModel(plan.machine)
+    return lower(network, plan, chooser(model, plan.collectives), training=training)

@@ -80,6 +80,11 @@ class NetworkModel:
         #: Collectives that were priced, by placement; for `hpcpar.cost.network.collective`.
         self.placed: dict[Hashable, object] = {}
 
+    @cached_property
+    def unmeasured(self) -> NetworkModel:
+        """The model of the same machine without measured factors."""
+        return NetworkModel(replace(self.machine, collectives=()))
+
     def index(self, block: Ints, ranks: Ints) -> Ints:
         """Index of the level that groups in aligned blocks of `block` ranks cross."""
         if self.single is not None:
@@ -127,6 +132,13 @@ class NetworkModel:
         if np.isinf(self.shared[level]):
             return 1.0
         return np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
+
+
+class NetworkModels(dict[Machine, NetworkModel]):
+    """The network models of machines: equal machines share one, with the prices that it knows."""
+
+    def __missing__(self, machine: Machine) -> NetworkModel:
+        return self.setdefault(machine, NetworkModel(machine))
 
 
 @dataclass(frozen=True)
