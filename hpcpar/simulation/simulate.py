@@ -96,8 +96,8 @@ class Simulator:
     def __init__(self, network: Network, plan: Plan, machine: Machine,
                  costs: PricedSteps | None = None) -> None:
         require_size(plan.ranks)
-        self.machine, self.ranks = machine, plan.ranks
         self.costs = price_steps(network, plan, machine) if costs is None else costs
+        self.machine, self.ranks = self.costs.network_model.machine, plan.ranks
         self.steps = self.costs.schedule.steps
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
@@ -204,8 +204,15 @@ class Simulator:
             if self.machine.collectives and (
                     modeled_s := float(self._plain.price(step).seconds)):
                 factor = float(price.seconds) / modeled_s
-            self._movements[step.key] = Movement(step, self.ranks, self.machine, self.links,
-                                                 factor, float(price.seconds))
+            about = (step.pattern, step.source, step.destination, step.item_bytes, step.algorithm,
+                     step.segments, step.inner, step.root, self.ranks, factor, float(price.seconds))
+            known = self.costs.network_model.known
+            if about not in known:
+                known[about] = Movement(step, self.ranks, self.machine, self.links, factor,
+                                        float(price.seconds))
+            found = known[about]
+            assert isinstance(found, Movement)
+            self._movements[step.key] = found
         return self._movements[step.key]
 
     def work(self, step: Compute) -> Work:

@@ -168,9 +168,9 @@ def collective_s(kind: Kind, algorithm: str, n_bytes: Numbers, segments: Ints,
 
 def placed(network_model: NetworkModel, placement: Placement) -> Placed:
     """The collectives of groups with this placement."""
-    if placement not in network_model.placed:
-        network_model.placed[placement] = Placed(network_model, placement)
-    found = network_model.placed[placement]
+    if placement not in network_model.known:
+        network_model.known[placement] = Placed(network_model, placement)
+    found = network_model.known[placement]
     assert isinstance(found, Placed)
     return found
 

@@ -77,8 +77,8 @@ class NetworkModel:
         #: The links of a machine with a single level and no contention.
         self.uniform = self.single if np.isinf(self.shared[0]) else None
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
-        #: Collectives that were priced, by placement; for `hpcpar.cost.network.collective`.
-        self.placed: dict[Hashable, object] = {}
+        #: Collectives by placement and simulated movements, whose times are known.
+        self.known: dict[Hashable, object] = {}
 
     @cached_property
     def unmeasured(self) -> NetworkModel:
