@@ -238,11 +238,11 @@ class Compute:
 
 @dataclass(frozen=True)
 class Quote:
-    """A collective's price by a network `model`, computed when its algorithm was chosen: seconds in
-    every case, by kind.
+    """A collective's price on its `way` through a network, computed when its algorithm was chosen:
+    seconds in every case, by kind.
     """
 
-    model: object
+    way: object
     seconds: dict[Kind, Floats]
 
 

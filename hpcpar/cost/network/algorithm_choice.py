@@ -98,7 +98,7 @@ def chooser(model: NetworkModel, collectives: str) -> Chooser:
                                                    allowed(kind, collectives, way.p))
             is_kind = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(is_kind, names, name), np.where(is_kind, counts, segments)
-        return Choice(name, segments, way.inner, Quote(model, quoted))
+        return Choice(name, segments, way.inner, Quote(way, quoted))
 
     return choose
 
@@ -120,7 +120,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
 
     def choose(step: Comm) -> Choice:
         way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
-        return Choice(CHEAPEST, quote=Quote(network_model, {
+        return Choice(CHEAPEST, quote=Quote(way, {
             kind: cheapest_s(kind, way, collective_bytes(step),
                              np.equal(step.pattern.code, CODES[kind]))
             for kind in step.pattern.kinds if CODES[kind] not in DIRECT}))

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.contention import NetworkModel, Route
+from hpcpar.cost.network.contention import NetworkModel, Route, distinct
 from hpcpar.cost.network.links import FloatArray, LinkRates
 from hpcpar.cost.network.walk import Crossing, Walk, rates
 from hpcpar.plan.axis import IntArray
@@ -117,19 +117,15 @@ class Cases:
     """
 
     def __init__(self, way: Route, n_bytes: Numbers, where: Flags = True) -> None:
-        axes = [part for d in way.mesh_axes
-                for part in (np.where(np.greater(d.size, 1), d.stride, 0), d.size)]
-        arrays = np.broadcast_arrays(way.ranks, way.inner, way.node, *axes, n_bytes, where)
-        self.shape, self.where = arrays[0].shape, arrays[-1]
-        rows = np.stack([np.asarray(a)[self.where] for a in arrays[:-1]])
-        distinct, index = np.unique(rows, axis=1, return_inverse=True)
-        self.index = np.ravel(index)
-        ends = np.flatnonzero(np.any(np.diff(distinct[:-1], axis=1), axis=0)) + 1
-        starts = [0, *ends.tolist(), distinct.shape[1]]
+        which, sizes, self.where = np.broadcast_arrays(way.which, n_bytes, where)
+        self.shape = which.shape
+        cases, self.index = distinct([which[self.where], sizes[self.where]])
+        ends = np.flatnonzero(np.diff(cases[0])) + 1
+        starts = [0, *ends.tolist(), cases.shape[1]]
         #: The sizes (bytes) of each placement, in the order of the distinct cases.
         self.of_placement = [
-            (placed(way.network_model, Placement.of(*distinct[:-1, a].astype(int).tolist())),
-             distinct[-1, a:b].astype(np.float64))
+            (placed(way.network_model, Placement.of(*way.placements[:, int(cases[0, a])].tolist())),
+             cases[1, a:b].astype(np.float64))
             for a, b in pairwise(starts) if b > a]
 
     def seconds(self, kind: Kind, algorithm: str, segments: int, root: int = 0) -> FloatArray:
