@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.network.contention import NetworkModel, Route, distinct
 from hpcpar.cost.network.links import FloatArray, LinkRates
+from hpcpar.cost.network.pieces import Pieces
 from hpcpar.cost.network.walk import Crossing, Walk, rates
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Flags, Floats, Ints, Numbers
@@ -178,9 +179,8 @@ class Placed:
         self.network_model, self.placement = network_model, placement
         self.machine, self.links = network_model.machine, LinkRates(network_model)
         self.level = int(network_model.index(placement.block, placement.ranks))
-        #: Seconds by bytes of an item and seconds of adding a byte.
-        self._alone_s: dict[tuple[str, Kind, int, int],
-                            Callable[[FloatArray, float], FloatArray]] = {}
+        #: Seconds by bytes of an item.
+        self._alone_s: dict[tuple[str, Kind, int, int], Callable[[FloatArray], FloatArray]] = {}
         self._rates: dict[tuple[bytes, ...], tuple[IntArray, FloatArray]] = {}
         self._known: dict[tuple[str, Kind, int, int], dict[float, float]] = {}
 
@@ -218,18 +218,24 @@ class Placed:
             collective = Collective.of_blocks(kind, self.placement.p, NOMINAL_ITEMS, segments,
                                               inner, root)
             bounded = entry.together and self.placement.ranks > MOST_RANKS
-            self._alone_s[key] = (partial(self._bound_s, entry, collective) if bounded else
-                                  self._walk(entry, collective).alone_s)
+            self._alone_s[key] = (self._bound if bounded else self._walked)(entry, collective)
         known = self._known.setdefault(key, {0.0: 0.0})
         new = sorted({n for n in n_bytes.tolist() if n not in known})
         for at in range(0, len(new), MOST_SIZES):
             some = new[at:at + MOST_SIZES]
             item_bytes = np.array(some) / (self.placement.p * NOMINAL_ITEMS)
-            seconds = self._alone_s[key](item_bytes, self.machine.add_s_per_byte)
+            seconds = self._alone_s[key](item_bytes)
             known |= zip(some, seconds.tolist(), strict=True)
         return np.array([known[n] for n in n_bytes.tolist()])
 
     # -- all ranks ---------------------------------------------------------------------------------
+    def _walked(self, entry: Algorithm, collective: Collective
+                ) -> Callable[[FloatArray], FloatArray]:
+        """Seconds by bytes of an item, of a walk through all messages."""
+        walk = self._walk(entry, collective)
+        alone_s = partial(walk.alone_s, add_s_per_byte=self.machine.add_s_per_byte)
+        return alone_s if walk.is_chain else Pieces(alone_s, walk.jumps)
+
     @cached_property
     def _members(self) -> IntArray:
         """The ranks of all groups: [groups, members]."""
@@ -295,24 +301,32 @@ class Placed:
             out.append((unit, np.where(known, sizes / np.maximum(counts, 1), 0.0)))
         return out
 
-    def _bound_s(self, entry: Algorithm, collective: Collective, item_bytes: FloatArray,
-                 add_s_per_byte: float) -> FloatArray:
+    def _bound(self, entry: Algorithm, collective: Collective
+               ) -> Callable[[FloatArray], FloatArray]:
         """Upper bound of the seconds: all ranks wait for the slowest message of each wave."""
         me = self.placement.member(self._some)
-        total, last = np.zeros((2, len(item_bytes)))
+        waves = []
         for r in entry.rounds(collective, me):
             sides = [self._messages(side) for side in (r.sends, r.recvs)]
-            s_per_byte = self._s_per_byte(sides)
-            message_s = np.max([self._seconds(*side, s_per_byte, item_bytes) for side in sides],
-                               axis=(0, 2))
             added = sides[1][1].sum(axis=0).max() if r.reduce else 0
-            add_s = item_bytes * added * add_s_per_byte
-            if entry.in_flight(collective.kind, collective.segments) > 1:
-                total += r.times * np.maximum(message_s, add_s)
-                last = np.maximum(last, np.minimum(message_s, add_s))
-            else:
-                total += r.times * (message_s + add_s)
-        return total + last
+            alike = [np.split(distinct([*level, *items])[0], 2) for level, items in sides]
+            waves.append((r.times, self._s_per_byte(sides), added, alike))
+        at_once = entry.in_flight(collective.kind, collective.segments) > 1
+
+        def seconds(item_bytes: FloatArray) -> FloatArray:
+            total, last = np.zeros((2, len(item_bytes)))
+            for times, s_per_byte, added, sides in waves:
+                message_s = np.max([self._seconds(level, items, s_per_byte, item_bytes).max(axis=1)
+                                    for level, items in sides], axis=0)
+                add_s = item_bytes * added * self.machine.add_s_per_byte
+                if at_once:
+                    total += times * np.maximum(message_s, add_s)
+                    last = np.maximum(last, np.minimum(message_s, add_s))
+                else:
+                    total += times * (message_s + add_s)
+            return total + last
+
+        return seconds
 
     def _messages(self, side: Sequence[Message]) -> tuple[IntArray, IntArray]:
         """Level and items of the messages that some ranks send, or receive: [messages, ranks]."""

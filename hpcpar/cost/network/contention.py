@@ -205,12 +205,12 @@ def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Int
     p, block = size.prod(axis=0), np.where(size > 1, stride * size, 1).max(axis=0, initial=1)
     inner, node = _runs(network_model, rows[1::2], size, p)
     near = stride.min(axis=0) if len(size) else np.ones_like(p)
-    of_plans = (each[which] for each in (p, near, block, inner, node))
-    placements = np.stack([rows[0], inner, node, *rows[1:]])
-    return Route(network_model, ranks, *of_plans, root, which, placements)
+    return Route(network_model, ranks, p=p[which], stride=near[which], block=block[which],
+                 inner=inner[which], node=node[which], root=root, which=which,
+                 placements=np.stack([rows[0], inner, node, *rows[1:]]))
 
 
-def distinct(rows: Sequence[NDArray[np.number]]) -> tuple[IntArray, IntArray]:
+def distinct(rows: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
     """The distinct columns of some rows, in order, and the index of every column among them.
 
     Sorting one number for each column is faster than `numpy.unique` along an axis.
@@ -228,7 +228,7 @@ def distinct(rows: Sequence[NDArray[np.number]]) -> tuple[IntArray, IntArray]:
             keys = int(key.max()) + 1
         key, keys = key * width + (row - least), keys * width
     _, first, index = np.unique(key, return_index=True, return_inverse=True)
-    return np.stack(rows)[:, first], index
+    return np.stack(rows)[:, first], np.ravel(index)
 
 
 def _runs(network_model: NetworkModel, strides: IntArray, sizes: IntArray, p: IntArray

@@ -179,6 +179,18 @@ class Walk:
         each_s = self.links.latencies_s(level.astype(int), items * item_bytes[:, None])
         return (each_s + (s_per_item + added * add_s_per_byte) * item_bytes[:, None]) @ times
 
+    @property
+    def is_chain(self) -> bool:
+        """True if a single chain of messages decides the time, whatever their size."""
+        return self._slowest is not None
+
+    @property
+    def jumps(self) -> FloatArray:
+        """The bytes of an item at which some messages become too large for a small latency."""
+        limits = [-self.links.latencies_of(crossing.level)[2] / np.maximum(wave.items, 1)
+                  for wave, crossing in self.rounds]
+        return np.unique(np.concatenate(limits))
+
     @cached_property
     def _slowest(self) -> FloatArray | None:
         """Level, seconds for a byte an item, items, items to add, and repeats of the slowest
