@@ -84,6 +84,8 @@ class NetworkModel:
     @cached_property
     def unmeasured(self) -> NetworkModel:
         """The model of the same machine without measured factors."""
+        if not self.machine.collectives:
+            return self
         return NetworkModel(replace(self.machine, collectives=()))
 
     def index(self, block: Ints, ranks: Ints) -> Ints:
