@@ -26,7 +26,7 @@ MANY, FEW, MOST_GROWTH = 1 << 20, 16, 3.0
 
 
 def predict_s(network: str, machine: str, precision: str, ranks: int) -> float:
-    """Processor seconds of a prediction: data parallel, 32 samples a rank, local statistics."""
+    """Processor seconds of a prediction: data parallel, 32 samples per rank, local statistics."""
     begin = time.process_time()
     predict(network=network, machine=machine, ranks=ranks, batch=32 * ranks, strategy="data",
             precision=precision, batch_norm="local")

@@ -1,7 +1,7 @@
 """Prices every step of an outline in seconds, bytes and memory, for all plans of a family at once.
 
 No loop runs over ranks, and equal layers under equal configurations are priced once. A prediction
-for a million ranks therefore takes as long as one for sixteen.
+for a million ranks therefore takes little longer than one for sixteen.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ class PricedSteps:
         One price per step.
     out : Outline
         The outline of the largest micro-batch.
-    network_model, chosen_on : NetworkModel
-        Prices the movements, and chooses their algorithms.
+    network_model : NetworkModel
+        Prices the movements.
+    networks : NetworkModels
+        The known models, also of the machine that chose the algorithms.
     """
 
     io_s: Floats
@@ -68,7 +70,7 @@ class PricedSteps:
     prices: tuple[StepPrice, ...]
     out: Outline
     network_model: NetworkModel
-    chosen_on: NetworkModel
+    networks: NetworkModels
 
     @property
     def pairs(self) -> Iterator[tuple[Step, StepPrice]]:
@@ -204,8 +206,8 @@ def price_steps(
     require_priced(machine, plan.precision)
     networks = NetworkModels() if networks is None else networks
     network_model = networks[contended(machine, contention)]
-    chosen_on = networks[plan.machine or machine]
-    by_microbatch = outlines(network, plan, chooser(chosen_on, plan.collectives), training=training)
+    choose = chooser(networks[plan.machine or machine], plan.collectives)
+    by_microbatch = outlines(network, plan, choose, training=training)
     out = by_microbatch[-1]
     paper = accounting == "paper"
     pricer = StepPricer(network, plan, machine, network_model, out.edges, paper)
@@ -220,7 +222,7 @@ def price_steps(
     schedule = in_order(plan, by_microbatch, training)
     return PricedSteps(io_s=io_s, memory=memory, moved_bytes=moved, schedule=schedule,
                        prices=tuple(map(pricer.price, schedule.steps)), out=out,
-                       network_model=network_model, chosen_on=chosen_on)
+                       network_model=network_model, networks=networks)
 
 
 @dataclass

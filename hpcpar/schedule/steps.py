@@ -1,4 +1,4 @@
-"""The steps of an iteration: the simulator prices this list, and the executor runs it."""
+"""Decides what a step is: the simulator prices the list of steps, and the executor runs it."""
 
 from __future__ import annotations
 

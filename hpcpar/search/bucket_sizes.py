@@ -80,7 +80,8 @@ def times(network: Network, plan: Plan, machine: Machine, costs: Costs, ends: ND
     places = {name: step.index for name, step in sums.items()}
     needed_by = np.array([sums[layer.name].needed_by if layer.name in sums else 0
                           for layer in layers])
-    emitter = Emitter(network, plan, chooser(costs.chosen_on, plan.collectives))
+    chosen_on = costs.networks[plan.machine or machine]
+    emitter = Emitter(network, plan, chooser(chosen_on, plan.collectives))
     pricer = StepPricer(network, plan, machine, costs.network_model, costs.out.edges)
     items_before = np.cumsum([0, *(layer.parameters(network.input_shape(layer))
                                    for layer in layers)])

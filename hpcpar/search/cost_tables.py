@@ -1,4 +1,4 @@
-"""Makes the cost tables of the layer-wise search.
+"""Decides what each configuration of a layer or edge costs, for the layer-wise search.
 
 Layers and edges go through the same lowering and pricing as any prediction. The configurations of a
 layer form a family of plans. The family of an edge combines all configurations of the producer

@@ -1,4 +1,4 @@
-"""The layer-wise search of OptCNN and DeePa: a configuration for each layer.
+"""Decides a configuration for each layer, by the search of OptCNN and DeePa.
 
 `plan_layerwise` lists its steps: cost tables, elimination (OptCNN, Algorithm 1), and refinement
 under the timeline.

@@ -1,4 +1,4 @@
-"""The search over cost tables: OptCNN's Algorithm 1, with memory limits.
+"""Decides the fastest configurations within memory, from cost tables (OptCNN, Algorithm 1).
 
 Only configurations that an optimal plan may contain get tables. A small first search gives an upper
 bound U. If a configuration exceeds U even with the best choices elsewhere, no optimal plan has it.

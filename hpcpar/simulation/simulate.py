@@ -102,7 +102,7 @@ class Simulator:
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
                                   partial(box_shapes, rank=np.arange(self.ranks)))
-        unmeasured = self.costs.network_model.unmeasured
+        unmeasured = self.costs.networks[replace(self.machine, collectives=())]
         self._plain = StepPricer(network, plan, unmeasured.machine, unmeasured, edges)
         self.links = LinkRates(self.costs.network_model)
         self._movements: dict[Hashable, Movement] = {}

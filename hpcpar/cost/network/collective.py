@@ -1,4 +1,4 @@
-"""The price of a collective: a walk through its waves, in all groups at once.
+"""Decides how long a collective takes, by a walk through its waves in all groups at once.
 
 Groups whose messages share their links alike are walked once. Times are known for every placement,
 algorithm and size that was asked for. In jobs of more than `MOST_RANKS` ranks the price is the sum
@@ -218,7 +218,7 @@ class Placed:
             collective = Collective.of_blocks(kind, self.placement.p, NOMINAL_ITEMS, segments,
                                               inner, root)
             bounded = entry.together and self.placement.ranks > MOST_RANKS
-            self._alone_s[key] = (self._bound if bounded else self._walked)(entry, collective)
+            self._alone_s[key] = (self._bound if bounded else self._walk)(entry, collective)
         known = self._known.setdefault(key, {0.0: 0.0})
         new = sorted({n for n in n_bytes.tolist() if n not in known})
         for at in range(0, len(new), MOST_SIZES):
@@ -229,21 +229,15 @@ class Placed:
         return np.array([known[n] for n in n_bytes.tolist()])
 
     # -- all ranks ---------------------------------------------------------------------------------
-    def _walked(self, entry: Algorithm, collective: Collective
-                ) -> Callable[[FloatArray], FloatArray]:
-        """Seconds by bytes of an item, of a walk through all messages."""
-        walk = self._walk(entry, collective)
-        alone_s = partial(walk.alone_s, add_s_per_byte=self.machine.add_s_per_byte)
-        return alone_s if walk.is_chain else Pieces(alone_s, walk.jumps)
-
     @cached_property
     def _members(self) -> IntArray:
         """The ranks of all groups: [groups, members]."""
         first = np.unique(self.placement.first_of(np.arange(self.placement.ranks)))
         return first[:, None] + self.placement.offset(np.arange(self.placement.p))
 
-    def _walk(self, entry: Algorithm, collective: Collective) -> Walk:
-        """The walk of those groups whose messages have different rates."""
+    def _walk(self, entry: Algorithm, collective: Collective
+              ) -> Callable[[FloatArray], FloatArray]:
+        """Seconds of a walk, in those groups whose messages have different rates."""
         waves = list(collective_waves(entry.name, collective))
         crossed: dict[Pairs, tuple[IntArray, FloatArray]] = {}
         for wave in waves:
@@ -263,7 +257,14 @@ class Placed:
                                                s_per_byte[first].ravel())
             rounds.append((wave, known[one.pairs]))
         in_flight = entry.in_flight(collective.kind, collective.segments)
-        return Walk(rounds, self.links, in_flight, groups)
+        walk = Walk(rounds, self.links, in_flight, groups)
+        alone_s = partial(walk.alone_s, add_s_per_byte=self.machine.add_s_per_byte)
+        if walk.slowest is not None:
+            return alone_s
+        # where messages become too large for the latency of small ones
+        limits = [-self.links.latencies_of(crossing.level)[2] / np.maximum(wave.items, 1)
+                  for wave, crossing in rounds]
+        return Pieces(alone_s, np.unique(np.concatenate(limits)))
 
     def _rates_of(self, wave: Wave) -> tuple[IntArray, FloatArray]:
         """The levels and inverse bandwidths of a wave's messages: [groups, messages]."""

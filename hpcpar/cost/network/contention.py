@@ -1,4 +1,4 @@
-"""The network model: latency and bandwidth of the links that messages cross, with contention.
+"""Decides the latency and the bandwidth of the links that messages cross, with contention.
 
 Links connect each unit of a level (a node, a rack) to the level above. If more of the job's flows
 than links leave a unit at the same time, they share the bandwidth. Contention (ParaDL's phi) is the
@@ -80,13 +80,6 @@ class NetworkModel:
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
         #: Collectives by placement and simulated movements, whose times are known.
         self.known: dict[Hashable, object] = {}
-
-    @cached_property
-    def unmeasured(self) -> NetworkModel:
-        """The model of the same machine without measured factors."""
-        if not self.machine.collectives:
-            return self
-        return NetworkModel(replace(self.machine, collectives=()))
 
     def index(self, block: Ints, ranks: Ints) -> Ints:
         """Index of the level that groups in aligned blocks of `block` ranks cross."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,67 +22,56 @@ ON_LINE = 1e-11
 NEAR = 1e-9
 
 
+@dataclass
 class Curve:
-    """Points of a convex curve of straight pieces, without a jump."""
+    """Points of a convex curve of straight pieces, without a jump, in ascending order.
 
-    def __init__(self) -> None:
-        self._x: list[float] = []
-        self._y: list[float] = []
-        #: Points from which a straight piece leads to the next point.
-        self._straight: set[float] = set()
+    A straight piece leads from each of the places `straight` to the next point.
+    """
 
-    def at(self, x: float, function: Callable[[float], float]) -> float:
-        """The value at x; calls the function unless x lies on a straight piece."""
-        i = bisect_left(self._x, x)
-        if i < len(self._x) and self._x[i] == x:
-            return self._y[i]
-        if 0 < i < len(self._x) and self._x[i - 1] in self._straight:
-            return self._line(i - 1, i, x)
-        self._x.insert(i, x)
-        self._y.insert(i, function(x))
-        for middle in range(max(1, i - 1), min(i + 2, len(self._x) - 1)):
-            self._join(middle)
-        return self._y[i]
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+    straight: set[float] = field(default_factory=set)
 
-    def _line(self, first: int, last: int, x: float) -> float:
-        """The value at x of the line through two points."""
-        x0, x1, y0, y1 = self._x[first], self._x[last], self._y[first], self._y[last]
-        return y0 + (y1 - y0) * ((x - x0) / (x1 - x0))
+    def at(self, x: float, function: Callable[[FloatArray], FloatArray]) -> float:
+        """The value at x; calls the function unless x lies on a straight piece.
 
-    def _join(self, middle: int) -> None:
-        """Note if a point and its neighbors are on a line; then no point between them is farther
-        from it than this point is, times the ratio of distances.
+        If a point is as good as on the line through its neighbors, no point between them is farther
+        from that line than this one is, times the ratio of distances.
         """
-        x0, x, x1 = self._x[middle - 1:middle + 2]
-        off = abs(self._y[middle] - self._line(middle - 1, middle + 1, x))
-        if off <= ON_LINE * abs(self._y[middle]) * min(x - x0, x1 - x) / (x1 - x0):
-            self._straight |= {x0, x}
+        i = bisect_left(self.x, x)
+        if i < len(self.x) and self.x[i] == x:
+            return self.y[i]
+        if 0 < i < len(self.x) and self.x[i - 1] in self.straight:
+            return float(np.interp(x, self.x[i - 1:i + 1], self.y[i - 1:i + 1]))
+        self.x.insert(i, x)
+        self.y.insert(i, float(function(np.array([x]))[0]))
+        for k in range(max(1, i - 1), min(i + 2, len(self.x) - 1)):
+            (x0, x1, x2), y1 = self.x[k - 1:k + 2], self.y[k]
+            off = abs(y1 - np.interp(x1, (x0, x2), self.y[k - 1:k + 2:2]))
+            if off <= ON_LINE * abs(y1) * min(x1 - x0, x2 - x1) / (x2 - x0):
+                self.straight |= {x0, x1}
+        return self.y[i]
 
 
+@dataclass
 class Pieces:
     """A function of sizes that is convex between jumps, evaluated at few sizes."""
 
-    def __init__(self, function: Callable[[FloatArray], FloatArray], jumps: FloatArray) -> None:
-        self._function, self._jumps = function, jumps
-        self._curves: dict[int, Curve] = defaultdict(Curve)
+    function: Callable[[FloatArray], FloatArray]
+    jumps: FloatArray
+    curves: dict[int, Curve] = field(default_factory=lambda: defaultdict(Curve))
 
     def __call__(self, sizes: FloatArray) -> FloatArray:
-        """The values at sizes in ascending order, of which the ends and middles come first."""
-        out = np.empty(len(sizes))
-        below, above = (np.searchsorted(self._jumps * (1 + side * NEAR), sizes)
-                        for side in (-1, 1))
-        for i in _ends_first(len(sizes)):
-            x = float(sizes[i])
-            out[i] = (self._curves[int(below[i])].at(x, self._one) if below[i] == above[i] else
-                      self._one(x))
+        """The values at sizes in ascending order."""
+        below = np.searchsorted(self.jumps * (1 - NEAR), sizes)
+        above = np.searchsorted(self.jumps * (1 + NEAR), sizes)
+        out, step = np.empty(len(sizes)), len(sizes)
+        order = [*range(step)[-1:]]
+        while step:  # the ends, the middle, the quarters, and so on
+            order += range(0, len(sizes), step)
+            step //= 2
+        for i in dict.fromkeys(order):
+            curve = self.curves[int(below[i])] if below[i] == above[i] else Curve()
+            out[i] = curve.at(float(sizes[i]), self.function)
         return out
-
-    def _one(self, size: float) -> float:
-        return float(self._function(np.array([size]))[0])
-
-
-def _ends_first(count: int) -> list[int]:
-    """The numbers below count: the ends, then the middle, the quarters, and so on."""
-    steps = [max(1, count >> bits) for bits in range(count.bit_length())]
-    return list(dict.fromkeys([count - 1] * (count > 0) + [
-        i for step in steps for i in range(0, count, step)]))

@@ -1,4 +1,4 @@
-"""The price of a communication step on its busiest rank: seconds, messages and bytes."""
+"""Decides the seconds, messages and bytes of a communication step on its busiest rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volumes of a redistribution: items and messages of the busiest rank, in closed form.
+"""Decides how many items and messages the busiest rank of a redistribution moves.
 
 A few representative ranks stand for all. A rank receives the items that it needs and does not hold;
 it sends the items that it holds and others need.

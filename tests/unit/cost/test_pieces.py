@@ -72,7 +72,9 @@ def test_collectives_take_as_long_as_their_walks(p: int, small_alpha_s: float | 
         entry = ALGORITHMS[name]
         for segments in (1, *entry.pieces(Kind.ALLREDUCE)):
             collective = Collective.of_blocks(Kind.ALLREDUCE, p, 5040, segments)
-            walk = place._walk(entry, collective)
-            walked = np.array([walk.alone_s(np.array([n / (p * 5040)]), 3e-10)[0] for n in sizes])
+            walked_s = place._walk(entry, collective)
+            if isinstance(walked_s, Pieces):
+                walked_s = walked_s.function
+            walked = walked_s(sizes / (p * 5040))
             priced = place.seconds(Kind.ALLREDUCE, name, segments, 0, sizes)
             np.testing.assert_allclose(priced, walked, rtol=2e-11)

@@ -1,4 +1,4 @@
-"""What the plans of one search share: the network's model, and the movements on all ranks."""
+"""Plans of one search share the model of the network, and the movements on all ranks."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def test_a_search_simulates_equal_movements_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_memory_is_checked_without_a_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a strategy that was priced in a family only, on a device that holds less than its bound.
-    """
+    """A strategy that was priced in a family only, on a device that holds less than its bound."""
     slowest = found("k20x8")[-1]
     assert slowest.exact_costs is None and "costs" not in vars(slowest)
     limit_bytes = slowest.task.machine.device.memory_bytes
