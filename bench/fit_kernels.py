@@ -28,7 +28,7 @@ from scipy.optimize import least_squares  # type: ignore[import-untyped]
 from bench.gallery import left_out
 from bench.gallery.left_out import LeftOut
 from bench.gallery.networks import NETWORKS
-from bench.gallery.rows import ALIASES, FUSED, FUSED_FAMILIES, KERNEL_YEARS, Row, read, runs
+from bench.gallery.rows import ALIASES, KERNEL_YEARS, Row, read, runs
 from hpcpar.cost.compute import kernel_model
 from hpcpar.cost.compute.kernel_model import (
     KernelModel,
@@ -38,12 +38,13 @@ from hpcpar.cost.compute.kernel_model import (
     product_s,
     tensor_product_s,
 )
-from hpcpar.cost.compute.work import Work, Workload
+from hpcpar.cost.compute.work import ELEMENTWISE, Work, Workload
 from hpcpar.machine import catalog
 from hpcpar.machine.model import Device
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d
 from hpcpar.network.spec import NetworkSpec
+from hpcpar.plan.frameworks import FUSED
 from hpcpar.plan.plan import make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.schedule.lower import lower
@@ -218,7 +219,7 @@ class Table:
         for family, rows, count, device, busy_s in parts:
             alone_s = busy_s + device.launch_s
             seconds = np.where(is_run[rows], kernel_model.with_host_s(model, alone_s), alone_s)
-            if family in FUSED_FAMILIES:
+            if family in ELEMENTWISE:
                 seconds = seconds * np.where(self._fused[rows], fused, 1)
             np.add.at(total, rows, count * seconds)
         return np.log(total / self.seconds)

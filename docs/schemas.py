@@ -76,6 +76,7 @@ def schemas() -> dict[str, str]:
         if "Device" in parts:
             with_units(parts["Device"], quantities.DEVICE)
             with_units(parts["Level"], quantities.LEVEL)
+            with_units(parts["Host"], quantities.HOST)
         if kind is Machine:
             parts["Machine"]["properties"]["device"] = {"anyOf": [
                 {"$ref": "#/$defs/Device"},

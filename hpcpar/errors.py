@@ -43,10 +43,11 @@ def unknown(what: str, name: str, known: Iterable[str],
         Better answers to some names, as in `hpcpar.options.other_names`.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    lower = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
     if answer := (answers or {}).get(name.lower().replace("_", "-")):
         return InputError(f"unknown {what} '{name}': {answer}")
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    hint = f"; did you mean '{lower[near[0]]}'?" if near else ""
     listed = f" (known: {', '.join(names)})" if names else ""
     return InputError(f"unknown {what} '{name}'{hint}{listed}")
 

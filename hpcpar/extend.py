@@ -12,6 +12,7 @@ from hpcpar.network.read.onnx_ops import reads_onnx
 from hpcpar.network.read.operations import Node
 from hpcpar.network.read.torch_ops import Call, reads_torch
 from hpcpar.network.receptive_field import Full, Relation, Same, Window
+from hpcpar.plan.frameworks import FRAMEWORKS, Framework
 from hpcpar.plan.optimizers import Optimizer, Update
 from hpcpar.plan.strategy import Configs, Strategy, StrategyRequest, assign, grids, mixed, several
 from hpcpar.runtime.ops.base import Context, Operator
@@ -23,9 +24,9 @@ from hpcpar.schedule.steps import Kind
 from hpcpar.sweep.schedulers import Scheduler, scheduler
 from hpcpar.sweep.schedulers.base import Question
 
-__all__ = ["Activation", "Algorithm", "Array", "Call", "Collective", "Configs", "Context", "Full",
-           "Importer", "Kind", "Layer", "Loss", "Node", "Operator", "Optimizer", "PassWork",
-           "Question", "Relation", "Round", "Same", "Scheduler", "Shape", "Strategy",
-           "StrategyRequest", "Update", "Window", "Windowed", "assign", "collective_algorithm",
-           "grids", "message", "mixed", "operator", "reaches", "reads_onnx", "reads_torch",
-           "scheduler", "several"]
+__all__ = ["FRAMEWORKS", "Activation", "Algorithm", "Array", "Call", "Collective", "Configs",
+           "Context", "Framework", "Full", "Importer", "Kind", "Layer", "Loss", "Node", "Operator",
+           "Optimizer", "PassWork", "Question", "Relation", "Round", "Same", "Scheduler", "Shape",
+           "Strategy", "StrategyRequest", "Update", "Window", "Windowed", "assign",
+           "collective_algorithm", "grids", "message", "mixed", "operator", "reaches",
+           "reads_onnx", "reads_torch", "scheduler", "several"]

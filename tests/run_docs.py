@@ -1,8 +1,8 @@
 """Runs the commands on documentation pages: every ``sh`` block, in order, as a reader would.
 
-Run: ``python tests/run_docs.py README.md docs`` in a checkout with a ``.venv``. A ``python`` block
-whose first line is ``# FILE.py`` is written to that file. Blocks of other kinds (``text``,
-``sh batch``) need hours, other machines or the reader's files.
+Run: ``python tests/run_docs.py README.md docs`` in a checkout with a ``.venv``. A ``python``
+(``toml``) block whose first line is ``# FILE.py`` (``# FILE.toml``) is written to that file. Blocks
+of other kinds (``text``, ``sh batch``) need hours, other machines or the reader's files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 #: A block to run, or a file to write; both may be indented inside a list.
-BLOCK = re.compile(r"^( *)```(?:sh|python\n *# (\S+\.py))\n(.*?)^\1```", re.M | re.S)
+BLOCK = re.compile(r"^( *)```(?:sh|(?:python|toml)\n *# (\S+\.(?:py|toml)))\n(.*?)^\1```",
+                   re.M | re.S)
 #: A page that takes longer (s) is stuck.
 LIMIT_S = 3600
 

@@ -1,26 +1,21 @@
-"""How the software of a row exchanges gradients, by what its documentation says; not fitted.
+"""How the software of a row exchanges gradients: its framework, by the row's words.
 
-`exchange_of` gives the options of the plan and what the software adds. The same rules hold for all
-rows of a framework.
+The rules of each framework are the package's (`hpcpar/plan/frameworks.py`), as ``--framework``
+takes them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from bench.gallery.rows import Row
+from bench.gallery.rows import FUSING, Row
 from hpcpar.machine.model import Machine
-from hpcpar.plan.plan import Overlap, PlanOptions, Synchronization
-from hpcpar.prediction.prediction import Prediction
-from hpcpar.schedule.steps import Phase
+from hpcpar.plan.plan import PlanOptions, Synchronization
 
-MIB = 2**20
-#: Gradients that are summed at once. PyTorch's DistributedDataParallel: bucket_cap_mb; Horovod:
-#: HOROVOD_FUSION_THRESHOLD; MirroredStrategy: NcclAllReduce(num_packs=1), one pack of all.
-BUCKETS = {"pytorch DDP": 25 * MIB, "horovod": 64 * MIB, "MirroredStrategy": 2**40}
-#: HOROVOD_CYCLE_TIME: tensors wait for the next cycle, in which all ranks agree on them. By default
-#: 5 ms, and 1 ms from 0.21 on, which came out at the end of 2020.
-HOROVOD_CYCLES_S = {False: 5e-3, True: 1e-3}
+#: Words of a row's exchange and the framework, the first that fits; Horovod's defaults changed with
+#: 0.21, which came out at the end of 2020.
+FRAMEWORKS = (("DDP", "ddp"), ("horovod", "horovod"), ("MirroredStrategy", "mirrored"),
+              ("replicated", "replicated"), ("nccl", "ddp"))
 HOROVOD_021 = 2021.0
 #: NCCL 1, in TensorFlow's contrib.nccl: one ring in the order of the bus. GPUs 3 and 4 of a DGX-1
 #: have no NVLink, and no peer access between the sockets: that hop goes through host memory.
@@ -28,55 +23,38 @@ HOROVOD_021 = 2021.0
 HOST_BYTES_PER_S, QUAD = 10e9, 4
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """The exchange of a row.
-
-    Attributes
-    ----------
-    options : PlanOptions
-        What the plan has.
-    cycle_s : float
-        Time between the moments at which collectives may begin; 0 where they begin at once.
-    bus_order : bool
-        NCCL 1.
-    """
-
-    options: PlanOptions
-    cycle_s: float = 0.0
-    bus_order: bool = False
-
-    def on(self, machine: Machine) -> Machine:
-        """The machine as the software uses it."""
-        node, *outer = machine.levels
-        if not self.bus_order or node.ranks <= QUAD:
-            return machine
-        host = replace(node, beta_s_per_byte=1 / HOST_BYTES_PER_S, links=0.0)
-        return replace(machine, levels=(replace(node, name="quad", ranks=QUAD), host, *outer))
-
-    def waiting_s(self, found: Prediction) -> float:
-        """Half a cycle for each collective that computing waits for: all but gradients, of which
-        the last bucket counts.
-        """
-        moments = sum(step.is_comm and step.phase != Phase.GRADIENT for step in found.steps)
-        return self.cycle_s / 2 * (moments + 1) if found.communication_s else 0.0
-
-
-def exchange_of(row: Row) -> Exchange:
-    """The exchange of a row, by its framework and the words of its column `sync`."""
+def options_of(row: Row) -> PlanOptions:
+    """The options of the plan of a row, by its framework and the words of its column `sync`."""
     options = PlanOptions(batch_norm="sync" if synchronized_norm(row) else "local")
     if "parameter server" in row.sync:
-        return Exchange(PlanOptions(**options, synchronization=Synchronization.SERVER))
-    for words, bucket_bytes in BUCKETS.items():
-        if words in row.sync:
-            cycle_s = HOROVOD_CYCLES_S[float(row.year) >= HOROVOD_021]
-            return Exchange(PlanOptions(**options, bucket_bytes=bucket_bytes),
-                            cycle_s if words == "horovod" else 0.0)
+        return PlanOptions(**options, synchronization=Synchronization.SERVER)
+    name = framework_of(row)
     if row.sync.startswith("replicated, nccl"):
-        # assumed: its kernels and the layers' kernels take turns on the multiprocessors
-        return Exchange(PlanOptions(**options, overlap=Overlap.NONE, collectives="ring"),
-                        bus_order=True)
-    return Exchange(options)
+        options = PlanOptions(**options, collectives="ring")
+    return PlanOptions(**options, framework=name) if name else options
+
+
+def framework_of(row: Row) -> str:
+    """The framework of a row; empty if its exchange is unknown, or nothing is exchanged."""
+    name = next((name for words, name in FRAMEWORKS if words in row.sync), "")
+    if "XLA" in row.note:
+        return "horovod-xla"
+    if any(known in row.framework for known in FUSING):
+        return "mxnet" if "MXNet" in row.framework else "paddle"
+    if "PaddlePaddle" in row.framework:
+        return "ddp"
+    if name != "horovod":
+        return name
+    return "horovod" if float(row.year) >= HOROVOD_021 else "horovod-0.20"
+
+
+def machine_as_used(row: Row, machine: Machine) -> Machine:
+    """The machine as the row's software uses it: NCCL 1 goes through the host."""
+    node, *outer = machine.levels
+    if not row.sync.startswith("replicated, nccl") or node.ranks <= QUAD:
+        return machine
+    host = replace(node, beta_s_per_byte=1 / HOST_BYTES_PER_S, reached=1.0, links=0.0)
+    return replace(machine, levels=(replace(node, name="quad", ranks=QUAD), host, *outer))
 
 
 def synchronized_norm(row: Row) -> bool:

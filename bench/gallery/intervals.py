@@ -13,8 +13,7 @@ import argparse
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from importlib import resources
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -22,11 +21,19 @@ import numpy as np
 import tomli_w
 
 from bench.fit_kernels import counted
+from bench.gallery import cpus
 from bench.gallery.prediction import graph
 from bench.gallery.residuals import WITHOUT_RUNS, family, read, rows
 from bench.gallery.rows import runs
 from hpcpar.cost import trust
-from hpcpar.cost.trust import ResidualClass, Residuals, kind_of, traits
+from hpcpar.cost.compute.kernel_model import CPU_SLOWDOWN
+from hpcpar.cost.published_runs import (
+    FITTED_VENDOR,
+    ResidualClass,
+    Residuals,
+    kind_of,
+    traits,
+)
 from hpcpar.machine import catalog
 
 FILE = Path(trust.__file__).with_suffix(".toml")
@@ -55,15 +62,10 @@ class Residual:
         return family(self.device) if by == "device" else self.network
 
 
-def maker(device: str) -> str:
-    """The first word of the device's data sheet."""
-    sheet = resources.files("hpcpar.machine") / "devices" / f"{device}.toml"
-    return sheet.read_text(encoding="utf-8").removeprefix("#").split()[0]
-
-
 def others() -> list[str]:
     """Devices of other makers than the model of kernels is fitted to."""
-    return [name for name in catalog.names() if maker(name) != "NVIDIA"]
+    return [name for name in catalog.names()
+            if catalog.device(name).vendor.lower() != FITTED_VENDOR]
 
 
 def residuals() -> Iterator[Residual]:
@@ -78,6 +80,8 @@ def residuals() -> Iterator[Residual]:
         for device in WITHOUT_RUNS:
             if id_.startswith(f"conv-{device}-"):
                 yield Residual("others", device, "", {"precision": "fp32"}, own["device"])
+    for row, log in cpus.logs():
+        yield Residual("cpu", row.device, row.framework, {"precision": "fp32"}, log)
 
 
 def percentiles(some: Sequence[Residual]) -> list[float]:
@@ -107,6 +111,14 @@ def classes(every: Sequence[Residual]) -> list[ResidualClass]:
             if _enough(some) and (len(where) == 1 or _differs(made, found)):
                 found.append(made)
     return found
+
+
+def unstated(found: Sequence[ResidualClass]) -> ResidualClass:
+    """The class of a data sheet of an unknown kind: from the fastest GPU to the slowest CPU."""
+    gpu, cpu = (Residuals(tuple(found)).of(basis, {"precision": "fp32"})
+                for basis in ("others", "cpu"))
+    return replace(gpu, basis="unstated", rows=gpu.rows + cpu.rows,
+                   high=float(f"{cpu.high * CPU_SLOWDOWN:.3g}"))
 
 
 def _combinations(known: dict[str, str]) -> Iterator[tuple[tuple[str, str], ...]]:
@@ -181,8 +193,8 @@ def lines() -> list[str]:
             "Measured over predicted times, by what a prediction rests on (`python -m",
             "bench.gallery.intervals`): `tables`, a device with published runs (the network left",
             "out of the fit); `sheet`, a data sheet alone (the device left out); `others`, one",
-            "of another maker (DeepBench's convolutions); `rate`, one rate of the papers' presets;",
-            "`peak`, a data sheet's peak as rate.", "",
+            "of another maker (DeepBench's convolutions); `cpu`, a CPU's (`bench.gallery.cpus`);",
+            "`rate`, one rate of the papers' presets; `peak`, a data sheet's peak as rate.", "",
             *class_lines(classes(every)),
             "Rows in the intervals that the other networks' or devices' rows give:", "",
             *coverage_lines(every, "tables"), *coverage_lines(every, "sheet")]
@@ -191,11 +203,11 @@ def lines() -> list[str]:
 def write(every: Sequence[Residual]) -> None:
     """Writes the file of the package."""
     families = {family(row.device) for row in filter(counted, runs())}
-    every_row = rows()
+    every_row, found = rows(), classes(every)
     data = {"most_ranks": max(int(row.devices) for row in every_row),
             "kinds": Counter(kind_of(graph(row.graph_name, row.input)) for row in every_row),
             "devices": [name for name in catalog.names() if family(name) in families],
-            "others": others(), "classes": [asdict(each) for each in classes(every)]}
+            "classes": [asdict(each) for each in (*found, unstated(found))]}
     head = ("# Measured over predicted times of published runs, by class; trust.py explains them.\n"
             "# Written by: python -m bench.gallery.intervals --write\n")
     FILE.write_text(head + tomli_w.dumps(data), encoding="utf-8")

@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from bench.gallery.exchange import exchange_of
+from bench.gallery.exchange import machine_as_used, options_of
 from bench.gallery.networks import NETWORKS
-from bench.gallery.rows import FUSED, FUSED_FAMILIES, Row
+from bench.gallery.rows import Row
+from bench.gallery.series import levels
 from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device, Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.plan import PlanOptions, make_plan
+from hpcpar.plan.plan import Plan, PlanOptions, make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.prediction.price import price
-from hpcpar.schedule.steps import Op
 
 #: Machines of the rows and the presets whose levels they have.
 PRESETS = {"dlperf-4x8xv100-ib100": "dgx1-v100", "gce-k80": "p2.8xlarge",
@@ -50,6 +50,8 @@ def unpredictable(row: Row) -> str:
         return f"network {row.network} is not written down"
     if row.device not in catalog.names():
         return f"device {row.device} is not in the catalog"
+    if row.id.startswith("series-"):
+        return "" if row.machine else "interconnect is not written down"
     if row.devices != "1" and PRESETS.get(row.machine, row.machine) not in files.presets():
         return f"machine {row.machine} has no preset"
     return ""
@@ -57,6 +59,8 @@ def unpredictable(row: Row) -> str:
 
 def machine_of(row: Row) -> Machine:
     """The row's machine: its preset's levels, its own device and the library of its time."""
+    if row.id.startswith("series-"):
+        return _with_device(replace(files.load("dgx1-v100"), levels=levels(row.machine)), row)
     preset = PRESETS.get(row.machine, row.machine)
     # one device sends nothing: any levels do
     machine = files.load(preset if preset in files.presets() else "dgx1-v100")
@@ -65,17 +69,12 @@ def machine_of(row: Row) -> Machine:
         machine = replace(machine, levels=(*inner, replace(network, links=ADAPTERS[row.machine])))
     if preset in OWN_RATE:
         return machine
+    return _with_device(machine, row)
+
+
+def _with_device(machine: Machine, row: Row) -> Machine:
     device = Device(**catalog.figures(row.device, row.id))  # type: ignore[arg-type]
     return replace(machine, device=replace(device, software_year=row.library_year))
-
-
-def fused(network: Network, precision: str) -> dict[str, float]:
-    """Kinds of work that a framework fuses, with the part of their time that is left."""
-    layers = [layer for layer in network.layers
-              if not layer.is_matmul and layer.kernel_family in FUSED_FAMILIES]
-    works = [f"{layer.kind}.{op.value}" for layer in layers for op in Op]
-    works += [f"{layer.kind}.{Op.ACCUMULATE.value}" for layer in network.layers]
-    return {f"{work} {PRECISIONS[precision].work}": FUSED for work in works}
 
 
 @cache
@@ -83,18 +82,21 @@ def graph(name: str, shape: str) -> Network:
     return NETWORKS[name](tuple(map(int, shape.split("x"))))
 
 
-def predict(row: Row) -> Result:
-    """The time of an iteration, and the memory."""
-    network, ranks, exchange = graph(row.graph_name, row.input), int(row.devices), exchange_of(row)
-    machine = exchange.on(machine_of(row))
-    if row.fused:
-        machine = replace(machine, kinds=fused(network, row.precision))
+def case(row: Row) -> tuple[Network, Plan, Machine]:
+    """The network, plan and machine of a row."""
+    network, ranks = graph(row.graph_name, row.input), int(row.devices)
+    machine = machine_as_used(row, machine_of(row))
     batch = round(row.batch * ranks)
     # devices that share a sample cut its image
     strategy = "data" if row.batch >= 1 else f"ds:{batch}x{ranks // batch}"
-    options: PlanOptions = {**exchange.options, "precision": row.precision}
+    options: PlanOptions = {**options_of(row), "precision": row.precision}
     plan = make_plan(NetworkSpec.of(network), strategy, ranks, batch, network=network, **options)
+    return network, plan, machine
+
+
+def predict(row: Row) -> Result:
+    """The time of an iteration, and the memory."""
+    network, plan, machine = case(row)
     found = price(network, plan, machine, training=not row.forward_only)
     update_s = 0.0 if row.updates else found.phases["update"]["compute_s"]
-    return Result(row, found.iteration_s + exchange.waiting_s(found) - update_s,
-                  found.memory_bytes)
+    return Result(row, found.iteration_s - update_s, found.memory_bytes)

@@ -3,7 +3,8 @@
 Usage: python -m bench.gallery.residuals
 
 It fits the model again without each device, then without each network, predicts the counted rows
-that were left out, and writes ``residuals.csv``: the logarithms of predicted over measured times.
+that were left out, and writes ``residuals.csv``: the logarithms of predicted over measured times,
+without the factors of lopsided classes (`class_factor`), which follow from them.
 Two further columns have the same rows priced by one rate for all layers: the rate of the papers'
 presets, in float32 alone, and the data sheet's peak. MI25 and KNL have no runs: for them it
 predicts DeepBench's convolutions. It needs SciPy and takes a quarter of an hour on two cores.
@@ -33,7 +34,7 @@ from bench.fit_kernels import (
 from bench.gallery import prediction
 from bench.gallery.prediction import OWN_RATE, machine_of, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
-from hpcpar.cost.compute import kernel_model
+from hpcpar.cost.compute import kernel_model, step_time
 from hpcpar.machine import catalog, files
 from hpcpar.machine.model import Device
 
@@ -69,7 +70,8 @@ def left_out(by: str, every: list[Row]) -> Iterator[tuple[str, float]]:
     for left in sorted({key(row, by) for row in every}):
         model, _ = fit_all([s for s in known if key(s, by) != left])
         print(f"without {by} {left}", flush=True)
-        with patch.object(kernel_model, "fitted", lambda model=model: model):
+        with (patch.object(kernel_model, "fitted", lambda model=model: model),
+              patch.object(step_time, "class_factor", lambda *_: 1.0)):
             yield from ((row.id, predict(row).log) for row in every if key(row, by) == left)
     for left in WITHOUT_RUNS if by == "device" else ():
         own = [s for s in samples if s.device == left and s.kind == "conv"]

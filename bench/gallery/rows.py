@@ -25,9 +25,6 @@ CUDNN_YEARS = {"2": 2015.2, "4": 2016.0, "4.0": 2016.0, "5.0": 2016.3, "5.1": 20
 WITHOUT_CUDNN = 2012.0
 #: Frameworks that fuse element-wise layers into fewer kernels; XLA is in the note.
 FUSING = ("MXNet NGC", "MXNet 1.6.0 (NGC", "PaddlePaddle NGC")
-#: Families of these layers, and the part of their time that is left (`bench.fit_kernels`).
-FUSED_FAMILIES, FUSED = ("activation", "normalization", "other"), 0.75
-
 #: Input limits a run whose twin with synthetic data is this many times as fast.
 INPUT_COSTS = 1.1
 _DOUBTS = (

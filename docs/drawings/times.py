@@ -24,7 +24,7 @@ from docs.drawings.style import (
     chart,
     legend,
 )
-from hpcpar.cost.trust import published
+from hpcpar.cost.published_runs import published
 from hpcpar.report.compare import compare_one
 from hpcpar.report.rows import PARTS, Row
 from hpcpar.report.simulated_record import record_of
@@ -63,6 +63,7 @@ def intervals() -> Canvas:
     known = {"precision": "fp32", "samples": "many", "kind": "images"}
     bases = {"tables": "data sheet, published runs of the device", "sheet": "data sheet alone",
              "rate": "one fitted rate", "others": "data sheet of another maker",
+             "cpu": "data sheet of a CPU",
              "peak": "peak rate, or a guess"}
     page = canvas(235)
     axes = chart(page.figure, 260, 15, WIDTH - 285, 165)
@@ -73,7 +74,7 @@ def intervals() -> Canvas:
         axes.text(found.high + 0.05, y, f"{found.low:.2f} to {found.high:.2f}", va="center")
     axes.axvline(1.0, color=INK, linewidth=1.2, linestyle="--")
     axes.set_yticks(range(len(bases)), bases.values())
-    axes.set(ylim=(len(bases) - 0.5, -0.5), xlim=(0.5, 4.5),
+    axes.set(ylim=(len(bases) - 0.5, -0.5), xlim=(0.0, 4.5),
              xlabel="measured time / predicted time: 90% of the runs, and the median")
     return page
 

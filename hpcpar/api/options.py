@@ -27,6 +27,7 @@ from hpcpar.options.checks import (
     positive,
 )
 from hpcpar.options.fields import OptionGroup, about, option
+from hpcpar.plan.frameworks import FRAMEWORKS
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
     BATCH_NORMS,
@@ -139,7 +140,7 @@ class PlanFields(StepOptions, section="plan"):
         "algorithm of collectives; auto: the cheapest for each step; mpi: the library's own")
     synchronization: str = option(
         Plan.synchronization, OneOf(Synchronization), "how replicas stay equal: an "
-        "allreduce of gradients, sharded updates, or a parameter server",
+        "allreduce of gradients, sharded updates, or a parameter server (a rank, or its host)",
         former=("--synchronisation",))
     optimizer: str = option(
         Plan.optimizer, OneOf(OPTIMIZERS),
@@ -161,6 +162,10 @@ class PlanFields(StepOptions, section="plan"):
     batch_norm: str = option(
         Plan.batch_norm, OneOf(BATCH_NORMS),
         "statistics of batch normalization: over the whole batch, or over each rank's part")
+    framework: str = option(
+        Plan.framework, OneOf(FRAMEWORKS, other_names.FRAMEWORKS),
+        "whose rules of exchanging gradients to price: buckets, overlap, when weights are updated "
+        "(others than hpcpar's: prediction only)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +189,9 @@ class PricingOptions(OptionGroup, section="prediction"):
         None, amount, "rate at which a rank reads its images (default: not counted)", "BYTES/S")
     io_item_bytes: float = option(
         1.0, amount, "bytes per stored value (default 1: uint8)", "N")
+    node_input: float | None = option(
+        None, amount, "samples per second that a node reads and decodes (default: not limited)",
+        "N")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,17 +221,18 @@ class PlanningOptions(PricingOptions, LoadOptions, PlanFields):
     def pricing(self) -> dict[str, Any]:
         """The options that only `prediction.price.price` takes."""
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
-                "io_item_bytes": self.io_item_bytes}
+                "io_item_bytes": self.io_item_bytes, "node_samples_per_s": self.node_input}
 
     def planning(self, network: Network) -> dict[str, Any]:
         """The options of `search.auto.task`."""
-        paper = self.accounting == "paper"
+        paper, rules = self.accounting == "paper", FRAMEWORKS[self.framework]
         kept = {f.name: getattr(self, f.name) for f in fields(PlanFields) if f.name != "bucket"}
         return kept | self.pricing | {
             "accounting": self.accounting, "min_batch_per_rank": self.min_batch_per_rank,
             "precision": self.precision or Plan.precision,
             "gather": self.gather or ("eager" if paper else "lazy"),
-            "overlap": self.overlap or (Overlap.NONE if paper else Overlap.FULL),
-            "bucket_bytes": 0 if self.bucket is None and paper else self.bucket,
+            "overlap": self.overlap or (Overlap.NONE if paper else Overlap(rules.overlap)),
+            "bucket_bytes": (0 if paper else rules.bucket_bytes) if self.bucket is None
+            else self.bucket,
             "samples": self.epoch_samples(network),
         }

@@ -29,7 +29,7 @@ from hpcpar.report.tables import answer, plan_page, say
 from hpcpar.report.tables.document import image, page_format
 from hpcpar.report.tables.grid_tables import in_words
 from hpcpar.report.tables.prediction_tables import schedule_rows
-from hpcpar.schedule.runnable import not_executed
+from hpcpar.schedule.runnable import not_executed, not_on_hosts
 from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.candidates import SHOWN, Candidate
@@ -135,7 +135,8 @@ class PlanResult(TableResult):
             raise InputError(f"{path} is not written: {self.best.strategy} does not fit in memory; "
                              "change the plan, or add --force")
         plans.save(self.plan, path)
-        if reason := not_executed(self.plan.precision):
+        if reason := (not_executed(self.plan.precision, self.plan.framework)
+                      or not_on_hosts(self.plan)):
             say(f"note: {reason}")
 
     def to_json(self, schedule: bool = False, explained: bool = False) -> dict[str, Any]:

@@ -58,7 +58,8 @@ from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 #: Options that a plan fixes, except its number format, which `predict` may change.
 FIXED = tuple(f.name for f in fields(PlanFields) if f.name != "precision")
 #: Options of a plan that its alternatives keep.
-KEPT = ("overlap", "collectives", "precision", "synchronization", "batch_norm", "optimizer")
+KEPT = ("overlap", "collectives", "precision", "synchronization", "batch_norm", "optimizer",
+        "framework")
 #: Parts of the communication that ``columns`` shows, and their phases or None.
 COLUMNS = {"latency": None, "bandwidth": None, "forward": Phase.FORWARD,
            "backward": Phase.BACKWARD, "gradients": Phase.GRADIENT}
@@ -222,7 +223,7 @@ def price_plans(asked: PredictArguments) -> PredictResult:
         if getattr(asked, name) is not None and asked.epoch_samples(net) is None:
             raise InputError(f"--{name.replace('_', '-')} {NO_EPOCH}")
     machine = asked.loaded(machine_of(asked.machine or "local"))
-    require_priced(machine, asked.precision or Plan.precision)
+    require_priced(machine, asked.precision or Plan.precision, asked.synchronization)
     with SearchProgress() as progress:
         candidates, skipped = _price(
             net, spec, sizes, names(asked.strategy), machine, tell=progress.tell,
@@ -312,7 +313,9 @@ def _latency_s(candidate: Candidate) -> float:
     """The part of the communication time that unlimited bandwidth would leave."""
     t, plan = candidate.task, candidate.plan
     levels = tuple(replace(level, beta_s_per_byte=0.0) for level in t.machine.levels)
-    fast = replace(t.machine, levels=levels)
+    host = t.machine.host and replace(t.machine.host, beta_s_per_byte=0.0,
+                                      memory_bytes_per_s=math.inf)
+    fast = replace(t.machine, levels=levels, host=host)
     plan = replace(plan, machine=plan.machine or t.machine)  # which keeps the algorithms
     return float(plan_costs(t.network, plan, fast, **t.price_options).communication_s)
 
@@ -342,7 +345,8 @@ def _price(network: Network, spec: NetworkSpec, sizes: Mapping[int, int],
 
     for ranks, batch in sizes.items():
         for pattern in strategies:
-            for strategy in ["auto"] if pattern == "auto" else auto.expand(pattern, ranks):
+            names = ["auto"] if pattern == "auto" else auto.expand(pattern, ranks, lambda: network)
+            for strategy in names:
                 one(strategy, ranks, batch)
     if not found and len(skipped) == 1:
         raise InputError(skipped[0]["reason"])

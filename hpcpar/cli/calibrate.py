@@ -33,7 +33,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.precision import EXECUTED
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
-from hpcpar.schedule.runnable import require, require_executed
+from hpcpar.schedule.runnable import require, require_executed, require_servers
 from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record_file
 
@@ -98,7 +98,8 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch,
                                           precision=args.precision, machine=local))
     for plan in chosen:
-        require_executed(plan.precision)
+        require_executed(plan.precision, plan.framework)
+        require_servers(plan, args.device)
         require(plan.network.build(), plan)
     (math, *others) = {args.math_for(plan.precision) for plan in chosen} or {MathMode.FP32.value}
     if others:

@@ -61,6 +61,11 @@ def _show(machine: Machine, sources: list[str], wide: bool) -> None:
         ],
         drop=("effective links", "oversubscription", "links"), wide=wide,
     )
+    if host := machine.host:
+        links = f"{host.links:g} shared links" if host.links else "a link each"
+        show_line(f"host of {host.ranks or 'all'} ranks: {links} of "
+                  f"{amount(1 / host.beta_s_per_byte, 'B/s')}, {seconds(host.alpha_s)} latency; "
+                  f"{amount(host.memory_bytes_per_s, 'B/s')} memory bandwidth")
     if sources:
         show_line("sources:")
         for line in sources:

@@ -34,7 +34,12 @@ from hpcpar.report.progress import ProgressBar, RunProgress
 from hpcpar.report.tables import say, show_line
 from hpcpar.report.tables.answer import of_run, plural
 from hpcpar.runtime.emulate import emulate
-from hpcpar.schedule.runnable import require, require_executed, require_own_training
+from hpcpar.schedule.runnable import (
+    require,
+    require_executed,
+    require_own_training,
+    require_servers,
+)
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record_file, run_record
 from hpcpar.train.class_counts import ClassCounts
@@ -238,7 +243,8 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
 def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks the inputs, without communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
-    require_executed(plan.precision)
+    require_executed(plan.precision, plan.framework)
+    require_servers(plan, args.device)
     network = plan.network.build()
     if not args.forward_only:
         require_own_training(network)

@@ -149,19 +149,24 @@ class PriceOptions(TypedDict, total=False):
     io_bytes_per_s: float | None
     io_item_bytes: float
     networks: NetworkModels | None
+    node_samples_per_s: float | None
 
 
 def price_family(network: Network, plan: Plan, machine: Machine,
                  **options: Unpack[PriceOptions]) -> Costs:
     """Price a plan, or a family of plans, on one rank that stands for all; see `price_steps`."""
     priced = price_steps(network, plan, machine, **options)
-    return Costs.of(priced, laid_out(machine, priced.schedule.steps, priced.prices))
+    return Costs.of(priced, laid_out(machine, plan, priced.schedule.steps, priced.prices))
 
 
-def laid_out(machine: Machine, steps: Sequence[Step], prices: Sequence[StepPrice]
+def laid_out(machine: Machine, plan: Plan, steps: Sequence[Step], prices: Sequence[StepPrice]
              ) -> Timeline[Floats]:
-    """The timeline of priced steps on a machine."""
-    return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress)
+    """The timeline of a plan's priced steps on a machine.
+
+    Where a framework starts collectives in cycles, each waits for half a cycle on average.
+    """
+    return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress,
+                    plan.rules.cycle_s / 2)
 
 
 def price_steps(
@@ -176,6 +181,7 @@ def price_steps(
     io_bytes_per_s: float | None = None,
     io_item_bytes: float = 1.0,
     networks: NetworkModels | None = None,
+    node_samples_per_s: float | None = None,
 ) -> PricedSteps:
     """Price the steps of a plan, or of a family of plans.
 
@@ -196,6 +202,8 @@ def price_steps(
         overlaps with the previous iteration; only the excess counts. None: reading is free.
     networks : NetworkModels, optional
         Known network models, for prices that several calls share.
+    node_samples_per_s : float, optional
+        Samples that a node reads and decodes per second; its ranks share them.
     """
     if accounting not in ACCOUNTINGS:
         raise unknown("accounting", accounting, ACCOUNTINGS)
@@ -203,19 +211,21 @@ def price_steps(
         raise InputError(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
     require_batch(network, plan.batch)
-    require_priced(machine, plan.precision)
+    require_priced(machine, plan.precision, plan.synchronization, plan.machine)
     networks = NetworkModels() if networks is None else networks
     network_model = networks[contended(machine, contention)]
-    choose = chooser(networks[plan.machine or machine], plan.collectives)
+    choose = chooser(networks[plan.machine or machine], plan)
     by_microbatch = outlines(network, plan, choose, training=training)
     out = by_microbatch[-1]
     paper = accounting == "paper"
     pricer = StepPricer(network, plan, machine, network_model, out.edges, paper)
-    io_s: Floats = 0.0
-    if io_bytes_per_s is not None:
-        images = network.layers[0]
-        io_s = owned(network, images, plan.configs[images.name],
-                     plan.batch).largest_items * io_item_bytes / io_bytes_per_s
+    images = network.layers[0]
+    read = owned(network, images, plan.configs[images.name], plan.batch).largest_items
+    io_s: Floats = 0.0 if io_bytes_per_s is None else read * io_item_bytes / io_bytes_per_s
+    if node_samples_per_s is not None:
+        of_node = min(machine.ranks_of_node or plan.ranks, plan.ranks)
+        samples = of_node * read / math.prod(network.image_shape)
+        io_s = np.maximum(io_s, samples / node_samples_per_s)
     moved = {step.key: pricer.price(step).through_bytes for step in out.steps
              if isinstance(step, Comm)}
     memory = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)

@@ -16,7 +16,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.config import Flags, Floats, Ints
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.edges import Edges
-from hpcpar.schedule.steps import Comm, Compute, Step
+from hpcpar.schedule.steps import HOST, Comm, Compute, Step
 
 
 class StepPrice(NamedTuple):
@@ -90,7 +90,7 @@ class StepPricer:
         if key not in self._known:
             sent = traffic(step, self.network_model, self.plan.ranks)
             seconds = sent.seconds
-            if self.paper:
+            if self.paper and not np.any(np.equal(step.algorithm, HOST)):
                 seconds = paper_comm_s(step, self.network_model, self.network, self.plan)
             level = sent.level if np.ndim(sent.level) else int(sent.level)
             price = StepPrice(_plain(seconds), sent.messages, sent.sent_bytes, sent.through_bytes,

@@ -2,93 +2,30 @@
 
 A calibrated machine has its own intervals (`hpcpar.cost.interval`). For other machines the interval
 comes from the errors of predictions of published runs, for the same kind of device and run
-(``trust.toml``, written by `bench/gallery/intervals.py`).
+(`hpcpar.cost.published_runs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib import resources
+from dataclasses import dataclass
 
+from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.interval import Interval90, interval_s, parts_of
 from hpcpar.cost.price_family import Costs
-from hpcpar.io.schema import Count, Positive, convert, parse_toml
+from hpcpar.cost.published_runs import (
+    ResidualClass,
+    class_factor,
+    kind_of,
+    published,
+    sheet_basis,
+    traits,
+)
 from hpcpar.machine.catalog import peak_warning, sheets_of_rate
-from hpcpar.machine.model import Machine, Ratios
+from hpcpar.machine.model import Device, Machine, Ratios
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 
-#: Predictions of published runs with fewer samples per rank are less accurate.
-FEW_SAMPLES = 16
-#: Basis whose float32 runs represent a number format without runs; by default the same basis.
-UNSEEN = {"tables": "rate", "sheet": "rate"}
-#: Basis whose runs represent another: a rate of unknown origin deviates like a peak rate.
-STAND_INS = {"guess": "peak"}
 _REMEDY = "hpcpar calibrate on one node narrows it"
-
-
-@dataclass(frozen=True)
-class ResidualClass:
-    """The ratio of measured to predicted time in a class of published runs.
-
-    Attributes
-    ----------
-    basis : str
-        Basis of the predictions, as in `Trust`.
-    where : mapping
-        Common `traits` of the runs.
-    rows : int
-        Number of runs.
-    low, median, high : float
-        The 5th, 50th and 95th percentile.
-    """
-
-    basis: str
-    where: Mapping[str, str]
-    rows: Count
-    low: Positive
-    median: Positive
-    high: Positive
-
-
-@dataclass(frozen=True)
-class Residuals:
-    """All classes of published runs.
-
-    Attributes
-    ----------
-    devices, others : tuple of str
-        Devices of the catalog with published runs, and devices of other makers than the ones that
-        the model of kernels is fitted to.
-    most_ranks : int
-        Ranks of the largest run.
-    kinds : mapping
-        Kind of network (`kind_of`) -> number of runs.
-    """
-
-    classes: tuple[ResidualClass, ...]
-    devices: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    most_ranks: Count = 1
-    kinds: Mapping[str, Count] = field(default_factory=dict)
-
-    def of(self, basis: str, known: Mapping[str, str]) -> ResidualClass:
-        """The most specific class of this basis that fits the known traits."""
-        named = STAND_INS.get(basis, basis)
-        fitting = [runs for runs in self.classes
-                   if runs.basis == named and runs.where.items() <= known.items()]
-        if not fitting:
-            return self.of(UNSEEN.get(basis, basis), {**known, "precision": "fp32"})
-        return max(fitting, key=lambda runs: (len(runs.where), -runs.rows))
-
-
-@lru_cache(maxsize=1)
-def published() -> Residuals:
-    """The classes that come with the package."""
-    text = (resources.files("hpcpar.cost") / "trust.toml").read_bytes()
-    return convert(parse_toml(text, "trust.toml", ""), Residuals, "trust.toml", "")
 
 
 @dataclass(frozen=True)
@@ -99,13 +36,17 @@ class Trust:
     ----------
     basis : str
         ``calibration``; ``tables``: a device with published runs; ``sheet``: a device without;
-        ``others``: a device of another maker; ``rate``: one rate for all layers, fitted to the
-        networks in ``fitted_to`` of the machine's ``[quality]``; ``peak``: the peak rate of a data
-        sheet; ``guess``: any other rate.
+        ``others``: a device of another or unknown maker; ``cpu``: the data sheet of a CPU;
+        ``unstated``: a data sheet that does not say ``kind``; ``rate``: one rate for all layers,
+        fitted to the networks in ``fitted_to`` of the machine's ``[quality]``; ``peak``: the peak
+        rate of a data sheet; ``guess``: any other rate.
     source : str
         The basis in words.
     runs : ResidualClass or None
         The published runs behind the interval; None if a calibration measured everything.
+    factor : float
+        Factor on the compute times of the model of kernels (`class_factor`); `runs` is relative to
+        the times with it.
     warning : str
         A warning that the rate is a data sheet's peak, or an empty string.
     """
@@ -115,6 +56,7 @@ class Trust:
     ratios: Ratios
     runs: ResidualClass | None = None
     warning: str = ""
+    factor: float = 1.0
 
     @property
     def calibrated(self) -> bool:
@@ -135,47 +77,33 @@ class Trust:
         """The interval of an iteration's time as JSON data."""
         low_s, high_s = self.interval_s(predicted_s)
         return {"iteration_low_s": low_s, "iteration_high_s": high_s,
-                "interval_basis": self.basis, "interval_source": self.source}
+                "interval_basis": self.basis, "interval_source": self.source,
+                "compute_factor": self.factor}
 
 
-def traits(network: Network, samples: float, precision: str) -> dict[str, str]:
-    """The traits that select a run's class; `samples` is the number per rank and pass."""
-    kind = kind_of(network)
-    few = samples < FEW_SAMPLES and kind != "volumes"
-    return {"precision": precision, "samples": "few" if few else "many", "network": kind}
-
-
-def kind_of(network: Network) -> str:
-    """``volumes``, ``depthwise convolutions`` or ``images``."""
-    if len(network.image_shape) == 4:
-        return "volumes"
-    depthwise = any(getattr(layer, "groups", 1) == network.input_shape(layer)[0] > 1
-                    for layer in network.layers if layer.is_matmul)
-    return "depthwise convolutions" if depthwise else "images"
-
-
-def basis_of(machine: Machine) -> str:
-    """The basis of compute prices without a calibration, as in `Trust`."""
-    name = machine.device.name
-    if not machine.device.multiprocessors:
+def basis_of(machine: Machine, device: Device) -> str:
+    """The basis of prices by this device of the machine without a calibration, as in `Trust`."""
+    if not device.multiprocessors:
         if sheets_of_rate(machine):
             return "peak"
         return "rate" if "fitted_to" in machine.quality else "guess"
-    if name in published().others:
-        return "others"
-    return "tables" if name in published().devices else "sheet"
+    return sheet_basis(device)
 
 
-def _source(machine: Machine, basis: str) -> str:
+def _source(machine: Machine, device: Device, basis: str, factor: float, rows: int) -> str:
     """The basis in words."""
-    sheet = f"data sheet of the {machine.device.name}" if machine.device.name else "a data sheet"
+    sheet = f"data sheet of the {device.name}" if device.name else "a data sheet"
     if machine.compute:
         return "calibrated by an earlier version, without intervals"
     words = {"tables": f"{sheet} and published runs", "sheet": sheet,
             "others": f"{sheet} and a model fitted to NVIDIA's",
+            "cpu": f"{sheet} and a few published runs on CPUs",
+            "unstated": f"{sheet} that does not say kind = \"gpu\" or \"cpu\"",
             "rate": f"one rate fitted to {machine.quality.get('fitted_to')}",
             "guess": "one rate of unknown origin",
             "peak": "the peak rate of a data sheet, which few networks reach"}[basis]
+    if factor != 1.0:
+        words += f" (the model's time x {factor:.3g}, the median of {rows} published)"
     return f"{words}, not calibrated"
 
 
@@ -184,12 +112,15 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
 
     Parts that a calibration did not measure deviate like published runs.
     """
-    basis, total_s, parts = basis_of(machine), float(costs.iteration_s), parts_of(machine, costs)
+    device, kind = device_for(machine.device, plan.formats), kind_of(network)
+    factor = 1.0 if machine.compute else class_factor(device, plan.formats, kind)
+    basis, total_s, parts = (basis_of(machine, device), float(costs.iteration_s),
+                             parts_of(machine, costs))
     samples = plan.samples_of_a_pass / max(float(c.n) for c in plan.configs.values())
-    runs = published().of(basis, traits(network, samples, plan.precision))
+    runs = published().of(basis, traits(network, samples, plan.precision)).over(factor)
     if all(part.ratios is None for part in parts):
-        return Trust(basis, _source(machine, basis), (runs.low, runs.high), runs,
-                     peak_warning(machine))
+        return Trust(basis, _source(machine, device, basis, factor, runs.rows),
+                     (runs.low, runs.high), runs, peak_warning(machine), factor)
     missing = list(dict.fromkeys(part.name for part in parts if part.ratios is None))
     low_s, high_s = interval_s(total_s, [(part.seconds, part.ratios or (runs.low, runs.high))
                                          for part in parts])

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 
-from hpcpar.errors import unknown
+from hpcpar.errors import InputError
 from hpcpar.io.schema import parse_toml
 from hpcpar.machine import quantities
-from hpcpar.machine.model import Machine
+from hpcpar.machine.model import Device, Machine
 
 #: Figures needed to price a device.
 _COMPLETE = {"memory_bytes", "flops_per_s", "bandwidth_bytes_per_s", "multiprocessors", "lanes"}
+#: Lines of a data sheet that stand for a device in a machine file.
+SHEET = ("vendor", "kind", "memory", "rate", "bandwidth", "multiprocessors", "lanes")
 #: Relative difference below which two rates count as equal.
 SAME_RATE = 0.01
 _DEVICES = resources.files("hpcpar.machine") / "devices"
@@ -38,11 +42,34 @@ def figures(name: str, where: str) -> dict[str, object]:
         The catalog lacks the device; `where` names the file that refers to it.
     """
     if name not in names():
-        raise unknown(f"{where}: device", name, names())
+        raise _absent(name, where)
     file = _DEVICES / f"{name}.toml"
     data = parse_toml(file.read_bytes(), f"device {name}", "")
     plain = quantities.device(data, f"device {name}")
     return {"name": name, **plain, "peak_flops_per_s": plain["flops_per_s"]}
+
+
+@cache
+def device(name: str, where: str = "device") -> Device:
+    """A device of the catalog."""
+    return Device(**figures(name, where))  # type: ignore[arg-type]
+
+
+def _letters(name: str) -> str:
+    """Letters and digits of a name, without its maker: a100sxm80gb."""
+    return re.sub(r"nvidia|[^a-z0-9]", "", name.lower())
+
+
+def _absent(name: str, where: str) -> InputError:
+    """The error for a device that the catalog lacks."""
+    short, wanted = {_letters(known): known for known in names()}, _letters(name)
+    alike = [word for word in short if wanted and (wanted in word or wanted.endswith(word))]
+    alike = alike or difflib.get_close_matches(wanted, short, n=1, cutoff=0.8)
+    hint = f"; did you mean {' or '.join(short[word] for word in alike[:4])}?" if alike else ""
+    return InputError(
+        f"{where}: device '{name}' is not in the catalog (hpcpar machines lists it){hint}; else "
+        f"give {', '.join(SHEET[:-1])} and {SHEET[-1]} of its data sheet in [device], as the "
+        "template that hpcpar machines --new FILE writes")
 
 
 def with_figures(table: Mapping[str, object], where: str) -> dict[str, object]:
@@ -50,9 +77,10 @@ def with_figures(table: Mapping[str, object], where: str) -> dict[str, object]:
 
     The file's own figures take precedence; with all of them, no catalog entry is needed.
     """
-    if table.keys() >= _COMPLETE or not table.get("name"):
+    name = str(table.get("name") or "")
+    if not name or (table.keys() >= _COMPLETE and name not in names()):
         return dict(table)
-    return {**figures(str(table["name"]), where), **table}
+    return {**figures(name, where), **table}
 
 
 def sheets_of_rate(machine: Machine) -> list[str]:

@@ -12,7 +12,7 @@ from hpcpar.errors import InputError
 from hpcpar.io.files import looks_like_file, unknown_name, write_text
 from hpcpar.io.schema import convert, parse_toml, plain, read_bytes
 from hpcpar.machine import catalog, quantities
-from hpcpar.machine.model import Machine
+from hpcpar.machine.model import DEVICE_KINDS, Machine
 from hpcpar.machine.quantities import without_units
 
 _PRESETS = resources.files("hpcpar.machine") / "presets"
@@ -21,9 +21,11 @@ _REMOVED = ("late", "relay")
 _FORMAT = "see 'hpcpar machines local' for the format"
 #: Entries that a file omits if they are empty.
 _OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node", "compute_ratios",
-             "estimate_ratios", "trusts_estimates")
+             "estimate_ratios", "trusts_estimates", "host")
 #: Fields of the kernel model, which other devices omit.
 _KERNEL_MODEL = ("name", "multiprocessors", "lanes", "software_year")
+#: Fields of a device that a file omits if they are empty.
+_OPTIONAL_DEVICE = ("rates", "vendor", "kind", "sheet")
 #: Note on files that an earlier version calibrated with more ranks than cores.
 OUTDATED = (
     "calibrated with more ranks than cores by an earlier version, in processor time: "
@@ -41,6 +43,10 @@ def _read(name_or_path: str) -> tuple[bytes, str]:
     if name_or_path in presets():
         return (_PRESETS / f"{name_or_path}.toml").read_bytes(), f"preset {name_or_path}"
     if not looks_like_file(name_or_path):
+        if name_or_path in catalog.names():
+            raise InputError(
+                f"'{name_or_path}' is a device, not a machine: name it in a machine file that has "
+                f"its links (device = \"{name_or_path}\"; hpcpar machines --new FILE writes one)")
         raise unknown_name("machine", name_or_path, presets())
     text = read_bytes(name_or_path, "machine file", "write one with: hpcpar calibrate -o, or name "
                       "a preset (hpcpar machines lists them)")
@@ -89,13 +95,18 @@ def current_format(data: Mapping[str, object], where: str) -> dict[str, object]:
     if isinstance(device, Mapping):
         plain = _whole(quantities.device(device, f"{where}, 'device'"))
         outdated = plain.pop("at_once", 0)
-        table["device"] = catalog.with_figures(plain, where)
+        table["device"] = device = catalog.with_figures(plain, where)
+        stated = quality.get("device") if isinstance(quality, Mapping) else None
+        if device.get("multiprocessors") and stated in DEVICE_KINDS:
+            device.setdefault("kind", stated)
         if outdated and isinstance(quality, Mapping):
             table["quality"] = {**quality, "outdated": OUTDATED}
     if isinstance(levels, list | tuple):
         table["levels"] = [
             _whole(without_units(level, quantities.LEVEL, f"{where}, 'levels', entry {number}"))
             if isinstance(level, Mapping) else level for number, level in enumerate(levels, 1)]
+    if isinstance(host := table.get("host"), Mapping):
+        table["host"] = _whole(without_units(host, quantities.HOST, f"{where}, 'host'"))
     collectives = table.get("collectives")
     if isinstance(collectives, list | tuple):
         # halving has the same rounds as Bruck's algorithm had
@@ -117,10 +128,10 @@ def to_dict(machine: Machine) -> dict[str, object]:
     out = plain(machine)
     omitted = () if machine.device.multiprocessors else _KERNEL_MODEL
     out["device"] = {name: value for name, value in out["device"].items()
-                     if name not in omitted and (value or name != "rates")}
+                     if name not in omitted and (value or name not in _OPTIONAL_DEVICE)}
     out["levels"] = [
         {name: value for name, value in level.items()
-         if value is not None and (value or name != "load")}
+         if value is not None and (value or name != "load") and (value != 1 or name != "reached")}
         for level in out["levels"]
     ]
     return {name: value for name, value in out.items() if value or name not in _OPTIONAL}

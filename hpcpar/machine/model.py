@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from hpcpar.errors import InputError, unknown
 from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
+from hpcpar.machine.host import Host
 from hpcpar.machine.measured import Measured
 
 #: 90% interval of the ratio of measured to predicted times.
 Ratios = tuple[Positive, Positive]
+#: Kinds of devices; empty if unknown.
+DEVICE_KINDS = ("gpu", "cpu", "")
 #: Most levels of interconnect.
 MOST_LEVELS = 32
 
@@ -57,6 +60,9 @@ class Device:
         Data sheet float32 rate of one rank, for comparison only; 0 if unknown.
     name : str
         Catalog entry (`hpcpar.machine.devices`) with the figures; may be empty.
+    vendor, kind : str
+        Maker, and ``gpu`` or ``cpu``; empty if unknown. They select the interval of predictions
+        from a data sheet, and the kernel model prices CPUs as CPUs.
     multiprocessors, lanes : int
         Multiprocessors of one rank, and float32 lanes of each. If given, the kernel model
         (`hpcpar.cost.compute.kernel_model`) prices computing, and rate and bandwidth are data sheet
@@ -66,6 +72,8 @@ class Device:
     rates : mapping
         Number format (``tf32``, ``float16``, ``bfloat16``, ...) -> data sheet rate of products in
         that format (flop/s).
+    sheet : str
+        Catalog entry that prices formats of `rates` which this device lacks; may be empty.
     """
 
     memory_bytes: Capacity
@@ -78,8 +86,13 @@ class Device:
     lanes: Count = 0
     software_year: NotNegative = 2026.0
     rates: Mapping[str, Positive] = field(default_factory=dict, hash=False)
+    vendor: str = ""
+    kind: str = ""
+    sheet: str = ""
 
     def __post_init__(self) -> None:
+        if self.kind not in DEVICE_KINDS:
+            raise InputError(f"'kind' = '{self.kind}' of a device must be gpu or cpu")
         if (self.multiprocessors > 0) != (self.lanes > 0):
             raise InputError("'multiprocessors' and 'lanes' belong together; give both, or name a "
                              "device from the catalog")
@@ -122,6 +135,9 @@ class Level:
         90% interval of measured over predicted times of communication across this level.
     load : float
         Share of every link's bandwidth that other jobs use (ParaDL, section 5.3.1).
+    reached : float
+        Share of the bandwidth that large messages reach; 1 for a measured bandwidth, about 0.75 for
+        a data sheet's.
     """
 
     name: str
@@ -134,6 +150,7 @@ class Level:
     oversubscription: NotNegative = 1.0
     ratios: Ratios | None = None
     load: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    reached: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     def __post_init__(self) -> None:
         if self.oversubscription < 1:
@@ -153,8 +170,8 @@ class Level:
 
     @property
     def loaded_beta_s_per_byte(self) -> float:
-        """Inverse of the link bandwidth that other jobs leave free."""
-        return self.beta_s_per_byte / (1 - self.load)
+        """Inverse of the bandwidth that messages reach beside other jobs."""
+        return self.beta_s_per_byte / self.reached / (1 - self.load)
 
     def latency_s(self, message_bytes: float) -> float:
         """Latency of a message of this size."""
@@ -231,6 +248,8 @@ class Machine:
     trusts_estimates : bool
         Whether work that the table lacks counts as measured, so that a search may choose it; for
         searches whose choice is measured next.
+    host : Host or None
+        The host of the devices, where it is apart from them and known; prices `server-host`.
     quality : mapping
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`), for display.
     """
@@ -252,6 +271,7 @@ class Machine:
     compute_ratios: Ratios | None = None
     estimate_ratios: Ratios | None = None
     trusts_estimates: bool = False
+    host: Host | None = None
 
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:
@@ -266,6 +286,12 @@ class Machine:
                     f"level '{level.name}' ({level.ranks} ranks) must hold whole units of the "
                     f"next inner level ('{inner.name}', {inner.ranks} ranks); list levels from the "
                     "inside out, and only the last with ranks = 0")
+        held = self.host.ranks if self.host else 0
+        for level in self.levels if held else ():
+            if level.ranks % held and held % max(level.ranks, 1):
+                raise InputError(f"machine '{self.name}': a [host] of {held} ranks does not fit "
+                                 f"level '{level.name}' of {level.ranks}; give a divisor or a "
+                                 "multiple of it")
 
     def loaded(self, shares: Mapping[str, float]) -> Machine:
         """The machine with other jobs' shares of bandwidth, by level."""
@@ -281,7 +307,23 @@ class Machine:
         """``gpu`` or ``cpu`` if the file or its calibration says so, else empty."""
         origin = self.quality.get("origin")
         stated = origin if isinstance(origin, Mapping) else self.quality
-        return str(stated.get("device") or "")
+        return str(stated.get("device") or self.device.kind)
+
+    @property
+    def on_hosts(self) -> bool:
+        """True if ranks are known to compute on hosts: on CPUs."""
+        return self.host is None and (self.kind == "cpu" or self.processor in ("core", "node"))
+
+    @property
+    def ranks_of_node(self) -> int:
+        """Ranks per node, from the level named ``node``; 0 if all ranks are in one node.
+
+        Without such a level, a rank is a node if the machine's processor is ``node``.
+        """
+        for level in self.levels:
+            if level.name == "node":
+                return level.ranks
+        return int(self.processor == "node")
 
     def node_cores(self, ranks: int) -> NodeCores:
         """Ranks and cores of a node in a job with this number of ranks."""

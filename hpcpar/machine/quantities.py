@@ -24,6 +24,9 @@ DEVICE = {"memory": ("memory_bytes", "size"), "rate": ("flops_per_s", "flops"),
 #: The same for `Level`; `beta_s_per_byte` is an inverse bandwidth.
 LEVEL = {"latency": ("alpha_s", "time"), "bandwidth": ("beta_s_per_byte", "rate"),
          "small_latency": ("small_alpha_s", "time"), "small_size": ("small_bytes", "size")}
+#: The same for `Host`.
+HOST = {"latency": ("alpha_s", "time"), "bandwidth": ("beta_s_per_byte", "rate"),
+        "memory_bandwidth": ("memory_bytes_per_s", "rate")}
 
 
 def quantity(text: object, kind: str, what: str) -> float:

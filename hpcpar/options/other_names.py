@@ -11,10 +11,11 @@ def _each(names: str, answer: str) -> dict[str, str]:
 
 
 FORMATS = {
-    **_each("amp bf16 fp16 f16 float16 bfloat16 half mixed",
+    **_each("amp autocast bf16 bf16-mixed bfloat bfloat16 fp16 fp-16 f16 float16 half mixed "
+            "16-mixed mixed-precision",
             "16-bit formats are amp, which is priced, but not run (fp32 and tf32 can run)"),
     **_each("fp8 float8 int8 fp4", "the smallest format is amp, with 16 bits"),
-    **_each("float32 f32 single", "write fp32"),
+    **_each("float32 f32 fp-32 single full", "write fp32"),
     **_each("float64 f64 double", "write fp64"),
 }
 STRATEGIES = {
@@ -26,6 +27,11 @@ STRATEGIES = {
     **_each("sp halo image", "write spatial, or domain:PRxPC with data parallel"),
     **_each("hybrid 2d 1.5d", "write grid:PRxPC, or df:P1xP2"),
     **_each("optcnn flexflow", "write layerwise"),
+}
+FRAMEWORKS = {
+    **_each("pytorch torch distributeddataparallel apex", "write ddp"),
+    **_each("tensorflow tf multiworkermirrored", "write mirrored, or horovod"),
+    **_each("paddlepaddle", "write paddle"),
 }
 LOSSES = {
     **_each("ce crossentropy cross-entropy nll", "write softmax_cross_entropy"),

@@ -19,6 +19,7 @@ from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.plan.config import Config
+from hpcpar.plan.frameworks import FRAMEWORKS, OWN, Framework
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.precision import PRECISIONS, Precision
 from hpcpar.plan.strategies import configurations, plan_options
@@ -46,12 +47,13 @@ class Overlap(str, Enum):
 
 class Synchronization(str, Enum):
     """How replicated weights stay equal: an allreduce of gradients; reduction, update and gather of
-    a shard per rank; or updates by one rank (a parameter server).
+    a shard per rank; or updates by one rank (a parameter server), or by a host.
     """
 
     ALLREDUCE = "allreduce"
     SHARDED = "sharded"
     SERVER = "server"
+    SERVER_HOST = "server-host"
 
     __str__ = str.__str__
 
@@ -84,7 +86,8 @@ MOST_PARTS = 4096
 CHOICES: dict[str, Iterable[str]] = {"overlap": Overlap, "collectives": COLLECTIVES,
                                      "precision": PRECISIONS, "synchronization": Synchronization,
                                      "batch_norm": BATCH_NORMS, "switch": SWITCHES,
-                                     "optimizer": OPTIMIZERS, "order": PipelineOrder}
+                                     "optimizer": OPTIMIZERS, "order": PipelineOrder,
+                                     "framework": FRAMEWORKS}
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,9 @@ class Plan:
     ----------
     configs : dict
         Configuration of every layer.
-    overlap, collectives, synchronization, batch_norm, switch, optimizer, order : str
+    overlap, collectives, synchronization, batch_norm, switch, optimizer, order, framework : str
         One of `Overlap`, `COLLECTIVES`, `Synchronization`, `BATCH_NORMS`, `SWITCHES`,
-        `OPTIMIZERS`, `PipelineOrder`.
+        `OPTIMIZERS`, `PipelineOrder`, `FRAMEWORKS`.
     precision : str
         One of `PRECISIONS`: number formats in memory, messages and products.
     microbatches : int
@@ -134,6 +137,7 @@ class Plan:
     order: PipelineOrder = PipelineOrder.GPIPE
     bucket_bytes: Bytes = 0
     recompute: Count = 0
+    framework: str = OWN
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -184,6 +188,11 @@ class Plan:
         """Bytes per item of an activation or its gradient."""
         return self.formats.item_bytes
 
+    @property
+    def rules(self) -> Framework:
+        """How the framework exchanges gradients."""
+        return FRAMEWORKS[self.framework]
+
 
 class PlanOptions(StrategyOptions, total=False):
     """Options of `Plan`."""
@@ -198,6 +207,7 @@ class PlanOptions(StrategyOptions, total=False):
     order: PipelineOrder
     bucket_bytes: int
     recompute: int
+    framework: str
 
 
 def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gather: str = "lazy",
@@ -209,11 +219,13 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
     network : Network, optional
         The network that `spec` builds, if the caller has it.
     options
-        Options of `Plan`; they override the ones that the strategy fixes.
+        Options of `Plan`; they override the ones that the framework and the strategy fix.
     """
+    rules = FRAMEWORKS.get(options.get("framework", OWN), FRAMEWORKS[OWN])
+    fixed = PlanOptions(overlap=Overlap(rules.overlap), bucket_bytes=rules.bucket_bytes or 0)
     configs = configurations(spec.build() if network is None else network, strategy, ranks, gather)
     return Plan(spec, ranks, batch, strategy, configs,
-                **(plan_options(strategy, ranks, batch) | options))
+                **(fixed | plan_options(strategy, ranks, batch) | options))
 
 
 def to_json(plan: Plan) -> dict[str, object]:

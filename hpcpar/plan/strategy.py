@@ -189,6 +189,11 @@ class Strategy:
         return len(re.findall(_NUMBER, self.form.partition("+")[0]))
 
     @property
+    def counts_layers(self) -> bool:
+        """Whether a number of layers may follow the grid, instead of a second grid."""
+        return "x" not in (self.form.partition("+")[2] or "x")
+
+    @property
     def apart(self) -> bool:
         """Whether its plans are priced one by one, outside the space of the layer-wise search."""
         return self.pipeline or self.staged or self.fixes is not None

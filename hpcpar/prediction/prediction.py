@@ -16,7 +16,7 @@ from hpcpar.cost.memory.process import ProcessMemory
 from hpcpar.cost.timeline.timeline import StageTime
 from hpcpar.cost.trust import Trust
 from hpcpar.errors import InputError
-from hpcpar.io.schema import Bytes, Count, Extent, NotNegative, Seconds, plain
+from hpcpar.io.schema import Bytes, Count, Extent, NotNegative, Positive, Seconds, plain
 from hpcpar.plan.limits import PassedLimit
 from hpcpar.plan.plan import Overlap
 from hpcpar.schedule.steps import Phase
@@ -247,6 +247,7 @@ class PredictionFile(Struct, kw_only=True):
     iteration_high_s: Seconds | None = None
     interval_basis: str = ""
     interval_source: str = ""
+    compute_factor: Positive = 1.0
     memory: dict[str, Bytes] = {}
     process_bytes: Bytes = 0
     process: dict[str, Bytes] = {}
@@ -278,7 +279,8 @@ class PredictionFile(Struct, kw_only=True):
             return None
         low_s, high_s = self.interval_s
         return Trust(self.interval_basis, self.interval_source,
-                     (low_s / self.iteration_s, high_s / self.iteration_s))
+                     (low_s / self.iteration_s, high_s / self.iteration_s),
+                     factor=self.compute_factor)
 
     @property
     def gradient_s(self) -> float:

@@ -91,10 +91,10 @@ def counts(step: Comm, rank: int) -> Counts:
     """Messages and bytes that `rank` sends in `step`.
 
     The MPI library hides a collective's messages: it counts as one message with the rank's own
-    contribution.
+    contribution. So does a sum on a host.
     """
     ex = exchange(step, rank)
-    if ALGORITHMS[step.algorithm].library and len(ex.peers) > 1:
+    if step.kind in ALGORITHMS[step.algorithm].hidden and len(ex.peers) > 1:
         return Counts(1, items(step.source_box(rank)) * step.item_bytes)
     sent = [m for r in ex.rounds for m in r.sends]
     return Counts(len(sent), sum(m.stop - m.start for m in sent) * step.item_bytes)

@@ -8,28 +8,58 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import axes_of, shape_text
+from hpcpar.plan.frameworks import OWN
 from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.plan.precision import EXECUTED
 from hpcpar.schedule.one_weird_trick import switch
 
 
-def not_executed(precision: str) -> str:
-    """Why the executor does not run plans in a precision, with the remedy; empty if it does."""
+def not_executed(precision: str, framework: str = OWN) -> str:
+    """Why the executor does not run plans in a precision, or with a framework's rules, with the
+    remedy; empty if it does.
+    """
+    if framework != OWN:
+        return (f"the rules of framework {framework} can be planned and predicted, but not run; "
+                "plan without --framework to run it")
     if precision in EXECUTED:
         return ""
     return (f"precision {precision} can be planned and predicted, but not run; plan with "
             "--precision fp32 or tf32 to run it")
 
 
-def require_executed(precision: str) -> None:
-    """Check that the executor supports a precision.
+def require_executed(precision: str, framework: str = OWN) -> None:
+    """Check that the executor supports a precision and a framework's rules.
 
     Raises
     ------
     InputError
-        The precision is only for planning.
+        They are only for planning.
     """
-    reason = not_executed(precision)
+    reason = not_executed(precision, framework)
+    if reason:
+        raise InputError(reason)
+
+
+def not_on_hosts(plan: Plan, device: str = "cpu") -> str:
+    """Why the executor does not run a plan's parameter servers on this device, with the remedy;
+    empty if it does. CPUs are hosts themselves.
+    """
+    apart = device == "gpu" or (plan.machine is not None and plan.machine.host is not None)
+    if plan.synchronization is not Synchronization.SERVER_HOST or not apart:
+        return ""
+    return ("synchronization server-host can be planned and predicted for GPUs, but not run; plan "
+            "with --synchronization server to run it")
+
+
+def require_servers(plan: Plan, device: str) -> None:
+    """Check that the executor supports the plan's parameter servers on this device.
+
+    Raises
+    ------
+    InputError
+        They are on hosts, apart from the devices.
+    """
+    reason = not_on_hosts(plan, device)
     if reason:
         raise InputError(reason)
 

@@ -40,10 +40,10 @@ def sent(step: Comm, ranks: int, known: Sequence[Wave] | None = None) -> Sent:
     """Messages and bytes that each of `ranks` ranks sends in a step, whose waves may be `known`.
 
     The MPI library hides its messages: a collective counts as one message with the rank's own
-    contribution.
+    contribution. So does a sum on a host.
     """
     messages, items = np.zeros((2, ranks), np.int64)
-    if step.group is not None and ALGORITHMS[step.algorithm].library:
+    if step.group is not None and step.kind in ALGORITHMS[step.algorithm].hidden:
         members = groups(step, step.group, ranks)[0]
         messages[members] = members.shape[1] > 1
         items = messages * box_items(step.source, np.arange(ranks))

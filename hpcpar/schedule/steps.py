@@ -55,6 +55,8 @@ SUMMING = (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE)
 DIRECT = (0, CODES[Kind.HALO], CODES[Kind.REDISTRIBUTE])
 #: Algorithm of a collective that is only priced: the cheapest, whichever it is.
 CHEAPEST = "cheapest"
+#: Algorithm of a sum in a host's memory, and of handing out the updated weights from there.
+HOST = "host"
 
 
 class Op(str, Enum):
@@ -68,6 +70,7 @@ class Op(str, Enum):
     BACKWARD_WEIGHT = "backward_weight"
     ACCUMULATE = "accumulate"
     UPDATE = "update"
+    HOST_UPDATE = "host_update"
 
 
 class Role(str, Enum):

@@ -283,6 +283,8 @@ def most(algorithm: str, kind: Kind, p: int, segments: int = 1, inner: int = 1) 
     contribution, and has the result of a reduce-scatter land apart.
     """
     entry, size = ALGORITHMS[algorithm], segments * (1 if kind in ROOTED else p)
+    if entry.priced_only:
+        return Most(int(kind in entry.hidden), int(kind in entry.hidden), 0)
     if entry.library:
         return Most(1, 1 if kind is Kind.ALLGATHER else p, int(kind is Kind.REDUCE_SCATTER))
     one = Collective(kind, (segments if kind in SCATTERED else size,) * p, segments, inner, 0,

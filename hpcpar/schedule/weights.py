@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from hpcpar.network.layers import Layer
 from hpcpar.plan.config import Ints, MeshAxis, value_key
 from hpcpar.plan.layout import Layout, parameters, shards
@@ -11,13 +13,13 @@ from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.schedule.buckets import Pending, bucket_layout
 from hpcpar.schedule.overlap import Emitter
 from hpcpar.schedule.pattern_family import collective_along
-from hpcpar.schedule.steps import Comm, Kind, Op, Phase, Role, TensorRef
+from hpcpar.schedule.steps import HOST, Comm, Kind, Op, Phase, Role, TensorRef
 
 #: Axes along which a weight gradient is a partial sum: all but channels.
 SUMMED = ("n", "d", "h", "w")
 #: The collective that sums a weight gradient.
 SUMS = {Synchronization.ALLREDUCE: Kind.ALLREDUCE, Synchronization.SHARDED: Kind.REDUCE_SCATTER,
-        Synchronization.SERVER: Kind.REDUCE}
+        Synchronization.SERVER: Kind.REDUCE, Synchronization.SERVER_HOST: Kind.REDUCE}
 
 
 def gradient_axes(layer: Layer, plan: Plan) -> tuple[MeshAxis, ...]:
@@ -55,15 +57,19 @@ def _gradient_sum(b: Emitter, layer: Layer, kind: Kind, before: Layout, after: L
 
 def update(b: Emitter, pending: list[Pending]) -> None:
     """Update each layer's weights once their gradient is summed, then distribute weights that are
-    sharded or held by a server.
+    sharded or held by a server. Gradients that are summed on a host are updated there.
 
     Where the caller updates weights, only wait for the gradients.
     """
     distributed = []
+    for p in pending if b.plan.rules.updates_at_end else ():
+        b.wait(p.move)
     for p in pending:
         b.wait(p.move)
         if not b.network.loss.outside:
-            b.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1)
+            hosted = p.move is not None and np.equal(p.move.algorithm, HOST)
+            b.compute(Phase.UPDATE, p.layer, Op.UPDATE, 1, np.logical_not(hosted))
+            b.compute(Phase.UPDATE, p.layer, Op.HOST_UPDATE, 1, hosted)
             distributed.append(distribute(b, p.layer) if p.move is not None else None)
     for move in distributed:
         b.wait(move)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
-from hpcpar.plan.plan import NetworkSpec
+from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import entry_of, parse, require_grids
 from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, grid_sizes
@@ -54,17 +55,24 @@ def strategies_to_try(network: Network, ranks: int, machine: Machine) -> list[st
     return names
 
 
-def expand(pattern: str, ranks: int) -> list[str]:
+def expand(pattern: str, ranks: int, build: Callable[[], Network] | None = None) -> list[str]:
     """The strategies that match a pattern: ``grid:*`` matches all grids of `ranks` ranks.
 
-    ``*`` may also replace a second grid, as in ``domain:2x4+*``, or the number of a grid that
-    follows from `ranks`, as in ``df:*x4``; a placement may follow.
+    ``*`` may also replace a second grid, as in ``domain:2x4+*``, the number of first layers, as in
+    ``ds:2x4+*`` (`build` makes the network), or the number of a grid that follows from `ranks`, as
+    in ``df:*x4``; a placement may follow.
 
     Raises
     ------
     InputError
         The strategy is unknown, or has a wildcard but does not take a grid.
     """
+    grid_part, counts, placement = pattern.partition("+*")
+    if counts and build is not None and entry_of(pattern).counts_layers:
+        fitting = [name for name in expand(grid_part, ranks) if math.prod(parse(name)[1]) == ranks]
+        last = max(1, len(first_layers.convolutions(build())))  # without one: refused
+        return [f"{name}+{count}{placement}" for name in fitting
+                for count in range(1, last + 1)] or [grid_part + placement]
     if known := _ONE_NUMBER.search(pattern):
         number = ranks // math.prod(int(n) for n in re.findall(r"\d+", known.group()))
         return [pattern.replace("*", str(max(1, number)))]  # refused if the ranks do not divide
@@ -80,6 +88,8 @@ def task(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
          gather: str = "lazy", samples: int | None = None,
          tell: Callable[[str], None] = lambda _: None, **options: Any) -> PlanningTask:
     """A planning problem, with options of `Plan` and of `price`."""
+    require_priced(machine, options.get("precision", Plan.precision),
+                   options.get("synchronization", Plan.synchronization))
     return PlanningTask(network, spec, ranks, batch, machine, gather, samples, options, tell)
 
 

@@ -80,8 +80,8 @@ def times(network: Network, plan: Plan, machine: Machine, costs: Costs, ends: ND
     places = {name: step.index for name, step in sums.items()}
     needed_by = np.array([sums[layer.name].needed_by if layer.name in sums else 0
                           for layer in layers])
-    chosen_on = costs.networks[plan.machine or machine]
-    emitter = Emitter(network, plan, chooser(chosen_on, plan.collectives))
+    choose = chooser(costs.networks[plan.machine or machine], plan)
+    emitter = Emitter(network, plan, choose)
     pricer = StepPricer(network, plan, machine, costs.network_model, costs.out.edges)
     items_before = np.cumsum([0, *(layer.parameters(network.input_shape(layer))
                                    for layer in layers)])
@@ -100,7 +100,7 @@ def times(network: Network, plan: Plan, machine: Machine, costs: Costs, ends: ND
                                       level=price.level)
             steps[place] = replace(sums[layer.name], needed_by=cast("int", by[:, None]))
         first = np.where(end, k + 1, first)
-    line = laid_out(machine, steps, prices)
+    line = laid_out(machine, plan, steps, prices)
     seconds = np.maximum(line.total_s, costs.io_s)
     sums_end_s: Floats = 0.0
     for place in places.values():

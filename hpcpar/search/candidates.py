@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.network import collective
 from hpcpar.cost.network.contention import NetworkModels
 from hpcpar.cost.price_family import Costs, price_family, price_steps
@@ -32,7 +31,7 @@ from hpcpar.search.bucket_sizes import fastest_sizes
 
 #: Options of a plan; all other options go to pricing.
 PLAN_OPTIONS = ("overlap", "collectives", "precision", "synchronization", "batch_norm",
-                "microbatches", "optimizer", "order", "bucket_bytes", "recompute")
+                "microbatches", "optimizer", "order", "bucket_bytes", "recompute", "framework")
 #: Option that limits batch parallelism: least samples of a mini-batch on each rank.
 LEAST_BATCH = "min_batch_per_rank"
 #: Multiple of the fastest plan's time beyond which a plan is not an alternative.
@@ -72,9 +71,6 @@ class PlanningTask:
     options: dict[str, Any]
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
     networks: NetworkModels = field(default_factory=NetworkModels, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_priced(self.machine, self.options.get("precision", Plan.precision))
 
     @property
     def plan_options(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
-from hpcpar.cost.network.algorithm_choice import cheapest_price
+from hpcpar.cost.network.algorithm_choice import cheapest_price, with_hosts
 from hpcpar.cost.network.contention import NetworkModels, contended
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
@@ -49,7 +49,9 @@ class TableMaker:
         self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine=None)
         self.network_model = networks[contended(machine, contention)]
         # the choice of algorithms ignores a given contention
-        self.choose = cheapest_price(self.network_model, networks[machine], plan.collectives)
+        self.choose = with_hosts(
+            cheapest_price(self.network_model, networks[machine], plan.collectives), plan,
+            self.network_model)
         self._units: dict[Hashable, Table] = {}
         self._edges: dict[Hashable, Table] = {}
 

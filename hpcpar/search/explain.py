@@ -16,33 +16,14 @@ from hpcpar.prediction.prediction import Prediction
 from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import PASSES, Phase
 from hpcpar.search.candidates import Candidate
+from hpcpar.search.limitation import Limitation
 from hpcpar.search.memory_advice import MemoryAdvice, memory_advice
 from hpcpar.search.outside_model import outside_model
+from hpcpar.search.scaling_losses import input_of_a_node, losses
 from hpcpar.search.what_if import WhatIf, what_ifs
 
 #: Endings of the labels of point-to-point steps.
 POINT_TO_POINT = (".halo", ".redistribute")
-
-
-@dataclass(frozen=True)
-class Limitation:
-    """A row of ParaDL's Table 6.
-
-    Attributes
-    ----------
-    seconds : float or None
-        Time per iteration; None for a limitation that is not a time.
-    exposed_s : float or None
-        Its exposed part.
-    remark : str
-        The quantity behind it, in words.
-    """
-
-    category: str
-    name: str
-    seconds: float | None
-    exposed_s: float | None
-    remark: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +59,7 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
     p, plan, machine = chosen.prediction, chosen.plan, chosen.task.machine
     options = chosen.task.price_options
     terms = [
-        *_reading(p),
+        input_of_a_node(chosen),
         _communication(p, "gradient exchange", (Phase.GRADIENT, Phase.UPDATE, Phase.LOSS)),
         _communication(p, "layer-wise communication", PASSES, direct=False),
         _communication(p, "p2p communication", PASSES, direct=True),
@@ -87,6 +68,7 @@ def explain(network: Network, chosen: Candidate) -> Explanation:
         _capacity(p),
         _update(p),
         *_balance(network, plan, p),
+        *losses(chosen, options),
         _limit(network, plan, p),
     ]
     worst = max((t for t in terms if t.exposed_s is not None and t.name != "network congestion"),
@@ -108,15 +90,6 @@ def _communication(p: Prediction, name: str, phases: tuple[Phase, ...],
     sent = sum(s.sent_bytes for s in steps if s.stage == stage)
     return Limitation("communication", name, seconds, exposed,
                       f"{len(steps)} steps, at most {sent / 1e6:.4g} MB sent by a rank")
-
-
-def _reading(p: Prediction) -> list[Limitation]:
-    """Reading the images of the next iteration, if counted; the excess over this one is exposed."""
-    if not p.io_s:
-        return []
-    waiting = max(0.0, p.iteration_s - p.total_s)
-    return [Limitation("input", "reading images", p.io_s, waiting,
-                       "overlaps with the previous iteration")]
 
 
 def _contention(network: Network, plan: Plan, machine: Machine, p: Prediction,

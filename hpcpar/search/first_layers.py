@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
+from hpcpar.network.layers import Layer
 from hpcpar.plan.strategy import Grid, Strategy, grid_sizes, sections
 from hpcpar.search.candidates import Candidate, PlanningTask, best_of, priced
 from hpcpar.search.searches import searched
@@ -34,8 +35,13 @@ def plan_first_layers(task: PlanningTask, grid: Grid) -> Candidate:
     return best_of([c for c in found if not c.refusal] or found)
 
 
+def convolutions(network: Network) -> list[Layer]:
+    """The layers that ``ds:P1xP2+L`` counts."""
+    return [layer for layer in sections(network)[0] if layer.is_matmul]
+
+
 def switches(network: Network) -> list[int]:
     """The numbers of first convolutions after which the image shrinks, and of all of them."""
-    convs = [layer for layer in sections(network)[0] if layer.is_matmul]
+    convs = convolutions(network)
     images = [network.shapes[layer.name][1:] for layer in convs]
     return [i for i, image in enumerate(images, 1) if images[i:i + 1] != [image]]

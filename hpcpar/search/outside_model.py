@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from hpcpar.cost.compute.kernel_model import fitted
-from hpcpar.cost.trust import kind_of, published
+from hpcpar.cost.compute.priced_formats import device_for
+from hpcpar.cost.published_runs import kind_of, published
 from hpcpar.plan.plan import Synchronization
 from hpcpar.search.candidates import Candidate
 
@@ -32,7 +33,8 @@ def _of_computing(chosen: Candidate) -> Iterator[str]:
     if chosen.prediction.trust.calibrated:
         yield "changes of the machine's speed after its calibration"
         return
-    host_s = fitted().host_s if machine.device.multiprocessors else machine.device.launch_s
+    device = device_for(machine.device, chosen.plan.formats)
+    host_s = fitted().host_s if device.multiprocessors else device.launch_s
     yield (f"host time of an operation beyond {1e6 * host_s:.3g} us (Python, the framework), which "
            "limits small batches")
     yield "layers that a compiler fuses, channels-last layouts"
@@ -48,7 +50,8 @@ def _of_several_ranks(chosen: Candidate) -> Iterator[str]:
         yield "other jobs on the same links (--load)"
     yield "ranks that are slower than others, and jitter (hpcpar simulate --slow, --jitter)"
     if chosen.plan.synchronization is Synchronization.SERVER:
-        yield "parameter servers on hosts: the plan's server is a rank that updates all weights"
+        yield ("parameter servers on hosts (--synchronization server-host): the plan's server is a "
+               "rank that updates all weights")
 
 
 def _of_published_runs(chosen: Candidate) -> Iterator[str]:

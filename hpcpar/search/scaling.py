@@ -98,17 +98,6 @@ def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
     return min(suitable, key=lambda s: s.sample_s, default=None)
 
 
-def node_ranks(machine: Machine) -> int:
-    """Ranks per node, from the level named ``node``; 0 if all ranks are in one node.
-
-    Without such a level, a rank is a node if the machine's processor is ``node``.
-    """
-    for level in machine.levels:
-        if level.name == "node":
-            return level.ranks
-    return int(machine.processor == "node")
-
-
 def nodes(machine: Machine, ranks: int) -> int:
     """Number of nodes that `ranks` ranks occupy."""
-    return math.ceil(ranks / (node_ranks(machine) or ranks))
+    return math.ceil(ranks / (machine.ranks_of_node or ranks))

@@ -12,8 +12,8 @@ from hpcpar.plan.layout import box_items
 from hpcpar.schedule.algorithms.base import SCATTERED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.sent_bytes import sent
-from hpcpar.schedule.steps import Comm
-from hpcpar.schedule.waves import groups, waves
+from hpcpar.schedule.steps import Comm, Kind
+from hpcpar.schedule.waves import Pairs, groups, waves
 
 
 class Movement:
@@ -24,7 +24,8 @@ class Movement:
     factor : float
         Ratio of measured to modeled time, as in `hpcpar predict`.
     library_s : float
-        Seconds of a collective of the MPI library, whose messages are unknown, with its copies.
+        Seconds of a collective whose messages are not among ranks, or unknown (the MPI library's),
+        with its copies.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class Movement:
         self.step, self.ranks, self.machine = step, ranks, machine
         self.factor, self.library_s = factor, library_s
         algorithm = ALGORITHMS[step.algorithm]
-        self._library = algorithm.library
+        self._library = algorithm.library or algorithm.priced_only
         self._members = None if step.group is None else groups(step, step.group, ranks)[0]
         self._waves = list(waves(step, ranks))
         counted = sent(step, ranks, self._waves)
@@ -52,12 +53,26 @@ class Movement:
         for wave in self._waves:
             n_bytes = wave.items * step.item_bytes * wave.times
             self.level = max(self.level, links.leave(wave.pairs, n_bytes, self.left_bytes))
+        if algorithm.priced_only:
+            self._count_between_hosts(links)
         self._before_s, self._after_s = self._copies_s()
         self._walk = Walk.of(self._waves, links, algorithm.in_flight(step.kind, step.segments),
                              self._members)
         self._timed = self._walk.timed(step.item_bytes,
                                        machine.add_s_per_byte if step.group else 0.0, factor)
         self.alone_s = self._end_s(np.zeros(ranks))
+
+    def _count_between_hosts(self, links: LinkRates) -> None:
+        """Count messages to or from the server's host that leave units."""
+        assert self._members is not None and self.machine.host is not None
+        members, server = self._members.ravel(), int(self.step.source.config.first)
+        devices = self.machine.host.ranks or self.ranks
+        far = members[members // devices != server // devices]
+        senders, receivers = far, np.full_like(far, server)
+        if self.step.kind is Kind.BROADCAST:
+            senders, receivers = receivers, senders
+        n_bytes = box_items(self.step.source, far) * self.step.item_bytes
+        self.level = links.leave(Pairs(senders, receivers, senders), n_bytes, self.left_bytes)
 
     def end_s(self, begin_s: Floats) -> FloatArray:
         """When each rank ends, given when it starts: [..., ranks]."""

@@ -82,6 +82,10 @@ class Programs:
                if isinstance(step, Comm)):
             raise InputError("the plan leaves collectives to the MPI library, whose messages are "
                              "unknown; plan with --collectives auto, ring, tree or halving")
+        if any(ALGORITHMS[step.algorithm].priced_only for step in self._steps
+               if isinstance(step, Comm)):
+            raise InputError("the plan's parameter servers are on hosts, which are not ranks; "
+                             "plan with --synchronization server")
         self._amounts = {step.key: _amounts(simulator, step) for step in self._steps
                          if isinstance(step, Compute)}
 

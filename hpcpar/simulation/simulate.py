@@ -97,7 +97,8 @@ class Simulator:
                  costs: PricedSteps | None = None) -> None:
         require_size(plan.ranks)
         self.costs = price_steps(network, plan, machine) if costs is None else costs
-        self.machine, self.ranks = self.costs.network_model.machine, plan.ranks
+        self.machine, self.plan = self.costs.network_model.machine, plan
+        self.ranks = plan.ranks
         self.steps = self.costs.schedule.steps
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
@@ -127,7 +128,7 @@ class Simulator:
         for begin in range(0, repeats, at_once):
             count = min(at_once, repeats - begin)
             prices = list(self._prices(noise, count, generator))
-            line = laid_out(self.machine, self.steps, prices)
+            line = laid_out(self.machine, self.plan, self.steps, prices)
             end_s = np.broadcast_to(line.total_s, (count, self.ranks))
             iterations.append(end_s.max(axis=1))
             if not begin:
@@ -145,7 +146,7 @@ class Simulator:
         A message takes as long as on its slowest rank. The iteration ends with the last rank.
         """
         on_ranks = list(self._prices(QUIET, 1, np.random.default_rng(0)))
-        line = laid_out(self.machine, self.steps, on_ranks)
+        line = laid_out(self.machine, self.plan, self.steps, on_ranks)
         computed = np.zeros((len(line.stages), self.ranks))
         for step, price in zip(self.steps, on_ranks, strict=True):
             if isinstance(step, Compute):

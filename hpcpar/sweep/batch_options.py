@@ -15,7 +15,6 @@ from hpcpar.io.schema import Extent, Line, Word, convert, read_toml
 from hpcpar.machine.model import Machine
 from hpcpar.options.checks import positive
 from hpcpar.options.fields import OptionGroup, option
-from hpcpar.search.scaling import node_ranks
 
 _TIME = r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?"
 JobTime = Annotated[str, Meta(pattern=rf"^{_TIME}$(?!\n)", description=(
@@ -71,7 +70,7 @@ class BatchOptions(OptionGroup, section="batch jobs"):
         """With as many ranks per node as the machine has, where no option says how many."""
         if self.nodes or self.ranks_per_node:
             return self
-        return replace(self, ranks_per_node=node_ranks(machine))
+        return replace(self, ranks_per_node=machine.ranks_of_node)
 
     def values(self, ranks: int) -> dict[str, str | int]:
         """The options and this many ranks as values of `hpcpar.sweep.schedulers.base`."""

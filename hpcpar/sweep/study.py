@@ -109,7 +109,8 @@ class Study:
         for ranks in (*self.ranks, *self.simulated):
             batch = weak_batch(self.batch, ranks if self.kind == "weak" else 1)
             for pattern in self.strategies:
-                names = [pattern] if pattern == "auto" else auto.expand(pattern, ranks)
+                names = [pattern] if pattern == "auto" else auto.expand(
+                    pattern, ranks, self.spec.build)
                 out += [Case(name, ranks, batch) for name in names]
         return list(dict.fromkeys(out))
 

@@ -82,6 +82,16 @@ def test_weights_that_the_source_trains_differently_are_refused(
          "can be planned, but not run")
 
 
+@pytest.mark.parametrize("command", ["run", "verify"])
+@pytest.mark.parametrize(("machine", "device"), [("p100x4x4", "cpu"), ("local", "gpu")])
+def test_servers_on_hosts_are_refused_on_gpus(command: str, machine: str, device: str, hpcpar: Run,
+                                              plan: Make, digits: Path) -> None:
+    made = plan(2, "data", machine=machine, synchronization="server-host")
+    said(hpcpar(2, command, "--plan", made, "--data", digits, "--device", device), 2,
+         "synchronization server-host can be planned and predicted for GPUs, but not run",
+         "--synchronization server")
+
+
 def test_a_plan_of_another_version_is_refused(hpcpar: Run, plan: Make, digits: Path,
                                               tmp_path: Path) -> None:
     data = json.loads(plan(2, "data").read_text())

@@ -209,11 +209,12 @@ def test_layers_with_passes_have_their_own_rate(communicator: Communicator, rank
 @pytest.mark.parametrize("name", [FIXED[0], "resnet"])
 def test_adam_trains_as_one_rank(name: str, optimizer: str, communicator: Communicator) -> None:
     """In all ways of keeping weights alike: every rank the whole state, a shard of it, or the
-    server alone.
+    server alone, which is a rank on CPUs.
     """
     given = facts(name)
     spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
-    for synchronization in ("allreduce", "sharded", "server")[: 1 if P > 4 else None]:
+    ways = ("allreduce", "sharded", "server", "server-host")
+    for synchronization in ways[: 1 if P > 4 else None]:
         plan = Plan(spec, P, given.batch, "data", configurations(given.network, "data", P),
                     precision="fp64", optimizer=optimizer,
                     synchronization=synchronization)

@@ -10,16 +10,15 @@ import pytest
 
 from bench.gallery import intervals, left_out, memory, picture
 from bench.gallery.__main__ import Gallery, page
-from bench.gallery.exchange import exchange_of
+from bench.gallery.exchange import machine_as_used, options_of
 from bench.gallery.intervals import Residual
 from bench.gallery.left_out import LeftOut
 from bench.gallery.networks import NETWORKS
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.speedups import FAMILY, speedups
-from hpcpar.cost.trust import published
+from hpcpar.cost.published_runs import published
 from hpcpar.machine import files
-from hpcpar.plan.plan import Overlap
 
 
 def result(devices: int, sync: str, measured_ms: float, predicted_ms: float) -> Result:
@@ -86,7 +85,8 @@ def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
 def test_the_package_has_the_intervals_of_the_residuals() -> None:
     """Rows lie in the intervals that other devices' and other networks' rows give, 9 of 10."""
     every = list(intervals.residuals())
-    assert intervals.classes(every) == list(published().classes)
+    found = intervals.classes(every)
+    assert [*found, intervals.unstated(found)] == list(published().classes)
     for basis, by in ("tables", "network"), ("sheet", "device"):
         shares = intervals.coverage(intervals.covered(every, basis), lambda r, by=by: r.group(by))
         count, share = shares.pop("all")
@@ -134,16 +134,16 @@ def one(**words: str) -> Row:
 
 
 def test_the_framework_decides_the_exchange_of_gradients() -> None:
-    ddp = exchange_of(one(sync="DDP")).options
-    assert ddp == {"batch_norm": "local", "bucket_bytes": 25 * 2**20}
-    horovod = exchange_of(one(framework="MXNet 1.6.0", sync="horovod"))
-    assert (horovod.options["bucket_bytes"], horovod.cycle_s) == (64 * 2**20, 5e-3)
-    synchronized = exchange_of(one(network="efficientnet_v2_s", sync="horovod"))
-    assert (synchronized.options["batch_norm"], synchronized.cycle_s) == ("sync", 1e-3)
-    assert exchange_of(one(sync="parameter server")).options["synchronization"] == "server"
-    first = exchange_of(one(sync="replicated, nccl"))
-    assert first.options["overlap"] is Overlap.NONE
-    assert [level.name for level in first.on(files.load("dgx1-p100")).levels] == [
+    assert options_of(one(sync="DDP")) == {"batch_norm": "local", "framework": "ddp"}
+    older = one(framework="MXNet 1.6.0 (gluon", sync="horovod")
+    assert options_of(older)["framework"] == "horovod-0.20"
+    synchronized = options_of(one(network="efficientnet_v2_s", sync="horovod"))
+    assert (synchronized["batch_norm"], synchronized["framework"]) == ("sync", "horovod")
+    assert options_of(one(note="XLA", sync="horovod"))["framework"] == "horovod-xla"
+    assert options_of(one(sync="parameter server"))["synchronization"] == "server"
+    first = one(sync="replicated, nccl")
+    assert options_of(first)["framework"] == "replicated"
+    assert [level.name for level in machine_as_used(first, files.load("dgx1-p100")).levels] == [
         "quad", "node", "network"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcpar.io.schema import parse_toml
 from tests.run_docs import BLOCK, ROOT, script
 
 PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md"))
@@ -46,12 +47,15 @@ def test_python_on_a_page_becomes_a_file_that_commands_run(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_files_on_pages_are_python_and_used(page: Path) -> None:
+def test_files_on_pages_are_valid_and_used(page: Path) -> None:
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
     commands = "".join(block for _, file, block in blocks if not file)
     for _, file, block in blocks:
         if file:
-            ast.parse(block)
+            if file.endswith(".toml"):
+                parse_toml(block.encode(), file, "")
+            else:
+                ast.parse(block)
             assert Path(file).stem in commands
 
 

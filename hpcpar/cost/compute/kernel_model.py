@@ -36,6 +36,9 @@ FED_LANES = 128
 LANE_FLOPS = 8
 #: Fewest input and output channels for which libraries use Winograd's algorithm.
 WINOGRAD_CHANNELS = 16
+#: How much longer CPUs take than devices with their data sheet that the model is fitted to: the
+#: median of published training runs on Xeon, Xeon Phi and A64FX (``python -m bench.gallery.cpus``).
+CPU_SLOWDOWN = 13.0
 #: Years in which libraries became faster, and in which they adopted Winograd's algorithm.
 LIBRARY_YEARS, WINOGRAD_YEARS = (2012.0, 2020.0), (2015.4, 2016.6)
 #: Year of the library that reaches exactly the fitted shares.
@@ -251,6 +254,8 @@ def kernel_s(device: Device, work: Work) -> Floats:
         if work.family not in model.bandwidth:
             raise unknown(f"kernel_family of a layer {work.kind}", work.family, model.bandwidth)
         busy_s = work.bytes / (model.bandwidth[work.family] * device.bandwidth_bytes_per_s)
+    if device.kind == "cpu":
+        busy_s = CPU_SLOWDOWN * busy_s
     return with_host_s(model, work.fraction * busy_s + device.launch_s)
 
 

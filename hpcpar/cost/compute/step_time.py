@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.compute.kernel_model import kernel_s
+from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.compute.work import Work
+from hpcpar.cost.published_runs import class_factor
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
 
-#: Relative standard deviation of the speed of equal devices. Sinha et al., "Not All GPUs Are
-#: Created Equal" (SC 2022), find 8% between the slowest and the fastest of about a hundred.
-SPREAD = 0.016
+#: Relative standard deviation of the time of an iteration among equal devices, fitted to published
+#: runs on 1 and several devices (`bench/gallery/scaling.py`). Sinha et al., "Not All GPUs Are
+#: Created Equal" (SC 2022), find 1.6% between devices; the rest differs between iterations.
+SPREAD = 0.035
 
 
 def slowest(device: Device, ranks: int) -> float:
@@ -35,10 +38,18 @@ def slowest(device: Device, ranks: int) -> float:
 def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     """Roofline time on the slowest of `ranks` (s): max(flops / rate, bytes / bandwidth) + launch.
 
-    On a calibrated machine, the measured factor of this kind of work scales it.
+    The measured factor of this kind of work scales it on a calibrated machine, and `class_factor`
+    on others. A host's work takes its memory bandwidth.
     """
-    factor = machine.kinds.get(work.sort, 1.0) * slowest(machine.device, ranks)
-    return factor * plain_roofline_s(machine.device, work)
+    if work.family == "host":
+        assert machine.host is not None
+        return work.bytes / machine.host.memory_bytes_per_s
+    formats = OF_WORK[work.dtype]
+    device = device_for(machine.device, formats)
+    factor = machine.kinds.get(work.sort, 1.0) * slowest(device, ranks) * work.fused
+    if not machine.compute:
+        factor *= class_factor(device, formats, work.network_kind)
+    return factor * plain_roofline_s(device, work)
 
 
 def plain_roofline_s(device: Device, work: Work) -> Floats:
@@ -78,7 +89,7 @@ def timed(machine: Machine, work: Work,
     The table measures whole operations; a step that computes a part takes its fraction. The table
     also covers numbers of samples near a measured one.
     """
-    if not machine.compute:
+    if not machine.compute or work.family == "host":
         return roofline_s(machine, work, ranks), np.False_
     shape = np.broadcast_shapes(*(np.shape(v) for v in (*work.x, *work.y, work.fraction)))
     if not shape:
@@ -86,6 +97,6 @@ def timed(machine: Machine, work: Work,
         if measured is None:
             return roofline_s(machine, work, ranks), np.bool_(machine.trusts_estimates)
         reached = measured.reached or machine.trusts_estimates
-        return work.fraction * measured.seconds, np.bool_(reached)
+        return work.fraction * work.fused * measured.seconds, np.bool_(reached)
     cases = [timed(machine, work.case(i), ranks) for i in range(shape[0])]
     return np.array([s for s, _ in cases]), np.array([reached for _, reached in cases])

@@ -15,6 +15,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from hpcpar.cost.published_runs import kind_of
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import shape_text
@@ -27,6 +28,8 @@ from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
 
+#: Families of kernels that frameworks fuse with the layer before.
+ELEMENTWISE = ("activation", "normalization", "other")
 Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
 
@@ -53,7 +56,11 @@ class Work:
     ranks : int
         Ranks that compute it at the same time.
     family : str
-        Family of kernels: ``matmul``, ``update``, or the layer's `kernel_family`.
+        Family of kernels: ``matmul``, ``update``, ``host``, or the layer's `kernel_family`.
+    network_kind : str
+        Kind of the network (`hpcpar.cost.published_runs.kind_of`).
+    fused : float
+        Share of the time that is left where a framework fuses kernels.
     """
 
     kind: str
@@ -68,6 +75,8 @@ class Work:
     ranks: Ints = 1
     family: str = "other"
     layer: Layer | None = None
+    network_kind: str = "images"
+    fused: float = 1.0
 
     @property
     def key(self) -> str:
@@ -140,6 +149,7 @@ class Workload:
                  shape_of: Callable[[Layout], Shape] = attrgetter("largest")) -> None:
         self.network, self.plan, self.shape_of = network, plan, shape_of
         self.edges = Edges(network, plan) if edges is None else edges
+        self.network_kind = kind_of(network)
         self._known: dict[Hashable, _Local] = {}
 
     def of(self, step: Compute) -> Work:
@@ -148,11 +158,12 @@ class Workload:
 
     def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of an operation of a layer on `batch` samples."""
-        if op is Op.UPDATE:
-            return self._update(layer)
+        if op in (Op.UPDATE, Op.HOST_UPDATE):
+            return self._update(layer, op)
         if op is Op.ACCUMULATE:
             return self._accumulation(layer, batch)
         plan, local = self.plan, self._local(layer, batch)
+        family = "matmul" if layer.is_matmul else layer.kernel_family
         name, fraction = op.value, self._fraction(layer, op, batch)
         if op in (Op.INTERIOR, Op.BOUNDARY):
             name = Op.FORWARD.value
@@ -163,13 +174,16 @@ class Workload:
                        + weight_bytes * work.weights * local.n_weights)
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
                     moved_bytes, local.options, formats.work, fraction,
-                    plan.configs[layer.name].ranks,
-                    "matmul" if layer.is_matmul else layer.kernel_family, layer)
+                    plan.configs[layer.name].ranks, family, layer, self.network_kind,
+                    self._fused(family))
 
-    def _update(self, layer: Layer) -> Work:
-        """The optimizer's update of a layer's weights."""
+    def _update(self, layer: Layer, op: Op) -> Work:
+        """The optimizer's update of a layer's weights; a host has all of them."""
         plan, config = self.plan, self.plan.configs[layer.name]
-        if plan.synchronization is Synchronization.SHARDED:
+        count: Ints
+        if op is Op.HOST_UPDATE:
+            count = layer.parameters(self.network.input_shape(layer))
+        elif plan.synchronization is Synchronization.SHARDED:
             count = self._items(shards(self.network, layer, config))
         else:
             count = self._weights(layer)
@@ -177,9 +191,10 @@ class Workload:
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
         formats = plan.formats
         moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
-        return Work("update", Op.UPDATE.value, (count,), (count,), optimizer.flops * count,
+        return Work("update", op.value, (count,), (count,), optimizer.flops * count,
                     moved_bytes * count, options, formats.work, ranks=config.ranks,
-                    family="update")
+                    family="host" if op is Op.HOST_UPDATE else "update",
+                    network_kind=self.network_kind)
 
     def _accumulation(self, layer: Layer, batch: int) -> Work:
         """The sum of two gradients of a layer's output: two values read, one written."""
@@ -187,7 +202,13 @@ class Workload:
         layout = owned(self.network, layer, config, batch)
         n_y, shape = self._items(layout), self.shape_of(layout)
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
-                    3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks)
+                    3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks,
+                    network_kind=self.network_kind, fused=self._fused("other"))
+
+    def _fused(self, family: str) -> float:
+        """Share of the time of a family's kernels that a framework's fused kernels leave."""
+        fuses = self.plan.formats.rates and family in ELEMENTWISE
+        return self.plan.rules.elementwise if fuses else 1.0
 
     def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
         """Fraction of the operation that a step computes."""

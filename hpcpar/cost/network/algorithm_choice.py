@@ -8,23 +8,26 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.collective import Cases
+from hpcpar.cost.network.collective import Cases, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Flags, Floats, Ints, Names, Numbers
-from hpcpar.plan.plan import COLLECTIVES, Plan
+from hpcpar.plan.plan import COLLECTIVES, Plan, Synchronization
+from hpcpar.schedule.algorithms.base import ROOTED
 from hpcpar.schedule.algorithms.registry import ALGORITHMS, algorithms_of
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import (
     CHEAPEST,
     CODES,
     DIRECT,
+    HOST,
     Choice,
     Chooser,
     Comm,
     Kind,
     Quote,
+    Role,
     Schedule,
 )
 
@@ -83,9 +86,8 @@ def cheapest(kind: Kind, n_bytes: Numbers, way: Route, names: Sequence[str]
             cases.spread(seconds.min(axis=0)))
 
 
-def chooser(model: NetworkModel, collectives: str) -> Chooser:
-    """A function that chooses the algorithm and the number of segments of a collective step."""
-
+def chooser(model: NetworkModel, plan: Plan) -> Chooser:
+    """A function that chooses the algorithm and the number of segments of a plan's collectives."""
     def choose(step: Comm) -> Choice:
         name: Names = "direct"
         segments: Ints = 1
@@ -95,12 +97,12 @@ def chooser(model: NetworkModel, collectives: str) -> Chooser:
             if CODES[kind] in DIRECT:
                 continue
             names, counts, quoted[kind] = cheapest(kind, collective_bytes(step), way,
-                                                   allowed(kind, collectives, way.p))
+                                                   allowed(kind, plan.collectives, way.p))
             is_kind = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(is_kind, names, name), np.where(is_kind, counts, segments)
         return Choice(name, segments, way.inner, Quote(way, quoted))
 
-    return choose
+    return with_hosts(choose, plan, model)
 
 
 def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
@@ -128,6 +130,24 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
     return choose
 
 
+def with_hosts(choose: Chooser, plan: Plan, model: NetworkModel) -> Chooser:
+    """A chooser that leaves sums and broadcasts of weights to hosts, where they are the plan's
+    parameter servers on the model's machine, which quotes their prices.
+    """
+    if plan.synchronization is not Synchronization.SERVER_HOST or model.machine.host is None:
+        return choose
+
+    def choose_host(step: Comm) -> Choice | tuple[Names, Ints]:
+        kinds = step.pattern.kinds
+        if step.tensor.role is not Role.WEIGHT or not set(kinds) & set(ROOTED):
+            return choose(step)
+        way = route(model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
+        return Choice(HOST, quote=Quote(way, {
+            kind: collective_s(kind, HOST, collective_bytes(step), 1, way) for kind in kinds}))
+
+    return choose_host
+
+
 def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedule:
     """The schedule of a plan, with the cheapest algorithms on the plan's machine.
 
@@ -139,4 +159,4 @@ def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedul
     if plan.machine is None:
         raise InputError("the plan names no machine; write it again with: hpcpar plan --machine")
     model = NetworkModel(plan.machine)
-    return lower(network, plan, chooser(model, plan.collectives), training=training)
+    return lower(network, plan, chooser(model, plan), training=training)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.network.contention import NetworkModel, Route, distinct
+from hpcpar.cost.network.host_server import host_s
 from hpcpar.cost.network.links import FloatArray, LinkRates
 from hpcpar.cost.network.pieces import Pieces
 from hpcpar.cost.network.walk import Crossing, Walk, rates
@@ -25,7 +26,7 @@ from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Flags, Floats, Ints, Numbers
 from hpcpar.schedule.algorithms.base import ROOTED, SCATTERED, Algorithm, Collective, Message
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import HOST, Kind
 from hpcpar.schedule.waves import Pairs, Wave, between, collective_waves
 
 Value = TypeVar("Value", bound=np.generic)
@@ -207,6 +208,8 @@ class Placed:
     def _modeled_s(self, kind: Kind, algorithm: str, segments: int, root: int,
                    n_bytes: FloatArray) -> FloatArray:
         entry = ALGORITHMS[algorithm]
+        if algorithm == HOST and self.placement.p > 1:
+            return host_s(self.network_model, kind, self.placement.ranks, self.placement.p, n_bytes)
         if entry.library:  # as fast as the fastest known algorithm
             return np.min([self._modeled_s(kind, name, segments, root, n_bytes)
                            for name in entry.priced_as if kind in ALGORITHMS[name].kinds], axis=0)

@@ -71,8 +71,8 @@ class Timeline(Generic[Seconds]):
 class _Stage:
     """A stage of the timeline; see `timeline` for the parameters."""
 
-    def __init__(self, hidden: float, levels: int, rate: float) -> None:
-        self.clock = ProgramClock(rate)
+    def __init__(self, hidden: float, levels: int, rate: float, delay_s: float) -> None:
+        self.clock, self._delay_s = ProgramClock(rate), delay_s
         self.exposed_s: dict[int, Floats] = {}
         self.bubble_s: Floats = 0.0
         self._busy = 1.0 - hidden
@@ -85,7 +85,7 @@ class _Stage:
         clock, cost = self.clock, price.seconds
         ahead = clock.program_s - clock.network_s
         free = self._free_s(price.level)
-        begin = later(clock.network_s, free)
+        begin = later(clock.network_s + self._delay_s, free)
         end = begin + cost if price.end_s is None else price.end_s(begin + ahead) - ahead
         clock.mark((i, "begin"), begin)
         clock.mark((i, "end"), end)
@@ -172,7 +172,7 @@ def _waits(steps: Sequence[Step], stages: int) -> list[dict[int, list[_Wait]]]:
 
 
 def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float = 1.0,
-             levels: int = 1, rate: float = 1.0) -> Timeline[Floats]:
+             levels: int = 1, rate: float = 1.0, delay_s: float = 0.0) -> Timeline[Floats]:
     """Arrange the steps of an iteration in time.
 
     Parameters
@@ -185,9 +185,11 @@ def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float =
     rate : float
         Progress rate of the hidden fraction while the program computes, relative to its rate while
         the program waits; above 0, up to 1. Messages between stages keep their full rate.
+    delay_s : float
+        Time from when its sender reaches a communication until it may begin.
     """
     count = 1 + max((step.stage for step in steps), default=0)
-    stages = [_Stage(hidden, levels, rate) for _ in range(count)]
+    stages = [_Stage(hidden, levels, rate, delay_s) for _ in range(count)]
     waits = _waits(steps, count)
     sent_s: dict[int, tuple[Floats, Floats]] = {}  # start and end of each communication
     begins: list[Floats] = []

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpcpar.cost.trust import published
+from hpcpar.cost.published_runs import published
 from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.limits import limits_in_words
 from hpcpar.plan.optimizers import OPTIMIZERS

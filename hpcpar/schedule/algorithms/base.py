@@ -123,6 +123,11 @@ class Algorithm:
     ----------
     kinds : tuple of Kind
         The collectives that it implements.
+    priced_only : bool
+        Its messages have an end outside of the ranks, so it cannot run.
+    hidden : tuple of Kind
+        The collectives in which a member sends one message that `rounds` leaves out, with all that
+        the member has.
     library : bool
         The MPI library (or NCCL) does the collective itself, with messages that it does not show.
     priced_as : tuple of str
@@ -140,6 +145,8 @@ class Algorithm:
 
     name: ClassVar[str]
     kinds: ClassVar[tuple[Kind, ...]]
+    priced_only: ClassVar[bool] = False
+    hidden: ClassVar[tuple[Kind, ...]] = ()
     library: ClassVar[bool] = False
     priced_as: ClassVar[tuple[str, ...]] = ()
     by_nodes: ClassVar[bool] = False

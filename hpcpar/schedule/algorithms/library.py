@@ -16,6 +16,7 @@ class Library(Algorithm):
 
     name = "mpi"
     kinds = (Kind.ALLREDUCE, *SCATTERED)
+    hidden = kinds
     library = True
 
     priced_as = ("ring", "doubling", "halving")

@@ -10,6 +10,7 @@ from hpcpar.schedule.algorithms.base import Algorithm
 from hpcpar.schedule.algorithms.direct import Direct
 from hpcpar.schedule.algorithms.doubling import Doubling
 from hpcpar.schedule.algorithms.halving import Halving
+from hpcpar.schedule.algorithms.hosted import Hosted
 from hpcpar.schedule.algorithms.leaders import Leaders
 from hpcpar.schedule.algorithms.library import Library
 from hpcpar.schedule.algorithms.ring import Ring
@@ -20,14 +21,14 @@ T = TypeVar("T", bound=type[Algorithm])
 #: Name -> entry.
 ALGORITHMS: dict[str, Algorithm] = {
     entry.name: entry for entry in (
-        Ring(), Doubling(), Halving(), Direct(), Leaders(), Library())
+        Ring(), Doubling(), Halving(), Direct(), Leaders(), Library(), Hosted())
 }
 
 
 def algorithms_of(kind: Kind) -> tuple[str, ...]:
-    """The algorithms that implement a kind of collective, except the MPI library's own."""
+    """The algorithms that implement a kind of collective among ranks, except the library's own."""
     return tuple(name for name, entry in ALGORITHMS.items()
-                 if kind in entry.kinds and not entry.library)
+                 if kind in entry.kinds and not (entry.library or entry.priced_only))
 
 
 def collective_algorithm(made: T) -> T:

@@ -342,4 +342,7 @@ def test_impossible_exports_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     words[1] = made(tmp_path, "data", 3, collectives="mpi")
     assert "plan with --collectives auto, ring, tree or halving" in refused(
         [*words, str(tmp_path / "x")], capsys)
+    words[1] = made(tmp_path, "data", 3, synchronization="server-host")
+    assert "on hosts, which are not ranks; plan with --synchronization server" in refused(
+        [*words, str(tmp_path / "x")], capsys)
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]

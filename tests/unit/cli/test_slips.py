@@ -40,12 +40,20 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 # -- names of other tools --------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["bf16", "fp16", "float16", "BFloat16", "half"])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "float16", "BFloat16", "half", "mixed",
+                                  "bf16-mixed", "autocast", "fp_16"])
 def test_16_bit_formats_lead_to_amp(name: str, refused: Refused) -> None:
     answer = "16-bit formats are amp, which is priced, but not run"
     assert answer in refused(f"{PLAN} --precision {name}")
     assert answer in refused(f"verify --plan p.json --precision {name}")
     assert answer in refused(f"calibrate -o m.toml --precision {name}")
+
+
+@pytest.mark.parametrize(("name", "answer"), [
+    ("float32", "write fp32"), ("single", "write fp32"), ("FP32", "did you mean 'fp32'?"),
+    ("AMP", "16-bit formats are amp"), ("Fp64", "did you mean 'fp64'?")])
+def test_other_formats_lead_to_ours(name: str, answer: str, refused: Refused) -> None:
+    assert answer in refused(f"{PLAN} --precision {name}")
 
 
 @pytest.mark.parametrize(("option", "answer"), [

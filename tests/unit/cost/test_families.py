@@ -143,7 +143,8 @@ def test_periodic_padding(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [
-    {"synchronization": "sharded"}, {"synchronization": "server"}, {"batch_norm": "local"},
+    {"synchronization": "sharded"}, {"synchronization": "server"},
+    {"synchronization": "server-host"}, {"batch_norm": "local"},
     {"precision": "fp64"},
 ], ids=str)
 def test_options_of_plans(options: dict[str, Any]) -> None:

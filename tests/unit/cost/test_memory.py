@@ -19,8 +19,9 @@ from hpcpar.cost.price_family import price_family
 from hpcpar.machine import files
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import needed
-from hpcpar.plan.plan import NetworkSpec, Plan, Synchronization, make_plan
+from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.prediction.price import price
+from hpcpar.schedule.memory_plan.weights import SERVERS
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Kind
 from tests.mpi.networks import random_network
@@ -103,6 +104,7 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("resnet", "data", 4, {"batch_norm": "local"}),
     ("resnet", "data", 4, {"synchronization": "sharded", "optimizer": "adam"}),
     ("vgg", "data", 4, {"synchronization": "server"}),
+    ("vgg", "data", 4, {"synchronization": "server-host"}),
     ("resnet", "data", 2, {"microbatches": 4}),
     ("resnet", "data", 2, {"microbatches": 4, "order": "1f1b"}),
     ("resnet", "data", 2, {"bucket_bytes": 1 << 16}),
@@ -314,7 +316,7 @@ def least_bytes(network: Network, plan: Plan, training: bool = True) -> int:
     All are alive when a backward pass starts.
     """
     rank, samples = plan.ranks - 1, plan.samples_of_a_pass
-    updates = plan.synchronization is not Synchronization.SERVER
+    updates = plan.synchronization not in SERVERS
     least = sum(int(weights_memory(network, plan, layer, rank, training, updates).total_bytes)
                 for layer in network.weighted)
     if not training or plan.recompute or plan.fc_passes > 1:

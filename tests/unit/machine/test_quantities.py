@@ -62,7 +62,8 @@ def test_a_file_with_units_is_the_same_machine(tmp_path: Path) -> None:
     assert (b.alpha_s, b.beta_s_per_byte, b.small_alpha_s, b.small_bytes) == pytest.approx(
         (a.alpha_s, a.beta_s_per_byte, a.small_alpha_s, a.small_bytes))
     numbers, others = asdict(machine.device), asdict(other.device)
-    assert numbers.pop("name") == others.pop("name") == ""
+    for text in ("name", "vendor", "kind", "sheet"):
+        assert numbers.pop(text) == others.pop(text) == ""
     assert numbers.pop("rates") == others.pop("rates") == {"tf32": 1.5e14, "float16": 3e14}
     assert others == pytest.approx(numbers, rel=1e-12)
     files.save(other, str(tmp_path / "m.toml"))
@@ -88,6 +89,9 @@ def test_a_template_is_written_once_and_loads(tmp_path: Path,
     path = tmp_path / "my.toml"
     assert main(["machines", "--new", str(path)]) == 0
     machine = files.load(str(path))
+    device = machine.device
+    assert (device.vendor, device.kind, machine.kind) == ("NVIDIA", "gpu", "gpu")
+    assert (device.multiprocessors, device.lanes, device.software_year) == (108, 64, 2026)
     assert machine.name == "my-cluster" and [level.ranks for level in machine.levels] == [8, 0]
     assert all(len(line) <= 100 for line in path.read_text().splitlines())
     path.write_text("mine")

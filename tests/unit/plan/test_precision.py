@@ -88,7 +88,7 @@ def test_mixed_precision_has_the_published_gain_on_an_a100() -> None:
 @pytest.mark.parametrize(("machine", "precision", "told"), [
     ("dgx1-v100", "tf32", "V100-SXM2-16GB has no tensor cores for tf32; use --precision fp32 or"),
     ("p2.8xlarge", "tf32", "K80 has no tensor cores for tf32"),
-    ("k80x16", "amp", "machine k80x16 gives only a float32 rate, which cannot price amp"),
+    ("k20x8", "amp", "machine k20x8 gives only a float32 rate, which cannot price amp"),
     ("local", "tf32", "machine local gives only a float32 rate, which cannot price tf32"),
 ])
 @pytest.mark.parametrize("command", [

@@ -57,6 +57,20 @@ def test_a_star_expands_to_every_second_grid() -> None:
             auto.price_named(NETWORK, ALEXNET, auto.expand(wrong, 4)[0], 4, 64, CORI)
 
 
+def test_a_star_stands_for_every_number_of_first_convolutions() -> None:
+    """On every grid of the pattern that has all ranks."""
+    build = NetworkSpec("lenet5", (1, 28, 28), 10).build
+    assert auto.expand("ds:2x4+*", 8, build) == ["ds:2x4+1", "ds:2x4+2"]
+    assert auto.expand("ds:*x2+*/outer", 4, build) == ["ds:2x2+1/outer", "ds:2x2+2/outer"]
+    assert auto.expand("ds:*+*", 2, build) == ["ds:1x2+1", "ds:1x2+2", "ds:2x1+1", "ds:2x1+2"]
+    assert auto.expand("ds:2x4+*", 4, build) == ["ds:2x4"]  # refused once
+    assert auto.expand("domain:2x4+*", 4, build) == ["domain:2x4"]
+    for wrong, told in (("ds:2x2+*", "has 0 convolutions"), ("ds:3x2+*", "is for 6 ranks, not 4")):
+        flat = NetworkSpec("mlp", (1, 4, 4), 10)
+        with pytest.raises(InputError, match=told):
+            auto.price_named(flat.build(), flat, auto.expand(wrong, 4, flat.build)[0], 4, 64, CORI)
+
+
 def test_a_star_stands_for_the_number_that_follows_from_the_ranks() -> None:
     assert auto.expand("df:*x4", 1024) == ["df:256x4"]
     assert auto.expand("ds:8x*/outer", 16) == ["ds:8x2/outer"]

@@ -13,7 +13,7 @@ from hpcpar.network.builtin.small import lenet5
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
 from hpcpar.search.candidates import Candidate, PlanningTask
-from hpcpar.search.scaling import Scale, best_ranks, node_ranks, nodes, scaling
+from hpcpar.search.scaling import Scale, best_ranks, nodes, scaling
 
 LOCAL = files.load("local")
 FITS, TOO_LARGE = 1, LOCAL.device.memory_bytes + 1
@@ -97,9 +97,9 @@ def test_a_single_rank_is_fully_efficient() -> None:
 
 
 def test_ranks_of_a_node() -> None:
-    assert node_ranks(files.load("abci-v100")) == node_ranks(files.load("p100x4x4")) == 4
-    assert node_ranks(files.load("cori-knl")) == 1
+    assert {files.load(name).ranks_of_node for name in ("abci-v100", "p100x4x4")} == {4}
+    assert files.load("cori-knl").ranks_of_node == 1
     node = replace(LOCAL.levels[0], name="node", ranks=0)
     for machine in (LOCAL, replace(LOCAL, levels=(node,)), files.load("k20x8")):
-        assert node_ranks(machine) == 0 and nodes(machine, 8) == 1
+        assert machine.ranks_of_node == 0 and nodes(machine, 8) == 1
     assert nodes(files.load("abci-v100"), 6) == 2

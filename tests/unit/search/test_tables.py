@@ -160,7 +160,7 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
     """Bytes of all arrays of a plan, each in a place of its own."""
-    out = outline(net, plan, chooser(NetworkModel(found.machine), plan.collectives))
+    out = outline(net, plan, chooser(NetworkModel(found.machine), plan))
     network_model = NetworkModel(contended(found.machine, priced.get("contention")))
     moved = {}
     for step in out.steps:
@@ -189,7 +189,7 @@ def test_tables_are_the_priced_schedule(name: str, ranks: int, batch: int, machi
 @pytest.mark.parametrize(
     "options",
     [{"batch_norm": "local"}, {"synchronization": "sharded", "optimizer": "adam"},
-     {"synchronization": "server", "collectives": "ring"},
+     {"synchronization": "server", "collectives": "ring"}, {"synchronization": "server-host"},
      {"precision": "fp64", "collectives": "tree"}],
 )
 def test_tables_follow_the_options(options: dict[str, Any]) -> None:

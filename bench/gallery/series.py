@@ -1,0 +1,91 @@
+"""The published series over 1 to n devices (``scaling.csv``), as rows of the gallery.
+
+Interconnects come from ``fabrics.csv``: the first line whose words are in the row's cells.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from functools import cache
+
+from bench.gallery.rows import HERE, Row
+from hpcpar.machine.model import Level
+
+#: Devices of the series under their names in the catalog.
+DEVICES = {
+    "RTX 2080 Ti": "RTX2080Ti", "RTX 2080Ti": "RTX2080Ti", "P100": "P100-PCIE-16GB",
+    "V100": "V100-SXM2-16GB", "K80": "K80", "P40": "P40", "Quadro RTX 6000": "RTX6000",
+    "RTX 3090": "RTX3090", "A100": "A100-SXM-40GB", "RTX A6000": "A6000",
+    "RTX A6000 (Lambda Cloud)": "A6000", "V100-SXM2-16GB": "V100-SXM2-16GB",
+    "V100 32GB": "V100-SXM3-32GB", "LambdaCloud V100 16GB": "V100-SXM2-16GB",
+    "A100 80GB SXM4": "A100-SXM-80GB", "RTX 6000 Ada": "RTX6000Ada",
+    "A100 80GB PCIe": "A100-PCIE-80GB", "RTX 4090": "RTX4090", "GTX 1080": "GTX1080",
+    "V100-16GB": "V100-SXM2-16GB", "V100? (195/GPU)": "V100-SXM2-16GB",
+    "V100? (205/GPU)": "V100-SXM2-16GB", "Pascal GPU (model not named)": "P100-PCIE-16GB",
+}
+NETWORKS = {"resnet101_v2": "resnet101", "resnet50_v2": "resnet50", "alexnet": "alexnet_owt"}
+#: Exchanges that no rule describes: other schedulers of messages, and servers.
+OTHER_EXCHANGES = ("Byte", "arameter server", "variables on CPU", "per tensor", "FTlib", "on CPU")
+#: Words of a note that rule its row out.
+FAILED = ("failed", "collapse", "leave out", "broken", "outlier")
+#: PyTorch and TensorFlow multiply in TF32 by default where the device can, if the source says no
+#: more.
+UNCLEAR = ("fp32 or tf32", "tf32")
+
+
+def series() -> Iterator[Row]:
+    """The rows whose device, batch and exchange are stated and have rules here."""
+    with (HERE / "scaling.csv").open(encoding="utf-8") as file:
+        for number, cells in enumerate(csv.DictReader(file), 2):
+            known = cells["device"] in DEVICES and cells["batch_per_device"]
+            if known and not any(words in cells["exchange"] for words in OTHER_EXCHANGES) and (
+                    not any(words in cells["note"] for words in FAILED)):
+                yield _row(cells, number)
+
+
+def _row(cells: dict[str, str], number: int) -> Row:
+    """A series' row in the gallery's columns."""
+    devices, batch = int(cells["devices"]), float(cells["batch_per_device"])
+    exchange = "replicated" if "NOT overlapped" in cells["exchange"] else cells["exchange"]
+    shape = cells["input"].split()[0] if cells["input"] else ""
+    sync = f"{exchange}, one process" if exchange.startswith("replicated") else exchange
+    return Row(cells | {
+        "id": f"series-{number}", "network": NETWORKS.get(cells["network"], cells["network"]),
+        "input": shape if shape.count("x") in (2, 3) else "3x224x224",
+        "device": DEVICES[cells["device"]], "machine": _fabric(
+            cells["source"], cells["device"], cells["interconnect_intra"],
+            cells["interconnect_inter"]),
+        "precision": _precision(cells["precision"]), "sync": sync, "forward_ms": "",
+        "published_device": cells["device"],
+        "iteration_ms": f"{1e3 * devices * batch / float(cells['samples_per_s']):.6g}"})
+
+
+def _precision(words: str) -> str:
+    if words.startswith(UNCLEAR):
+        return "tf32"
+    return "amp" if "amp" in words or words.startswith(("fp16", "mixed")) else "fp32"
+
+
+@cache
+def _fabrics() -> list[dict[str, str]]:
+    with (HERE / "fabrics.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _fabric(source: str, device: str, intra: str, inter: str) -> str:
+    """Number of the first line of ``fabrics.csv`` whose words are in these cells; else empty."""
+    return next((str(i) for i, line in enumerate(_fabrics())
+                 if line["source"] in source and line["device"] in device
+                 and line["intra"] in intra and line["inter"] in inter), "")
+
+
+def levels(number: str) -> tuple[Level, ...]:
+    """The levels of a line of ``fabrics.csv``; latencies are typical."""
+    line = _fabrics()[int(number)]
+    inside, outside = float(line["node_gb_per_s"]), float(line["network_gb_per_s"])
+    return (
+        Level("node", int(line["node_ranks"]), 10e-6, 1e-9 / inside, links=float(line["links"]),
+              reached=float(line["node_reached"])),
+        Level("network", 0, 25e-6, 1e-9 / outside, links=1.0,
+              reached=float(line["network_reached"])))
