@@ -4,7 +4,7 @@ Usage: python -m bench.gallery [-o docs/results/gallery.md] [--picture docs/pict
 
 It predicts every row in float32, TF32 and mixed precision of ``runs.csv`` and ``inference.csv``
 that it can, prints how far it is off by device, network and number of devices, the speedups and the
-worst rows, and writes the page and its picture. Under 10 minutes.
+worst rows, and writes the page and its pictures. Under 20 minutes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 
-from bench.gallery import intervals, left_out, memory, picture, speedups
+from bench.gallery import intervals, left_out, memory, picture, scaling, speedups
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
+from bench.gallery.series import series
 from bench.gallery.tables import table, worst
 
 
@@ -40,7 +41,8 @@ class Gallery:
                 *(f"| {why} | {count} |" for why, count in self.left.most_common()), ""]
 
 
-def page(training: Gallery, forward: Gallery, image: str) -> str:
+def page(training: Gallery, forward: Gallery, pairs: list[scaling.Pair], image: str,
+         curves: str) -> str:
     """The page, as Markdown."""
     one = [r for r in training.counted if r.row.devices == "1"]
     many = [r for r in training.counted if r.row.devices != "1"]
@@ -60,7 +62,8 @@ def page(training: Gallery, forward: Gallery, image: str) -> str:
            *table("devices", lambda r: r.row.devices, many),
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
-           *speedup_lines(faster), *shared_lines(training.shown),
+           *scaling.lines(pairs, curves), *speedup_lines(faster),
+           *shared_lines(training.shown),
            *memory.lines([*training.counted, *training.shown]), *forward_lines(forward),
            *intervals.lines(),
            "## The twenty worst", "", *worst(training.counted), "## Not counted", "",
@@ -76,10 +79,9 @@ def speedup_lines(faster: list[speedups.Speedup]) -> list[str]:
             "with the same source, network, input, machine, framework, batch per device, exchange,",
             "data and note. A run on one device has no exchange and fits any. Counted rows only;",
             "the error is |predicted speedup / measured speedup - 1|. How gradients are exchanged",
-            "comes from each framework's documentation (`bench/gallery/exchange.py`): sizes of",
-            "buckets, Horovod's cycle, what overlaps. Every iteration waits for the slowest device",
-            "(`slowest` in `hpcpar/cost/compute/step_time.py`). No number there is fitted, but two",
-            "rules (`bench/gallery/README.md`) were chosen with these residuals in view.", "",
+            "comes from each framework's documentation (`--framework`): buckets, Horovod's cycle,",
+            "what overlaps, when weights are updated. Two rules (`bench/gallery/README.md`)",
+            "were chosen with these residuals in view.", "",
             *speedups.table(faster), "The five worst:", "", *speedups.worst(faster)]
 
 
@@ -124,11 +126,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", default="docs/results/gallery.md")
     parser.add_argument("--picture", default="docs/pictures/gallery.png")
+    parser.add_argument("--curves", default="docs/pictures/efficiency.png")
     args = parser.parse_args()
     training, forward = Gallery(runs()), Gallery(forward_passes())
+    several = [predict(row) for row in series() if not row.doubt and not unpredictable(row)]
+    pairs = list(scaling.pairs([*training.counted, *several]))
     picture.draw(training.counted, args.picture)
-    image = os.path.relpath(args.picture, os.path.dirname(args.o) or ".")
-    text = page(training, forward, image)
+    picture.draw_curves(scaling.curves(pairs), args.curves)
+    images = (os.path.relpath(each, os.path.dirname(args.o) or ".")
+              for each in (args.picture, args.curves))
+    text = page(training, forward, pairs, *images)
     print(text)
     with open(args.o, "w", encoding="utf-8") as file:
         file.write(text)

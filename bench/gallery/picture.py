@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from bench.gallery.prediction import Result
+from bench.gallery.scaling import Pair
 from hpcpar.report.pictures import pyplot, save
 
 #: Colors that differ in hue or clearly in lightness, in turn with the shapes.
@@ -34,6 +35,29 @@ def draw(results: list[Result], path: str) -> None:
     axes.set_axisbelow(True)
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=9, frameon=False,
                 title="filled: one device, in the fit\nhollow: several devices", title_fontsize=9)
+    save(plt, figure, path, 150)
+
+
+def draw_curves(found: list[list[Pair]], path: str) -> None:
+    """Draws measured and predicted efficiency over the number of devices, a panel a series."""
+    plt = pyplot()
+    figure, panels = plt.subplots(2, 5, figsize=(11.5, 5.2), sharey=True, layout="constrained")
+    for axes, pairs in zip(panels.flat, found, strict=False):
+        row = pairs[0].many.row
+        sizes = [1, *(int(pair.many.row.devices) for pair in pairs)]
+        axes.plot(sizes, [1, *(pair.measured for pair in pairs)], "o-", color="#000000",
+                  markersize=4, label="measured")
+        axes.plot(sizes, [1, *(pair.predicted for pair in pairs)], "s--", color="#D55E00",
+                  markersize=4, label="predicted")
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(0, 1.1)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_title(f"{row.device}, {row.network}, batch {row.batch:g}\n{row.precision}, "
+                       f"{row.sync.split(' (')[0][:32]}", fontsize=8)
+        axes.grid(color="#DDDDDD", linewidth=0.6)
+    panels[0, 0].legend(fontsize=8, frameon=False, loc="lower left")
+    figure.supxlabel("devices")
+    figure.supylabel("parallel efficiency")
     save(plt, figure, path, 150)
 
 

@@ -1,4 +1,4 @@
-"""What several devices lose: measured and predicted parallel efficiency of published series.
+"""Losses of several devices: measured and predicted parallel efficiency of published series.
 
 Usage: python -m bench.gallery.scaling [--without] [--leave machine|framework]
 
@@ -65,7 +65,7 @@ class Pair:
 
 
 def rows() -> list[Row]:
-    """All rows that can be predicted, but those of shared samples and of doubt."""
+    """All rows that can be predicted, without doubtful ones and devices that share a sample."""
     every = [*runs(), *series()]
     return [row for row in every if row.batch >= 1 and not row.doubt and not unpredictable(row)]
 
@@ -105,7 +105,7 @@ class Judgment:
     correlation : float
         Rank correlation (Spearman) of predicted and measured efficiency.
     error, constant : float
-        Mean difference of the efficiencies, and that of the best constant.
+        Mean difference of the efficiencies; `constant` is the same for the best constant.
     """
 
     count: int
@@ -220,9 +220,25 @@ def _with_values(row: Row) -> Iterator[float]:
         yield float(line.total_s)
 
 
-def lines(some: list[Pair]) -> list[str]:
+def curves(some: list[Pair], count: int = 10) -> list[list[Pair]]:
+    """The longest series of each of `count` machines, by number of devices."""
+    found: dict[tuple[str, ...], dict[int, Pair]] = defaultdict(dict)
+    for pair in some:
+        row = pair.many.row
+        key = (*_same(row), row.machine, row.sync)
+        found[key].setdefault(int(row.devices), pair)
+    of_machine: dict[str, list[Pair]] = {}
+    for sizes in sorted(found.values(), key=len, reverse=True):
+        first = sizes[min(sizes)].many.row
+        of_machine.setdefault(f"{first.device} {first.machine}",
+                              [sizes[size] for size in sorted(sizes)])
+    return list(of_machine.values())[:count]
+
+
+def lines(some: list[Pair], image: str) -> list[str]:
     """The section of the page."""
     return ["## Parallel efficiency", "",
+            f"![Measured and predicted efficiency of ten series]({image})", "",
             f"{len(some)} pairs of a run on several devices and one on a single device, with the",
             "same source, network, batch per device, format, framework and data",
             "(`runs.csv` and `scaling.csv`). Efficiency is the ratio of their times. The constant",

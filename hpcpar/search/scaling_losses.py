@@ -1,4 +1,4 @@
-"""What several ranks lose against one rank, part by part, and what a node must read."""
+"""Losses of several ranks against one rank, part by part, and the input of a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcpar.search.limitation import Limitation
 
 
 def losses(chosen: Candidate, options: dict[str, Any]) -> Iterator[Limitation]:
-    """The losses of a priced plan; `options` are those of its price.
+    """The losses of a priced plan; `options` are the options of its price.
 
     The slowest rank, computing that messages slow down, and a framework's rules.
     """

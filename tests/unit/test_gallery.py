@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.gallery import intervals, left_out, memory, picture
+from bench.gallery import intervals, left_out, memory, picture, scaling
 from bench.gallery.__main__ import Gallery, page
 from bench.gallery.exchange import machine_as_used, options_of
 from bench.gallery.intervals import Residual
@@ -16,9 +16,10 @@ from bench.gallery.left_out import LeftOut
 from bench.gallery.networks import NETWORKS
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
+from bench.gallery.series import levels, series
 from bench.gallery.speedups import FAMILY, speedups
 from hpcpar.cost.published_runs import published
-from hpcpar.machine import files
+from hpcpar.machine import catalog, files
 
 
 def result(devices: int, sync: str, measured_ms: float, predicted_ms: float) -> Result:
@@ -73,13 +74,40 @@ def test_the_page_has_all_sections_and_the_picture(tmp_path: Path) -> None:
     training = Gallery(row for row in runs() if row.network == "alexnet_owt")
     forward = Gallery([row for row in forward_passes() if row.network == "alexnet"])
     assert training.counted and training.shown and forward.counted
-    text = page(training, forward, "../pictures/gallery.png")
+    pairs = list(scaling.pairs(training.counted))
+    text = page(training, forward, pairs, "../pictures/gallery.png", "../pictures/curves.png")
     assert "![Predicted" in text and "](../pictures/gallery.png)" in text
-    for title in ("Speedups", "Memory", "90% intervals", "Forward passes alone", "The twenty worst",
-                  "Not counted"):
+    for title in ("Parallel efficiency", "Speedups", "Memory", "90% intervals",
+                  "Forward passes alone", "The twenty worst", "Not counted"):
         assert f"## {title}" in text
     picture.draw(training.counted, str(tmp_path / "gallery.png"))
-    assert (tmp_path / "gallery.png").stat().st_size > 10_000
+    picture.draw_curves(scaling.curves(pairs), str(tmp_path / "curves.png"))
+    for name in "gallery.png", "curves.png":
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_a_pair_is_one_device_against_several_of_the_same_run() -> None:
+    found = [row for row in series() if "OneFlow-Benchmark" in row.source]
+    # as if every prediction took 1 s on one device and 10% more for each doubling
+    results = [Result(row, 1 + 0.1 * np.log2(int(row.devices))) for row in found]
+    pairs = list(scaling.pairs(results))
+    assert {int(pair.many.row.devices) for pair in pairs} == {2, 4, 8, 16, 32}
+    assert {pair.one.row.batch for pair in pairs} == {128.0, 160.0}
+    for pair in pairs:
+        assert pair.one.row.batch == pair.many.row.batch
+        rate = float(pair.many.row.samples_per_s) / int(pair.many.row.devices)
+        assert pair.measured == pytest.approx(rate / float(pair.one.row.samples_per_s), rel=1e-4)
+    judged = scaling.Judgment.of(pairs)
+    assert judged.count == 10 and judged.correlation > 0.5
+    assert judged.error == pytest.approx(np.mean([p.measured - p.predicted for p in pairs]))
+    assert [len(curve) for curve in scaling.curves(pairs)] == [5]
+
+
+def test_every_series_that_is_read_has_a_device_and_known_interconnects() -> None:
+    found = list(series())
+    assert len(found) > 700
+    assert not {row.device for row in found} - {*catalog.names()}
+    assert all(len(levels(row.machine)) == 2 for row in found if row.machine)
 
 
 def test_the_package_has_the_intervals_of_the_residuals() -> None:
@@ -135,7 +163,7 @@ def one(**words: str) -> Row:
 
 def test_the_framework_decides_the_exchange_of_gradients() -> None:
     assert options_of(one(sync="DDP")) == {"batch_norm": "local", "framework": "ddp"}
-    older = one(framework="MXNet 1.6.0 (gluon", sync="horovod")
+    older = one(framework="MXNet 1.6 (gluon", sync="horovod")
     assert options_of(older)["framework"] == "horovod-0.20"
     synchronized = options_of(one(network="efficientnet_v2_s", sync="horovod"))
     assert (synchronized["batch_norm"], synchronized["framework"]) == ("sync", "horovod")
