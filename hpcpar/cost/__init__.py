@@ -1,1 +1,1 @@
-"""Cost of a schedule: computation, communication, memory, and the timeline of an iteration."""
+"""Decides what a schedule costs: computation, communication, memory, and the timeline."""

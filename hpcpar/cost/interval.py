@@ -1,4 +1,4 @@
-"""The 90% interval of a predicted time, from the intervals of its parts."""
+"""Decides the 90% interval of a predicted time, from the intervals of its parts."""
 
 from __future__ import annotations
 

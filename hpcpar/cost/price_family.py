@@ -1,7 +1,7 @@
 """Prices every step of an outline in seconds, bytes and memory, for all plans of a family at once.
 
 No loop runs over ranks, and equal layers under equal configurations are priced once. A prediction
-for a million ranks therefore takes as long as one for sixteen.
+for a million ranks therefore takes little longer than one for sixteen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from hpcpar.cost.compute.priced_formats import require_priced
 from hpcpar.cost.memory.bound import memory_upper_bound
 from hpcpar.cost.memory.memory import Memory, MovedBytes
-from hpcpar.cost.network.algorithm_choice import chooser, with_hosts
-from hpcpar.cost.network.contention import NetworkModel, contended
+from hpcpar.cost.network.algorithm_choice import chooser
+from hpcpar.cost.network.contention import NetworkModel, NetworkModels, contended
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError, unknown
@@ -29,7 +29,7 @@ from hpcpar.plan.limits import require_batch
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import in_order, outlines
 from hpcpar.schedule.overlap import Outline
-from hpcpar.schedule.steps import Chooser, Comm, Compute, Schedule, Step
+from hpcpar.schedule.steps import Comm, Compute, Schedule, Step
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,6 +57,10 @@ class PricedSteps:
         One price per step.
     out : Outline
         The outline of the largest micro-batch.
+    network_model : NetworkModel
+        Prices the movements.
+    networks : NetworkModels
+        The known models, also of the machine that chose the algorithms.
     """
 
     io_s: Floats
@@ -65,6 +69,8 @@ class PricedSteps:
     schedule: Schedule
     prices: tuple[StepPrice, ...]
     out: Outline
+    network_model: NetworkModel
+    networks: NetworkModels
 
     @property
     def pairs(self) -> Iterator[tuple[Step, StepPrice]]:
@@ -142,6 +148,7 @@ class PriceOptions(TypedDict, total=False):
     training: bool
     io_bytes_per_s: float | None
     io_item_bytes: float
+    networks: NetworkModels | None
     node_samples_per_s: float | None
 
 
@@ -173,6 +180,7 @@ def price_steps(
     training: bool = True,
     io_bytes_per_s: float | None = None,
     io_item_bytes: float = 1.0,
+    networks: NetworkModels | None = None,
     node_samples_per_s: float | None = None,
 ) -> PricedSteps:
     """Price the steps of a plan, or of a family of plans.
@@ -192,6 +200,8 @@ def price_steps(
     io_bytes_per_s, io_item_bytes : float
         Rate at which a rank reads its images, and bytes of a stored value (1: uint8). Reading
         overlaps with the previous iteration; only the excess counts. None: reading is free.
+    networks : NetworkModels, optional
+        Known network models, for prices that several calls share.
     node_samples_per_s : float, optional
         Samples that a node reads and decodes per second; its ranks share them.
     """
@@ -202,8 +212,9 @@ def price_steps(
             f"contention {contention}: phi is the number of flows that share a link, at least 1")
     require_batch(network, plan.batch)
     require_priced(machine, plan.precision, plan.synchronization, plan.machine)
-    network_model = NetworkModel(contended(machine, contention))
-    choose = chooser_of(plan, machine, network_model)
+    networks = NetworkModels() if networks is None else networks
+    network_model = networks[contended(machine, contention)]
+    choose = chooser(networks[plan.machine or machine], plan)
     by_microbatch = outlines(network, plan, choose, training=training)
     out = by_microbatch[-1]
     paper = accounting == "paper"
@@ -220,14 +231,8 @@ def price_steps(
     memory = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)
     schedule = in_order(plan, by_microbatch, training)
     return PricedSteps(io_s=io_s, memory=memory, moved_bytes=moved, schedule=schedule,
-                       prices=tuple(map(pricer.price, schedule.steps)), out=out)
-
-
-def chooser_of(plan: Plan, machine: Machine, network_model: NetworkModel) -> Chooser:
-    """A function that chooses algorithms on the plan's machine, else on the priced machine."""
-    own = machine if plan.machine is None else plan.machine
-    model = network_model if own == network_model.machine else None
-    return with_hosts(chooser(own, plan.collectives, model), plan, own, model)
+                       prices=tuple(map(pricer.price, schedule.steps)), out=out,
+                       network_model=network_model, networks=networks)
 
 
 @dataclass

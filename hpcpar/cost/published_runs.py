@@ -136,7 +136,11 @@ def class_factor(device: Device, formats: Precision, kind: str) -> float:
 
 @cache
 def _lopsided_median(basis: str, precision: str, kind: str) -> float:
-    """The median of a class if it is lopsided; 1 also if another basis stands in."""
+    """The median of a class if it is lopsided.
+
+    It is 1 also if another basis stands in, or if the class rests on single convolutions.
+    """
     runs = published().of(basis, {"precision": precision, "network": kind})
-    own = runs.basis == basis and abs(math.log(runs.median)) > math.log(LOPSIDED)
-    return runs.median if own else 1.0
+    own = runs.basis == basis and basis in ("tables", "sheet")
+    lopsided = abs(math.log(runs.median)) > math.log(LOPSIDED)
+    return runs.median if own and lopsided else 1.0

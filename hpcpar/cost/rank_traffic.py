@@ -1,4 +1,4 @@
-"""Messages and bytes that the ranks of a plan send, exactly as a run records them."""
+"""Decides the messages and bytes of a plan's busiest sender, exactly as a run records them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The price of a single step: seconds, messages and bytes, for all plans of a family at once."""
+"""Decides the price of a step: seconds, messages and bytes, for all plans of a family at once."""
 
 from __future__ import annotations
 

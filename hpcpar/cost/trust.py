@@ -1,4 +1,4 @@
-"""How far to trust a prediction: its basis, and its 90% interval.
+"""Decides how far to trust a prediction: its basis, and its 90% interval.
 
 A calibrated machine has its own intervals (`hpcpar.cost.interval`). For other machines the interval
 comes from the errors of predictions of published runs, for the same kind of device and run

@@ -10,8 +10,7 @@ from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.prediction import rank_memories, total
 from hpcpar.cost.memory.process import process_memory
 from hpcpar.cost.network import collective
-from hpcpar.cost.network.contention import contended
-from hpcpar.cost.price_family import Costs, PriceOptions, price_family, price_steps
+from hpcpar.cost.price_family import Costs, PricedSteps, PriceOptions, price_family, price_steps
 from hpcpar.cost.rank_traffic import MOST_RANKS, RankTraffic, rank_traffic
 from hpcpar.cost.timeline.timeline import StageTime
 from hpcpar.cost.trust import trust
@@ -56,8 +55,7 @@ def plan_costs(network: Network, plan: Plan, machine: Machine,
     if plan.ranks > collective.MOST_RANKS or options.get("accounting") == "paper":
         return price_family(network, plan, machine, **options)
     priced = price_steps(network, plan, machine, **options)
-    machine = contended(machine, options.get("contention"))
-    return Simulator(network, plan, machine, priced).exact_costs()
+    return Simulator(network, plan, priced.network_model.machine, priced).exact_costs()
 
 
 def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
@@ -68,8 +66,9 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
     steps = tuple(_step(machine, costs, traffic, index) for index in range(len(costs.prices)))
     stages = tuple(StageTime({i: float(seconds) for i, seconds in stage.exposed_s.items()},
                              float(stage.bubble_s)) for stage in costs.timeline.stages)
-    largest = max(_ranks(network, plan, costs, options), key=lambda rank: total(rank).total_bytes)
-    gamma = options.get("gamma", 1.0)
+    training, gamma = options.get("training", True), options.get("gamma", 1.0)
+    largest = max(rank_memories(network, plan, costs, training=training),
+                  key=lambda rank: total(rank).total_bytes)
     layer_memory = {name: memory.scaled(gamma) for name, memory in largest.items()}
     known = data_set_of(network)
     normalized = any(layer.statistics == "batch" for layer in network.layers)
@@ -89,22 +88,16 @@ def detailed(network: Network, plan: Plan, machine: Machine, costs: Costs, *,
         data_set=known.name if known and known.samples == samples else "",
         batch_norm=plan.batch_norm if normalized else "", precision=plan.precision,
         processor=machine.processor,
-        training=options.get("training", True), trust=trust(network, plan, machine, costs),
+        training=training, trust=trust(network, plan, machine, costs),
         limits=passed_limits(network, plan),
     )
 
 
-def memory_of_ranks(network: Network, plan: Plan, costs: Costs,
+def memory_of_ranks(network: Network, plan: Plan, priced: PricedSteps,
                     **options: Unpack[PriceOptions]) -> Iterator[Memory]:
     """The memory of the candidates for the largest rank."""
-    for rank in _ranks(network, plan, costs, options):
+    for rank in rank_memories(network, plan, priced, training=options.get("training", True)):
         yield total(rank).scaled(options.get("gamma", 1.0))
-
-
-def _ranks(network: Network, plan: Plan, costs: Costs,
-           options: PriceOptions) -> Iterator[dict[str, Memory]]:
-    return rank_memories(network, plan, costs.out, costs.schedule, costs.moved_bytes,
-                         training=options.get("training", True))
 
 
 def _traffic(costs: Costs, ranks: int) -> RankTraffic:

@@ -1,1 +1,1 @@
-"""The consequences of a plan: the steps of an iteration, and the one lowering that makes them."""
+"""Decides what a plan implies: the steps of an iteration, and the one lowering that makes them."""

@@ -1,4 +1,4 @@
-"""Which layers overwrite their input, and in which order gradients are added.
+"""Decides which layers overwrite their input, and in which order gradients are added.
 
 The executor's memory and the memory prediction both follow these rules.
 """

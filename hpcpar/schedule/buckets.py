@@ -1,4 +1,4 @@
-"""Buckets: one allreduce sums the gradients of several layers, so they share its latency."""
+"""Decides which layers share a bucket: one allreduce sums all of their gradients."""
 
 from __future__ import annotations
 

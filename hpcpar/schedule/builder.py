@@ -1,4 +1,4 @@
-"""Parts of the lowering: the steps of one layer or edge, forward and backward."""
+"""Decides the steps of one layer or edge, forward and backward."""
 
 from __future__ import annotations
 

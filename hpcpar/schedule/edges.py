@@ -1,4 +1,4 @@
-"""The tensor between two layers: owned and needed boxes, and the movements between them."""
+"""Decides how the tensor between two layers moves from its owned to its needed boxes."""
 
 from __future__ import annotations
 

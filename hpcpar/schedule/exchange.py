@@ -1,4 +1,4 @@
-"""An exchange: one rank's pack, messages and unpack in a communication step."""
+"""Decides what an exchange holds: one rank's pack, messages and unpack in a communication step."""
 
 from __future__ import annotations
 

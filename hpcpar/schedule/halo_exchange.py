@@ -1,4 +1,4 @@
-"""Point-to-point messages between two layouts: halo exchanges, redistributions and their adjoints.
+"""Decides which messages a halo exchange or redistribution sends between two layouts.
 
 A rank assembles its target box from the source boxes that overlap it, one piece per source rank.
 Where replicas hold the same values, a rank receives only from ranks with its own replica index, so

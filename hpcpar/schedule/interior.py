@@ -1,4 +1,4 @@
-"""The part of a convolution's output that needs no halo; it is computed while the halo travels."""
+"""Decides which part of a convolution's output needs no halo, and is computed while it travels."""
 
 from __future__ import annotations
 

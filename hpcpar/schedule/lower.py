@@ -1,4 +1,4 @@
-"""The one lowering: from a network and a plan, or a family of plans, to the steps of an iteration.
+"""Decides which steps, in which order, make an iteration of a plan or of a family of plans.
 
 An outline lists the steps of one pass, with every step that occurs in some plan of the family. A
 plan with micro-batches has several passes per stage, and its list has every step of every pass. The

@@ -1,4 +1,4 @@
-"""The messages of one rank in a communication step.
+"""Decides which messages one rank sends and receives in a communication step.
 
 The communicator executes an `Exchange`; the trace of a run must equal its `counts`.
 """

@@ -1,5 +1,7 @@
-"""Moments: the two sums behind each mean and variance of a normalization, or behind each Dice
-coefficient of a loss, and how ranks add them.
+"""Decides how ranks add moments.
+
+These are the two sums behind each mean and variance of a normalization, or behind each Dice
+coefficient of a loss.
 """
 
 from __future__ import annotations

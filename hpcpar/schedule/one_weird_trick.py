@@ -1,4 +1,4 @@
-"""One weird trick's switch from splitting samples to splitting channels."""
+"""Decides where one weird trick switches from splitting samples to splitting channels."""
 
 from __future__ import annotations
 

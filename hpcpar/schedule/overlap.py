@@ -1,4 +1,4 @@
-"""Overlap: which step waits for which movement.
+"""Decides which step waits for which movement.
 
 Without overlap, the next step waits for every movement. With ``"gradient"``, sums of weight
 gradients and of the loss travel until their update or the end. With ``"full"``, a halo also travels

@@ -1,4 +1,4 @@
-"""Which ranks exchange how many items between two layouts: the overlaps of their boxes.
+"""Decides which ranks exchange how many items between two layouts, by overlaps of their boxes.
 
 `hpcpar.schedule.halo_exchange` has the boxes themselves, for a single rank.
 """

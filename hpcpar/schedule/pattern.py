@@ -1,4 +1,4 @@
-"""The pattern of a movement: decided from the boxes that ranks own and the boxes that they need.
+"""Decides the pattern of a movement, from the boxes that ranks own and the boxes that they need.
 
 Each axis is classified from degrees and strides, never by walking ranks. The table `ROWS` combines
 the axes; ``docs/explanation/schedule.md`` explains it. `hpcpar.schedule.pattern_family` looks up

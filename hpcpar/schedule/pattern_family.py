@@ -1,5 +1,6 @@
-"""Patterns of many configurations at once: `hpcpar.schedule.pattern` decides each distinct case
-once, and arrays spread the results over all cases.
+"""Decides the patterns of many configurations at once.
+
+`hpcpar.schedule.pattern` decides each distinct case once; arrays spread the results over all cases.
 
 A search compares every configuration of a producer with every one of a consumer: hundreds of
 thousands of pairs, but only a few thousand distinct axis relations.

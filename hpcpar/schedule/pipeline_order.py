@@ -1,4 +1,4 @@
-"""The order of partial passes: micro-batches through the stages of a pipeline."""
+"""Decides the order in which micro-batches pass through the stages of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: outputs are dropped and recomputed in the backward pass.
+"""Decides which outputs are dropped and recomputed in the backward pass (checkpointing).
 
 A stage's layers form segments (Chen et al., Training Deep Nets with Sublinear Memory Cost). Tensors
 that cross from one segment into another are kept. The other tensors that the backward pass reads

@@ -1,4 +1,4 @@
-"""Checks that refuse plans which can be priced but not run, before the first message."""
+"""Decides which plans can be priced but not run, and refuses them before the first message."""
 
 from __future__ import annotations
 

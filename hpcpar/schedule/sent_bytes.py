@@ -1,4 +1,4 @@
-"""Messages and bytes that every rank sends in a step, for all ranks at once.
+"""Decides how many messages and bytes every rank sends in a step.
 
 They equal `hpcpar.schedule.messages.counts`, which walks one rank's messages, and so the trace of a
 run.

@@ -1,4 +1,4 @@
-"""The steps of an iteration: the simulator prices this list, and the executor runs it."""
+"""Decides what a step is: the simulator prices the list of steps, and the executor runs it."""
 
 from __future__ import annotations
 
@@ -241,11 +241,11 @@ class Compute:
 
 @dataclass(frozen=True)
 class Quote:
-    """A collective's price by a network `model`, computed when its algorithm was chosen: seconds in
-    every case, by kind.
+    """A collective's price on its `way` through a network, computed when its algorithm was chosen:
+    seconds in every case, by kind.
     """
 
-    model: object
+    way: object
     seconds: dict[Kind, Floats]
 
 

@@ -1,4 +1,4 @@
-"""Who sends how much to whom, and when: the messages of a step between all of its ranks, in waves.
+"""Decides who sends how much to whom, and when: the messages of a step on all ranks, in waves.
 
 A wave holds one round of every rank. Counts of messages and bytes, the memory in which summands
 land, the simulation and the price of a step are sums over its waves, or a walk through them.

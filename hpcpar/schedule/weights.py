@@ -1,4 +1,4 @@
-"""The steps of weights: gradient sums, updates, and distribution of updated weights."""
+"""Decides how weights are learned: gradient sums, updates, and distribution of updated weights."""
 
 from __future__ import annotations
 

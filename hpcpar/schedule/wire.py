@@ -1,4 +1,4 @@
-"""Where a step's messages lie on one rank: in the tensors themselves, or in a wire buffer."""
+"""Decides where a step's messages lie on one rank: in tensors themselves, or in a wire buffer."""
 
 from __future__ import annotations
 

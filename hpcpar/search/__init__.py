@@ -1,1 +1,1 @@
-"""Search for the best plan."""
+"""Decides which plan is the best."""

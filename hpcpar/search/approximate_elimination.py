@@ -1,4 +1,4 @@
-"""Approximate elimination: a good choice and a lower bound, on graphs too dense to eliminate.
+"""Decides a good choice and a lower bound, on graphs that are too dense to eliminate.
 
 In DenseNet every layer reads all layers before it, so eliminating one joins all of its neighbors.
 If the configurations of some layers are fixed, the others separate, and elimination solves them

@@ -1,4 +1,4 @@
-"""Automatic choice among the named strategies and the layer-wise plan."""
+"""Decides among the named strategies and the layer-wise plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Balances pipeline stages by their compute times on a machine."""
+"""Decides the borders of pipeline stages, by the layers' compute times on a machine."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ A separate choice of each boundary would gain at most about 1% (`bench/buckets.p
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.contention import NetworkModel, contended
-from hpcpar.cost.price_family import Costs, PriceOptions, chooser_of, laid_out
+from hpcpar.cost.network.algorithm_choice import chooser
+from hpcpar.cost.price_family import Costs, laid_out
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.clock import later
 from hpcpar.machine.model import Machine
@@ -28,13 +28,9 @@ from hpcpar.schedule.overlap import Emitter
 from hpcpar.schedule.steps import Phase
 from hpcpar.schedule.weights import bucket_sum
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
-
-def fastest_sizes(
-    network: Network, plan: Plan, machine: Machine, costs: Costs, **options: Unpack[PriceOptions]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def fastest_sizes(network: Network, plan: Plan, machine: Machine, costs: Costs
+                  ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The fastest size of buckets for each plan of a family, and the time of an iteration.
 
     Among equally fast sizes, it prefers the one whose sums end first, which leaves most room for a
@@ -44,11 +40,9 @@ def fastest_sizes(
     ----------
     costs : Costs
         The costs of the plan without buckets (size 0).
-    options
-        The options behind `costs` (see `hpcpar.cost.price_family.price_steps`).
     """
     sizes, ends = _sizes(network, plan)
-    seconds, sums_end_s = times(network, plan, machine, costs, ends, **options)
+    seconds, sums_end_s = times(network, plan, machine, costs, ends)
     best = np.lexsort((sums_end_s, seconds), axis=0)[0]
     return sizes[best], seconds.min(axis=0)
 
@@ -73,10 +67,8 @@ def _sizes(network: Network, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.
     return sizes[kept], ends[:, kept]
 
 
-def times(
-    network: Network, plan: Plan, machine: Machine, costs: Costs, ends: NDArray[np.bool_],
-    **options: Unpack[PriceOptions]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def times(network: Network, plan: Plan, machine: Machine, costs: Costs, ends: NDArray[np.bool_]
+          ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The time of an iteration for each division into buckets, and the end of its last sum.
 
     `ends`, [layers, divisions], is true where a layer of `layers_in_buckets` is the last of its
@@ -88,9 +80,9 @@ def times(
     places = {name: step.index for name, step in sums.items()}
     needed_by = np.array([sums[layer.name].needed_by if layer.name in sums else 0
                           for layer in layers])
-    network_model = NetworkModel(contended(machine, options.get("contention")))
-    emitter = Emitter(network, plan, chooser_of(plan, machine, network_model))
-    pricer = StepPricer(network, plan, machine, network_model, costs.out.edges)
+    choose = chooser(costs.networks[plan.machine or machine], plan)
+    emitter = Emitter(network, plan, choose)
+    pricer = StepPricer(network, plan, machine, costs.network_model, costs.out.edges)
     items_before = np.cumsum([0, *(layer.parameters(network.input_shape(layer))
                                    for layer in layers)])
     divisions = np.shape(ends)[-1]

@@ -1,4 +1,7 @@
-"""Candidates: priced strategies. Named strategies are priced as families of plans."""
+"""Decides the price of each candidate, a strategy on a number of ranks.
+
+Named strategies are priced as families of plans.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from hpcpar.cost.network import collective
-from hpcpar.cost.price_family import Costs, price_family
+from hpcpar.cost.network.contention import NetworkModels
+from hpcpar.cost.price_family import Costs, price_family, price_steps
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -53,6 +57,8 @@ class PlanningTask:
         ``bucket_bytes=None`` chooses the fastest size of buckets for every plan.
     tell : callable
         Receives a description of the search's next step.
+    networks : NetworkModels
+        The prices of collectives that the search knows.
     """
 
     network: Network
@@ -64,6 +70,7 @@ class PlanningTask:
     samples: int | None
     options: dict[str, Any]
     tell: Callable[[str], None] = field(default=lambda _: None, repr=False, compare=False)
+    networks: NetworkModels = field(default_factory=NetworkModels, repr=False, compare=False)
 
     @property
     def plan_options(self) -> dict[str, Any]:
@@ -76,7 +83,8 @@ class PlanningTask:
 
     @property
     def price_options(self) -> dict[str, Any]:
-        return {k: v for k, v in self.options.items() if k not in (*PLAN_OPTIONS, LEAST_BATCH)}
+        options = {k: v for k, v in self.options.items() if k not in (*PLAN_OPTIONS, LEAST_BATCH)}
+        return options | {"networks": self.networks}
 
     @property
     def most_parts(self) -> int:
@@ -126,8 +134,9 @@ class Candidate:
         if self.upper_bound_bytes <= limit:
             return True
         t.tell(f"memory of {self.strategy}")
+        steps = self.exact_costs or price_steps(t.network, self.plan, t.machine, **t.price_options)
         return all(rank.total_bytes <= limit for rank in memory_of_ranks(
-            t.network, self.plan, self.costs, **t.price_options))
+            t.network, self.plan, steps, **t.price_options))
 
     @property
     def speed(self) -> tuple[bool, float]:
@@ -301,8 +310,7 @@ def _family(task: PlanningTask, strategies: list[str], configs: Configs) -> list
     seconds: Floats = costs.iteration_s
     sizes: Ints = plan.bucket_bytes
     if task.opens_buckets:
-        sizes, seconds = fastest_sizes(task.network, plan, task.machine, costs,
-                                       **task.price_options)
+        sizes, seconds = fastest_sizes(task.network, plan, task.machine, costs)
         # the memory in `costs` contains the layers' messages, not the larger buckets
         spare_bytes = sum(gradient_bytes(task.network, plan, layer)
                           for layer in task.network.weighted)
@@ -373,8 +381,7 @@ def _fastest_buckets(candidate: Candidate) -> Candidate:
     t = candidate.task
     if not t.opens_buckets:
         return candidate
-    sizes, _ = fastest_sizes(t.network, candidate.plan, t.machine, candidate.costs,
-                             **t.price_options)
+    sizes, _ = fastest_sizes(t.network, candidate.plan, t.machine, candidate.costs)
     return best_of([candidate.with_options(bucket_bytes=int(sizes[0])), candidate])
 
 

@@ -1,4 +1,4 @@
-"""Makes the cost tables of the layer-wise search.
+"""Decides what each configuration of a layer or edge costs, for the layer-wise search.
 
 Layers and edges go through the same lowering and pricing as any prediction. The configurations of a
 layer form a family of plans. The family of an edge combines all configurations of the producer
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcpar.cost.memory.memory import NOTHING as NO_MEMORY
 from hpcpar.cost.memory.memory import Memory, edge_memory, layer_memory, wire_bytes
 from hpcpar.cost.network.algorithm_choice import cheapest_price, with_hosts
-from hpcpar.cost.network.contention import NetworkModel, contended
+from hpcpar.cost.network.contention import NetworkModels, contended
 from hpcpar.cost.step_prices import StepPricer
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -39,19 +39,19 @@ class TableMaker:
     plan : Plan
         Provides the options (number format, collectives, synchronization, ...) but not the
         configurations.
-    contention, gamma : float
+    contention, gamma, networks
         As in `hpcpar.cost.price_family.price_steps`.
     """
 
-    def __init__(self, network: Network, plan: Plan, machine: Machine,
+    def __init__(self, network: Network, plan: Plan, machine: Machine, networks: NetworkModels,
                  contention: float | None = None, gamma: float = 1.0) -> None:
         self.network, self.machine, self.gamma = network, machine, gamma
         self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine=None)
-        self.network_model = NetworkModel(contended(machine, contention))
+        self.network_model = networks[contended(machine, contention)]
         # the choice of algorithms ignores a given contention
-        plain = self.network_model if contention is None else NetworkModel(machine)
-        self.choose = with_hosts(cheapest_price(self.network_model, plain, plan.collectives), plan,
-                                 machine, self.network_model)
+        self.choose = with_hosts(
+            cheapest_price(self.network_model, networks[machine], plan.collectives), plan,
+            self.network_model)
         self._units: dict[Hashable, Table] = {}
         self._edges: dict[Hashable, Table] = {}
 

@@ -1,4 +1,4 @@
-"""Node and edge elimination (OptCNN, Algorithm 1): the exact minimum of a sum of tables on a graph.
+"""Decides the exact minimum of a sum of tables on a graph, by elimination (OptCNN, Algorithm 1).
 
 Node elimination minimizes over the configurations of a node with two neighbors, and replaces it by
 an edge between them (Eq 2). Edge elimination adds parallel edges (Eq 3). These rules may leave more

@@ -1,4 +1,4 @@
-"""Explains a plan's time: ParaDL's limitations and bottlenecks (Table 6), in seconds."""
+"""Decides what limits a plan: ParaDL's limitations and bottlenecks (Table 6), in seconds."""
 
 from __future__ import annotations
 

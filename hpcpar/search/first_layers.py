@@ -1,4 +1,4 @@
-"""The strategy ``ds-first``: images are cut in the first layers only, up to the cheapest switch."""
+"""Decides up to which layer ``ds-first`` cuts images: the cheapest switch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes plans fit in memory: micro-batches in 1F1B order, and recomputation."""
+"""Decides how a plan is made to fit in memory: micro-batches in 1F1B order, or recomputation."""
 
 from __future__ import annotations
 

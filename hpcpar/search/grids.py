@@ -1,4 +1,4 @@
-"""Gholami's question: which Pr x Pc, and model or domain parallelism for which layer.
+"""Decides Gholami's question: which Pr x Pc, and model or domain parallelism for which layer.
 
 Eq 9 answers it by communication alone. Beside its answer, every grid has the price of its schedule,
 and the fastest named strategy on it.

@@ -1,4 +1,4 @@
-"""The strategy ``integrated``: Gholami's choice of the grid, and of model or domain parallelism."""
+"""Decides the grid of ``integrated``, and model or domain parallelism, by Gholami's Eq 9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layer-wise search of OptCNN and DeePa: a configuration for each layer.
+"""Decides a configuration for each layer, by the search of OptCNN and DeePa.
 
 `plan_layerwise` lists its steps: cost tables, elimination (OptCNN, Algorithm 1), and refinement
 under the timeline.
@@ -61,7 +61,7 @@ def _check(task: PlanningTask) -> None:
 def _search(task: PlanningTask) -> Search:
     return Search(task.network, task.spec, task.ranks, task.batch, task.machine,
                   contention=task.options.get("contention"), gamma=task.options.get("gamma", 1.0),
-                  most_parts=task.most_parts, **task.plan_options)
+                  most_parts=task.most_parts, networks=task.networks, **task.plan_options)
 
 
 def _fastest_with_hidden(task: PlanningTask, search: Search, result: SearchResult) -> Candidate:
@@ -97,7 +97,7 @@ def least_memory(task: PlanningTask) -> tuple[int, int | None]:
     """
     def least(ranks: int) -> int:
         search = Search(task.network, task.spec, ranks, task.batch, task.machine,
-                        most_parts=task.most_parts, **task.plan_options)
+                        most_parts=task.most_parts, networks=task.networks, **task.plan_options)
         return search.memory_bytes(search.smallest().plan)
 
     least_bytes = least(task.ranks)

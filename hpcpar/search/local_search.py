@@ -1,4 +1,4 @@
-"""Local search under the timeline: single units change their configurations.
+"""Decides which units change their configurations, by local search under the timeline.
 
 Hidden communication is not additive over layers and edges, so the optimum of the tables need not be
 the fastest plan. The search prices moves that add little to the tables' sum as a family of plans,

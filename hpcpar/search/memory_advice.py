@@ -1,4 +1,4 @@
-"""Advice on a plan that does not fit in memory."""
+"""Decides what to advise where a plan does not fit in memory."""
 
 from __future__ import annotations
 

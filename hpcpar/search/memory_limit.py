@@ -1,4 +1,4 @@
-"""The fastest choice within a memory limit, from the cost tables.
+"""Decides the fastest choice within a memory limit, from the cost tables.
 
 `fastest_within` bisects a price of memory (Lagrangian relaxation), which gives a choice and a lower
 bound. If a gap remains and the problem is small, `solve_within` finds the optimum by elimination

@@ -1,4 +1,4 @@
-"""Effects that a prediction leaves out, if they apply to the plan and the machine."""
+"""Decides which effects that apply to a plan and a machine its prediction leaves out."""
 
 from __future__ import annotations
 

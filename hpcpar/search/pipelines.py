@@ -1,4 +1,4 @@
-"""A lower bound of a pipeline's time, which excludes most pipelines without pricing them."""
+"""Decides which pipelines may be fast enough to price, by a lower bound of their time."""
 
 from __future__ import annotations
 

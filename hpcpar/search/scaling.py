@@ -1,4 +1,4 @@
-"""Scaling: parallel efficiency, training time and node-hours by number of ranks."""
+"""Decides parallel efficiency, training time and node-hours by number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registry of searches: strategies whose configurations depend on machine and batch."""
+"""Decides which strategies are searches: their configurations depend on machine and batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The space of the layer-wise search: the configurations that a layer may have.
+"""Decides which configurations a layer may have in the layer-wise search.
 
 A configuration cuts a layer's output in samples, channels and image axes, or a matmul layer's input
 channels (k), over P ranks or fewer. The number of ranks divides P and does not straddle the units

@@ -1,4 +1,4 @@
-"""The search over cost tables: OptCNN's Algorithm 1, with memory limits.
+"""Decides the fastest configurations within memory, from cost tables (OptCNN, Algorithm 1).
 
 Only configurations that an optimal plan may contain get tables. A small first search gives an upper
 bound U. If a configuration exceeds U even with the best choices elsewhere, no optimal plan has it.
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.cost.memory.memory import Memory
-from hpcpar.cost.price_family import price_family
+from hpcpar.cost.network.contention import NetworkModels
+from hpcpar.cost.price_family import price_steps
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import NetworkSpec, Plan, Synchronization
@@ -91,7 +92,7 @@ class Search:
 
     Parameters
     ----------
-    contention, gamma : float
+    contention, gamma, networks
         As in `hpcpar.cost.price_family.price_steps`.
     most_parts : int, optional
         Most parts into which a layer may cut the mini-batch.
@@ -101,13 +102,16 @@ class Search:
 
     def __init__(self, network: Network, spec: NetworkSpec, ranks: int, batch: int,
                  machine: Machine, *, contention: float | None = None, gamma: float = 1.0,
-                 most_parts: int | None = None, **options: Any) -> None:
+                 most_parts: int | None = None, networks: NetworkModels | None = None,
+                 **options: Any) -> None:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
-        self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma}
+        networks = NetworkModels() if networks is None else networks
+        self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma,
+                                        "networks": networks}
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=machine,
                          **options)
-        self.table_maker = TableMaker(network, self.plan, machine, contention, gamma)
+        self.table_maker = TableMaker(network, self.plan, machine, **self.pricing)
         reductions = self.plan.synchronization is Synchronization.ALLREDUCE
         spaces = Spaces(network, ranks, most_parts or batch, machine, reductions)
         self.units = units(network, spaces)
@@ -261,8 +265,8 @@ class Search:
         return max(int(memory.total_bytes) for memory in self._memories(plan))
 
     def _memories(self, plan: Plan) -> Iterator[Memory]:
-        costs = price_family(self.network, plan, self.machine, **self.pricing)
-        return memory_of_ranks(self.network, plan, costs, **self.pricing)
+        steps = price_steps(self.network, plan, self.machine, **self.pricing)
+        return memory_of_ranks(self.network, plan, steps, **self.pricing)
 
     def _fits(self, plan: Plan) -> bool:
         """True if the largest rank's memory is at most the device's."""

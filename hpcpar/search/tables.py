@@ -1,4 +1,4 @@
-"""Cost tables of the layer-wise search: seconds and bytes by configuration (OptCNN's tC + tS, tX).
+"""Decides what a cost table holds: seconds and bytes by configuration (OptCNN's tC + tS, tX).
 
 A layer's table has one entry per configuration, an edge's table one per pair of configurations. An
 entry equals the share of this layer or edge in `predict --overlap none`.

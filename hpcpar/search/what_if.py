@@ -1,4 +1,4 @@
-"""Prices a plan with another strategy, other options, or a better machine."""
+"""Decides which change would help a plan: another strategy, other options, a better machine."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from hpcpar.cost.compute.step_time import roofline_s, timed
 from hpcpar.cost.compute.work import Work, Workload
-from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.links import FloatArray, LinkRates
 from hpcpar.cost.price_family import Costs, PricedSteps, laid_out, price_steps
 from hpcpar.cost.step_prices import StepPrice, StepPricer, latency_s
@@ -97,15 +96,16 @@ class Simulator:
     def __init__(self, network: Network, plan: Plan, machine: Machine,
                  costs: PricedSteps | None = None) -> None:
         require_size(plan.ranks)
-        self.machine, self.plan, self.ranks = machine, plan, plan.ranks
         self.costs = price_steps(network, plan, machine) if costs is None else costs
+        self.machine, self.plan = self.costs.network_model.machine, plan
+        self.ranks = plan.ranks
         self.steps = self.costs.schedule.steps
         edges = self.costs.out.edges
         self._workload = Workload(network, plan, edges,
                                   partial(box_shapes, rank=np.arange(self.ranks)))
-        plain = replace(machine, collectives=())
-        self._plain = StepPricer(network, plan, plain, NetworkModel(plain), edges)
-        self.links = LinkRates(NetworkModel(machine))
+        unmeasured = self.costs.networks[replace(self.machine, collectives=())]
+        self._plain = StepPricer(network, plan, unmeasured.machine, unmeasured, edges)
+        self.links = LinkRates(self.costs.network_model)
         self._movements: dict[Hashable, Movement] = {}
         self._computes: dict[Hashable, FloatArray] = {}
 
@@ -201,11 +201,19 @@ class Simulator:
 
     def _movement(self, step: Comm, price: StepPrice) -> Movement:
         if step.key not in self._movements:
-            modeled_s, factor = float(self._plain.price(step).seconds), 1.0
-            if self.machine.collectives and modeled_s:
+            factor = 1.0
+            if self.machine.collectives and (
+                    modeled_s := float(self._plain.price(step).seconds)):
                 factor = float(price.seconds) / modeled_s
-            self._movements[step.key] = Movement(step, self.ranks, self.machine, self.links,
-                                                 factor, float(price.seconds))
+            about = (step.pattern, step.source, step.destination, step.item_bytes, step.algorithm,
+                     step.segments, step.inner, step.root, self.ranks, factor, float(price.seconds))
+            known = self.costs.network_model.known
+            if about not in known:
+                known[about] = Movement(step, self.ranks, self.machine, self.links, factor,
+                                        float(price.seconds))
+            found = known[about]
+            assert isinstance(found, Movement)
+            self._movements[step.key] = found
         return self._movements[step.key]
 
     def work(self, step: Compute) -> Work:

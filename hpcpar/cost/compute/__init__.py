@@ -1,1 +1,1 @@
-"""Compute cost: the work of each step, and its time."""
+"""Decides how long compute steps take: the work of each step, and its time."""

@@ -1,4 +1,4 @@
-"""Time of a kernel on an unmeasured device, from its data sheet and the shapes.
+"""Decides how long a kernel takes on an unmeasured device, from its data sheet and the shapes.
 
 Each pass of a convolution or linear layer is a matrix product. A library cuts the product into
 tiles, one per multiprocessor at a time, and splits long sums if there are few tiles; it chooses the

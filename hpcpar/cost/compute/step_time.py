@@ -1,4 +1,4 @@
-"""Seconds of a compute step, from the machine's table of measurements or from a roofline."""
+"""Decides how long a compute step takes, by the machine's measurements or by a roofline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a compute step on the rank with the largest boxes: local shapes, flops and bytes.
+"""Decides the work of a compute step on the rank with the largest boxes: shapes, flops and bytes.
 
 Each is a number for one plan, or an array with one entry per plan of a family.
 """

@@ -1,1 +1,1 @@
-"""Memory of the largest rank."""
+"""Decides how much memory the largest rank needs."""

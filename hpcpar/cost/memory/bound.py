@@ -1,4 +1,4 @@
-"""Upper bound of the memory of the largest rank, for all plans of a family at once.
+"""Decides how much memory suffices for the largest rank, for all plans of a family at once.
 
 It shares no memory between activations.
 """

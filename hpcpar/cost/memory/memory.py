@@ -1,4 +1,4 @@
-"""Memory of the rank with the largest boxes, by use."""
+"""Decides the bytes of weights, activations and messages on the rank with the largest boxes."""
 
 from __future__ import annotations
 

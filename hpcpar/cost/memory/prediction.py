@@ -1,4 +1,4 @@
-"""The memory of the largest rank, from the same memory plan that the executor allocates."""
+"""Decides the memory of the largest rank, by the memory plan that the executor allocates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from hpcpar.cost.memory.memory import (
     NOTHING,
     Memory,
-    MovedBytes,
     kept_bytes,
     message_bytes,
     weights_memory,
 )
 from hpcpar.cost.memory.ranks import EXACT_RANKS, large_ranks
+from hpcpar.cost.price_family import PricedSteps
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import items, local, shape
 from hpcpar.plan.plan import PipelineOrder, Plan
@@ -29,9 +29,8 @@ from hpcpar.schedule.memory_plan.passes import PassPlans
 from hpcpar.schedule.memory_plan.views import Buffer, View
 from hpcpar.schedule.memory_plan.weights import weight_roles
 from hpcpar.schedule.messages import make_exchange
-from hpcpar.schedule.overlap import Outline
 from hpcpar.schedule.pipeline_order import firsts
-from hpcpar.schedule.steps import Comm, Phase, Role, Schedule, TensorRef
+from hpcpar.schedule.steps import Comm, Phase, Role, TensorRef
 from hpcpar.schedule.wire import landing_slots, wire
 
 #: Plans with more steps are analyzed with fewer micro-batches.
@@ -45,20 +44,15 @@ def total(layers: Mapping[str, Memory]) -> Memory:
     return sum(layers.values(), NOTHING)
 
 
-def rank_memories(network: Network, plan: Plan, out: Outline, schedule: Schedule,
-                  moved_bytes: MovedBytes, *, training: bool = True
+def rank_memories(network: Network, plan: Plan, priced: PricedSteps, *, training: bool = True
                   ) -> Iterator[dict[str, Memory]]:
     """The memory of the candidates for the largest rank, by layer; the most likely rank first.
 
     On more than `EXACT_RANKS` ranks, or with more than `MOST_STEPS` steps, the memory is an upper
     bound: every step has the messages of its busiest rank, every micro-batch the largest size.
-
-    Parameters
-    ----------
-    out : Outline
-        The outline of the largest micro-batch; `moved_bytes` has its movements.
     """
-    bound = {(s.phase, s.label, s.tensor): int(message_bytes(s, moved_bytes))
+    out, schedule = priced.out, priced.schedule
+    bound = {(s.phase, s.label, s.tensor): int(message_bytes(s, priced.moved_bytes))
              for s in out.steps if isinstance(s, Comm)
              } if int(plan.ranks) > EXACT_RANKS else {}
     plans = [plan] if len(schedule.steps) <= MOST_STEPS else _shortened(network, plan)

@@ -1,4 +1,4 @@
-"""Host memory of a rank's process, besides its arrays.
+"""Decides how much host memory a rank's process holds besides its arrays.
 
 The constants are growth of the resident set on x86-64 Linux with Python 3.11, NumPy 2.4, h5py 3.16
 and MPICH 5.0. Pages of shared libraries count in full for each process.

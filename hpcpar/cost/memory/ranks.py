@@ -1,4 +1,4 @@
-"""Candidates for the rank with the most memory; ranks with equal boxes count once."""
+"""Decides which ranks may need the most memory; ranks with equal boxes count once."""
 
 from __future__ import annotations
 

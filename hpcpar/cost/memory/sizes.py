@@ -1,4 +1,4 @@
-"""Sizes of the arrays at both ends of an edge, on the largest rank, for all plans of a family."""
+"""Decides the sizes of the arrays at both ends of an edge, on the largest rank."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Communication cost: collectives, halos, redistributions, contention, choice of algorithm."""
+"""Decides how long movements take: collectives, halos, redistributions, and their contention."""

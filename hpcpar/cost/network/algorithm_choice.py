@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from hpcpar.cost.network.collective import Cases, collective_s
 from hpcpar.cost.network.contention import NetworkModel, Route, route
 from hpcpar.errors import InputError
-from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Flags, Floats, Ints, Names, Numbers
 from hpcpar.plan.plan import COLLECTIVES, Plan, Synchronization
@@ -87,11 +86,8 @@ def cheapest(kind: Kind, n_bytes: Numbers, way: Route, names: Sequence[str]
             cases.spread(seconds.min(axis=0)))
 
 
-def chooser(machine: Machine, collectives: str,
-            network_model: NetworkModel | None = None) -> Chooser:
-    """A function that chooses the algorithm and the number of segments of a collective step."""
-    model = NetworkModel(machine) if network_model is None else network_model
-
+def chooser(model: NetworkModel, plan: Plan) -> Chooser:
+    """A function that chooses the algorithm and the number of segments of a plan's collectives."""
     def choose(step: Comm) -> Choice:
         name: Names = "direct"
         segments: Ints = 1
@@ -101,12 +97,12 @@ def chooser(machine: Machine, collectives: str,
             if CODES[kind] in DIRECT:
                 continue
             names, counts, quoted[kind] = cheapest(kind, collective_bytes(step), way,
-                                                   allowed(kind, collectives, way.p))
+                                                   allowed(kind, plan.collectives, way.p))
             is_kind = np.equal(step.pattern.code, CODES[kind])
             name, segments = np.where(is_kind, names, name), np.where(is_kind, counts, segments)
-        return Choice(name, segments, way.inner, Quote(model, quoted))
+        return Choice(name, segments, way.inner, Quote(way, quoted))
 
-    return choose
+    return with_hosts(choose, plan, model)
 
 
 def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
@@ -126,7 +122,7 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
 
     def choose(step: Comm) -> Choice:
         way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
-        return Choice(CHEAPEST, quote=Quote(network_model, {
+        return Choice(CHEAPEST, quote=Quote(way, {
             kind: cheapest_s(kind, way, collective_bytes(step),
                              np.equal(step.pattern.code, CODES[kind]))
             for kind in step.pattern.kinds if CODES[kind] not in DIRECT}))
@@ -134,22 +130,19 @@ def cheapest_price(network_model: NetworkModel, chosen_on: NetworkModel,
     return choose
 
 
-def with_hosts(choose: Chooser, plan: Plan, machine: Machine,
-               network_model: NetworkModel | None = None) -> Chooser:
+def with_hosts(choose: Chooser, plan: Plan, model: NetworkModel) -> Chooser:
     """A chooser that leaves sums and broadcasts of weights to hosts, where they are the plan's
-    parameter servers on this machine; `network_model` quotes their prices.
+    parameter servers on the model's machine, which quotes their prices.
     """
-    if plan.synchronization is not Synchronization.SERVER_HOST or machine.host is None:
+    if plan.synchronization is not Synchronization.SERVER_HOST or model.machine.host is None:
         return choose
 
     def choose_host(step: Comm) -> Choice | tuple[Names, Ints]:
         kinds = step.pattern.kinds
         if step.tensor.role is not Role.WEIGHT or not set(kinds) & set(ROOTED):
             return choose(step)
-        if network_model is None:
-            return Choice(HOST)
-        way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks)
-        return Choice(HOST, quote=Quote(network_model, {
+        way = route(model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
+        return Choice(HOST, quote=Quote(way, {
             kind: collective_s(kind, HOST, collective_bytes(step), 1, way) for kind in kinds}))
 
     return choose_host
@@ -165,5 +158,5 @@ def schedule_for(network: Network, plan: Plan, training: bool = True) -> Schedul
     """
     if plan.machine is None:
         raise InputError("the plan names no machine; write it again with: hpcpar plan --machine")
-    choose = with_hosts(chooser(plan.machine, plan.collectives), plan, plan.machine)
-    return lower(network, plan, choose, training=training)
+    model = NetworkModel(plan.machine)
+    return lower(network, plan, chooser(model, plan), training=training)

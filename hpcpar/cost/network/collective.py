@@ -1,4 +1,4 @@
-"""The price of a collective: a walk through its waves, in all groups at once.
+"""Decides how long a collective takes, by a walk through its waves in all groups at once.
 
 Groups whose messages share their links alike are walked once. Times are known for every placement,
 algorithm and size that was asked for. In jobs of more than `MOST_RANKS` ranks the price is the sum
@@ -17,9 +17,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcpar.cost.network.contention import NetworkModel, Route
+from hpcpar.cost.network.contention import NetworkModel, Route, distinct
 from hpcpar.cost.network.host_server import host_s
 from hpcpar.cost.network.links import FloatArray, LinkRates
+from hpcpar.cost.network.pieces import Pieces
 from hpcpar.cost.network.walk import Crossing, Walk, rates
 from hpcpar.plan.axis import IntArray
 from hpcpar.plan.config import Flags, Floats, Ints, Numbers
@@ -118,19 +119,15 @@ class Cases:
     """
 
     def __init__(self, way: Route, n_bytes: Numbers, where: Flags = True) -> None:
-        axes = [part for d in way.mesh_axes
-                for part in (np.where(np.greater(d.size, 1), d.stride, 0), d.size)]
-        arrays = np.broadcast_arrays(way.ranks, way.inner, way.node, *axes, n_bytes, where)
-        self.shape, self.where = arrays[0].shape, arrays[-1]
-        rows = np.stack([np.asarray(a)[self.where] for a in arrays[:-1]])
-        distinct, index = np.unique(rows, axis=1, return_inverse=True)
-        self.index = np.ravel(index)
-        ends = np.flatnonzero(np.any(np.diff(distinct[:-1], axis=1), axis=0)) + 1
-        starts = [0, *ends.tolist(), distinct.shape[1]]
+        which, sizes, self.where = np.broadcast_arrays(way.which, n_bytes, where)
+        self.shape = which.shape
+        cases, self.index = distinct([which[self.where], sizes[self.where]])
+        ends = np.flatnonzero(np.diff(cases[0])) + 1
+        starts = [0, *ends.tolist(), cases.shape[1]]
         #: The sizes (bytes) of each placement, in the order of the distinct cases.
         self.of_placement = [
-            (placed(way.network_model, Placement.of(*distinct[:-1, a].astype(int).tolist())),
-             distinct[-1, a:b].astype(np.float64))
+            (placed(way.network_model, Placement.of(*way.placements[:, int(cases[0, a])].tolist())),
+             cases[1, a:b].astype(np.float64))
             for a, b in pairwise(starts) if b > a]
 
     def seconds(self, kind: Kind, algorithm: str, segments: int, root: int = 0) -> FloatArray:
@@ -169,9 +166,9 @@ def collective_s(kind: Kind, algorithm: str, n_bytes: Numbers, segments: Ints,
 
 def placed(network_model: NetworkModel, placement: Placement) -> Placed:
     """The collectives of groups with this placement."""
-    if placement not in network_model.placed:
-        network_model.placed[placement] = Placed(network_model, placement)
-    found = network_model.placed[placement]
+    if placement not in network_model.known:
+        network_model.known[placement] = Placed(network_model, placement)
+    found = network_model.known[placement]
     assert isinstance(found, Placed)
     return found
 
@@ -183,9 +180,8 @@ class Placed:
         self.network_model, self.placement = network_model, placement
         self.machine, self.links = network_model.machine, LinkRates(network_model)
         self.level = int(network_model.index(placement.block, placement.ranks))
-        #: Seconds by bytes of an item and seconds of adding a byte.
-        self._alone_s: dict[tuple[str, Kind, int, int],
-                            Callable[[FloatArray, float], FloatArray]] = {}
+        #: Seconds by bytes of an item.
+        self._alone_s: dict[tuple[str, Kind, int, int], Callable[[FloatArray], FloatArray]] = {}
         self._rates: dict[tuple[bytes, ...], tuple[IntArray, FloatArray]] = {}
         self._known: dict[tuple[str, Kind, int, int], dict[float, float]] = {}
 
@@ -225,14 +221,13 @@ class Placed:
             collective = Collective.of_blocks(kind, self.placement.p, NOMINAL_ITEMS, segments,
                                               inner, root)
             bounded = entry.together and self.placement.ranks > MOST_RANKS
-            self._alone_s[key] = (partial(self._bound_s, entry, collective) if bounded else
-                                  self._walk(entry, collective).alone_s)
+            self._alone_s[key] = (self._bound if bounded else self._walk)(entry, collective)
         known = self._known.setdefault(key, {0.0: 0.0})
         new = sorted({n for n in n_bytes.tolist() if n not in known})
         for at in range(0, len(new), MOST_SIZES):
             some = new[at:at + MOST_SIZES]
             item_bytes = np.array(some) / (self.placement.p * NOMINAL_ITEMS)
-            seconds = self._alone_s[key](item_bytes, self.machine.add_s_per_byte)
+            seconds = self._alone_s[key](item_bytes)
             known |= zip(some, seconds.tolist(), strict=True)
         return np.array([known[n] for n in n_bytes.tolist()])
 
@@ -243,8 +238,9 @@ class Placed:
         first = np.unique(self.placement.first_of(np.arange(self.placement.ranks)))
         return first[:, None] + self.placement.offset(np.arange(self.placement.p))
 
-    def _walk(self, entry: Algorithm, collective: Collective) -> Walk:
-        """The walk of those groups whose messages have different rates."""
+    def _walk(self, entry: Algorithm, collective: Collective
+              ) -> Callable[[FloatArray], FloatArray]:
+        """Seconds of a walk, in those groups whose messages have different rates."""
         waves = list(collective_waves(entry.name, collective))
         crossed: dict[Pairs, tuple[IntArray, FloatArray]] = {}
         for wave in waves:
@@ -264,7 +260,14 @@ class Placed:
                                                s_per_byte[first].ravel())
             rounds.append((wave, known[one.pairs]))
         in_flight = entry.in_flight(collective.kind, collective.segments)
-        return Walk(rounds, self.links, in_flight, groups)
+        walk = Walk(rounds, self.links, in_flight, groups)
+        alone_s = partial(walk.alone_s, add_s_per_byte=self.machine.add_s_per_byte)
+        if walk.slowest is not None:
+            return alone_s
+        # where messages become too large for the latency of small ones
+        limits = [-self.links.latencies_of(crossing.level)[2] / np.maximum(wave.items, 1)
+                  for wave, crossing in rounds]
+        return Pieces(alone_s, np.unique(np.concatenate(limits)))
 
     def _rates_of(self, wave: Wave) -> tuple[IntArray, FloatArray]:
         """The levels and inverse bandwidths of a wave's messages: [groups, messages]."""
@@ -302,24 +305,32 @@ class Placed:
             out.append((unit, np.where(known, sizes / np.maximum(counts, 1), 0.0)))
         return out
 
-    def _bound_s(self, entry: Algorithm, collective: Collective, item_bytes: FloatArray,
-                 add_s_per_byte: float) -> FloatArray:
+    def _bound(self, entry: Algorithm, collective: Collective
+               ) -> Callable[[FloatArray], FloatArray]:
         """Upper bound of the seconds: all ranks wait for the slowest message of each wave."""
         me = self.placement.member(self._some)
-        total, last = np.zeros((2, len(item_bytes)))
+        waves = []
         for r in entry.rounds(collective, me):
             sides = [self._messages(side) for side in (r.sends, r.recvs)]
-            s_per_byte = self._s_per_byte(sides)
-            message_s = np.max([self._seconds(*side, s_per_byte, item_bytes) for side in sides],
-                               axis=(0, 2))
             added = sides[1][1].sum(axis=0).max() if r.reduce else 0
-            add_s = item_bytes * added * add_s_per_byte
-            if entry.in_flight(collective.kind, collective.segments) > 1:
-                total += r.times * np.maximum(message_s, add_s)
-                last = np.maximum(last, np.minimum(message_s, add_s))
-            else:
-                total += r.times * (message_s + add_s)
-        return total + last
+            alike = [np.split(distinct([*level, *items])[0], 2) for level, items in sides]
+            waves.append((r.times, self._s_per_byte(sides), added, alike))
+        at_once = entry.in_flight(collective.kind, collective.segments) > 1
+
+        def seconds(item_bytes: FloatArray) -> FloatArray:
+            total, last = np.zeros((2, len(item_bytes)))
+            for times, s_per_byte, added, sides in waves:
+                message_s = np.max([self._seconds(level, items, s_per_byte, item_bytes).max(axis=1)
+                                    for level, items in sides], axis=0)
+                add_s = item_bytes * added * self.machine.add_s_per_byte
+                if at_once:
+                    total += times * np.maximum(message_s, add_s)
+                    last = np.maximum(last, np.minimum(message_s, add_s))
+                else:
+                    total += times * (message_s + add_s)
+            return total + last
+
+        return seconds
 
     def _messages(self, side: Sequence[Message]) -> tuple[IntArray, IntArray]:
         """Level and items of the messages that some ranks send, or receive: [messages, ranks]."""

@@ -1,4 +1,4 @@
-"""The network model: latency and bandwidth of the links that messages cross, with contention.
+"""Decides the latency and the bandwidth of the links that messages cross, with contention.
 
 Links connect each unit of a level (a node, a rack) to the level above. If more of the job's flows
 than links leave a unit at the same time, they share the bandwidth. Contention (ParaDL's phi) is the
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.machine.model import Level, Machine
-from hpcpar.plan.config import Flags, Floats, Ints, MeshAxis, Numbers
+from hpcpar.plan.axis import IntArray
+from hpcpar.plan.config import Floats, Ints, MeshAxis, Numbers
 from hpcpar.schedule.steps import Kind
 
 #: Maps the number of ranks in a unit to the number of messages that leave it at the same time.
@@ -77,8 +78,8 @@ class NetworkModel:
         #: The links of a machine with a single level and no contention.
         self.uniform = self.single if np.isinf(self.shared[0]) else None
         self.inner = np.array([machine.inner_ranks(i) for i in range(len(machine.levels))])
-        #: Collectives that were priced, by placement; for `hpcpar.cost.network.collective`.
-        self.placed: dict[Hashable, object] = {}
+        #: Collectives by placement and simulated movements, whose times are known.
+        self.known: dict[Hashable, object] = {}
 
     def index(self, block: Ints, ranks: Ints) -> Ints:
         """Index of the level that groups in aligned blocks of `block` ranks cross."""
@@ -129,14 +130,19 @@ class NetworkModel:
         return np.maximum(1.0, flows(self.inner[level]) / self.shared[level])
 
 
+class NetworkModels(dict[Machine, NetworkModel]):
+    """The network models of machines: equal machines share one, with the prices that it knows."""
+
+    def __missing__(self, machine: Machine) -> NetworkModel:
+        return self.setdefault(machine, NetworkModel(machine))
+
+
 @dataclass(frozen=True)
 class Route:
     """The placement of a collective's groups on the machine.
 
     Attributes
     ----------
-    mesh_axes : sequence of MeshAxis
-        Coordinates in which the members of a group differ.
     ranks : int
         Ranks that take part, over all groups.
     p, stride, block : int
@@ -146,10 +152,14 @@ class Route:
         several nodes with the same number of members in each.
     root : int
         The member where a reduction ends or a broadcast starts.
+    which : int
+        Index of the placement in each plan of a family.
+    placements : ndarray
+        [:, placements] ranks, inner, node, and stride and size of each coordinate in which the
+        members of a group differ.
     """
 
     network_model: NetworkModel
-    mesh_axes: Sequence[MeshAxis]
     ranks: Ints
     p: Ints
     stride: Ints
@@ -157,6 +167,8 @@ class Route:
     inner: Ints
     node: Ints
     root: int
+    which: IntArray
+    placements: IntArray
 
     @cached_property
     def level(self) -> Ints:
@@ -180,36 +192,53 @@ class Route:
 def route(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], ranks: Ints,
           root: int = 0) -> Route:
     """The route of groups whose members differ in `mesh_axes`."""
-    p: Ints = 1
-    block: Ints = 1
-    stride: Ints | None = None
-    for d in mesh_axes:
-        counts = np.greater(d.size, 1)
-        p = p * d.size
-        block = np.maximum(block, np.where(counts, d.stride * d.size, 1))
-        near = np.where(counts, d.stride, ranks)
-        stride = near if stride is None else np.minimum(stride, near)
-    inner, node = _runs(network_model, mesh_axes, p)
-    return Route(network_model, mesh_axes, ranks, p, 1 if stride is None else stride, block, inner,
-                 node, root)
+    cases = np.broadcast_arrays(ranks, *(part for d in mesh_axes for part in (d.stride, d.size)))
+    rows, index = distinct([case.ravel() for case in cases])
+    which = index.reshape(cases[0].shape)
+    size = rows[2::2]
+    stride = np.where(size > 1, rows[1::2], rows[0])
+    p, block = size.prod(axis=0), np.where(size > 1, stride * size, 1).max(axis=0, initial=1)
+    inner, node = _runs(network_model, rows[1::2], size, p)
+    near = stride.min(axis=0) if len(size) else np.ones_like(p)
+    return Route(network_model, ranks, p=p[which], stride=near[which], block=block[which],
+                 inner=inner[which], node=node[which], root=root, which=which,
+                 placements=np.stack([rows[0], inner, node, *rows[1:]]))
 
 
-def _runs(network_model: NetworkModel, mesh_axes: Sequence[MeshAxis], p: Ints) -> tuple[Ints, Ints]:
+def distinct(rows: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+    """The distinct columns of some rows, in order, and the index of every column among them.
+
+    Sorting one number for each column is faster than `numpy.unique` along an axis.
+    """
+    key, keys = np.zeros(len(rows[0]), np.int64), 1
+    for row in rows:
+        if not len(row) or not np.ptp(row):
+            continue
+        if row.dtype.kind == "f":
+            row = np.unique(row, return_inverse=True)[1]
+        least = row.min()
+        width = int(row.max() - least) + 1
+        if keys * width >= 1 << 62:
+            key = np.unique(key, return_inverse=True)[1]
+            keys = int(key.max()) + 1
+        key, keys = key * width + (row - least), keys * width
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    return np.stack(rows)[:, first], np.ravel(index)
+
+
+def _runs(network_model: NetworkModel, strides: IntArray, sizes: IntArray, p: IntArray
+          ) -> tuple[IntArray, IntArray]:
     """Members of a group in each node, and ranks of a node.
 
     The nodes are the units of the innermost level that divides each group into equal runs of more
     than one member.
     """
-    inner: Ints = 1
-    node: Ints = 0
+    inner, node = np.ones_like(p), np.zeros_like(p)
+    strides = np.maximum(strides, 1)  # 0 where there is no such coordinate
     for unit in network_model.inner[:0:-1].tolist():
-        members: Ints = 1
-        equal: Flags = True
-        for d in mesh_axes:
-            stride = np.maximum(d.stride, 1)  # 0 where there is no such axis
-            within = np.clip(unit // stride, 1, d.size)
-            equal = equal & (unit % stride * (stride < unit) == 0) & (d.size % within == 0)
-            members = members * within
-        runs = equal & np.greater(members, 1) & np.less(members, p)
+        within = np.clip(unit // strides, 1, sizes)
+        equal = ((unit % strides * (strides < unit) == 0) & (sizes % within == 0)).all(axis=0)
+        members = within.prod(axis=0)
+        runs = equal & (members > 1) & (members < p)
         inner, node = np.where(runs, members, inner), np.where(runs, unit, node)
     return inner, node

@@ -1,4 +1,4 @@
-"""The price of a halo exchange: messages to neighbors along the cut axes of an image.
+"""Decides how long a halo exchange takes: messages to neighbors along the cut axes of an image.
 
 The halo of a rank depends only on the position of its part along each axis. The busiest part of
 each axis decides; it is computed once for each number of parts.

@@ -1,4 +1,4 @@
-"""The links that messages between ranks cross, and the rates of messages that share them."""
+"""Decides which links messages cross, and the rates of messages that share them."""
 
 from __future__ import annotations
 

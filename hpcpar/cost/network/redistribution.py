@@ -1,4 +1,4 @@
-"""The price of a redistribution: point-to-point messages between two layouts."""
+"""Decides how long a redistribution takes: point-to-point messages between two layouts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The price of a communication step on its busiest rank: seconds, messages and bytes."""
+"""Decides the seconds, messages and bytes of a communication step on its busiest rank."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -50,7 +51,9 @@ def traffic(step: Comm, network_model: NetworkModel, ranks: int) -> Traffic:
     messages: Ints = 0
     items: Ints = 0
     through_items: Ints = 0
-    way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
+    way = None if step.quote is None else cast("Route", step.quote.way)
+    if way is None or way.network_model is not network_model:
+        way = route(network_model, step.pattern.mesh_axes, step.source.config.ranks, step.root)
     level: Ints = np.asarray(way.level)
     for kind in step.pattern.kinds:
         is_kind = np.equal(step.pattern.code, CODES[kind])
@@ -82,7 +85,7 @@ def _collective(kind: Kind, step: Comm, way: Route) -> CollectivePrice:
     """The price of a collective, with the algorithm chosen for each plan of the family."""
     n = collective_bytes(step)
     quote = step.quote
-    if quote is not None and quote.model is not way.network_model:
+    if quote is not None and quote.way is not way:
         quote = None
     if step.algorithm is CHEAPEST:
         assert quote is not None

@@ -1,4 +1,4 @@
-"""Volumes of a redistribution: items and messages of the busiest rank, in closed form.
+"""Decides how many items and messages the busiest rank of a redistribution moves.
 
 A few representative ranks stand for all. A rank receives the items that it needs and does not hold;
 it sends the items that it holds and others need.
@@ -46,8 +46,9 @@ def volumes(source: Layout, destination: Layout, ranks: int) -> Volumes:
     held, wanted = boxes(source, rank), boxes(destination, rank)
     kept = np.ones((), np.int64)
     for (h0, h1), (w0, w1), extent in zip(held, wanted, source.shape, strict=True):
+        wraps = min(h0.min(), w0.min()) < 0 or np.any(np.maximum(h1, w1) > extent)
         kept = kept * sum(np.maximum(np.minimum(h1 + turn, w1) - np.maximum(h0 + turn, w0), 0)
-                          for turn in (-extent, 0, extent))  # see `Periodic`
+                          for turn in ((-extent, 0, extent) if wraps else (0,)))  # see `Periodic`
     keeps = kept.min(axis=0) > 0
     # each destination receives from one of the ranks that hold the same values
     same_values = math.prod(d.size for d in source.copies)

@@ -1,4 +1,4 @@
-"""Walks through the waves of a movement: when each rank has sent and received its messages.
+"""Decides when each rank has sent and received its messages, by a walk through their waves.
 
 A message starts when its sender and receiver have reached its round. The links that it crosses
 determine its latency and rate, and the flows of a wave share links. A rank sends one message after
@@ -169,18 +169,18 @@ class Walk:
 
     def alone_s(self, item_bytes: FloatArray, add_s_per_byte: float) -> FloatArray:
         """Seconds until the last rank ends, if all start at once, for each size of an item."""
-        if self._slowest is None:
+        if self.slowest is None:
             begin_s = np.zeros((len(item_bytes), 1 + max(
                 int(max(c.senders.ranks[-1], c.receivers.ranks[-1])) for _, c in self.rounds)))
             timed = self.timed(item_bytes[:, None], add_s_per_byte)
             last_s: FloatArray = self.end_s(begin_s, timed).max(axis=-1)
             return last_s
-        level, s_per_item, items, added, times = self._slowest
+        level, s_per_item, items, added, times = self.slowest
         each_s = self.links.latencies_s(level.astype(int), items * item_bytes[:, None])
         return (each_s + (s_per_item + added * add_s_per_byte) * item_bytes[:, None]) @ times
 
     @cached_property
-    def _slowest(self) -> FloatArray | None:
+    def slowest(self) -> FloatArray | None:
         """Level, seconds for a byte an item, items, items to add, and repeats of the slowest
         message of each wave, if each of these messages waits for the one before; else None.
         """

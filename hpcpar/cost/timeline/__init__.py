@@ -1,1 +1,1 @@
-"""Timeline of an iteration: overlap of computation and communication, and pipelines."""
+"""Decides when the steps of an iteration run, beside each other and in pipelines."""

@@ -1,4 +1,4 @@
-"""The clocks of a program and of the network beside it."""
+"""Decides how time passes for a program and for the network beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline of an iteration: every stage runs its steps of the schedule in order.
+"""Decides when each step of an iteration begins and ends, as every stage runs its steps in order.
 
 A stage (all ranks, or the ranks of a pipeline stage) has a program and, beside it, a communication
 stream for each level of the machine. A compute step occupies the program until it ends. A

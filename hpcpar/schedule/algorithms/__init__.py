@@ -1,1 +1,1 @@
-"""Algorithms of collectives: one file each, and one entry in `registry`."""
+"""Decides how collectives run: one file for each algorithm, and one entry in `registry`."""

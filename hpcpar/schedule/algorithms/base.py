@@ -1,4 +1,4 @@
-"""The base class of collective algorithms: one entry serves planning, pricing and running.
+"""Decides what a collective algorithm states, so that one entry serves plans, prices and runs.
 
 `Algorithm.rounds` is the one description of the messages. The communicator executes these rounds
 and nothing else; the trace, the bytes, the message memory and the simulation all follow from them.

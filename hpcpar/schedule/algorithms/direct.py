@@ -1,5 +1,7 @@
-"""Each member exchanges with the root: (p - 1) (alpha + n beta), plus the additions of a reduce, as
-the papers count it. Point-to-point messages also carry this algorithm's name.
+"""Each member exchanges messages with the root directly.
+
+This takes (p - 1) (alpha + n beta), plus the additions of a reduce, as the papers count it.
+Point-to-point messages also carry this algorithm's name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recursive doubling of the whole buffer; a reduction or a broadcast follows a binomial tree.
+"""Members exchange the whole buffer at doubling distances, or pass it along a binomial tree.
 
 With p members, n bytes, alpha and beta of the links between partners, and gamma (s/byte) the cost
 of adding:

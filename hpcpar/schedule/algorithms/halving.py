@@ -1,4 +1,4 @@
-"""Halving: Rabenseifner's allreduce for any number of members, and its two halves.
+"""Members exchange parts that halve or double: Rabenseifner's allreduce, and its two halves.
 
 With p members, n bytes, alpha and beta of the links between partners, and gamma (s/byte) the cost
 of adding:

@@ -1,4 +1,4 @@
-"""ParaDL's allreduce by leaders: sums go to one leader per node, around a ring of leaders, back.
+"""Sums go to one leader per node, around a ring of leaders, and back: ParaDL's allreduce.
 
 With p members, m of them on each node, n bytes, and latency alpha (s) and inverse bandwidth beta
 (s/byte) of the links inside a node and between nodes:

@@ -1,4 +1,4 @@
-"""The collectives of the MPI library, or of NCCL where NCCL moves the messages."""
+"""The MPI library runs the collective, or NCCL where NCCL moves the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logarithms of group sizes."""
+"""Decides the logarithms of group sizes."""
 
 from __future__ import annotations
 

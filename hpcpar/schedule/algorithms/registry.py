@@ -1,4 +1,4 @@
-"""The collective algorithms, by name."""
+"""Decides which collective algorithms there are, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings: blocks travel from neighbor to neighbor; a reduction or a broadcast follows a chain.
+"""Blocks travel around a ring of neighbors; a reduction or a broadcast follows a chain.
 
 With p members, n bytes, s pieces, and latency alpha (s) and inverse bandwidth beta (s/byte) of the
 slowest link between neighbors:

@@ -1,1 +1,1 @@
-"""One rank's memory, planned without allocating it: buffers, views, lifetimes, addresses."""
+"""Decides one rank's memory without allocating it: buffers, views, lifetimes, addresses."""

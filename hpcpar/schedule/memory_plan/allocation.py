@@ -1,4 +1,4 @@
-"""The memory that one rank needs for its schedules: buffers, their lifetimes and their addresses.
+"""Decides which buffers one rank needs for its schedules, their lifetimes and their addresses.
 
 The executor allocates by this plan, and the cost model predicts memory from it. It needs no MPI, no
 backend and no arrays.

@@ -1,4 +1,4 @@
-"""Where every layer's blocks lie: neighboring layers share a buffer wherever a view will do.
+"""Decides where every layer's blocks lie; neighboring layers share a buffer where a view will do.
 
 A producer writes straight into the middle of its consumer's input (halos, gathered neighbors and
 padding lie around it). Elementwise layers work in place, and flattening is a reshape. A tensor that

@@ -1,4 +1,4 @@
-"""When each buffer of a rank is alive, from the views that its steps touch."""
+"""Decides when each buffer of a rank is alive, from the views that its steps touch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packs arrays into one piece of memory; arrays that are never alive together may overlap."""
+"""Decides where arrays lie in one piece of memory; those never alive together may overlap."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A plan's passes on one rank: micro-batches, or the mini-batch and then OWT's FC passes; and the
-views that their steps move, read or write.
+"""Decides which views the steps of each pass on one rank move, read or write.
+
+Passes are micro-batches, or the mini-batch and then OWT's FC passes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One rank's part of a schedule: its steps, and the step before which each movement must finish."""
+"""Decides one rank's part of a schedule: its steps, and when each movement must finish."""
 
 from __future__ import annotations
 

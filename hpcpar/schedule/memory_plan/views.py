@@ -1,4 +1,4 @@
-"""Buffers that a rank will allocate, and views of them; neither has memory yet."""
+"""Decides what a buffer and a view of it are before a rank allocates memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's role for the weights of each layer: whether it sums gradients and updates weights."""
+"""Decides whether a rank sums the gradients and updates the weights of each layer."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_slow_algorithm_is_not_chosen() -> None:
         network = plan.network.build()
         from hpcpar.schedule.lower import outline
 
-        found = outline(network, plan, chooser(machine, plan.collectives))
+        found = outline(network, plan, chooser(NetworkModel(machine), plan))
         return {str(step.algorithm) for step in found.steps if hasattr(step, "algorithm")
                 and step.phase.value == "gradient"}
 

@@ -35,7 +35,7 @@ SPEC = NetworkSpec("lenet5", (1, 28, 28), 10)
 
 
 #: Basis of a GPU of another maker.
-OTHERS = ("and a model fitted to NVIDIA's (the model's time x 1.27, the median of 556 published)")
+OTHERS = "and a model fitted to NVIDIA's"
 
 
 def made(name: str) -> Machine:
@@ -60,8 +60,7 @@ def predicted(machine: Machine, batch: int = 64, precision: str = "fp32") -> Pre
     ("dgx-h100", "sheet", "data sheet of the H100-SXM"),
     ("lumi-g", "others", f"data sheet of the MI250X-GCD {OTHERS}"),
     ("xeon", "cpu", "data sheet of the Xeon-8480 and a few published runs on CPUs"),
-    ("unknown", "unstated", "a data sheet that does not say kind = \"gpu\" or \"cpu\" (the model's "
-     "time x 1.27, the median of 580 published)"),
+    ("unknown", "unstated", "a data sheet that does not say kind = \"gpu\" or \"cpu\""),
     ("unnamed", "others", f"a data sheet {OTHERS}"),
     ("own", "sheet", "data sheet of the my card"),
     ("p100x4x4", "rate", "one rate fitted to VGG-16 and AlexNet"),

@@ -10,6 +10,7 @@ from functools import lru_cache
 import pytest
 
 from hpcpar.cost.network.algorithm_choice import chooser, schedule_for
+from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.step_prices import StepPrice
 from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError
@@ -136,7 +137,7 @@ def laid_out(p: int, micro: int, forward_s: list[float], backward_s: list[float]
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
     plan = make_plan(spec, f"pipeline:{p}x1", p, 4 * micro, network=network,
                      machine=MACHINE, microbatches=micro, order=order)
-    one = outline(network, plan, chooser(MACHINE, plan.collectives))
+    one = outline(network, plan, chooser(NetworkModel(MACHINE), plan))
     seconds = {Phase.FORWARD: forward_s, Phase.BACKWARD: backward_s, Phase.UPDATE: [update_s] * p}
     prices, seen = [], set()
     steps = in_order(plan, [one] * micro).steps

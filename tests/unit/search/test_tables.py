@@ -160,7 +160,7 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
     """Bytes of all arrays of a plan, each in a place of its own."""
-    out = outline(net, plan, chooser(found.machine, plan.collectives))
+    out = outline(net, plan, chooser(NetworkModel(found.machine), plan))
     network_model = NetworkModel(contended(found.machine, priced.get("contention")))
     moved = {}
     for step in out.steps:
