@@ -38,13 +38,13 @@ from hpcpar.cost.compute.kernel_model import (
     product_s,
     tensor_product_s,
 )
-from hpcpar.cost.compute.work import ELEMENTWISE, Work, Workload
+from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.machine import catalog
 from hpcpar.machine.model import Device
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Conv2d
 from hpcpar.network.spec import NetworkSpec
-from hpcpar.plan.frameworks import FUSED
+from hpcpar.plan.frameworks import ELEMENTWISE, FUSED
 from hpcpar.plan.plan import make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.schedule.lower import lower

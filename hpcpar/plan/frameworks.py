@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hpcpar.plan.precision import Precision
+
 MIB = 2**20
+#: Families of kernels that frameworks fuse with the layer before.
+ELEMENTWISE = ("activation", "normalization", "other")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class Framework:
     updates_at_end: bool = True
     cycle_s: float = field(default=0.0, kw_only=True)
     elementwise: float = field(default=1.0, kw_only=True)
+
+    def left(self, formats: Precision, family: str) -> float:
+        """Share of the time of a family's kernels that fused kernels leave."""
+        return self.elementwise if formats.rates and family in ELEMENTWISE else 1.0
 
 
 #: The executor of this package.

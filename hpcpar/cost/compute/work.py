@@ -28,8 +28,6 @@ from hpcpar.schedule.edges import Edge, Edges
 from hpcpar.schedule.interior import inner
 from hpcpar.schedule.steps import Compute, Op
 
-#: Families of kernels that frameworks fuse with the layer before.
-ELEMENTWISE = ("activation", "normalization", "other")
 Shape: TypeAlias = tuple[Ints, ...]
 T = TypeVar("T")
 
@@ -175,7 +173,7 @@ class Workload:
         return Work(layer.kind, name, local.x, local.y, work.flops * local.flops,
                     moved_bytes, local.options, formats.work, fraction,
                     plan.configs[layer.name].ranks, family, layer, self.network_kind,
-                    self._fused(family))
+                    plan.rules.left(formats, family))
 
     def _update(self, layer: Layer, op: Op) -> Work:
         """The optimizer's update of a layer's weights; a host has all of them."""
@@ -203,12 +201,8 @@ class Workload:
         n_y, shape = self._items(layout), self.shape_of(layout)
         return Work(layer.kind, Op.ACCUMULATE.value, shape, shape, n_y,
                     3 * n_y * plan.item_bytes, "", plan.formats.work, ranks=config.ranks,
-                    network_kind=self.network_kind, fused=self._fused("other"))
-
-    def _fused(self, family: str) -> float:
-        """Share of the time of a family's kernels that a framework's fused kernels leave."""
-        fuses = self.plan.formats.rates and family in ELEMENTWISE
-        return self.plan.rules.elementwise if fuses else 1.0
+                    network_kind=self.network_kind,
+                    fused=plan.rules.left(plan.formats, "other"))
 
     def _fraction(self, layer: Layer, op: Op, batch: int) -> Floats:
         """Fraction of the operation that a step computes."""
