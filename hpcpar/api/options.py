@@ -164,8 +164,8 @@ class PlanFields(StepOptions, section="plan"):
         "statistics of batch normalization: over the whole batch, or over each rank's part")
     framework: str = option(
         Plan.framework, OneOf(FRAMEWORKS, other_names.FRAMEWORKS),
-        "whose rules of exchanging gradients to price: buckets, overlap, when weights are updated "
-        "(others than hpcpar's: prediction only)")
+        f"whose rules of exchanging gradients to price: {', '.join(FRAMEWORKS)} (others than "
+        "hpcpar's: prediction only)", "NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
