@@ -10,11 +10,10 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from hpcpar.cost.interval import Interval90
 from hpcpar.cost.memory.memory import Memory
 from hpcpar.cost.memory.process import ProcessMemory
 from hpcpar.cost.timeline.timeline import StageTime
-from hpcpar.cost.trust import Trust
+from hpcpar.cost.trust import Interval90, Trust
 from hpcpar.errors import InputError
 from hpcpar.io.schema import Bytes, Count, Extent, NotNegative, Positive, Seconds, plain
 from hpcpar.plan.limits import PassedLimit

@@ -223,7 +223,8 @@ class Simulator:
     def compute_s(self, step: Compute) -> FloatArray:
         """Seconds of a compute step on every rank: [ranks]."""
         if step.key not in self._computes:
-            self._computes[step.key] = _rank_seconds(self.machine, self.work(step), self.ranks)
+            work = self._workload.of(step)
+            self._computes[step.key] = _rank_seconds(self.machine, work, self.ranks)
         return self._computes[step.key]
 
     def _times(self, prices: Sequence[StepPrice], line: Timeline[Floats]) -> FloatArray:

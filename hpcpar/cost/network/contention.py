@@ -7,10 +7,11 @@ number of flows per link; it follows from the placement of the step's ranks on u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +136,75 @@ class NetworkModels(dict[Machine, NetworkModel]):
 
     def __missing__(self, machine: Machine) -> NetworkModel:
         return self.setdefault(machine, NetworkModel(machine))
+
+
+class Placement(NamedTuple):
+    """Where the groups of a collective lie.
+
+    Attributes
+    ----------
+    ranks : int
+        Ranks that take part, over all groups.
+    axes : tuple of (int, int)
+        Stride and size of the coordinates in which the members of a group differ.
+    inner, node : int
+        As in `Route`.
+    """
+
+    ranks: int
+    axes: tuple[tuple[int, int], ...]
+    inner: int
+    node: int
+
+    @classmethod
+    def of(cls, ranks: int, inner: int, node: int, *axes: int) -> Placement:
+        """Coordinates in pairs of stride and size; neighboring ones are joined."""
+        joined: list[tuple[int, int]] = []
+        for stride, size in sorted(zip(axes[::2], axes[1::2], strict=True)):
+            if joined and math.prod(joined[-1]) == stride:
+                joined[-1] = joined[-1][0], joined[-1][1] * size
+            elif size > 1:
+                joined.append((stride, size))
+        return cls(ranks, tuple(joined), inner, node)
+
+    @property
+    def p(self) -> int:
+        """Members of a group."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def block(self) -> int:
+        """Ranks of the aligned block that a group spans."""
+        return max((stride * size for stride, size in self.axes), default=1)
+
+    def first_of(self, rank: IntArray) -> IntArray:
+        """The first rank in the group of a rank."""
+        for stride, size in self.axes:
+            rank = rank - rank // stride % size * stride
+        return rank
+
+    def member(self, rank: IntArray) -> IntArray:
+        """The position of ranks in their groups."""
+        out, before = np.zeros_like(rank), 1
+        for stride, size in self.axes:
+            out, before = out + rank // stride % size * before, before * size
+        return out
+
+    def offset(self, member: IntArray) -> IntArray:
+        """The distances of members from the first rank of their group."""
+        out = np.zeros_like(member)
+        for stride, size in self.axes:
+            out, member = out + member % size * stride, member // size
+        return out
+
+    def split(self) -> tuple[Placement, Placement]:
+        """The placements inside and between nodes, of groups that have both."""
+        inside, between_ = [], []
+        for stride, size in self.axes:
+            within = min(max(self.node // stride, 1), size)
+            inside += [stride, within]
+            between_ += [stride * within, size // within]
+        return (Placement.of(self.ranks, 1, 0, *inside), Placement.of(self.ranks, 1, 0, *between_))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hpcpar.calibrate.work_index import WorkIndex
 from hpcpar.cost.compute.step_time import timed
-from hpcpar.cost.interval import interval_s
 from hpcpar.cost.network.algorithm_choice import schedule_for
+from hpcpar.cost.trust import interval_s
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, make_plan

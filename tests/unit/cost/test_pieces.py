@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcpar.cost.network.collective import Placed, Placement
-from hpcpar.cost.network.contention import NetworkModel
+from hpcpar.cost.network.collective import Placed
+from hpcpar.cost.network.contention import NetworkModel, Placement
 from hpcpar.cost.network.links import FloatArray
 from hpcpar.cost.network.pieces import Pieces
 from hpcpar.machine import files
