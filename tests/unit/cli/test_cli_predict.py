@@ -237,9 +237,9 @@ def test_usual_ranks_and_weak_scaling(capsys: pytest.CaptureFixture[str]) -> Non
 def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, *P100, "--strategy", "grid:2x2", "--explain")["explain"]
     assert [t["name"] for t in found["terms"]] == [
-        "gradient exchange", "layer-wise communication", "p2p communication", "network congestion",
-        "memory redundancy", "memory stalling", "weight update", "workload balancing",
-        "computation redundancy", "number of PEs",
+        "reading images", "gradient exchange", "layer-wise communication", "p2p communication",
+        "network congestion", "memory redundancy", "memory stalling", "weight update",
+        "workload balancing", "computation redundancy", "number of PEs",
     ]
     assert found["changes"] and all(set(c) == {"what", "iteration_s", "gain", "fits"}
                                     for c in found["changes"])
