@@ -52,8 +52,8 @@ def draw_curves(found: list[list[Pair]], path: str) -> None:
         axes.set_xscale("log", base=2)
         axes.set_ylim(0, 1.1)
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_title(f"{row.device}, {row.network}, batch {row.batch:g}\n{row.precision}, "
-                       f"{row.sync.split(' (')[0][:32]}", fontsize=8)
+        axes.set_title(f"{row.device}\n{row.network}, batch {row.batch:g}, {row.precision}\n"
+                       f"{row.sync.split(',')[0].split(' (')[0]}", fontsize=8)
         axes.grid(color="#DDDDDD", linewidth=0.6)
     panels[0, 0].legend(fontsize=8, frameon=False, loc="lower left")
     figure.supxlabel("devices")
