@@ -28,10 +28,12 @@ RESULTS, UNSEEN = DOCS / "results/gallery.md", DOCS / "results/accuracy.md"
 PAGES = (GALLERY, DOCS / "how-to/apply-for-compute-time.md", DOCS / "how-to/which-grid.md")
 IMAGE = re.compile(r"!\[[^\]]*\]\((?:\.\./)?pictures/([\w-]+)\.png\)")
 #: Picture -> commands, where they are not the ones above it in its section of the page.
-COMMANDS = {"compare": "bash jobs/quickstart.sh", "gallery": "python -m bench.gallery"}
+COMMANDS = {"compare": "bash jobs/quickstart.sh", "gallery": "python -m bench.gallery",
+            "efficiency": "python -m bench.gallery"}
 #: Picture -> the file that its commands write, where it is not ``runs/PICTURE.png``.
 FILES = {"compare": "runs/quickstart/compare.png", "sweep": "runs/gallery-sweep/time.png",
-         "gallery": "docs/pictures/gallery.png", "proposal": "runs/apply-scaling.png"}
+         "gallery": "docs/pictures/gallery.png", "efficiency": "docs/pictures/efficiency.png",
+         "proposal": "runs/apply-scaling.png"}
 #: Mini-batches of README's table.
 BATCHES = (64, 128, 256, 512)
 
