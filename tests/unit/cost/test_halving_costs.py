@@ -90,7 +90,8 @@ def test_a_family_is_priced_as_its_cases() -> None:
 
 def test_a_schedule_follows_the_nodes_of_its_machine() -> None:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
-    six = replace(ABCI, levels=(replace(NODE, ranks=6), replace(RACK, ranks=0, oversubscription=1)))
+    six = replace(ABCI, host=None, levels=(replace(NODE, ranks=6),
+                                           replace(RACK, ranks=0, oversubscription=1)))
     plan = make_plan(spec, "data", 12, 24, machine=six, collectives="halving")
     assert {s.inner for s in schedule_for(plan.network.build(), plan).comms} == {6}
 
