@@ -27,7 +27,8 @@ from hpcpar.cost.compute.step_time import kinds
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.interface import Backend
 from hpcpar.machine import files
-from hpcpar.machine.model import Device, Factors, Machine, NodeCores
+from hpcpar.machine.measured import Factors
+from hpcpar.machine.model import Device, Machine, NodeCores
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import Plan
 from hpcpar.prediction.price import price

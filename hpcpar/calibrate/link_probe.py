@@ -16,7 +16,8 @@ from hpcpar.comm.transfer import Transfer
 from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.kernels.interface import Backend
-from hpcpar.machine.model import Factors, Level, Machine
+from hpcpar.machine.measured import Factors
+from hpcpar.machine.model import Level, Machine
 from hpcpar.network.receptive_field import Full
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.boxes import shape

@@ -8,7 +8,8 @@ from hpcpar.cost.network.contention import NetworkModel
 from hpcpar.cost.network.halo import halo_of, halo_s, neighbors
 from hpcpar.cost.network.redistribution import redistribution_s, spread
 from hpcpar.cost.network.volumes import volumes
-from hpcpar.machine.model import Factors, Machine
+from hpcpar.machine.measured import Factors
+from hpcpar.machine.model import Machine
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.axis import Axis
 from hpcpar.plan.config import Config

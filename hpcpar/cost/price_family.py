@@ -18,13 +18,13 @@ from hpcpar.cost.memory.bound import memory_upper_bound
 from hpcpar.cost.memory.memory import Memory, MovedBytes
 from hpcpar.cost.network.algorithm_choice import chooser
 from hpcpar.cost.network.contention import NetworkModel, NetworkModels, contended
-from hpcpar.cost.reading import reading_s
 from hpcpar.cost.step_prices import StepPrice, StepPricer
 from hpcpar.cost.timeline.timeline import Timeline, timeline
 from hpcpar.errors import InputError, unknown
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.config import Floats, Ints
+from hpcpar.plan.layout import owned
 from hpcpar.plan.limits import require_batch
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.lower import in_order, outlines
@@ -165,9 +165,8 @@ def laid_out(machine: Machine, plan: Plan, steps: Sequence[Step], prices: Sequen
 
     Where a framework starts collectives in cycles, each waits for half a cycle on average.
     """
-    loss = 1.0 if machine.anchored is None else machine.anchored.applied.loss
     return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress,
-                    loss * plan.rules.cycle_s / 2)
+                    machine.factors.loss * plan.rules.cycle_s / 2)
 
 
 def price_steps(
@@ -220,7 +219,13 @@ def price_steps(
     out = by_microbatch[-1]
     paper = accounting == "paper"
     pricer = StepPricer(network, plan, machine, network_model, out.edges, paper)
-    io_s = reading_s(network, plan, machine, io_bytes_per_s, io_item_bytes, node_samples_per_s)
+    images = network.layers[0]
+    read = owned(network, images, plan.configs[images.name], plan.batch).largest_items
+    io_s: Floats = 0.0 if io_bytes_per_s is None else read * io_item_bytes / io_bytes_per_s
+    if node_samples_per_s is not None:  # ranks that share a sample read a part of it each
+        samples = (min(machine.ranks_of_node or plan.ranks, plan.ranks)
+                   * read / math.prod(network.image_shape))
+        io_s = np.maximum(io_s, samples / node_samples_per_s)
     moved = {step.key: pricer.price(step).through_bytes for step in out.steps
              if isinstance(step, Comm)}
     memory = memory_upper_bound(network, plan, out, moved, training=training).scaled(gamma)

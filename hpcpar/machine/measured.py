@@ -1,4 +1,6 @@
-"""A machine's table of measured work: lookup, with linear interpolation in the number of samples.
+"""Measurements of a machine: factors of messages, and a table of work.
+
+The lookup in the table interpolates linearly in the number of samples.
 
 A key begins with the kind of work and the local shapes, whose first number counts samples (weights
 for updates): ``conv2d.forward x=8x64x32x32 y=8x128x32x32 k=3x3 ...``. Keys that differ only in that
@@ -10,9 +12,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from hpcpar.errors import InputError
+from hpcpar.io.schema import Positive
 
 #: The number of samples in a key.
 _SAMPLES = re.compile(r"(?<= [xy]=)\d+")
@@ -21,6 +27,35 @@ _SAMPLES = re.compile(r"(?<= [xy]=)\d+")
 _PRODUCT = "linear."
 #: Extrapolation by up to this factor in the number of samples counts as measured.
 REACH = 2.0
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Ratio of measured to alpha-beta times of a collective or of direct messages.
+
+    Attributes
+    ----------
+    level, kind, algorithm : str
+        Names of the level that the groups cross, the collective and the algorithm
+        (`hpcpar.schedule.steps`); ``direct`` for halos and redistributions.
+    bytes : tuple of float
+        Increasing sizes of the whole buffer; for direct messages, bytes that the busiest rank sends
+        or receives.
+    factors : tuple of float
+        Ratio at each size; interpolated in the logarithm of the size, constant beyond the ends.
+    """
+
+    level: str
+    kind: str
+    algorithm: str
+    bytes: tuple[Positive, ...]
+    factors: tuple[Positive, ...]
+
+    def __post_init__(self) -> None:
+        increasing = list(self.bytes) == sorted(set(self.bytes))
+        if not self.bytes or len(self.bytes) != len(self.factors) or not increasing:
+            raise InputError("'bytes' and 'factors' must have the same length, and bytes must "
+                             "increase; write them with: hpcpar calibrate")
 
 
 class Time(NamedTuple):

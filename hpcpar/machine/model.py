@@ -17,7 +17,7 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.io.schema import Bytes, Capacity, Count, NotNegative, Positive, Share
 from hpcpar.machine.anchored import NOT_ANCHORED, Anchoring, TimeFactors
 from hpcpar.machine.host import Host
-from hpcpar.machine.measured import Measured
+from hpcpar.machine.measured import Factors, Measured
 
 #: 90% interval of the ratio of measured to predicted times.
 Ratios = tuple[Positive, Positive]
@@ -189,35 +189,6 @@ class Level:
     def message_s(self, message_bytes: float) -> float:
         """Time of one message (Hockney): alpha + beta * bytes."""
         return self.latency_s(message_bytes) + self.loaded_beta_s_per_byte * message_bytes
-
-
-@dataclass(frozen=True)
-class Factors:
-    """Ratio of measured to alpha-beta times of a collective or of direct messages.
-
-    Attributes
-    ----------
-    level, kind, algorithm : str
-        Names of the level that the groups cross, the collective and the algorithm
-        (`hpcpar.schedule.steps`); ``direct`` for halos and redistributions.
-    bytes : tuple of float
-        Increasing sizes of the whole buffer; for direct messages, bytes that the busiest rank sends
-        or receives.
-    factors : tuple of float
-        Ratio at each size; interpolated in the logarithm of the size, constant beyond the ends.
-    """
-
-    level: str
-    kind: str
-    algorithm: str
-    bytes: tuple[Positive, ...]
-    factors: tuple[Positive, ...]
-
-    def __post_init__(self) -> None:
-        increasing = list(self.bytes) == sorted(set(self.bytes))
-        if not self.bytes or len(self.bytes) != len(self.factors) or not increasing:
-            raise InputError("'bytes' and 'factors' must have the same length, and bytes must "
-                             "increase; write them with: hpcpar calibrate")
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def make_plan(spec: NetworkSpec, strategy: str, ranks: int, batch: int, *, gathe
     options
         Options of `Plan`; they override the ones that the framework and the strategy fix.
     """
-    rules = FRAMEWORKS.get(options.get("framework", OWN), FRAMEWORKS[OWN])
+    rules = FRAMEWORKS.get(options.get("framework", OWN), FRAMEWORKS[OWN])  # `Plan` refuses others
     fixed = PlanOptions(overlap=Overlap(rules.overlap), bucket_bytes=rules.bucket_bytes or 0)
     configs = configurations(spec.build() if network is None else network, strategy, ranks, gather)
     return Plan(spec, ranks, batch, strategy, configs,

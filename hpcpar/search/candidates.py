@@ -1,7 +1,4 @@
-"""Decides the price of each candidate, a strategy on a number of ranks.
-
-Named strategies are priced as families of plans.
-"""
+"""Decides the price of candidates: named strategies are priced as families of plans."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from hpcpar.cost.compute.kernel_model import kernel_s
 from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.compute.work import Work
 from hpcpar.cost.published_runs import class_factor
-from hpcpar.machine.anchored import NOT_ANCHORED
 from hpcpar.machine.model import Device, Machine
 from hpcpar.plan.config import Floats
 from hpcpar.plan.precision import OF_WORK
@@ -44,12 +43,12 @@ def roofline_s(machine: Machine, work: Work, ranks: int = 1) -> Floats:
     The measured factor of this kind of work scales it on a calibrated machine, and `class_factor`
     on others. A host's work takes its memory bandwidth.
     """
-    by = NOT_ANCHORED if machine.anchored is None else machine.anchored.applied
     if work.family == "host":
         assert machine.host is not None
         return work.bytes / machine.host.memory_bytes_per_s
     formats = OF_WORK[work.dtype]
     device = device_for(machine.device, formats)
+    by = machine.factors
     slow = by.computing * slowest(device, ranks, by.loss / by.computing)
     factor = machine.kinds.get(work.sort, 1.0) * slow * work.fused
     if not machine.compute:

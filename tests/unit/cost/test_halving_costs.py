@@ -11,7 +11,8 @@ from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.collective import Cases, collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.machine import files
-from hpcpar.machine.model import Factors, Machine
+from hpcpar.machine.measured import Factors
+from hpcpar.machine.model import Machine
 from hpcpar.plan.config import MeshAxis
 from hpcpar.plan.plan import NetworkSpec, make_plan
 from hpcpar.schedule.steps import Kind

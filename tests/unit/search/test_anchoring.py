@@ -42,7 +42,8 @@ def test_what_is_not_a_measurement_is_refused(text: str) -> None:
 
 def test_rows_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    path.write_text("ranks,batch,seconds,samples_per_s,precision\n1,64,0.002,,\n8,512,,256000,amp\n")
+    path.write_text("ranks,batch,seconds,samples_per_s,precision\n1,64,0.002,,\n"
+                    "8,512,,256000,amp\n")
     assert measurements([str(path), Measurement(2, 4, 1.0)]) == [
         Measurement(1, 64, 0.002), Measurement(8, 512, 0.002, precision="amp"),
         Measurement(2, 4, 1.0)]

@@ -16,7 +16,8 @@ from hpcpar.cost.network.contention import NetworkModel, contended
 from hpcpar.cost.network.transfer import traffic
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine import files
-from hpcpar.machine.model import Factors, Machine
+from hpcpar.machine.measured import Factors
+from hpcpar.machine.model import Machine
 from hpcpar.network import builtin
 from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network

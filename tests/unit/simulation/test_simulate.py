@@ -10,7 +10,8 @@ import pytest
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
 from hpcpar.machine import files
-from hpcpar.machine.model import Factors, Machine
+from hpcpar.machine.measured import Factors
+from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.strategies import parse
 from hpcpar.prediction.price import price as exact_price
