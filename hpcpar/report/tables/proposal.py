@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcpar.cost.published_runs import published
 from hpcpar.network.layers.base import shape_text
+from hpcpar.plan.frameworks import OWN
 from hpcpar.plan.limits import limits_in_words
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.precision import PRECISIONS
@@ -40,6 +41,7 @@ def request(c: Mapping[str, Any], chosen: Candidate) -> str:
 def _method(chosen: Candidate) -> Iterator[str]:
     p, net, samples = chosen.prediction, chosen.task.network, chosen.task.samples or 0
     form, data_set = PRECISIONS[p.precision], f" ({p.data_set})" if p.data_set else ""
+    rules = chosen.plan.framework
     yield (f"The network {net.name} has {net.parameters:,} weights and needs "
            f"{amount(net.forward_flops, 'flop')} for the forward pass of an image "
            f"({shape_text(net.image_shape)}). An epoch has {images(samples)}{data_set}. The "
@@ -47,8 +49,9 @@ def _method(chosen: Candidate) -> Iterator[str]:
            f"{p.batch}, in {p.precision}. Parallelization: {words(p.strategy)}, one MPI rank on "
            f"each {p.processor}. hpcpar {__version__} (MIT license) makes one list of "
            "compute steps and messages from the plan. It predicts the time from this list, " + (
-               "executes it and checks that each rank sends what the list says." if form.runs else
-               f"but does not execute {p.precision}."))
+               f"but does not execute {p.precision}." if not form.runs else
+               f"by the rules of {rules}, and does not execute it." if rules != OWN else
+               "executes it and checks that each rank sends what the list says."))
     values = net.parameters * (1 + len(OPTIMIZERS[chosen.plan.optimizer].state))
     item_bytes = chosen.task.options.get("io_item_bytes", 1.0)
     yield (f"Memory: {amount(p.memory_bytes)} of {amount(p.memory_limit_bytes)} on each "

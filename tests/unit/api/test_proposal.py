@@ -56,6 +56,14 @@ def test_numbers_are_those_of_predict(capsys: pytest.CaptureFixture[str], tmp_pa
     assert (tmp_path / "page-scaling.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("rules", "said"), [
+    ("hpcpar", "executes it and checks"), ("ddp", "by the rules of ddp, and does not execute it")])
+def test_the_page_says_whether_the_plan_is_executed(rules: str, said: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    assert main([*WORDS, "--framework", rules, "-o", str(page)]) == 0
+    assert said in page.read_text(encoding="utf-8")
+
+
 @pytest.fixture
 def swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A finished sweep of pretended runs."""
