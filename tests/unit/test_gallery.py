@@ -14,11 +14,13 @@ from bench.gallery.exchange import machine_as_used, options_of
 from bench.gallery.intervals import Residual
 from bench.gallery.left_out import LeftOut
 from bench.gallery.networks import NETWORKS
-from bench.gallery.prediction import Result, predict, unpredictable
+from bench.gallery.prediction import Result, case, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.series import levels, series
 from bench.gallery.speedups import FAMILY, speedups
 from hpcpar.cost.anchors import anchored_residuals
+from hpcpar.cost.compute.step_time import SPREAD
+from hpcpar.cost.price_family import price_family
 from hpcpar.cost.published_runs import published
 from hpcpar.machine import catalog, files
 
@@ -108,7 +110,23 @@ def test_every_series_that_is_read_has_a_device_and_known_interconnects() -> Non
     found = list(series())
     assert len(found) > 700
     assert not {row.device for row in found} - {*catalog.names()}
-    assert all(len(levels(row.machine)) == 2 for row in found if row.machine)
+    unknown = {row.published_device for row in found if not row.machine}
+    assert unknown == {"Quadro RTX 6000", "Pascal GPU (model not named)", "P100"}
+    by_words = {row.interconnect_inter: levels(row.machine)[1] for row in found
+                if "HKBU" in row.source}
+    bandwidths = {words: 1e-9 / level.loaded_beta_s_per_byte for words, level in by_words.items()}
+    assert bandwidths == pytest.approx({"10GbE with TCP/IP": 1.125, "100GbE with TCP/IP": 2.475,
+                                        "100GbIB with RDMA": 9.375})
+
+
+def test_the_values_in_use_are_among_those_that_a_machine_left_out_may_choose() -> None:
+    row = next(row for row in series() if "OneFlow-Benchmark" in row.source and row.devices == "4")
+    seconds = dict(zip(scaling.VALUES, scaling._with_values(row), strict=True))
+    assert len(set(seconds.values())) > len(seconds) / 2
+    network, plan, machine = case(row)
+    assert machine.overlap == 0.85 and {level.reached for level in machine.levels} == {0.75}
+    assert seconds[SPREAD, 0.85, 0.75] == pytest.approx(
+        price_family(network, plan, machine).iteration_s)
 
 
 def test_the_package_has_the_intervals_of_anchored_runs() -> None:
