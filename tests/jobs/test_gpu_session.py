@@ -29,6 +29,17 @@ def test_every_part_is_done(tmp_path: Path) -> None:
     assert "On a pretended GPU" in page and "conv2 | 4 | tf32 | backward weight" in page
 
 
+def test_the_hosts_work_is_counted_without_a_card() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / "gpu_host.py", "--networks", "lenet5", "--iterations",
+         "2", "--json"], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["convolutions"] == 5  # of two layers, without the gradient of the images
+    assert row["launches"] == sum(row[kind] for kind in (
+        "kernels", "convolutions", "array operations"))
+
+
 def test_a_part_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed (extra 'cuda-check')")
     done = subprocess.run(
