@@ -1,4 +1,4 @@
-// Kernels over strided boxes of up to five dimensions: packing of messages, and dropout masks.
+// Kernels over strided boxes of up to five dimensions: packing of messages, dropout masks, and the search for values that are not finite.
 #include "common.cuh"
 
 KERNEL pack(const REAL *box, SHAPE5, STRIDES5(box), REAL *flat) {
@@ -27,5 +27,24 @@ KERNEL dropout_mask(REAL *out, SHAPE5, STRIDES5(out), STRIDES5(global), i64 firs
         z ^= z >> 31;
         const double uniform = (double)(z >> 11) * (1.0 / 9007199254740992.0);
         out[OFFSET5(out, p)] = uniform >= rate ? (REAL)kept : (REAL)0;
+    }
+}
+
+// found[b] = 1 if box b has a NaN or an infinity, else 0; 0 for all boxes if `finite`. One thread block per box. A box has 11 words:
+// its address, five extents and five strides.
+KERNEL nonfinite_boxes(const bool *finite, const i64 *boxes, i64 *found, i64 count) {
+    __shared__ double part[MAX_THREADS];
+    for (i64 b = blockIdx.x; b < count; b += gridDim.x) {
+        const i64 *box = boxes + b * 11;
+        const REAL *values = (const REAL *)box[0];
+        const i64 items = *finite ? 0 : box[1] * box[2] * box[3] * box[4] * box[5];
+        double bad = 0;
+        for (i64 item = threadIdx.x; item < items; item += blockDim.x) {
+            const Place5 p = place5(item, box[2], box[3], box[4], box[5]);
+            const REAL value = values[p.i0 * box[6] + p.i1 * box[7] + p.i2 * box[8] + p.i3 * box[9] + p.i4 * box[10]];
+            if (value - value != 0) bad = 1;
+        }
+        bad = block_sum(bad, part);
+        if (threadIdx.x == 0) found[b] = bad > 0;
     }
 }

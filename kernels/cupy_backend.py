@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy as cp
@@ -17,8 +17,17 @@ from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device, set_matmul_math
-from hpcpar.kernels.cupy_launch import Launcher, Launching, merge_dims, strides, view, volume
+from hpcpar.kernels.cupy_launch import (
+    Launcher,
+    Launching,
+    box_words,
+    merge_dims,
+    strides,
+    view,
+    volume,
+)
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
+from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.cupy_streams import CupyStreams
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.geometry import ConvSpec
@@ -330,5 +339,13 @@ class CupyBackend(Launching, CupyStreams, Backend):
         args = (*arrays, *shape, *itertools.chain(*steps), *map(float, numbers))
         self.launch(kernel, arrays[0].dtype, arrays[0].size, args)
 
-    def all_finite(self, x: Array) -> bool:
-        return x.size == 0 or bool(cp.isfinite(x).all())
+    def nonfinite_search(self, x: Array, outputs: Sequence[Array], found: Array) -> Tick:
+        finite = cp.ones((), bool)
+        boxes = cp.asarray(np.array([box_words(a) for a in outputs], np.int64))
+        args = (finite, boxes, found, len(outputs))
+
+        def search() -> None:
+            cp.isfinite(x).all(out=finite)
+            self.launch("nonfinite_boxes", x.dtype, len(outputs) * THREADS, args)
+
+        return search

@@ -11,7 +11,7 @@ import cupy as cp
 import numpy as np
 
 from hpcpar.kernels import cupy_sources
-from hpcpar.kernels.interface import Array
+from hpcpar.kernels.interface import Array, address
 
 #: Limit of the blocks along a dimension of the grid (CUDA's limit for the second one). The kernels
 #: loop over the rest of the work.
@@ -97,6 +97,14 @@ def merge_dims(
     if missing < 0:
         raise ValueError(f"a box has more than {_MAX_DIMS} dimensions: {tuple(shape)}")
     return (1,) * missing + tuple(extents), tuple((0,) * missing + tuple(step) for step in steps)
+
+
+def box_words(array: Array) -> tuple[int, ...]:
+    """The 64-bit words of a box in a table of boxes: address, five extents and five strides."""
+    if array.size == 0:
+        return (0,) * (1 + 2 * _MAX_DIMS)
+    shape, (steps,) = merge_dims(array.shape, strides(array))
+    return (address(array), *shape, *steps)
 
 
 class Launcher:

@@ -16,15 +16,19 @@ from hpcpar.kernels.streams import Mark, Streams
 class CupyStreams(Streams):
     """The streams of the current GPU."""
 
+    works_later = True
+
     def __init__(self) -> None:
         use_compute_stream()
         self._communication = cp.cuda.Stream(non_blocking=True)
+        #: Always without work, so that an event on it shows the present.
+        self._idle = cp.cuda.Stream(non_blocking=True)
 
     def communication_stream(self) -> AbstractContextManager[Any]:
         return self._communication
 
-    def mark(self) -> Mark:
-        event = cp.cuda.Event()
+    def mark(self, old: Mark = None) -> Mark:
+        event = cp.cuda.Event() if old is None else old
         event.record()
         return event
 
@@ -35,7 +39,10 @@ class CupyStreams(Streams):
         return bool(mark.done)
 
     def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
-        now = self.mark()
+        if not marks[-1].done:
+            marks[-1].synchronize()
+        now = cp.cuda.Event()
+        now.record(self._idle)
         now.synchronize()
         now_s = time.perf_counter()
         return np.array([now_s - cp.cuda.get_elapsed_time(mark, now) / 1e3 for mark in marks])

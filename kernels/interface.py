@@ -393,6 +393,9 @@ class Backend(Streams, ABC):
         `step` starts at 1. All arrays have the same shape.
         """
 
+    # -- faults ------------------------------------------------------------------------------------
     @abstractmethod
-    def all_finite(self, x: Array) -> bool:
-        """False if any element is NaN or infinite."""
+    def nonfinite_search(self, x: Array, outputs: Sequence[Array], found: Array) -> Tick:
+        """A function for found [len(outputs)], int64 = 1 where an output has a NaN or an infinity,
+        else 0; it only searches if x has one. All arrays have x's type, and keep their memory.
+        """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS, Scratch, flat_blocks
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -69,5 +70,14 @@ def _fill_mask(out: Array, steps: list[int], origin: int, threshold: np.uint64, 
         np.multiply(z >= threshold, part.dtype.type(keep), out=part)
 
 
-def all_finite(x: Array) -> bool:
+def nonfinite_search(x: Array, outputs: Sequence[Array], found: Array) -> Tick:
+    def search() -> None:
+        found[...] = 0
+        if not _is_finite(x):
+            found[...] = [not _is_finite(out) for out in outputs]
+
+    return search
+
+
+def _is_finite(x: Array) -> bool:
     return all(bool(np.isfinite(part).all()) for (part,) in flat_blocks(x))

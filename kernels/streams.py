@@ -21,13 +21,18 @@ class Streams(ABC):
     work is done.
     """
 
+    #: True where calls return before their work is done.
+    works_later = False
+
     @abstractmethod
     def communication_stream(self) -> AbstractContextManager[Any]:
         """A context in which the communication stream is the current stream."""
 
     @abstractmethod
-    def mark(self) -> Mark:
-        """A mark after all work that was submitted to the current stream."""
+    def mark(self, old: Mark = None) -> Mark:
+        """A mark after all work that was submitted to the current stream. An `old` mark that nobody
+        needs any more may be used for it.
+        """
 
     @abstractmethod
     def follow(self, mark: Mark) -> None:
@@ -39,7 +44,9 @@ class Streams(ABC):
 
     @abstractmethod
     def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
-        """Wait for all marks; return their times on the clock of `time.perf_counter`."""
+        """Wait for all marks, the last one last; return their times on the clock of
+        `time.perf_counter`. Work after the marks is not waited for.
+        """
 
     @abstractmethod
     def synchronize(self) -> None:

@@ -315,14 +315,18 @@ def test_adam_update(backend: Backend, shape: tuple[int, ...], style: int, dtype
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_all_finite(backend: Backend, value: float) -> None:
+def test_nonfinite_search(backend: Backend, value: float) -> None:
     host = random(0, (4, 5, 6), np.float32)
+    bad = host.copy()
+    bad[2, 3, 4] = value
+    found = backend.zeros((9,), np.int64)
     for style in range(4):
-        assert backend.all_finite(place(backend, host, style))
-    assert backend.all_finite(place(backend, host[:0]))
-    host[2, 3, 4] = value
-    for style in range(4):
-        assert not backend.all_finite(place(backend, host, style))
+        good, other = place(backend, host, style), place(backend, bad, style)
+        outputs = [*[good, other] * 4, place(backend, host[:0])]
+        for x, expected in ((good, [0] * 9), (other, [*[0, 1] * 4, 0]), (good, [0] * 9),
+                            (outputs[-1], [0] * 9)):
+            backend.nonfinite_search(x, outputs, found)()
+            assert fetch(found).tolist() == expected
 
 
 # -- arrays and boxes ------------------------------------------------------------------------------

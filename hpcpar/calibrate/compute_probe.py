@@ -87,6 +87,6 @@ def _silent(
         shuffled = backend.upload(images[order])
         begin = time.perf_counter()
         executor.iterate(shuffled, truth, 0, 0.0, 0.9, 0.0)
-        stamps.add(next(numbers), program, begin)
+        stamps.add(next(numbers), program.times, begin)
 
     return iterate, program

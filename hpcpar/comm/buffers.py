@@ -60,6 +60,7 @@ class Buffers:
         self.on_device = not self.on_host and on_device
         self.staged = not self.on_host and not on_device
         self._mark: Mark = None
+        self._computed: Mark = None
         self._views: list[tuple[int, int, Array]] = []
         self._packs: list[tuple[Array, Piece]] = []
         self._unpacks: list[tuple[Array, Piece | None, Array | None]] = []
@@ -130,9 +131,9 @@ class Buffers:
 
     def _submit_packing(self) -> None:
         """Pack device arrays on the communication stream, after the work that computes them."""
-        computed = self.backend.mark()
+        self._computed = self.backend.mark(self._computed)
         with self.submitting():
-            self.backend.follow(computed)
+            self.backend.follow(self._computed)
             if self.step.kind is Kind.ALLREDUCE and self.staged:
                 self.backend.enqueue_to_host(self._flat, self.wire)
             for view, p in self._packs:
@@ -149,7 +150,7 @@ class Buffers:
         """Submit this step's work to the communication stream."""
         with self.backend.communication_stream():
             yield
-            self._mark = self.backend.mark()
+            self._mark = self.backend.mark(self._mark)
 
     def add(self, sums: Sequence[tuple[Any, Any]]) -> None:
         """Add a round's received messages: (landing buffer, target) of each."""

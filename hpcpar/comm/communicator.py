@@ -23,9 +23,10 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.interface import Array, Backend
+from hpcpar.kernels.streams import Mark
 from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
-from hpcpar.schedule.steps import Comm, Phase, Schedule
+from hpcpar.schedule.steps import Comm, Schedule
 
 
 class Communicator:
@@ -92,14 +93,7 @@ class Communicator:
             An array does not fit the step.
         """
         return Buffers(step, exchange(step, self.world.rank), self.world.rank, held, wanted,
-                       self.backend, self._on_device(step))
-
-    def _on_device(self, step: Comm) -> bool:
-        """True where messages lie in device memory; the host waits for the loss."""
-        if self.transport is Transport.NCCL:
-            return step.phase is not Phase.LOSS
-        return self.transport is Transport.DIRECT
-
+                       self.backend, self.transport is not Transport.STAGED)
     def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer:
         """Bind a single step with its own message memory; see `prepare` and `connect`."""
         buffers = self.prepare(step, held, wanted)
@@ -113,7 +107,7 @@ class Communicator:
         """
         step, peers = buffers.step, buffers.ex.peers
         by_library = ALGORITHMS[step.algorithm].library and len(peers) > 1
-        if self.transport is Transport.NCCL and self._on_device(step):
+        if self.transport is Transport.NCCL:
             if by_library:
                 return NcclCollective(buffers, self._device_group(peers), self.trace)
             everyone = self._device_group(tuple(range(self.world.size)))
@@ -153,9 +147,15 @@ class Communicator:
         self._until(lambda: transfer not in self._active, transfer, visible)
         transfer.finish()
 
-    def complete(self) -> None:
-        """Wait for all work submitted to the device."""
-        mark = self.backend.mark()
+    @property
+    def host_runs_ahead(self) -> bool:
+        """True where the host need not wait for the device within an iteration."""
+        alone = self.world.size == 1
+        return self.backend.works_later and (alone or self.transport is Transport.NCCL)
+
+    def complete(self, mark: Mark = None) -> None:
+        """Wait for the work before a mark; without one, for all work submitted to the device."""
+        mark = self.backend.mark() if mark is None else mark
         self._until(lambda: self.backend.reached(mark), None, visible=False)
 
     def _until(self, done: Callable[[], bool], transfer: Transfer | None, visible: bool) -> None:

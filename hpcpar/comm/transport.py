@@ -10,7 +10,7 @@ class Transport(str, Enum):
 
     * staged: by MPI, through pinned host memory;
     * direct: by MPI, from GPU to GPU (the library must be GPU-aware);
-    * nccl: by NCCL, from GPU to GPU; the loss travels by MPI.
+    * nccl: by NCCL, from GPU to GPU.
     """
 
     STAGED = "staged"

@@ -21,6 +21,7 @@ from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.runtime.actions import Actions
 from hpcpar.runtime.arena import Arena
+from hpcpar.runtime.flight import Berth, Flight, Receiver
 from hpcpar.runtime.ops.base import Caller
 from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
@@ -125,6 +126,9 @@ class Executor:
         self._set_images()
         self._actions = Actions(network, plan, backend, self.rank, self._passes, self.parameters,
                                 self.rule, self._sums, self.communicator.progress)
+        learning = [] if network.loss.outside else self.fc_passes or self.passes
+        self._berths = [Berth(self.communicator, self._sums, [p.labels for p in learning])
+                        for _ in range(2)]
         programs = [self._bind_compute(steps) for steps in self.planned.programs]
         messages_bytes, flying_bytes = self._bind_messages(programs)
         alive_bytes = sum(b.items for b in self.planned.peak()) * plan.item_bytes
@@ -282,19 +286,25 @@ class Executor:
         correct : float
             Correctly classified samples of the batch; a pixel counts as a fraction of its sample.
         """
+        return self._read(self.begin(images, labels, step, rate, momentum, decay, counted))
+
+    def begin(self, images: Array, labels: NDArray[np.generic], step: int, rate: float,
+              momentum: float, decay: float, counted: tuple[int, float] | None = None,
+              noted: bool = True) -> Flight:
+        """Submit an iteration, as in `iterate`, and return before a GPU has finished it. The next
+        iteration may begin before its result is read. Only a `noted` one has step times.
+        """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.step, self._actions.training = step, True
-        self.communicator.world.lookout.place = f"iteration {step + 1}"
-        return self.run(self.training, images, labels, counted)
+        return self._submit(self.training, images, labels, counted, f"iteration {step + 1}", noted)
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
                  counted: tuple[int, float] | None = None) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels -1 do not count."""
         assert self.evaluation is not None
         self._actions.step, self._actions.training = 0, False
-        self.communicator.world.lookout.place = "an evaluation"
-        return self.run(self.evaluation, images, labels, counted)
+        return self._read(self._submit(self.evaluation, images, labels, counted, "an evaluation"))
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """`Actions.counts` since the last call, over all ranks. Every rank must call this."""
@@ -322,28 +332,35 @@ class Executor:
         self._actions.step, self._actions.training = step, training
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run(first, end)
+        self.communicator.complete()
         self._actions.finish()
 
-    def run(self, program: Program, images: Array, labels: NDArray[np.generic],
-            counted: tuple[int, float] | None) -> tuple[float, float]:
-        """Run a program on a batch; return its loss (0 if no sample counts) and correct samples."""
+    def give_back(self, array: Array, receive: Receiver) -> None:
+        """From now on, pass the host's copy of a device array to `receive` with every result."""
+        for berth in self._berths:
+            berth.give_back(array, receive)
+
+    def _read(self, flight: Flight) -> tuple[float, float]:
+        """Loss (0 if no sample counts) and correct samples."""
+        result = flight.result()
+        self.asked = result.asked
+        return result.loss, result.correct
+
+    def _submit(self, program: Program, images: Array, labels: NDArray[np.generic],
+                counted: tuple[int, float] | None, place: str, noted: bool = True) -> Flight:
+        """Submit a program on a batch."""
         samples, counting = counted or (self.plan.batch, self.plan.batch)
         self._actions.weight = self.plan.batch / counting if counting else 0.0
         self._actions.share = counting / samples
+        berth = self._berths[0]
+        self._berths.reverse()
+        parts = [(p.rows, (slice(None), *p.truth)) for p in self.fc_passes or self.passes]
+        berth.board(self.ask, [labels[rows][part] for rows, part in parts])
+        self.communicator.world.lookout.place = place
         self._images = self.backend.upload(images)
-        self._sums[:] = 0
-        self._sums[:, -1] = self.ask
         if self.fc_passes:
             self._load(0)
-        for p in self.fc_passes or self.passes:
-            part = (slice(None), *p.truth)
-            rows = np.ascontiguousarray(labels[p.rows][part], p.labels.dtype)
-            self.backend.to_device(rows, p.labels)
         # a non-finite value shows in the loss, and the training loop finds the layer it came from
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            program.run()
-        sums = np.empty(self._sums.shape)
-        self.backend.to_host(self._sums, sums)
-        losses, correct, asked = sums.T
-        self.asked = int(asked[0])
-        return float(losses.mean()), float(correct.sum())
+            program.run(noted=noted)
+        return berth.depart(program, self._images, place)

@@ -1,5 +1,5 @@
 """Finds the layer whose values stop being finite, in the iteration in which it happens, because the
-next iteration overwrites weights and memory.
+next iteration overwrites weights and memory. The host reads what was found with the loss.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcpar.kernels.interface import Array
 from hpcpar.runtime.executor import Executor
@@ -52,9 +53,9 @@ class NonfiniteDetector:
                 seen.add(step.part)
                 blocks = self.executor.part(step.layer, step.part).blocks[step.layer]
                 gradient = blocks.dxs[0] if blocks.dy is None else blocks.dy
-                if gradient is not None:
-                    outputs = self._outputs_at(i, step.part)
-                    program.before[i] = partial(self._look, gradient, outputs)
+                outputs = self._outputs_at(i, step.part)
+                if gradient is not None and outputs:
+                    self._look(program, i, gradient, dict(outputs))
 
     def _outputs_at(self, step: int, part: int) -> list[tuple[str, Array]]:
         """(layer, output) of every output that is in memory at a step of the training."""
@@ -67,7 +68,14 @@ class NonfiniteDetector:
                 out.append((layer.name, array))
         return out
 
-    def _look(self, gradient: Array, outputs: list[tuple[str, Array]]) -> None:
-        finite = self.executor.backend.all_finite
-        if self._first is None and not finite(gradient):
-            self._first = next((name for name, out in outputs if not finite(out)), None)
+    def _look(self, program: Program, step: int, gradient: Array,
+              outputs: dict[str, Array]) -> None:
+        """Before a step, search outputs if the gradient is not finite."""
+        found = self.executor.backend.zeros((len(outputs),), np.int64)
+        program.before[step] = self.executor.backend.nonfinite_search(
+            gradient, list(outputs.values()), found)
+        self.executor.give_back(found, partial(self._receive, list(outputs)))
+
+    def _receive(self, names: list[str], found: NDArray[np.generic]) -> None:
+        if self._first is None:
+            self._first = next((n for n, bad in zip(names, found, strict=True) if bad), None)

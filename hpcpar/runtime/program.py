@@ -50,6 +50,13 @@ class StepTimes(NamedTuple):
     waited_s: NDArray[np.float64]
 
 
+class Notes(NamedTuple):
+    """The marks of a run: a span of a step lies between two consecutive ones."""
+
+    marks: list[Mark]
+    spans: list[tuple[int, _Span]]
+
+
 class Program:
     """A rank's part of a schedule, bound to functions and transfers.
 
@@ -63,6 +70,8 @@ class Program:
         Arrays to clear before a step.
     watch : callable or None
         Called with each step before it begins, after the step's waits.
+    notes : Notes
+        The marks of the last run; the last but one stay valid as well.
     """
 
     def __init__(self, steps: RankSteps, communicator: Communicator,
@@ -74,35 +83,28 @@ class Program:
         self.before: dict[int, Callable[[], None]] = {}
         self.clears = clears
         self.watch: Callable[[int], None] | None = None
-        self._marks: list[Mark] = []
-        self._spans: list[tuple[int, _Span]] = []
+        self.notes, self._earlier = Notes([], []), Notes([], [])
         waits: dict[int, list[int]] = {}
         for i, until in steps.until.items():
             waits.setdefault(until, []).append(i)
         self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*steps.mine, *waits, n})]
 
-    def run(self, first: int = 0, end: int = sys.maxsize) -> None:
-        """Run steps `first` to `end` (exclusive) once, in order, and wait for all of their work.
+    def run(self, first: int = 0, end: int = sys.maxsize, noted: bool = True) -> None:
+        """Run steps `first` to `end` (exclusive) once, in order. A GPU may not have finished them.
 
-        `first` is 0 or the previous call's `end`.
+        `first` is 0 or the previous call's `end`. Only runs that are `noted` have step times.
         """
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
-        mark = communicator.backend.mark
-        #: A span lies between two consecutive marks.
-        marks, spans = [mark()], list[tuple[int, _Span]]()
-        if first:
-            marks, spans = [*self._marks, *marks], [*self._spans, (first, _Span.BETWEEN)]
+        note = self._noting(first) if noted else _not_noted
         for i, waits in self._order:
             if not first <= i < end:
                 continue
             for w in waits:
                 communicator.wait(transfers[w])
-                spans.append((w, _Span.WAIT))
-                marks.append(mark())
+                note(w, _Span.WAIT)
             if i in self.before:
                 self.before[i]()
-                spans.append((i, _Span.BETWEEN))
-                marks.append(mark())
+                note(i, _Span.BETWEEN)
             for array in self.clears.get(i, ()):
                 array[...] = 0
             if self.watch is not None:
@@ -114,10 +116,31 @@ class Program:
                 actions[i]()
             else:
                 continue
-            spans.append((i, _Span.WORK))
+            note(i, _Span.WORK)
+
+    def _noting(self, first: int) -> Callable[[int, _Span], None]:
+        """Begin the notes of a run; the function ends a span. Old marks are used again."""
+        mark = self.communicator.backend.mark
+        if first == 0:
+            self.notes, self._earlier = self._earlier, self.notes
+            self.notes.spans.clear()
+        marks, spans = self.notes
+
+        def note(step: int, span: _Span) -> None:
+            spans.append((step, span))
+            at = len(spans)
+            if at < len(marks):
+                marks[at] = mark(marks[at])
+            else:
+                marks.append(mark())
+
+        if first:
+            note(first, _Span.BETWEEN)
+        elif marks:
+            marks[0] = mark(marks[0])
+        else:
             marks.append(mark())
-        communicator.complete()
-        self._marks, self._spans = marks, spans
+        return note
 
     @cached_property
     def forward_end(self) -> int | None:
@@ -135,12 +158,12 @@ class Program:
                 if w < end <= i:
                     self.communicator.wait(self.transfers[w])
 
-    def times(self) -> StepTimes:
-        """The step times of the last run."""
-        n = len(self.schedule.steps)
+    def times(self, notes: Notes | None = None) -> StepTimes:
+        """The step times of the last run, or of the run with these notes."""
+        n, (marks, spans) = len(self.schedule.steps), notes or self.notes
         out = StepTimes(np.zeros(n), *np.full((3, n), np.nan))
-        times_s = self.communicator.backend.times_s(self._marks).tolist()
-        for (i, span), begin_s, end_s in zip(self._spans, times_s, times_s[1:], strict=False):
+        times_s = self.communicator.backend.times_s(marks[:len(spans) + 1]).tolist()
+        for (i, span), begin_s, end_s in zip(spans, times_s, times_s[1:], strict=False):
             if span is _Span.BETWEEN:
                 continue
             out.seconds[i] += end_s - begin_s
@@ -149,3 +172,7 @@ class Program:
             else:
                 out.ended_s[i], out.waited_s[i] = end_s, end_s - begin_s
         return out
+
+
+def _not_noted(step: int, span: _Span) -> None:
+    """The end of a span in a run without step times."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcpar.comm import clock_sync
 from hpcpar.comm.world import World
-from hpcpar.runtime.program import Program
+from hpcpar.runtime.program import StepTimes
 from hpcpar.runtime.reservoir import KEPT_TIMES_MEANWHILE, Reservoir, max_kept
 
 #: Arrays of step times in a run's record, as in `StepTimes`, with start and end counted from the
@@ -33,12 +34,12 @@ class Stamps:
         self.kept: Reservoir[tuple[float, NDArray[np.float32]]] = Reservoir(
             max_kept(steps, world.size))
 
-    def add(self, number: int, program: Program, begin_s: float) -> None:
+    def add(self, number: int, times: Callable[[], StepTimes], begin_s: float) -> None:
         """Keep the step times of an iteration that began at `begin_s`, if taken."""
         if self.kept.takes(number):
-            t = program.times()
-            times = (t.seconds, t.started_s - begin_s, t.ended_s - begin_s, t.waited_s)
-            self.kept.add(number, (begin_s, np.array(times, np.float32)))
+            t = times()
+            arrays = (t.seconds, t.started_s - begin_s, t.ended_s - begin_s, t.waited_s)
+            self.kept.add(number, (begin_s, np.array(arrays, np.float32)))
 
     def arrays(self, whole: bool = True) -> tuple[list[int], dict[str, NDArray[Any]]]:
         """Numbers of the kept iterations, ``begin_s`` [kept], and `STEP_TIMES` [kept, steps].

@@ -74,7 +74,7 @@ class Recording:
         """Record the last iteration, if it had a backward pass."""
         if self._complete:
             run, engine = self._run, self._engine
-            run.stamps.add(run.step, engine.training, self._begin_s)
+            run.stamps.add(run.step, engine.training.times, self._begin_s)
             run.measured.iterations.add(run.step, (self._busy_s, engine.last_loss))
             run.measured.outside.add(run.step, perf_counter() - self._begin_s - self._busy_s)
             run.step += 1

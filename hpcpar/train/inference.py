@@ -66,7 +66,7 @@ class Inference(Job):
                 begin = perf_counter()
                 self.executor.ask = saver.ask()
                 loss, correct = self.executor.evaluate(batch.images, batch.labels, batch.counted)
-                self.time(program, begin, loss, i)
+                self.time(program.times, begin, perf_counter(), loss, i)
                 if i == 0:
                     trace.check(self.communicator.trace, self.schedule, self.world.rank)
                 sums.add(loss, correct, batch.counted[1])

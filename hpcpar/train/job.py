@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.nonfinite import NonfiniteDetector
-from hpcpar.runtime.program import Program
+from hpcpar.runtime.program import StepTimes
 from hpcpar.runtime.reservoir import MAX_ITERATIONS, Reservoir
 from hpcpar.runtime.stamps import Stamps
 from hpcpar.schedule.steps import Schedule
@@ -254,18 +253,20 @@ class Job(MeasuredRun):
     def sums(self) -> LossSums:
         return LossSums(self.network.loss.counts_correct)
 
-    def time(self, program: Program, begin: float, loss: float, step: int) -> None:
-        """Adds an iteration, or a forward pass, that began at `begin` to the measurements.
+    def time(self, times: Callable[[], StepTimes], begin_s: float, end_s: float, loss: float,
+             step: int) -> None:
+        """Adds an iteration, or a forward pass, to the measurements; `times` returns its step
+        times.
 
         Raises
         ------
         RunError
             The loss is not finite. Every rank raises it and names the first affected layer.
         """
-        took = perf_counter() - begin
         if not math.isfinite(loss):
             self._not_finite(step, loss)
-        self.stamps.add(step, program, begin)
+        self.stamps.add(step, times, begin_s)
+        took = end_s - begin_s
         self.measured.iterations.add(step, (took, loss))
         self.last_s, self.last_loss = took, loss
 

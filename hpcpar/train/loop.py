@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, fields
 from time import perf_counter
+from typing import NamedTuple
 
 from hpcpar.comm import trace
 from hpcpar.comm.world import World
@@ -18,12 +20,13 @@ from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.process.signals import StopRequest
+from hpcpar.runtime.flight import Flight
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
 from hpcpar.train.checkpoint_files import CheckpointFiles
 from hpcpar.train.class_counts import ClassCounts
-from hpcpar.train.job import EpochEnd, Job
+from hpcpar.train.job import EpochEnd, Job, LossSums
 from hpcpar.train.job_options import JobOptions
 from hpcpar.train.saving import CollectRecord, Saver
 
@@ -53,6 +56,25 @@ class Progress:
     epoch_done: bool = False
 
 
+class _Flying(NamedTuple):
+    """An iteration whose result has not been read.
+
+    Attributes
+    ----------
+    counted : float
+        Samples that count in its loss.
+    begin_s : float
+        When the host began to submit it.
+    """
+
+    flight: Flight
+    epoch: int
+    step: int
+    rate: float
+    counted: float
+    begin_s: float
+
+
 class Training(Job):
     """One rank of a training run, with open data, bound schedules, and new or restored weights."""
 
@@ -76,6 +98,8 @@ class Training(Job):
         self.files = world.agree(self._files)
         #: Why the evaluation at the end stopped early; empty unless it did.
         self.unevaluated = ""
+        #: When the last iteration ended whose result was read.
+        self._ended_s = -math.inf
 
     def run(self, report: Callable[[Progress], None], stop: StopRequest | None = None,
             record: CollectRecord | None = None) -> str:
@@ -90,47 +114,62 @@ class Training(Job):
         """
         save = self._collect if self.options.checkpoint else None
         saver = Saver(self.world, self.options.every, stop or StopRequest(), save, record)
-        per_epoch, sums = self.loader.batches_per_epoch, self.sums()
-        epochs = math.ceil(self.steps / per_epoch)
+        per_epoch, sums, flying = self.loader.batches_per_epoch, self.sums(), deque[_Flying]()
         with closing(prefetch(self.loader, self.executor.backend.upload,
                               *divmod(self.start, per_epoch), self.steps - self.start)) as batches:
             for batch in batches:
                 self.executor.ask = saver.ask()
-                loss, correct = self._iterate(batch)
-                sums.add(loss, correct, batch.counted[1])
+                flying.append(self._begin(batch))
                 self.step += 1
-                done = self.step % per_epoch == 0 or self.step == self.steps
-                now = Progress(batch.epoch + 1, epochs, self.step, self.steps, loss, self.last_s,
-                               rate=self.rate, pixel_classes=self.pixel_classes, epoch_done=done)
-                stops = saver.receive(self.executor.asked)
-                if done:
-                    self._end_epoch(now, sums.means()[1], saver)
-                    sums = self.sums()
-                report(now)
-                if stops or self.step == self.steps:
+                done = self._ends_epoch(self.step)
+                while len(flying) > 1:
+                    report(self._end(flying.popleft(), sums, saver))
+                first = self.step == self.start + 1
+                if not self.communicator.host_runs_ahead or done or first or (
+                        saver.needs_results(self.step, done)):
+                    now = self._end(flying.popleft(), sums, saver)
+                    if done:
+                        self._end_epoch(now, sums.means()[1], saver)
+                        sums = self.sums()
+                    report(now)
+                if saver.reason or self.step == self.steps:
                     break
                 saver.save_if_due(self.step, done)
-                if self.step == self.start + 1:
+                if first:
                     saver.record()  # a run that is killed later leaves at least this one
         saver.finish(self.step)
         self.unevaluated = saver.reason if self.test is not None and self.step == self.steps else ""
         return saver.reason if self.step < self.steps else ""
 
-    def _iterate(self, batch: Batch[Array]) -> tuple[float, float]:
-        """One iteration; returns its loss and number of correct samples."""
-        program, sgd = self.executor.training, self.options
-        assert program is not None
+    def _ends_epoch(self, step: int) -> bool:
+        """True where an epoch ends, or the training, when `step` iterations are done."""
+        return step % self.loader.batches_per_epoch == 0 or step == self.steps
+
+    def _begin(self, batch: Batch[Array]) -> _Flying:
+        """Submits an iteration."""
+        sgd = self.options
         self.communicator.trace.clear()
-        begin = perf_counter()
-        self.rate = self.factors[0] * sgd.rate_at(self.step, self.steps,
-                                                  self.loader.batches_per_epoch)
-        loss, correct = self.executor.iterate(batch.images, batch.labels, self.step, self.rate,
-                                              sgd.momentum, sgd.decay * self.factors[1],
-                                              batch.counted)
-        self.time(program, begin, loss, self.step)
-        if self.step == self.start:
+        begin_s = perf_counter()
+        rate = self.factors[0] * sgd.rate_at(self.step, self.steps, self.loader.batches_per_epoch)
+        flight = self.executor.begin(batch.images, batch.labels, self.step, rate, sgd.momentum,
+                                     sgd.decay * self.factors[1], batch.counted,
+                                     self.stamps.kept.takes(self.step))
+        return _Flying(flight, batch.epoch, self.step, rate, batch.counted[1], begin_s)
+
+    def _end(self, it: _Flying, sums: LossSums, saver: Saver) -> Progress:
+        """Reads the result of an iteration, and adds it to the sums and the measurements."""
+        result = it.flight.result()
+        begin_s = max(it.begin_s, self._ended_s)  # a GPU first ends the iteration before
+        self._ended_s = result.ended_s
+        self.time(it.flight.times, begin_s, result.ended_s, result.loss, it.step)
+        if it.step == self.start:
             trace.check(self.communicator.trace, self.schedule, self.world.rank)
-        return loss, correct
+        sums.add(result.loss, result.correct, it.counted)
+        saver.receive(result.asked)
+        epochs = math.ceil(self.steps / self.loader.batches_per_epoch)
+        return Progress(it.epoch + 1, epochs, it.step + 1, self.steps, result.loss, self.last_s,
+                        rate=it.rate, pixel_classes=self.pixel_classes,
+                        epoch_done=self._ends_epoch(it.step + 1))
 
     def _end_epoch(self, now: Progress, train_accuracy: float | None, saver: Saver) -> None:
         """Evaluates the held-out part; adds the epoch's results to `now` and the measurements."""

@@ -78,11 +78,19 @@ class Saver:
             requests, self._recorded_s = requests | Ask.RECORD, now
         return requests
 
+    def needs_results(self, step: int, epoch_done: bool) -> bool:
+        """True if all ranks save or stop after iteration `step`, so its result must be read."""
+        return bool(self.reason or self._asked) or self._by_number(step, epoch_done)
+
+    def _by_number(self, step: int, epoch_done: bool) -> bool:
+        """True if the number of the iteration makes a checkpoint due."""
+        return not self._every.seconds and self._every.may_end(step, epoch_done)
+
     def save_if_due(self, step: int, epoch_done: bool) -> None:
         """Writes a checkpoint and a record after iteration `step` if they are due."""
         asked = Ask(self._asked)
         self._asked = 0
-        by_number = not self._every.seconds and self._every.may_end(step, epoch_done)
+        by_number = self._by_number(step, epoch_done)
         if self._save is not None and (by_number or Ask.CHECKPOINT in asked):
             self._checkpoint(step)
         elif Ask.RECORD in asked:

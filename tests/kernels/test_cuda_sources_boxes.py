@@ -130,9 +130,12 @@ def test_matrices_and_update(backend: Any, dtype: str) -> None:
     backend.sgd_update(w, grad, velocity, 0.1, 0.9, 0.01)
     check(velocity, new)
     check(w, expected)
-    assert backend.all_finite(w) and backend.all_finite(w[:0])
-    w[3] = np.nan
-    assert not backend.all_finite(w)
+    found = np.ones(3, np.int64)
+    search = backend.nonfinite_search(grad, [velocity, w, w[:0]], found)
+    for values, expected in ((grad, [0, 0, 0]), (w, [0, 0, 0]), (grad, [0, 1, 0])):
+        search()
+        assert found.tolist() == expected
+        values[3] = np.nan if values is not w else np.inf
 
 
 #: Elementwise kernels on arrays that need not be distinct, and how many they take.

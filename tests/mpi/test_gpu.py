@@ -25,10 +25,12 @@ from hpcpar.plan.boxes import local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
 from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.flight import Flight
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Kind
 from tests import cuda_cpu, outside
+from tests.kernel_support import fetch
 from tests.mpi.comparison import CHOOSERS, check, facts
 from tests.strategies import named, one_pass
 
@@ -152,26 +154,74 @@ def test_different_gpus_are_reported_on_every_rank(ranks: World) -> None:
     assert cards.differences(ranks, {}) == []
 
 
-def test_the_host_runs_ahead(gpu: Any) -> None:
-    """In an iteration the host waits for the device to give it images and labels, to see whether
-    the gradient is finite, and to read the loss: however many steps there are.
+def _executor(gpu: Any, name: str, transport: Transport) -> Executor:
+    network, plan = facts(name).network, plan_of(name, "data", "full", "fp32")
+    executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]),
+                        Communicator(world(), gpu, transport), gpu, 5)
+    NonfiniteDetector(executor)
+    return executor
+
+
+def _begin(executor: Executor, name: str, i: int, noted: bool = True) -> Flight:
+    images = executor.backend.upload(facts(name).images[i][executor.image_rows])
+    return executor.begin(images, facts(name).targets[i], i, 0.01, 0.9, 0.0, noted=noted)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("name", ["lenet5", "vgg"])
+def test_the_host_runs_ahead(name: str, noted: bool, gpu: Any) -> None:
+    """In a steady iteration the host never asks how far the device is. Reading an older result
+    leaves the newer iteration's work undone.
     """
     from cupy.cuda import runtime
 
-    waits = []
-    for name in ("lenet5", "vgg"):
-        network = facts(name).network
-        plan = plan_of(name, "data", "full", "fp32")
-        executor = Executor(network, plan, lower(network, plan, CHOOSERS["ring"]),
-                            Communicator(world(), gpu, Transport.NCCL), gpu, 5)
-        NonfiniteDetector(executor)
-        images = facts(name).images[0][executor.image_rows]
-        for _ in range(2):
-            before = runtime.host_waits
-            executor.iterate(images, facts(name).targets[0], 0, 0.01, 0.9, 0.0)
-        if len(images):
-            waits.append(runtime.host_waits - before)
-    assert len(set(waits)) <= 1 and max(waits, default=0) <= 6, waits
+    executor = _executor(gpu, name, Transport.NCCL)
+    assert executor.communicator.host_runs_ahead
+    _begin(executor, name, 0).result()
+    older = _begin(executor, name, 1, noted)
+    images = gpu.upload(facts(name).images[2][executor.image_rows])
+    before = runtime.host_waits
+    newer = executor.begin(images, facts(name).targets[2], 2, 0.01, 0.9, 0.0, noted=noted)
+    assert runtime.host_waits == before
+    older.result()
+    if P == 1:  # several ranks' devices work while they wait for each other
+        assert not newer._berth._mark.point.reached
+        older.times()
+        assert not newer._berth._mark.point.reached
+    newer.result()
+
+
+@pytest.mark.parametrize("transport", [Transport.STAGED, Transport.NCCL])
+def test_running_ahead_changes_no_bit(transport: Transport, gpu: Any) -> None:
+    """Labels, losses and requests are each iteration's own, and events are used again."""
+    prompt, ahead = (_executor(gpu, "lenet5", transport) for _ in range(2))
+    expected, flights, found = [], [], []
+    for i in range(3):
+        for executor in (prompt, ahead):
+            executor.ask = 10 * i + 1
+        expected.append(_begin(prompt, "lenet5", i).result())
+        flights.append(_begin(ahead, "lenet5", i))
+        if i:
+            found.append(flights[-2].result())
+    found.append(flights[-1].result())
+    assert [r[:3] for r in found] == [r[:3] for r in expected]
+    assert [r.asked for r in found] == [P * (10 * i + 1) for i in range(3)]
+    ended_s = [r.ended_s for r in found]
+    assert ended_s == sorted(ended_s)
+    for name, p in prompt.parameters.items():
+        assert (fetch(p.flat) == fetch(ahead.parameters[name].flat)).all()
+
+
+def test_a_third_iteration_waits_for_the_first(gpu: Any) -> None:
+    """It uses the same host memory."""
+    executor = _executor(gpu, "lenet5", Transport.NCCL)
+    flights = [_begin(executor, "lenet5", 0) for _ in range(3)]
+    losses = [flight.result().loss for flight in flights]
+    assert losses == _same_batch_losses(_executor(gpu, "lenet5", Transport.NCCL))
+
+
+def _same_batch_losses(executor: Executor) -> list[float]:
+    return [_begin(executor, "lenet5", 0).result().loss for _ in range(3)]
 
 
 class Stuck(Exception):

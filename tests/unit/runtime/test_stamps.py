@@ -39,8 +39,7 @@ def stamped(iterations: int, steps: int = 3) -> Stamps:
     world: Any = Alone()
     out = Stamps(world, steps)
     for i in range(iterations):
-        program: Any = Program(100.0 + i)
-        out.add(i, program, 100.0 + i)
+        out.add(i, Program(100.0 + i).times, 100.0 + i)
     return out
 
 

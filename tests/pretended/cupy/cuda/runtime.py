@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-#: How often the host has waited for the device.
+#: How often the host has waited for the device, or asked how far it is.
 host_waits = 0
 
 

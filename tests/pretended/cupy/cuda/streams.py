@@ -43,9 +43,10 @@ class Stream:
         self._work.append(work)
 
     def wait_event(self, event: Event) -> None:
-        self.submit(event.reach)
+        """Wait for the event's last record so far: later records of it do not matter."""
+        self.submit(event.point.reach)
 
-    def advance(self, until: Event | None = None) -> bool:
+    def advance(self, until: Point | None = None) -> bool:
         """Do the work up to an event, or all; False where it waits for other ranks."""
         with _device:
             while self._work and not (until is not None and until.reached):
@@ -54,7 +55,7 @@ class Stream:
                 self._work.popleft()
         return True
 
-    def flush(self, until: Event | None = None) -> None:
+    def flush(self, until: Point | None = None) -> None:
         """Return when the work up to an event, or all, is done."""
         while not self.advance(until):
             advance_all()
@@ -65,36 +66,47 @@ class Stream:
         self.flush()
 
 
-class Event:
-    """A point in a stream."""
+class Point:
+    """A record of an event in a stream; without a stream, of an event that was never recorded."""
 
-    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-        self.reached, self.time_s, self._polled = False, 0.0, False
-        self._stream: Stream | None = None
-
-    def record(self, stream: Stream | None = None) -> None:
-        self._stream = current_stream() if stream is None else stream
-        self._stream.submit(self._arrive)
+    def __init__(self, stream: Stream | None = None) -> None:
+        self.reached, self.time_s, self.polled = stream is None, 0.0, False
+        self.stream = stream
+        if stream is not None:
+            stream.submit(self._arrive)
 
     def _arrive(self) -> None:
         self.reached, self.time_s = True, time.perf_counter()
 
     def reach(self) -> bool:
-        """Do the work before the event; False where that waits for other ranks."""
-        return self._stream is None or self._stream.advance(self)
+        """Do the work before the point; False where that waits for other ranks."""
+        return self.stream is None or self.stream.advance(self)
+
+
+class Event:
+    """A point in a stream, the one of the last record."""
+
+    def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+        self.point = Point()
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.point = Point(current_stream() if stream is None else stream)
 
     @property
     def done(self) -> bool:
-        """False when asked for the first time; then the device does all that it can do."""
-        if not self.reached and self._polled:
+        """False when asked for the first time; then the device does the work before the event, or,
+        where that waits for other ranks, all that it can do.
+        """
+        runtime.host_waits += 1
+        if not self.point.reached and self.point.polled and not self.point.reach():
             advance_all()
-        self._polled = True
-        return self.reached
+        self.point.polled = True
+        return self.point.reached
 
     def synchronize(self) -> None:
         runtime.host_waits += 1
-        if self._stream is not None:
-            self._stream.flush(self)
+        if self.point.stream is not None:
+            self.point.stream.flush(self.point)
 
 
 def advance_all() -> bool:
@@ -121,8 +133,8 @@ def _entered() -> list[Stream]:
 
 def get_elapsed_time(start: Event, end: Event) -> float:
     """Milliseconds between two events that were reached."""
-    assert start.reached and end.reached
-    return 1e3 * (end.time_s - start.time_s)
+    assert start.point.reached and end.point.reached
+    return 1e3 * (end.point.time_s - start.point.time_s)
 
 
 _streams: list[Stream] = []
