@@ -93,9 +93,10 @@ def _count_arrays(cupy: Any) -> None:
 
 def _launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
     counts["kernels"] += 1
+    CPointer = sys.modules["cupy.cuda.function"].CPointer
     packed: list[Any] = []
     for arg in args:
-        if isinstance(arg, np.ndarray):
+        if isinstance(arg, (CPointer, np.ndarray)):
             packed.append(arg)
         elif isinstance(arg, float):
             packed.append(ctypes.c_double(arg))

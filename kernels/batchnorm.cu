@@ -122,6 +122,31 @@ KERNEL batchnorm_statistics(
     }
 }
 
+// out[c] = the sum of a channel's shares, in order.
+KERNEL channel_sums(const double *shares, VIEW2(double, out), i64 channels, i64 parts) {
+    GRID_STRIDE(c, channels) {
+        double sum = shares[c * parts * 2], products = shares[c * parts * 2 + 1];
+        for (i64 part = 1; part < parts; part++) {
+            sum += shares[(c * parts + part) * 2];
+            products += shares[(c * parts + part) * 2 + 1];
+        }
+        AT2(out, c, 0) = sum;
+        AT2(out, c, 1) = products;
+    }
+}
+
+// sums = moments * w, and if `write`, the gradients of bias and weight.
+KERNEL batchnorm_gradients(const double *moments, const REAL *w, double *sums, REAL *db, REAL *dw, i64 write, i64 channels) {
+    GRID_STRIDE(c, channels) {
+        sums[c * 2] = moments[c * 2] * (double)w[c];
+        sums[c * 2 + 1] = moments[c * 2 + 1] * (double)w[c];
+        if (write) {
+            db[c] = (REAL)moments[c * 2];
+            dw[c] = (REAL)moments[c * 2 + 1];
+        }
+    }
+}
+
 KERNEL batchnorm_running(VIEW2(const REAL, running), double *mean, double *inv_std, i64 channels, double eps) {
     GRID_STRIDE(c, channels) {
         mean[c] = (double)AT2(running, 0, c);

@@ -88,6 +88,9 @@ class CudnnConv:
         The convolutions for which cuDNN has no engine.
     """
 
+    #: Kernels for `prepare`.
+    PREPARED = ("conv_forward", "conv_backward_data", "conv_backward_weight")
+
     def __init__(self, cudnn: Any, xp: Any, fallback: CupyConv, math: MathMode,
                  workspace_limit_bytes: int) -> None:
         self.fallback = fallback
@@ -154,6 +157,37 @@ class CudnnConv:
         if sum(launch.items for launch in launches) < dw.size:
             dw.fill(0)
         self._run(launches, tick)
+
+    def prepare(self, kernel: str, *args: Any) -> Tick | None:
+        """A kernel's engines with arrays that keep their memory; None where the kernel does more
+        than call them.
+        """
+        bias = dbias = None
+        if kernel == "conv_forward":
+            x, w, bias, spec, y, tick = args
+            operation, written, fallback = ConvOperation.FORWARD, y, False
+        elif kernel == "conv_backward_data":
+            y, w, spec, x, tick = args
+            operation, written = ConvOperation.DATA, x
+            fallback = self.fallback.is_faster_to_data(x, w, y, spec)
+        else:
+            x, y, spec, w, dbias, tick = args
+            operation, written = ConvOperation.WEIGHT, w
+            fallback = self.fallback.is_faster_to_weight(x, w, y, spec)
+        if written.size == 0 or (fallback and self.math is MathMode.FP32):
+            return None
+        launches = self._launches(operation, x, w, y, spec, bias)
+        if launches is None or any(launch.copies for launch in launches) or (
+                sum(launch.items for launch in launches) < written.size):
+            return None
+        axes = (0, *range(2, y.ndim))
+
+        def run() -> None:
+            if dbias is not None:
+                y.sum(axis=axes, out=dbias)
+            self._run(launches, tick)
+
+        return run
 
     def _launches(self, operation: ConvOperation, x: Array, w: Array, y: Array, spec: ConvSpec,
                   bias: Array | None = None) -> list[_Launch] | None:

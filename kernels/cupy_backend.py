@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import cupy as cp
@@ -36,6 +37,11 @@ from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick
 #: The limit of cuDNN's workspace is the card's memory divided by this. With less, the fast engines
 #: for VGG-16's convolutions are not available.
 _WORKSPACE_DIVISOR = 32
+#: Kernels that, on arrays with elements, do nothing but launch kernels of the project.
+_LAUNCHED = frozenset((
+    "activation_forward", "activation_backward", "channel_moments", "batchnorm_statistics",
+    "batchnorm_running", "batchnorm_forward", "channel_moments_backward", "batchnorm_gradients",
+    "batchnorm_backward", "maxpool_forward", "maxpool_backward", "lrn_forward", "lrn_backward"))
 
 
 class CupyBackend(Launching, CupyStreams, Backend):
@@ -170,6 +176,14 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if host.size:
             out.data.copy_from_host_async(address(host), host.nbytes)
 
+    def bind(self, kernel: str, *args: Any) -> Tick:
+        call = partial(getattr(self, kernel), *args)
+        if kernel in _LAUNCHED:
+            return self.launch.prepare(call)
+        if kernel in CudnnConv.PREPARED and isinstance(self._conv, CudnnConv):
+            return self._conv.prepare(kernel, *args) or call
+        return call
+
     # -- messages between devices ------------------------------------------------------------------
     def require_groups(self) -> None:
         library()
@@ -257,6 +271,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
     batchnorm_running = cupy_batchnorm.batchnorm_running
     batchnorm_forward = cupy_batchnorm.batchnorm_forward
     channel_moments_backward = cupy_batchnorm.channel_moments_backward
+    batchnorm_gradients = cupy_batchnorm.batchnorm_gradients
     batchnorm_backward = cupy_batchnorm.batchnorm_backward
 
     # -- local response normalization and elementwise ----------------------------------------------

@@ -50,9 +50,21 @@ def _for_shares(gpu: Launching, kernel: str, arrays: tuple[Array, ...],
 def _sum(gpu: Launching, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
          out: Array) -> None:
     """Deterministic sums [C, 2] over samples and pixels: partial sums, then their sum in order."""
-    sums = cp.empty((arrays[0].shape[1], _parts(arrays[0].shape), 2), np.float64)
-    _for_shares(gpu, kernel, arrays, (*more, sums))
-    sums.sum(axis=1, out=out)
+    channels, parts = arrays[0].shape[1], _parts(arrays[0].shape)
+    if parts == 0:
+        gpu.launch.unprepared()
+        out.fill(0)
+    elif parts == 1 and out.flags.c_contiguous:
+        _for_shares(gpu, kernel, arrays, (*more, out))
+    else:
+        sums = cp.empty((channels, parts, 2), np.float64)
+        _for_shares(gpu, kernel, arrays, (*more, sums))
+        gpu.launch("channel_sums", arrays[0].dtype, channels, (sums, *view(out), channels, parts))
+
+
+def _weights(gpu: Launching, weights: Array, dtype: Any) -> Array:
+    """Weights as a kernel takes them."""
+    return gpu.launch.unchanged(contiguous(weights, dtype), weights)
 
 
 def channel_moments(gpu: Launching, x: Array, out: Array) -> None:
@@ -81,11 +93,19 @@ def batchnorm_running(gpu: Launching, running: Array, eps: float, mean: Array,
 
 def batchnorm_forward(gpu: Launching, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                       out: Array) -> None:
-    weights = (contiguous(w, x.dtype), contiguous(b, x.dtype))
+    weights = (_weights(gpu, w, x.dtype), _weights(gpu, b, x.dtype))
     _for_shares(gpu, "batchnorm_forward", (x, out), (mean, inv_std, *weights))
+
+
+def batchnorm_gradients(gpu: Launching, moments: Array, w: Array, sums: Array, db: Array | None,
+                        dw: Array | None) -> None:
+    # Kernels do not accept None: an array to ignore takes its place.
+    written = (w, w, 0) if db is None or dw is None else (db, dw, 1)
+    gpu.launch("batchnorm_gradients", w.dtype, len(w),
+               (moments, _weights(gpu, w, w.dtype), sums, *written, len(w)))
 
 
 def batchnorm_backward(gpu: Launching, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
-    more = (mean, inv_std, contiguous(w, x.dtype), *view(sums), float(count))
+    more = (mean, inv_std, _weights(gpu, w, x.dtype), *view(sums), float(count))
     _for_shares(gpu, "batchnorm_backward", (x, dy, dx), more)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy as cp
 import numpy as np
+from cupy.cuda.function import CPointer
 
 from hpcpar.kernels import cupy_sources
 from hpcpar.kernels.interface import Array, address
 
+Call = Callable[[], None]
 #: Limit of the blocks along a dimension of the grid (CUDA's limit for the second one). The kernels
 #: loop over the rest of the work.
 _MAX_BLOCKS = 65535
@@ -107,8 +109,15 @@ def box_words(array: Array) -> tuple[int, ...]:
     return (address(array), *shape, *steps)
 
 
+class NotBound(Exception):
+    """A call has to compute something new every time, so it cannot be prepared."""
+
+
 class Launcher:
     """Launches kernels on the current GPU; compiles each source once per type, on first use."""
+
+    #: Launches that are prepared and not done; None where launches are done.
+    _prepared: list[Call] | None = None
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, np.dtype], Any] = {}
@@ -149,7 +158,85 @@ class Launcher:
             return
         blocks = min(math.ceil(items / cupy_sources.THREADS), _MAX_BLOCKS)
         function = self._function(name, np.dtype(dtype))
-        function((blocks, min(rows, _MAX_BLOCKS)), (cupy_sources.THREADS,), args)
+        shape = (blocks, min(rows, _MAX_BLOCKS)), (cupy_sources.THREADS,)
+        if self._prepared is None:
+            function(*shape, args)
+        else:
+            self._prepared.append(self._bound(function, shape, args))
+
+    def prepare(self, call: Call) -> Call:
+        """The launches of a call, prepared once: their arrays and numbers stay the same. The call
+        must do nothing but launch kernels.
+        """
+        prepared: list[Call] = []
+        self._prepared = prepared
+        try:
+            call()
+        except NotBound:
+            return call
+        finally:
+            self._prepared = None
+        if len(prepared) == 1:
+            return prepared[0]
+
+        def launch_all() -> None:
+            for launch in prepared:
+                launch()
+
+        return launch_all
+
+    def _bound(self, function: Any, shape: tuple[tuple[int, ...], ...],
+               args: tuple[Any, ...]) -> Call:
+        """A launch whose arguments stay the same."""
+        return _PreparedLaunch(function, shape, args)
+
+    def unprepared(self) -> None:
+        """Keep a call from being prepared, because it does more than launch kernels.
+
+        Raises
+        ------
+        NotBound
+            The call is being prepared.
+        """
+        if self._prepared is not None:
+            raise NotBound
+
+    def unchanged(self, array: Array, source: Array) -> Array:
+        """An array that a call made of `source`, if it is the source itself.
+
+        Raises
+        ------
+        NotBound
+            It is a copy, which would keep today's values.
+        """
+        if address(array) != address(source):
+            self.unprepared()
+        return array
+
+
+class _PreparedLaunch:
+    """A launch with prepared arguments: 64-bit words, and CuPy's pointers to them. CuPy would make
+    new ones for every launch; the driver copies the words each time.
+    """
+
+    def __init__(self, function: Any, shape: tuple[tuple[int, ...], ...],
+                 args: tuple[Any, ...]) -> None:
+        self._function, self._shape, self._args = function, shape, args
+        self._words = np.array([_word(arg) for arg in args], np.uint64)
+        first = address(self._words)
+        self._pointers = tuple(CPointer(first + 8 * i) for i in range(len(args)))
+
+    def __call__(self) -> None:
+        self._function(*self._shape, self._pointers)
+
+
+def _word(arg: Any) -> int:
+    """An argument's 64 bits."""
+    if isinstance(arg, cp.ndarray):
+        return address(arg)
+    dtype = np.float64 if isinstance(arg, float) else np.int64
+    bits = np.asarray(arg) if isinstance(arg, np.generic) else np.array(arg, dtype)
+    return int(bits.view(np.uint64))
 
 
 class Launching:

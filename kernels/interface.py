@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,12 @@ class Backend(Streams, ABC):
     @abstractmethod
     def enqueue_to_device(self, host: np.ndarray, out: Array) -> None:
         """Copy a `host_buffer` to a contiguous device array on the current stream."""
+
+    def bind(self, kernel: str, *args: Any) -> Tick:
+        """A function that calls a kernel (a method) with arrays that keep their memory; on a GPU it
+        prepares as much as it can.
+        """
+        return partial(getattr(self, kernel), *args)
 
     # -- messages between devices ------------------------------------------------------------------
     #: Identifies the card within its node: processes that share a card have equal values.
@@ -259,6 +266,15 @@ class Backend(Streams, ABC):
     def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
                                  out: Array) -> None:
         """out [C, 2], float64 = sums of dy and dy * (x - mean) * inv_std (gradients of b and w)."""
+
+    @abstractmethod
+    def batchnorm_gradients(self, moments: Array, w: Array, sums: Array, db: Array | None,
+                            dw: Array | None) -> None:
+        """sums = moments * w, for `batchnorm_backward`; db, dw = the columns of `moments`.
+
+        `moments` [C, 2] comes from `channel_moments_backward`. All arrays but w [C] are contiguous.
+        Either both or none of db and dw [C] are given.
+        """
 
     @abstractmethod
     def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,

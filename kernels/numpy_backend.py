@@ -116,6 +116,7 @@ class NumpyBackend(Scratch, Backend):
     batchnorm_running = staticmethod(numpy_batchnorm.batchnorm_running)
     batchnorm_forward = staticmethod(numpy_batchnorm.batchnorm_forward)
     channel_moments_backward = numpy_batchnorm.channel_moments_backward
+    batchnorm_gradients = staticmethod(numpy_batchnorm.batchnorm_gradients)
     batchnorm_backward = numpy_batchnorm.batchnorm_backward
 
     lrn_forward = numpy_lrn.lrn_forward

@@ -95,6 +95,13 @@ def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
         part += addend[block[1]]
 
 
+def batchnorm_gradients(moments: Array, w: Array, sums: Array, db: Array | None,
+                        dw: Array | None) -> None:
+    np.multiply(moments, w[:, None], out=sums)
+    if db is not None and dw is not None:
+        db[...], dw[...] = moments.T
+
+
 def batchnorm_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
     # dx = dy_factor * dy + x_factor * x + addend; the coefficients are rounded from float64.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,10 @@ def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
                             args)
 
             return function
+
+        def _bound(self, function: Callable[..., None], shape: tuple[tuple[int, ...], ...],
+                   args: tuple[Any, ...]) -> Callable[[], None]:
+            return partial(function, *shape, args)  # CuPy's pointers cannot be read
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (cupy_backend, cupy_batchnorm, cupy_conv, cupy_launch, cupy_loss, cupy_pool):

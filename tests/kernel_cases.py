@@ -8,11 +8,13 @@ a reference run without PyTorch.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.interface import ACTIVATIONS, Backend
 from hpcpar.network.layers import Activation
 from tests.kernel_conv_cases import *  # noqa: F403
@@ -389,3 +391,57 @@ def test_transfers(backend: Backend) -> None:
     backend.synchronize()
     np.testing.assert_array_equal(back.ravel(), np.arange(6))
     assert backend.empty((2, 0), np.float64).shape == (2, 0)
+
+
+# -- prepared calls --------------------------------------------------------------------------------
+@pytest.mark.parametrize("style", range(4))
+def test_a_bound_kernel_reads_its_arrays_anew(backend: Backend, style: int) -> None:
+    """Weights with gaps, too, which kernels get as a copy."""
+    shape, count = (3, 4, 5, 6), 90
+    x, dy, out, dx = (place(backend, random(i, shape, np.float32), style) for i in range(4))
+    w, b = (place(backend, random(i, (4,), np.float32), style) for i in range(2))
+    dw, db = (blank(backend, (4,), np.float32) for _ in range(2))
+    running = place(backend, np.abs(random(4, (2, 4), np.float32)), style)
+    mean, inv_std = (backend.zeros((4,), np.float64) for _ in range(2))
+    moments, sums, scaled = (backend.zeros((4, 2), np.float64) for _ in range(3))
+    kernel, spec = place(backend, random(5, (2, 4, 3, 3), np.float32)), ConvSpec(
+        (1, 1), (1, 1), ((1, 1), (1, 1)), (Segment(0, 4, 0, 2),))
+    y, dkernel = (blank(backend, s, np.float32) for s in ((3, 2, 5, 6), (2, 4, 3, 3)))
+    calls: list[tuple[Any, ...]] = [
+        ("channel_moments", x, moments),
+        ("batchnorm_statistics", moments, count, 1e-3, mean, inv_std, running, 0.25),
+        ("batchnorm_forward", x, mean, inv_std, w, b, out),
+        ("activation_forward", "clip", (-0.5, 0.5), out, out),
+        ("activation_backward", "clip", (-0.5, 0.5), out, dy, dy),
+        ("channel_moments_backward", x, dy, mean, inv_std, sums),
+        ("batchnorm_gradients", sums, w, scaled, db, dw),
+        ("batchnorm_gradients", sums, w, scaled, None, None),
+        ("batchnorm_backward", x, dy, mean, inv_std, w, scaled, count, dx),
+        ("conv_forward", x, kernel, None, spec, y, None),
+        ("conv_backward_weight", x, y, spec, dkernel, None, None),
+        ("conv_backward_data", y, kernel, spec, dx, None),
+        ("batchnorm_running", running, 1e-3, mean, inv_std)]
+    bound = [backend.bind(*call) for call in calls]
+    for seed in (10, 20):
+        given = [(a, fetch(place(backend, random(seed + i, a.shape, np.float32))))
+                 for i, a in enumerate((x, dy, w, b, kernel))]
+        before = fetch(running)
+        results = []
+        for run in (bound, [partial(getattr(backend, name), *args) for name, *args in calls]):
+            for array, values in (*given, (running, before)):
+                array[...] = backend.xp.asarray(values)
+            for call in run:
+                call()
+            results.append([fetch(a) for a in (dx, out, dy, db, dw, running, y, dkernel, moments,
+                                               sums, scaled, mean, inv_std)])
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(results[0][4], results[0][9][:, 1], rtol=1e-6)
+        np.testing.assert_array_equal(results[0][10], results[0][9] * given[2][1][:, None])
+
+
+def test_bound_kernels_accept_empty_blocks(backend: Backend) -> None:
+    x, sums = blank(backend, (0, 3, 4, 4), np.float32), blank(backend, (3, 2), np.float64)
+    backend.bind("activation_forward", "relu", (0.0, 0.0), x, x)()
+    backend.bind("channel_moments", x, sums)()
+    check(sums, np.zeros((3, 2)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 from hpcpar.kernels.geometry import ConvSpec, Segment
-from hpcpar.kernels.interface import Array
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.network.layers import Conv, ConvTranspose
 from hpcpar.plan.boxes import Box, items, local
 from hpcpar.runtime.ops.base import Context, Operator
@@ -27,6 +28,7 @@ class ConvOp(Operator):
         self.layer = ctx.layer
         #: One entry per box of outputs (the whole block, or its interior and boundary boxes).
         self._calls: dict[Box, _Call] = {}
+        self._forwards: dict[Box, Tick] = {}
 
     def _segments(self) -> tuple[Segment, ...]:
         """The groups that this rank's channels belong to, in local indices."""
@@ -56,24 +58,34 @@ class ConvOp(Operator):
         self.interior(self.ctx.own)
 
     def interior(self, box: Box) -> None:
-        if items(box) == 0:
-            return
+        if box not in self._forwards:
+            self._forwards[box] = self._bound(box) if items(box) else lambda: None
+        self._forwards[box]()
+
+    def _bound(self, box: Box) -> Tick:
         inner, outputs, spec = self._call(box)
         p = self.parameters
-        self.backend.conv_forward(self.x[inner], p.weight, p.bias, spec, self.y[outputs],
-                                  self.ctx.tick)
+        return self.backend.bind("conv_forward", self.x[inner], p.weight, p.bias, spec,
+                                 self.y[outputs], self.ctx.tick)
 
     def _backward(self) -> None:
-        inner, _, spec = self._call(self.ctx.own)
+        inner, gradient = self._data_gradient
         self._clear_unread(inner)
-        self.backend.conv_backward_data(self.dy, self.parameters.weight, spec, self.dx[inner],
-                                        self.ctx.tick)
+        gradient()
 
-    def _backward_weight(self) -> None:
+    @cached_property
+    def _data_gradient(self) -> tuple[tuple[slice, ...], Tick]:
+        """The part of the input that this rank's windows read, and its gradient."""
+        inner, _, spec = self._call(self.ctx.own)
+        return inner, self.backend.bind("conv_backward_data", self.dy, self.parameters.weight, spec,
+                                        self.dx[inner], self.ctx.tick)
+
+    @cached_property
+    def _backward_weight(self) -> Tick:
         inner, _, spec = self._call(self.ctx.own)
         p = self.parameters
-        self.backend.conv_backward_weight(self.x[inner], self.dy, spec, p.dweight, p.dbias,
-                                          self.ctx.tick)
+        return self.backend.bind("conv_backward_weight", self.x[inner], self.dy, spec, p.dweight,
+                                 p.dbias, self.ctx.tick)
 
 
 #: (slices of x's channels, slices of y's channels, one group with these channels).

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.network.layers import LRN, BatchNorm, ChannelNorm, Normalization
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
@@ -78,49 +79,84 @@ class BatchNormOp(NormalizationOp):
         self.moments, self.moments_gradient = (ctx.backend.zeros((channels, 2), np.float64)
                                                for _ in range(2))
         self.mean, self.inv_std = (ctx.backend.zeros((channels,), np.float64) for _ in range(2))
+        #: `moments_gradient` times the weight.
+        self._sums = ctx.backend.zeros((channels, 2), np.float64)
+        self._finished = False
 
     def statistics(self) -> None:
         """Compute `moments` of this rank's block; zero where the block is empty."""
         if self.empty:
             self.moments[...] = 0
         else:
-            self.backend.channel_moments(self.x, self.moments)
+            self._moments()
+
+    @cached_property
+    def _moments(self) -> Tick:
+        return self.backend.bind("channel_moments", self.x, self.moments)
 
     def forward(self) -> None:
-        ctx, a, p = self.ctx, self.layer, self.parameters
+        ctx = self.ctx
         if not ctx.training:
-            self.backend.batchnorm_running(p.buffers, a.eps, self.mean, self.inv_std)
+            self._running()
         elif self.count and not ctx.recomputes:
-            self.backend.batchnorm_statistics(self.moments, self.count, a.eps, self.mean,
-                                              self.inv_std, p.buffers, a.momentum)
-        if not self.empty:
-            self.backend.batchnorm_forward(self.x, self.mean, self.inv_std, *self._weights(),
-                                           self.y)
+            self._statistics()
+        super().forward()
+
+    @cached_property
+    def _running(self) -> Tick:
+        return self.backend.bind("batchnorm_running", self.parameters.buffers, self.layer.eps,
+                                 self.mean, self.inv_std)
+
+    @cached_property
+    def _statistics(self) -> Tick:
+        a = self.layer
+        return self.backend.bind("batchnorm_statistics", self.moments, self.count, a.eps, self.mean,
+                                 self.inv_std, self.parameters.buffers, a.momentum)
+
+    @cached_property
+    def _forward(self) -> Tick:
+        return self.backend.bind("batchnorm_forward", self.x, self.mean, self.inv_std,
+                                 *self._weights(), self.y)
 
     def backward_weight(self) -> None:
         """Compute `moments_gradient`; with local statistics, also the weight gradient."""
+        self._finished = False
         if self.empty:
             self.moments_gradient[...] = 0
         else:
-            self.backend.channel_moments_backward(self.x, self.dy, self.mean, self.inv_std,
-                                                  self.moments_gradient)
+            self._moments_backward()
         if self.ctx.local_statistics:
-            self._write()
+            self._finish()
+
+    @cached_property
+    def _moments_backward(self) -> Tick:
+        return self.backend.bind("channel_moments_backward", self.x, self.dy, self.mean,
+                                 self.inv_std, self.moments_gradient)
 
     def _backward(self) -> None:
-        w, _ = self._weights()
-        self.backend.batchnorm_backward(self.x, self.dy, self.mean, self.inv_std, w,
-                                        self.moments_gradient * w[:, None], self.count, self.dx)
+        self.finish_weight()
+        self._input_gradient()
+
+    @cached_property
+    def _input_gradient(self) -> Tick:
+        return self.backend.bind("batchnorm_backward", self.x, self.dy, self.mean, self.inv_std,
+                                 self._weights()[0], self._sums, self.count, self.dx)
 
     def finish_weight(self) -> None:
         """With synchronized statistics, take the gradient from the summed moments."""
-        if not self.ctx.local_statistics:
-            self._write()
+        if not self._finished:
+            self._finish()
 
-    def _write(self) -> None:
-        if self.affine:
-            self.backend.copy(self.moments_gradient[:, 0], self.parameters.dbias)
-            self.backend.copy(self.moments_gradient[:, 1], self.parameters.dweight)
+    def _finish(self) -> None:
+        """Write the weight gradient, and the sums for `backward`."""
+        self._finished = True
+        self._gradients()
+
+    @cached_property
+    def _gradients(self) -> Tick:
+        p = self.parameters if self.affine else None
+        return self.backend.bind("batchnorm_gradients", self.moments_gradient, self._weights()[0],
+                                 self._sums, p and p.dbias, p and p.dweight)
 
 
 @operator(ChannelNorm)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hpcpar.kernels.interface import Array
+from functools import cached_property
+
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.network.layers import Activation, Dropout, Flatten
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
@@ -18,13 +20,16 @@ class ActivationOp(Operator):
         assert isinstance(ctx.layer, Activation)
         self.layer = ctx.layer
 
-    def _forward(self) -> None:
-        self.backend.activation_forward(self.layer.kind, self.layer.numbers, self.x, self.y)
+    @cached_property
+    def _forward(self) -> Tick:
+        f = self.layer
+        return self.backend.bind("activation_forward", f.kind, f.numbers, self.x, self.y)
 
-    def _backward(self) -> None:
+    @cached_property
+    def _backward(self) -> Tick:
         f = self.layer
         kept = self.x if "input" in f.backward_reads else self.y
-        self.backend.activation_backward(f.kind, f.numbers, kept, self.dy, self.dx)
+        return self.backend.bind("activation_backward", f.kind, f.numbers, kept, self.dy, self.dx)
 
 
 @operator(Dropout)

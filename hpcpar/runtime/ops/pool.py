@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from hpcpar.kernels.geometry import PoolSpec
-from hpcpar.kernels.interface import Array
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.network.layers import AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool, Pool
 from hpcpar.network.receptive_field import Window
 from hpcpar.plan.boxes import Interval, shape
@@ -31,12 +33,19 @@ class MaxPoolOp(_PoolOp):
         super().__init__(ctx)
         self.argmax = ctx.backend.empty(shape(ctx.own), np.int16)
 
-    def _forward(self) -> None:
-        self.backend.maxpool_forward(self.x[self.inner], self.spec, self.y, self.argmax)
+    @cached_property
+    def _forward(self) -> Tick:
+        return self.backend.bind("maxpool_forward", self.x[self.inner], self.spec, self.y,
+                                 self.argmax)
 
     def _backward(self) -> None:
         self._clear_unread(self.inner)
-        self.backend.maxpool_backward(self.dy, self.argmax, self.spec, self.dx[self.inner])
+        self._gradient()
+
+    @cached_property
+    def _gradient(self) -> Tick:
+        return self.backend.bind("maxpool_backward", self.dy, self.argmax, self.spec,
+                                 self.dx[self.inner])
 
 
 @operator(AvgPool)

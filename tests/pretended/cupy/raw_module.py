@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .cuda import current_stream
+from .cuda.function import CPointer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -23,6 +24,7 @@ class RawModule:
 
     def get_function(self, name: str) -> Callable[..., None]:
         def function(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+            args = tuple(arg.value() if isinstance(arg, CPointer) else arg for arg in args)
             current_stream().submit(lambda: cuda_cpu.launch(self._kernels, name, (1,), (1,), args))
 
         return function
