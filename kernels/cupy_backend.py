@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from hpcpar.kernels.cupy_launch import (
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.cupy_streams import CupyStreams
+from hpcpar.kernels.cupy_updates import JointUpdates
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.geometry import ConvSpec
 from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick, address
@@ -92,6 +94,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
     def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
         self.xp: Any = cp
         self.launch = launch
+        self._joint = JointUpdates(launch)
         self._im2col = CupyConv(launch, scratch_bytes)
         self._conv: CupyConv | CudnnConv = self._im2col
         self.convolutions = "im2col"
@@ -333,18 +336,26 @@ class CupyBackend(Launching, CupyStreams, Backend):
     mean_squared_error = cupy_loss.mean_squared_error
 
     # -- update ------------------------------------------------------------------------------------
+    def together(self) -> AbstractContextManager[Any]:
+        return self._joint
+
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
                    momentum: float, decay: float) -> None:
         if velocity is None:
-            self._each("plain_update", (w, grad), (rate, decay))
+            self._update("plain_update", (w, grad), (rate, decay))
         else:
-            self._each("sgd_update", (w, velocity, grad), (rate, momentum, decay))
+            self._update("sgd_update", (w, velocity, grad), (rate, momentum, decay))
 
     def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
                     beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
         corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
-        self._each("adam_update", (w, first, second, grad),
+        self._update("adam_update", (w, first, second, grad),
                      (*corrected, beta1, beta2, eps, decay))
+
+    def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
+        numbers = tuple(map(float, numbers))
+        if not self._joint.add(kernel, arrays, numbers):
+            self._each(kernel, arrays, numbers)
 
     def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
         """Launch a kernel for an activation or an update; all arrays have the same shape."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -385,6 +386,10 @@ class Backend(Streams, ABC):
         """
 
     # -- update ------------------------------------------------------------------------------------
+    def together(self) -> AbstractContextManager[Any]:
+        """A context for updates of different weights; a GPU does them at its end, in one launch."""
+        return nullcontext()
+
     def blocks(self, arrays: tuple[Array, ...], tick: Tick | None) -> Iterable[tuple[Array, ...]]:
         """Matching views of equally shaped arrays for an update, with ticks between the views."""
         return [arrays]

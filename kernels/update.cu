@@ -2,35 +2,107 @@
 #include "common.cuh"
 
 // The rule of One Weird Trick.
+struct SgdRule {
+    REAL rate, momentum, decay;
+    DEVICE void operator()(REAL &w, REAL &velocity, const REAL &grad) const {
+        const REAL weight = w, v = momentum * velocity - rate * (grad + decay * weight);
+        velocity = v;
+        w = weight + v;
+    }
+};
+
+// The same without momentum.
+struct PlainRule {
+    REAL rate, decay;
+    DEVICE void operator()(REAL &w, const REAL &grad) const { w -= rate * (grad + decay * w); }
+};
+
+// Adam. `rate` and `spread` include bias correction: rate / (1 - beta1 ** step) and 1 / sqrt(1 - beta2 ** step).
+struct AdamRule {
+    REAL rate, spread, beta1, beta2, rest1, rest2, eps, decay;
+    DEVICE void operator()(REAL &w, REAL &first, REAL &second, const REAL &grad) const {
+        const REAL weight = w, g = grad + decay * weight;
+        const REAL m = beta1 * first + rest1 * g, v = beta2 * second + rest2 * g * g;
+        first = m;
+        second = v;
+        w = weight - rate * m / (sqrt(v) * spread + eps);
+    }
+};
+
+#define SGD_RULE SgdRule{(REAL)rate, (REAL)momentum, (REAL)decay}
+#define PLAIN_RULE PlainRule{(REAL)rate, (REAL)decay}
+#define ADAM_RULE \
+    AdamRule{(REAL)rate, (REAL)spread, (REAL)beta1, (REAL)beta2, (REAL)(1 - beta1), (REAL)(1 - beta2), (REAL)eps, (REAL)decay}
+
 KERNEL sgd_update(
     REAL *w, REAL *velocity, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(velocity), STRIDES5(grad), double rate, double momentum,
     double decay) {
-    const REAL r = (REAL)rate, m = (REAL)momentum, d = (REAL)decay;
-    const auto formula = [=](REAL &w, REAL &velocity, const REAL &grad) {
-        const REAL weight = w, v = m * velocity - r * (grad + d * weight);
-        velocity = v;
-        w = weight + v;
-    };
-    for_each(d0, d1, d2, d3, d4, formula, BOX5(REAL, w), BOX5(REAL, velocity), BOX5(const REAL, grad));
+    for_each(d0, d1, d2, d3, d4, SGD_RULE, BOX5(REAL, w), BOX5(REAL, velocity), BOX5(const REAL, grad));
 }
 
-// The same without momentum.
 KERNEL plain_update(REAL *w, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(grad), double rate, double decay) {
-    const auto formula = [=](REAL &w, const REAL &grad) { w -= (REAL)rate * (grad + (REAL)decay * w); };
-    for_each(d0, d1, d2, d3, d4, formula, BOX5(REAL, w), BOX5(const REAL, grad));
+    for_each(d0, d1, d2, d3, d4, PLAIN_RULE, BOX5(REAL, w), BOX5(const REAL, grad));
 }
 
-// Adam. `rate` and `spread` include bias correction: rate / (1 - beta1 ** step) and 1 / sqrt(1 - beta2 ** step).
 KERNEL adam_update(
     REAL *w, REAL *first, REAL *second, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(first), STRIDES5(second), STRIDES5(grad),
     double rate, double spread, double beta1, double beta2, double eps, double decay) {
-    const REAL b1 = (REAL)beta1, b2 = (REAL)beta2, rest1 = (REAL)(1 - beta1), rest2 = (REAL)(1 - beta2);
-    const auto formula = [=](REAL &w, REAL &first, REAL &second, const REAL &grad) {
-        const REAL weight = w, g = grad + (REAL)decay * weight;
-        const REAL m = b1 * first + rest1 * g, v = b2 * second + rest2 * g * g;
-        first = m;
-        second = v;
-        w = weight - (REAL)rate * m / (sqrt(v) * (REAL)spread + (REAL)eps);
-    };
-    for_each(d0, d1, d2, d3, d4, formula, BOX5(REAL, w), BOX5(REAL, first), BOX5(REAL, second), BOX5(const REAL, grad));
+    for_each(d0, d1, d2, d3, d4, ADAM_RULE, BOX5(REAL, w), BOX5(REAL, first), BOX5(REAL, second), BOX5(const REAL, grad));
 }
+
+// Updates of many arrays. Row i of `boxes` has five extents, and the address and five strides of each array of update i. A thread block
+// processes pieces (update, first item) of PIECE items.
+#define PIECE ((i64)1 << 14)
+#define BOXES const i64 *boxes, const i64 *pieces, i64 count
+
+template <class T>
+DEVICE Box5<T> box_of(const i64 *row, int array) {
+    const i64 *words = row + 5 + 6 * array;
+    return {(T *)words[0], words[1], words[2], words[3], words[4], words[5]};
+}
+
+// Applies a rule to the items of a piece. A piece begins at a multiple of WIDTH.
+template <class Rule, class... T>
+DEVICE void for_piece(const i64 *row, i64 first, const Rule &rule, Box5<T>... arrays) {
+    const i64 d1 = row[1], d2 = row[2], d3 = row[3], d4 = row[4], items = row[0] * d1 * d2 * d3 * d4;
+    const i64 end = first + PIECE < items ? first + PIECE : items;
+    if (items == d4 && (... && (arrays.a_4 == 1))) {
+        const i64 vectors = (... && aligned(arrays.a)) ? end / WIDTH : first / WIDTH;
+        for (i64 v = first / WIDTH + threadIdx.x; v < vectors; v += blockDim.x) apply_to_vectors(rule, arrays.a + v * WIDTH...);
+        for (i64 item = vectors * WIDTH + threadIdx.x; item < end; item += blockDim.x) rule(arrays.a[item]...);
+    } else {
+        for (i64 item = first + threadIdx.x; item < end; item += blockDim.x) {
+            const Place5 p = place5(item, d1, d2, d3, d4);
+            rule(arrays.a[OFFSET5(arrays.a, p)]...);
+        }
+    }
+}
+
+#define FOR_PIECES(row, ...) \
+    for (i64 b = blockIdx.x; b < count; b += gridDim.x) for_piece(row, pieces[2 * b + 1], __VA_ARGS__)
+
+KERNEL sgd_updates(BOXES, double rate, double momentum, double decay) {
+#define ROW (boxes + pieces[2 * b] * 23)
+    FOR_PIECES(ROW, SGD_RULE, box_of<REAL>(ROW, 0), box_of<REAL>(ROW, 1), box_of<const REAL>(ROW, 2));
+#undef ROW
+}
+
+KERNEL plain_updates(BOXES, double rate, double decay) {
+#define ROW (boxes + pieces[2 * b] * 17)
+    FOR_PIECES(ROW, PLAIN_RULE, box_of<REAL>(ROW, 0), box_of<const REAL>(ROW, 1));
+#undef ROW
+}
+
+KERNEL adam_updates(BOXES, double rate, double spread, double beta1, double beta2, double eps, double decay) {
+#define ROW (boxes + pieces[2 * b] * 29)
+    FOR_PIECES(
+        ROW, ADAM_RULE, box_of<REAL>(ROW, 0), box_of<REAL>(ROW, 1), box_of<REAL>(ROW, 2), box_of<const REAL>(ROW, 3));
+#undef ROW
+}
+
+#undef SGD_RULE
+#undef PLAIN_RULE
+#undef ADAM_RULE
+#undef PIECE
+#undef BOXES
+#undef FOR_PIECES

@@ -8,6 +8,7 @@ a reference run without PyTorch.
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any, cast
 
@@ -445,3 +446,35 @@ def test_bound_kernels_accept_empty_blocks(backend: Backend) -> None:
     backend.bind("activation_forward", "relu", (0.0, 0.0), x, x)()
     backend.bind("channel_moments", x, sums)()
     check(sums, np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("kernel", ["plain", "sgd", "adam"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_updates_together_equal_single_ones(backend: Backend, dtype: Any, kernel: str) -> None:
+    """Of arrays of many pieces, of any layout, and again with other numbers and other arrays."""
+    def update(rate: float, w: Any, grad: Any, first: Any, second: Any) -> None:
+        if kernel == "adam":
+            backend.adam_update(w, grad, first, second, rate, 0.8, 0.95, 1e-6, 3, 0.1)
+        else:
+            backend.sgd_update(w, grad, None if kernel == "plain" else first, rate, 0.9, 0.1)
+
+    shapes = [(7,), (3, 5), (0, 4), (40_003,), (190, 200), (1,)]
+
+    def arrays() -> list[list[Any]]:
+        return [[place(backend, np.abs(random(10 * i + k, shape, dtype)), style)
+                 for k in range(4)]
+                for i, (shape, style) in enumerate((s, i % 4) for i, s in enumerate(shapes))]
+
+    single, joint, others = arrays(), arrays(), arrays()
+    rates = ((0.1, 0.1), (0.2, 0.05))
+    for which, (rate, late_rate) in itertools.product((joint, others), rates):
+        if which is joint:
+            for i, each in enumerate(single):
+                update(late_rate if i == 3 else rate, *each)
+        with backend.together():
+            for i, each in enumerate(which):
+                update(late_rate if i == 3 else rate, *each)
+    for expected, *found in zip(single, joint, others, strict=True):
+        for one in found:
+            for a, b in zip(expected, one, strict=True):
+                np.testing.assert_array_equal(fetch(a), fetch(b))

@@ -13,6 +13,7 @@ from hpcpar.runtime.ops.base import Operator
 from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
+from hpcpar.runtime.program import Program
 from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.interior import interior, strips
@@ -203,6 +204,20 @@ class Actions:
             of_a_pass = layer in self._fc_layers
             updates = self.plan.fc_passes if of_a_pass else 1
             self.rule.update(self.backend, p, self.step * updates + part, self._tick, of_a_pass)
+
+    def join_updates(self, program: Program) -> None:
+        """Let the last of several updates without anything between them do all of them."""
+        def size(step: int) -> int:
+            return int(self.parameters[program.schedule.steps[step].layer].flat.size)
+
+        for steps in program.neighbors(lambda step: step.phase is Phase.UPDATE):
+            actions = [program.actions[i] for i in steps]
+            program.share(partial(self._together, actions), {i: size(i) for i in steps})
+
+    def _together(self, updates: list[Action]) -> None:
+        with self.backend.together():
+            for update in updates:
+                update()
 
 
 def _nothing() -> None:

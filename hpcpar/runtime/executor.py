@@ -178,6 +178,8 @@ class Executor:
             step = program.schedule.steps[i]
             if not isinstance(step, Comm):
                 program.actions[i] = self._actions.action(step)
+        if self.backend.works_later:
+            self._actions.join_updates(program)
         if not self.fc_passes:
             program.before = {i: partial(self._load, part) for i, part in steps.loads.items()}
         return program

@@ -16,7 +16,7 @@ from hpcpar.comm.transfer import Transfer
 from hpcpar.kernels.interface import Array
 from hpcpar.kernels.streams import Mark
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
-from hpcpar.schedule.steps import Phase
+from hpcpar.schedule.steps import Phase, Step
 
 
 class _Span(Enum):
@@ -84,6 +84,8 @@ class Program:
         self.clears = clears
         self.watch: Callable[[int], None] | None = None
         self.notes, self._earlier = Notes([], []), Notes([], [])
+        #: Steps whose work is done by one action, and their shares of its time.
+        self._shares: list[tuple[list[int], NDArray[np.float64]]] = []
         waits: dict[int, list[int]] = {}
         for i, until in steps.until.items():
             waits.setdefault(until, []).append(i)
@@ -142,6 +144,28 @@ class Program:
             marks.append(mark())
         return note
 
+    def neighbors(self, chosen: Callable[[Step], bool]) -> list[list[int]]:
+        """Runs of two or more chosen compute steps with nothing between them, not even a wait."""
+        found: list[list[int]] = [[]]
+        for i, waits in self._order:
+            is_chosen = i in self.actions and chosen(self.schedule.steps[i])
+            if waits or i in self.clears or not is_chosen:
+                found.append([])
+            if is_chosen:
+                found[-1].append(i)
+        return [steps for steps in found if len(steps) > 1]
+
+    def share(self, action: Callable[[], None], items: dict[int, int]) -> None:
+        """Let one action do the work of several steps, as the action of the last one. Its time is
+        divided among them in proportion to their `items`.
+        """
+        *others, last = items
+        for i in others:
+            self.actions[i] = _nothing
+        self.actions[last] = action
+        whole = sum(items.values()) or 1
+        self._shares.append((list(items), np.array([*items.values()]) / whole))
+
     @cached_property
     def forward_end(self) -> int | None:
         """The first step after the whole batch's forward pass; None where some micro-batches start
@@ -171,7 +195,15 @@ class Program:
                 out.started_s[i] = begin_s
             else:
                 out.ended_s[i], out.waited_s[i] = end_s, end_s - begin_s
+        for steps, shares in self._shares:
+            took_s = out.seconds[steps].sum()
+            out.seconds[steps] = took_s * shares
+            out.started_s[steps] = out.started_s[steps[0]] + took_s * (np.cumsum(shares) - shares)
         return out
+
+
+def _nothing() -> None:
+    """The action of a step whose work another step does."""
 
 
 def _not_noted(step: int, span: _Span) -> None:

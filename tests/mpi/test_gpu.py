@@ -28,7 +28,7 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.flight import Flight
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.steps import Kind
+from hpcpar.schedule.steps import Kind, Phase
 from tests import cuda_cpu, outside
 from tests.kernel_support import fetch
 from tests.mpi.comparison import CHOOSERS, check, facts
@@ -222,6 +222,27 @@ def test_a_third_iteration_waits_for_the_first(gpu: Any) -> None:
 
 def _same_batch_losses(executor: Executor) -> list[float]:
     return [_begin(executor, "lenet5", 0).result().loss for _ in range(3)]
+
+
+@pytest.mark.skipif(P > 1, reason="waits for sums lie between the updates of several ranks")
+def test_all_updates_are_one_launch(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step has its part of the time."""
+    executor = _executor(gpu, "vgg", Transport.STAGED)
+    _begin(executor, "vgg", 0).result()
+    launched, launch = [], type(gpu.launch).__call__
+    monkeypatch.setattr(type(gpu.launch), "__call__", lambda self, name, *args, **more: (
+        launched.append(name), launch(self, name, *args, **more)))
+    flight = _begin(executor, "vgg", 1)
+    flight.result()
+    assert [name for name in launched if "update" in name] == ["sgd_updates"]
+    steps, times = executor.training.schedule.steps, flight.times()
+    updates = [s for s in steps if s.phase is Phase.UPDATE]
+    assert len(updates) > 4
+    spent_s = np.array([times.seconds[s.index] for s in updates])
+    sizes = np.array([executor.parameters[s.layer].flat.size for s in updates])
+    np.testing.assert_allclose(spent_s / spent_s.sum(), sizes / sizes.sum())
+    begins_s = [times.started_s[s.index] for s in updates]
+    assert begins_s == sorted(begins_s)
 
 
 class Stuck(Exception):
