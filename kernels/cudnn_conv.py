@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -174,17 +175,20 @@ class CudnnConv:
             x, y, spec, w, dbias, tick = args
             operation, written = ConvOperation.WEIGHT, w
             fallback = self.fallback.is_faster_to_weight(x, w, y, spec)
-        if written.size == 0 or (fallback and self.math is MathMode.FP32):
+        if written.size == 0:
             return None
+        if fallback and self.math is MathMode.FP32:
+            plain = operation is ConvOperation.WEIGHT and dbias is None
+            return self.fallback.prepare_weight(x, y, spec, w) if plain else None
         launches = self._launches(operation, x, w, y, spec, bias)
         if launches is None or any(launch.copies for launch in launches) or (
                 sum(launch.items for launch in launches) < written.size):
             return None
-        axes = (0, *range(2, y.ndim))
+        if dbias is None:
+            return partial(self._run, launches, tick)
 
         def run() -> None:
-            if dbias is not None:
-                y.sum(axis=axes, out=dbias)
+            y.sum(axis=(0, *range(2, y.ndim)), out=dbias)
             self._run(launches, tick)
 
         return run

@@ -15,7 +15,7 @@ import cupy as cp
 
 from hpcpar.kernels.cupy_launch import Launcher, three, view, volume
 from hpcpar.kernels.geometry import ConvSpec, Segment
-from hpcpar.kernels.interface import Array, Tick
+from hpcpar.kernels.interface import Array, Tick, address
 
 #: The im2col kernels index the columns of a block with 32 bits.
 _MAX_COLUMNS = 2**31 - 1
@@ -209,6 +209,27 @@ class CupyConv:
                     cp.add(grads, total, out=grads)
                 if tick is not None:
                     tick()
+
+    def prepare_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array) -> Tick | None:
+        """The weight gradient of one group as one product per image, for arrays that keep their
+        memory; None where that needs copies or several blocks.
+        """
+        x, dy, (s,) = volume(x), volume(dy), spec.segments
+        pixels, grads = self._pixels(x, dy, three(dw.shape[2:], 1), spec), _matrix(dw, s)
+        if pixels is None or len(grads) < len(dw) or (
+                len(list(self._blocks(dy, sum(grads.shape)))) > 1) or (
+                len(dy) * grads.nbytes > self.scratch_bytes):
+            return None
+        sources = dy[:, s.out_start : s.out_stop], pixels[:, s.in_start : s.in_stop]
+        left, right = (a.reshape(*a.shape[:2], math.prod(a.shape[2:])) for a in sources)
+        if any(address(a) != address(b) for a, b in zip((left, right), sources, strict=True)):
+            return None
+        right = right.swapaxes(1, 2)
+
+        def multiply() -> None:
+            cp.matmul(left, right).sum(axis=0, out=grads)
+
+        return multiply
 
     def _products(self, y: Array, x: Array) -> Array:
         """The sums [K, C] over images and pixels of y [N, K, ...] times x [N, C, ...]."""

@@ -451,7 +451,7 @@ def test_bound_kernels_accept_empty_blocks(backend: Backend) -> None:
 @pytest.mark.parametrize("kernel", ["plain", "sgd", "adam"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_updates_together_equal_single_ones(backend: Backend, dtype: Any, kernel: str) -> None:
-    """Of arrays of many pieces, of any layout, and again with other numbers and other arrays."""
+    """Arrays have many pieces and any layout; numbers and arrays change from call to call."""
     def update(rate: float, w: Any, grad: Any, first: Any, second: Any) -> None:
         if kernel == "adam":
             backend.adam_update(w, grad, first, second, rate, 0.8, 0.95, 1e-6, 3, 0.1)
@@ -478,3 +478,23 @@ def test_updates_together_equal_single_ones(backend: Backend, dtype: Any, kernel
         for one in found:
             for a, b in zip(expected, one, strict=True):
                 np.testing.assert_array_equal(fetch(a), fetch(b))
+
+
+@pytest.mark.parametrize(("stride", "images", "inputs"),
+                         [(1, 2, (0, 6)), (2, 2, (0, 6)), (1, 1, (2, 5)), (1, 40, (0, 6))])
+def test_bound_weight_gradients_of_pixels(backend: Backend, stride: int, images: int,
+                                          inputs: tuple[int, int]) -> None:
+    """1 x 1 kernels: with a stride or on many images, the product needs copies or blocks."""
+    x = place(backend, random(0, (images, 6, 12 * stride, 13 * stride), np.float32))
+    dy = place(backend, random(1, (images, 5, 12, 13), np.float32))
+    dw, expected = (blank(backend, (5, inputs[1] - inputs[0], 1, 1), np.float32) for _ in range(2))
+    spec = ConvSpec((stride, stride), (1, 1), ((0, 0), (0, 0)), (Segment(*inputs, 0, 5),))
+    bound = backend.bind("conv_backward_weight", x, dy, spec, dw, None, None)
+    for seed in (2, 3):
+        x[...] = backend.xp.asarray(random(seed, x.shape, np.float32))
+        dy[...] = backend.xp.asarray(random(seed + 2, dy.shape, np.float32))
+        bound()
+        backend.conv_backward_weight(x, dy, spec, expected, None, None)
+        np.testing.assert_array_equal(fetch(dw), fetch(expected))
+        pixels = fetch(x)[:, slice(*inputs), ::stride, ::stride]
+        check(dw, np.einsum("nohw,nihw->oi", fetch(dy).astype(float), pixels)[..., None, None])

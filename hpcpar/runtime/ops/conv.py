@@ -69,16 +69,18 @@ class ConvOp(Operator):
                                  self.y[outputs], self.ctx.tick)
 
     def _backward(self) -> None:
-        inner, gradient = self._data_gradient
-        self._clear_unread(inner)
+        clears, gradient = self._data_gradient
+        if clears:
+            self.dx[...] = 0
         gradient()
 
     @cached_property
-    def _data_gradient(self) -> tuple[tuple[slice, ...], Tick]:
-        """The part of the input that this rank's windows read, and its gradient."""
+    def _data_gradient(self) -> tuple[bool, Tick]:
+        """Whether this rank's windows leave out a part of the input, and the input's gradient."""
         inner, _, spec = self._call(self.ctx.own)
-        return inner, self.backend.bind("conv_backward_data", self.dy, self.parameters.weight, spec,
-                                        self.dx[inner], self.ctx.tick)
+        dx = self.dx[inner]
+        return dx.shape != self.dx.shape, self.backend.bind(
+            "conv_backward_data", self.dy, self.parameters.weight, spec, dx, self.ctx.tick)
 
     @cached_property
     def _backward_weight(self) -> Tick:
