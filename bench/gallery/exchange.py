@@ -12,10 +12,10 @@ from bench.gallery.rows import Row
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import PlanOptions, Synchronization
 
-#: Words of a row's exchange in lower case and the framework, the first that fits; Horovod's defaults
-#: changed with 0.21, which came out at the end of 2020.
+#: Words of a row's exchange in lower case and the framework, the first that fits.
 FRAMEWORKS = (("ddp", "ddp"), ("horovod", "horovod"), ("mirroredstrategy", "mirrored"),
               ("replicated", "replicated"), ("nccl", "ddp"))
+#: Horovod's defaults changed with 0.21, which came out at the end of 2020.
 HOROVOD_021 = 2021.0
 #: NCCL 1, in TensorFlow's contrib.nccl: one ring in the order of the bus. GPUs 3 and 4 of a DGX-1
 #: have no NVLink, and no peer access between the sockets: that hop goes through host memory.
