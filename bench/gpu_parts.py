@@ -192,6 +192,8 @@ def _own_iteration_s(session: Session, name: str, batch: int, math: str) -> tupl
         if flight is not None:
             ends.append(flight.result().ended_s)
         flight = following
+    assert flight is not None
+    ends.append(flight.result().ended_s)
     return (statistics.median(times[len(times) // 4:]),
             statistics.median(np.diff(ends).tolist() or times))
 

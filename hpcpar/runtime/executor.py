@@ -294,7 +294,8 @@ class Executor:
               momentum: float, decay: float, counted: tuple[int, float] | None = None,
               noted: bool = True) -> Flight:
         """Submit an iteration, as in `iterate`, and return before a GPU has finished it. The next
-        iteration may begin before its result is read. Only a `noted` one has step times.
+        iteration may begin before its result is read; read the last one before you drop the
+        executor. Only a `noted` one has step times.
         """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
