@@ -14,7 +14,17 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 
-from bench.gallery import anchored, intervals, left_out, memory, picture, scaling, speedups
+from bench.gallery import (
+    anchored,
+    intervals,
+    large,
+    left_out,
+    memory,
+    picture,
+    scaling,
+    scaling_left_out,
+    speedups,
+)
 from bench.gallery.prediction import Result, predict, unpredictable
 from bench.gallery.rows import Row, forward_passes, runs
 from bench.gallery.series import series
@@ -41,8 +51,8 @@ class Gallery:
                 *(f"| {why} | {count} |" for why, count in self.left.most_common()), ""]
 
 
-def page(training: Gallery, forward: Gallery, pairs: list[scaling.Pair], image: str,
-         curves: str) -> str:
+def page(training: Gallery, forward: Gallery, pairs: list[scaling.Pair],
+         many_devices: list[large.Large], image: str, curves: str) -> str:
     """The page, as Markdown."""
     one = [r for r in training.counted if r.row.devices == "1"]
     many = [r for r in training.counted if r.row.devices != "1"]
@@ -62,8 +72,8 @@ def page(training: Gallery, forward: Gallery, pairs: list[scaling.Pair], image: 
            *table("devices", lambda r: r.row.devices, many),
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
-           *scaling.lines(pairs, curves), *speedup_lines(faster), *anchored.lines(),
-           *shared_lines(training.shown),
+           *scaling.lines(pairs, curves), *scaling_left_out.lines(), *large.lines(many_devices),
+           *speedup_lines(faster), *anchored.lines(), *shared_lines(training.shown),
            *memory.lines([*training.counted, *training.shown]), *forward_lines(forward),
            *intervals.lines(),
            "## The twenty worst", "", *worst(training.counted), "## Not counted", "",
@@ -135,7 +145,7 @@ def main() -> None:
     picture.draw_curves(scaling.curves(pairs), args.curves)
     images = (os.path.relpath(each, os.path.dirname(args.o) or ".")
               for each in (args.picture, args.curves))
-    text = page(training, forward, pairs, *images)
+    text = page(training, forward, pairs, list(map(large.predicted, large.rows())), *images)
     print(text)
     with open(args.o, "w", encoding="utf-8") as file:
         file.write(text)

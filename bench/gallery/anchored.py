@@ -53,13 +53,14 @@ REFUSED = "network"
 @dataclass(frozen=True)
 class Anchored:
     """A row, the logarithm of predicted over measured time, and the same of its anchor; for two
-    numbers of ranks, `anchored` is what remains.
+    numbers of ranks, `remains` is what remains.
     """
 
     row: Row
     log: float
     anchor: float
     remains: float | None = None
+    anchor_row: Row | None = None
 
     def left(self, share: float) -> float:
         """The deviation that remains if the anchor's carries over by this share."""
@@ -79,7 +80,7 @@ def pairs(every: Iterable[tuple[Row, float]], distance: str) -> list[Anchored]:
     series: dict[tuple[str, ...], list[tuple[Row, float]]] = defaultdict(list)
     for row, log in every:
         series[tuple(row.cells[name] for name in SERIES if name not in may)].append((row, log))
-    return [Anchored(row, log, anchor_log) for some in series.values()
+    return [Anchored(row, log, anchor_log, anchor_row=anchor) for some in series.values()
             for (row, log), (anchor, anchor_log) in permutations(some, 2)
             if all(row.cells[name] != anchor.cells[name] for name in must)
             and ("sync" not in may or "none" in (row.sync, anchor.sync)
@@ -135,6 +136,29 @@ def loss_sd(found: Iterable[Sequence[Scaling]]) -> float:
     return float(np.sqrt(np.mean(np.square(logs))))
 
 
+def doublings(a: Anchored) -> float:
+    """Doublings from the smaller batch per device to the larger one."""
+    assert a.anchor_row is not None
+    return abs(math.log2(a.row.batch / a.anchor_row.batch))
+
+
+def doubling_sd(some: Iterable[Anchored]) -> float:
+    """Standard deviation of the logarithm of a ratio's error, for each doubling of the batch."""
+    both = [(doublings(a), a.left(1.0)) for a in some]
+    return math.sqrt(sum(log ** 2 for _, log in both) / sum(count ** 2 for count, _ in both))
+
+
+def ratios_inside(some: Sequence[Anchored]) -> float:
+    """Share of ratios in the interval that the rows of other devices give."""
+    inside = 0
+    for left in {family(a.row.device) for a in some}:
+        sd = doubling_sd(a for a in some if family(a.row.device) != left)
+        inside += sum(abs(a.left(1.0)) <= anchors.ENDS_90 * math.hypot(
+            anchors.MEASUREMENT_ERROR, sd * doublings(a))
+            for a in some if family(a.row.device) == left)
+    return inside / len(some)
+
+
 def by_two(found: Iterable[Sequence[Scaling]], sd: float) -> Iterator[Anchored]:
     """Rows that one device and another number of devices anchor."""
     for some in found:
@@ -182,8 +206,8 @@ def inside(name: str, some: Sequence[Anchored]) -> float:
     return count / len(some)
 
 
-def anchored() -> tuple[float, dict[str, tuple[AnchoredRuns, list[Anchored]]]]:
-    """The spread of the loss, and what remains at each distance."""
+def anchored() -> tuple[dict[str, float], dict[str, tuple[AnchoredRuns, list[Anchored]]]]:
+    """The standard deviations that the package uses, and what remains at each distance."""
     every = known()
     found = scalings(every)
     sd = loss_sd(found.values())
@@ -193,7 +217,7 @@ def anchored() -> tuple[float, dict[str, tuple[AnchoredRuns, list[Anchored]]]]:
     for name, some in cases.items():
         share = used_share(name, some)
         out[name] = AnchoredRuns(name, len(some), share, *ends(some, share)), some
-    return round(sd, 2), out
+    return {"loss_sd": round(sd, 2), "doubling_sd": round(doubling_sd(cases["batch"]), 3)}, out
 
 
 def accuracy(logs: Sequence[float]) -> str:
@@ -203,7 +227,8 @@ def accuracy(logs: Sequence[float]) -> str:
 
 def lines() -> list[str]:
     """The section of the page."""
-    sd, found = anchored()
+    sds, found = anchored()
+    batches = found["batch"][1]
     out = ["## One run anchors another", "",
            "A measured iteration corrects the predictions of others (`--measured`). Each pair of",
            "published runs that differs in one thing lets one run anchor the other; devices are",
@@ -213,8 +238,8 @@ def lines() -> list[str]:
            "ratios. `low` to `high` is the 90% interval of measured over anchored times, from",
            f"percentiles {PERCENTILES[0]} and {PERCENTILES[2]}; `inside` are the rows in the",
            "interval that other devices' rows give.",
-           f"What several devices lose differs by a factor of {math.exp(sd):.1f} from the",
-           "prediction (one standard deviation). An anchor of another network says next to",
+           f"What several devices lose differs by a factor of {math.exp(sds['loss_sd']):.1f} from",
+           "the prediction (one standard deviation). An anchor of another network says next to",
            "nothing, and `--measured` refuses it.", "",
            "| differs from the anchor in | pairs | not anchored | whole deviation | share | "
            "that share | used | low | median | high | inside |",
@@ -230,18 +255,23 @@ def lines() -> list[str]:
                  *(f"{end:.2f}" for end in (runs.low, runs.median, runs.high)),
                  f"{100 * inside(name, some):.0f}%")
         out.append(f"| {' | '.join(map(str, cells))} |")
-    return [*out, ""]
+    return [*out, "",
+            "The ratio of two batches is less sure, the more their sizes differ: the standard",
+            f"deviation of its logarithm is {sds['doubling_sd']:.3f} for each doubling. The 90%",
+            f"intervals that follow from other devices' rows hold "
+            f"{100 * ratios_inside(batches):.0f}% of the pairs.", ""]
 
 
 def write() -> None:
     """Writes the file of the package."""
-    sd, found = anchored()
+    sds, found = anchored()
     lines = (", ".join(f'{key} = {json.dumps(value)}' for key, value in asdict(runs).items())
              for name, (runs, _) in found.items() if name != REFUSED)
     table = "".join(f"    {{{line}}},\n" for line in lines)
     head = ("# Measured over anchored times of published runs; anchors.py explains them.\n"
             "# Written by: python -m bench.gallery.anchored --write\n")
-    FILE.write_text(f"{head}loss_sd = {sd}\ndistances = [\n{table}]\n", encoding="utf-8")
+    numbers = "".join(f"{name} = {value}\n" for name, value in sds.items())
+    FILE.write_text(f"{head}{numbers}distances = [\n{table}]\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.gallery.rows import FUSING, Row
+from bench.gallery.rows import Row
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import PlanOptions, Synchronization
 
-#: Words of a row's exchange and the framework, the first that fits; Horovod's defaults changed with
-#: 0.21, which came out at the end of 2020.
-FRAMEWORKS = (("DDP", "ddp"), ("horovod", "horovod"), ("MirroredStrategy", "mirrored"),
+#: Words of a row's exchange in lower case and the framework, the first that fits.
+FRAMEWORKS = (("ddp", "ddp"), ("horovod", "horovod"), ("mirroredstrategy", "mirrored"),
               ("replicated", "replicated"), ("nccl", "ddp"))
+#: Horovod's defaults changed with 0.21, which came out at the end of 2020.
 HOROVOD_021 = 2021.0
 #: NCCL 1, in TensorFlow's contrib.nccl: one ring in the order of the bus. GPUs 3 and 4 of a DGX-1
 #: have no NVLink, and no peer access between the sockets: that hop goes through host memory.
@@ -36,13 +36,11 @@ def options_of(row: Row) -> PlanOptions:
 
 def framework_of(row: Row) -> str:
     """The framework of a row; empty if its exchange is unknown, or nothing is exchanged."""
-    name = next((name for words, name in FRAMEWORKS if words in row.sync), "")
-    if "XLA" in row.note:
+    name = next((name for words, name in FRAMEWORKS if words in row.sync.lower()), "")
+    if row.xla:
         return "horovod-xla"
-    if any(known in row.framework for known in FUSING):
-        return "mxnet" if "MXNet" in row.framework else "paddle"
-    if "PaddlePaddle" in row.framework:
-        return "ddp"
+    if row.fuses:
+        return "mxnet" if "mxnet" in row.framework.lower() else "paddle"
     if name != "horovod":
         return name
     return "horovod" if float(row.year) >= HOROVOD_021 else "horovod-0.20"

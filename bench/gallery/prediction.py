@@ -21,7 +21,8 @@ from hpcpar.prediction.price import price
 #: Machines of the rows and the presets whose levels they have.
 PRESETS = {"dlperf-4x8xv100-ib100": "dgx1-v100", "gce-k80": "p2.8xlarge",
            "ec2-p2.8xlarge-cluster": "p2.8xlarge",
-           "dgx1-v100 + 4x100 Gb/s InfiniBand": "dgx1-v100", "abci": "abci-v100"}
+           "dgx1-v100 + 4x100 Gb/s InfiniBand": "dgx1-v100", "abci": "abci-v100",
+           "dgx-a100 (selene)": "dgx-a100", "eos": "dgx-h100"}
 #: Adapters of a node where the row's machine has fewer than its preset.
 ADAPTERS = {"dlperf-4x8xv100-ib100": 1}
 #: Machines of processors that the model of kernels does not fit: their presets have one rate.
@@ -50,19 +51,23 @@ def unpredictable(row: Row) -> str:
         return f"network {row.network} is not written down"
     if row.device not in catalog.names():
         return f"device {row.device} is not in the catalog"
+    if row.devices == "1":
+        return ""
     if row.id.startswith("series-"):
         return "" if row.machine else "interconnect is not written down"
-    if row.devices != "1" and PRESETS.get(row.machine, row.machine) not in files.presets():
+    if PRESETS.get(row.machine, row.machine) not in files.presets():
         return f"machine {row.machine} has no preset"
     return ""
 
 
 def machine_of(row: Row) -> Machine:
     """The row's machine: its preset's levels, its own device and the library of its time."""
-    if row.id.startswith("series-"):
-        return _with_device(replace(files.load("dgx1-v100"), levels=levels(row.machine)), row)
-    preset = PRESETS.get(row.machine, row.machine)
     # one device sends nothing: any levels do
+    if row.id.startswith("series-"):
+        machine = replace(files.load("dgx1-v100"), host=None)
+        known = levels(row.machine) if row.machine else machine.levels
+        return _with_device(replace(machine, levels=known), row)
+    preset = PRESETS.get(row.machine, row.machine)
     machine = files.load(preset if preset in files.presets() else "dgx1-v100")
     if row.machine in ADAPTERS:
         *inner, network = machine.levels

@@ -23,8 +23,10 @@ CUDNN_YEARS = {"2": 2015.2, "4": 2016.0, "4.0": 2016.0, "5.0": 2016.3, "5.1": 20
                "7.0": 2017.8}
 #: Year for kernels without cuDNN: im2col and a product for each sample.
 WITHOUT_CUDNN = 2012.0
-#: Frameworks that fuse element-wise layers into fewer kernels; XLA is in the note.
-FUSING = ("MXNet NGC", "MXNet 1.6.0 (NGC", "PaddlePaddle NGC")
+#: Frameworks that fuse element-wise layers into fewer kernels, with Paddle's own benchmarks; XLA is
+#: in the note. DLPerf's Paddle 1.8.3 does not: on one V100 in mixed precision, its times over the
+#: predicted are 0.97 to 1.12 without fused layers, and 1.14 to 1.32 with them.
+FUSING = re.compile(r"mxnet (ngc|1\.6\.0 \(ngc)|paddlepaddle( ngc|$)", re.IGNORECASE)
 #: Input limits a run whose twin with synthetic data is this many times as fast.
 INPUT_COSTS = 1.1
 _DOUBTS = (
@@ -97,10 +99,20 @@ class Row:
         return float(self.year)
 
     @property
+    def fuses(self) -> bool:
+        """True where element-wise layers share kernels by the framework's own rules."""
+        return FUSING.match(self.framework) is not None
+
+    @property
+    def xla(self) -> bool:
+        """True where TensorFlow compiles its layers together."""
+        tensorflow = "tensorflow" in self.framework.lower()
+        return tensorflow and "XLA" in self.note + self.sync
+
+    @property
     def fused(self) -> bool:
         """True where element-wise layers share kernels; runs in float32 do not show it."""
-        known = any(name in self.framework for name in FUSING)
-        return self.precision != "fp32" and (known or "XLA" in self.note)
+        return self.precision != "fp32" and (self.fuses or self.xla)
 
     @property
     def forward_only(self) -> bool:

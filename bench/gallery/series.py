@@ -1,4 +1,5 @@
-"""The published series over 1 to n devices (``scaling.csv``), as rows of the gallery.
+"""The published series over 1 to n devices (``scaling.csv``), and files like it, as rows of the
+gallery.
 
 Interconnects come from ``fabrics.csv``: the first line whose words are in the row's cells.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 from bench.gallery.rows import HERE, Row
 from hpcpar.machine.model import Level
@@ -23,6 +25,10 @@ DEVICES = {
     "A100 80GB PCIe": "A100-PCIE-80GB", "RTX 4090": "RTX4090", "GTX 1080": "GTX1080",
     "V100-16GB": "V100-SXM2-16GB", "V100? (195/GPU)": "V100-SXM2-16GB",
     "V100? (205/GPU)": "V100-SXM2-16GB", "Pascal GPU (model not named)": "P100-PCIE-16GB",
+    "V100-SXM2 (ABCI)": "V100-SXM2-16GB", "V100-SXM2 (DGX-1)": "V100-SXM2-16GB",
+    "V100-SXM3 (DGX-2H)": "V100-SXM3-32GB", "V100 (Summit)": "V100-SXM2-16GB",
+    "P100 SXM2": "P100-SXM2", "P100 PCIe": "P100-PCIE-16GB", "Titan X (Maxwell)": "TitanX-Maxwell",
+    "KNL-7250": "KNL-7250", "Xeon Platinum 8160": "Xeon-8160",
 }
 NETWORKS = {"resnet101_v2": "resnet101", "resnet50_v2": "resnet50", "alexnet": "alexnet_owt"}
 #: Exchanges that no rule describes: other schedulers of messages, and servers.
@@ -34,31 +40,32 @@ FAILED = ("failed", "collapse", "leave out", "broken", "outlier")
 UNCLEAR = ("fp32 or tf32", "tf32")
 
 
-def series() -> Iterator[Row]:
+def series(path: Path = HERE / "scaling.csv") -> Iterator[Row]:
     """The rows whose device, batch and exchange are stated and have rules here."""
-    with (HERE / "scaling.csv").open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8") as file:
         for number, cells in enumerate(csv.DictReader(file), 2):
             known = cells["device"] in DEVICES and cells["batch_per_device"]
             if known and not any(words in cells["exchange"] for words in OTHER_EXCHANGES) and (
                     not any(words in cells["note"] for words in FAILED)):
-                yield _row(cells, number)
+                yield _row(cells, f"series-{path.stem}-{number}")
 
 
-def _row(cells: dict[str, str], number: int) -> Row:
-    """A series' row in the gallery's columns."""
+def _row(cells: dict[str, str], name: str) -> Row:
+    """A series' row in the gallery's columns; one without a rate has no `iteration_ms`."""
+    rate = cells["samples_per_s"]
     devices, batch = int(cells["devices"]), float(cells["batch_per_device"])
     exchange = "replicated" if "NOT overlapped" in cells["exchange"] else cells["exchange"]
     shape = cells["input"].split()[0] if cells["input"] else ""
     sync = f"{exchange}, one process" if exchange.startswith("replicated") else exchange
     return Row(cells | {
-        "id": f"series-{number}", "network": NETWORKS.get(cells["network"], cells["network"]),
+        "id": name, "network": NETWORKS.get(cells["network"], cells["network"]),
         "input": shape if shape.count("x") in (2, 3) else "3x224x224",
         "device": DEVICES[cells["device"]], "machine": _fabric(
             cells["source"], cells["device"], cells["interconnect_intra"],
             cells["interconnect_inter"]),
         "precision": _precision(cells["precision"]), "sync": sync, "forward_ms": "",
         "published_device": cells["device"],
-        "iteration_ms": f"{1e3 * devices * batch / float(cells['samples_per_s']):.6g}"})
+        "iteration_ms": f"{1e3 * devices * batch / float(rate):.6g}" if rate else ""})
 
 
 def _precision(words: str) -> str:

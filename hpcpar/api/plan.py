@@ -11,6 +11,7 @@ from hpcpar.api.keywords import by_keyword
 from hpcpar.api.options import LossOptions, PlanningOptions, about_machine, about_network
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
+from hpcpar.cost.ratios import Ratio
 from hpcpar.errors import InputError
 from hpcpar.io.files import write_text
 from hpcpar.machine.model import Machine
@@ -35,6 +36,7 @@ from hpcpar.schedule.steps import Schedule
 from hpcpar.search import auto
 from hpcpar.search.anchoring import fit
 from hpcpar.search.candidates import SHOWN, Candidate
+from hpcpar.search.choice import compared, times_as_fast
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.grids import ON_ONE_GRID, GridAnswer, grid_answer
 from hpcpar.search.memory_advice import MemoryAdvice, advice_on
@@ -51,7 +53,7 @@ class PlanResult(TableResult):
     Attributes
     ----------
     candidates : tuple of Candidate
-        The choice, then its alternatives, best first.
+        The choice (see `hpcpar.search.choice`), then its alternatives, best first.
     search : SearchResult or None
         The outcome of the layer-wise search, with ``strategy="layerwise"``.
     search_s : float
@@ -75,6 +77,7 @@ class PlanResult(TableResult):
     def answer(self) -> str:
         """The plan to use, in one sentence."""
         use = answer.of_plan(self.prediction, self.epochs, choice=len(self.candidates) > 1)
+        use += answer.beside(self.best, compared(self.candidates))
         return use + answer.statistics(self.prediction, self.best.other_statistics_s)
 
     @property
@@ -96,6 +99,11 @@ class PlanResult(TableResult):
     def schedule(self) -> Schedule:
         """Every step of an iteration."""
         return self.best.costs.schedule
+
+    @cached_property
+    def ratios(self) -> tuple[Ratio | None, ...]:
+        """Time of an iteration of each shown candidate, relative to the choice's; None for that."""
+        return None, *(times_as_fast(self.best, c) for c in self.candidates[1:SHOWN])
 
     @cached_property
     def advice(self) -> MemoryAdvice | None:
@@ -150,6 +158,8 @@ class PlanResult(TableResult):
         data["alternatives"] = [
             {"strategy": c.strategy, "iteration_s": c.iteration_s, "fits": c.fits}
             for c in self.candidates[1:]]
+        for alternative, ratio in zip(data["alternatives"], self.ratios[1:], strict=False):
+            alternative |= ratio.to_json("ratio") if ratio else {}
         if self.robust:
             data["robust"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s,
                                "slow_s": slow_s} for c, slow_s in self.robust]

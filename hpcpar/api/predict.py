@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from hpcpar.api.keywords import by_keyword
@@ -29,6 +30,7 @@ from hpcpar.api.sources import (
 )
 from hpcpar.cost.anchors import in_case
 from hpcpar.cost.compute.priced_formats import require_priced
+from hpcpar.cost.ratios import Ratio
 from hpcpar.errors import InputError
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
@@ -55,6 +57,7 @@ from hpcpar.schedule.steps import Phase
 from hpcpar.search import auto
 from hpcpar.search.anchoring import NeededTerm, fit, needed
 from hpcpar.search.candidates import Candidate, price_plan, price_strategy
+from hpcpar.search.choice import chosen, times_as_fast
 from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.scaling import Scale, best_ranks, scaling, weak_batch
 
@@ -107,23 +110,43 @@ class PredictResult(TableResult):
 
     @property
     def answer(self) -> str:
-        """The choice, or the fastest that fits, in one sentence."""
+        """The choice in one sentence."""
         if not self.predictions:
             return "Every strategy was skipped: use a larger batch or fewer ranks"
         if self.scales:
             return answer.of_scaling(self.choice, self.epochs)
         if self.why:
             return explained(self.why)
-        use, best = answer.of_predictions(self.predictions, self.epochs), self.best
-        return use + (answer.statistics(best.prediction, best.other_statistics_s) if best else "")
+        best = self.best
+        use = answer.of_plan(best.prediction, self.epochs, choice=len(self.predictions) > 1)
+        return (use + answer.beside(best, self.candidates)
+                + answer.statistics(best.prediction, best.other_statistics_s))
 
-    @property
-    def best(self) -> Candidate | None:
-        """The choice, or the fastest candidate per sample that fits; None if all were skipped."""
-        if self.choice is not None:
-            return self.choice.candidate
-        return min(self.candidates, default=None,
-                   key=lambda c: (not c.fits, c.iteration_s / c.task.batch))
+    @cached_property
+    def best(self) -> Candidate:
+        """The choice that meets the conditions; without conditions, the simplest of those about as
+        fast per sample as the fastest that fits.
+        """
+        return self.choice.candidate if self.choice else chosen(self.candidates)
+
+    @cached_property
+    def choices(self) -> dict[int, Candidate]:
+        """The choice on each number of ranks."""
+        groups: dict[int, list[Candidate]] = defaultdict(list)
+        for c in self.candidates:
+            groups[c.task.ranks].append(c)
+        return {ranks: chosen(some) for ranks, some in groups.items()}
+
+    @cached_property
+    def ratios(self) -> tuple[Ratio | None, ...]:
+        """Time per sample of each candidate, relative to the choice on its number of ranks, or on
+        all if each number has one candidate; None for the choice.
+        """
+        choices = self.choices
+        if len(choices) == len(self.candidates):
+            choices = dict.fromkeys(choices, self.best)
+        return tuple(None if c is choices[c.task.ranks] else
+                     times_as_fast(choices[c.task.ranks], c) for c in self.candidates)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``hpcpar predict --json``."""
@@ -131,6 +154,8 @@ class PredictResult(TableResult):
         documents: list[dict[str, Any]] = [p.to_json(steps=single) for p in self.predictions]
         for data, parts in zip(documents, self._parts(), strict=True):
             data |= parts
+        for data, ratio in zip(documents, self.ratios, strict=True):
+            data |= ratio.to_json("ratio") if ratio else {}
         for data, explanation in zip(documents, self.explanations, strict=False):
             data["explain"] = explanation.to_json()
         document: dict[str, Any] = {"predictions": documents, "skipped": list(self.skipped)}
@@ -277,8 +302,7 @@ def _scales(candidates: list[Candidate], batch: int, epochs: float) -> list[Scal
     task = candidates[0].task
     on = in_case(task.machine, 1, batch, task.options["precision"])
     one = replace(task, ranks=1, batch=batch, machine=on)
-    serial_s = price_strategy(one, "data").iteration_s / batch
-    return scaling(candidates, task.samples, epochs, serial_s)
+    return scaling(candidates, task.samples, epochs, price_strategy(one, "data"))
 
 
 def _check_complete(asked: PredictArguments, ranks: object, alone: bool) -> None:

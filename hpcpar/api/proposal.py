@@ -29,7 +29,7 @@ from hpcpar.report import sweep_points
 from hpcpar.report.pictures import finish, pyplot, svg
 from hpcpar.report.pictures.proposal_plot import scaling_figure
 from hpcpar.report.pictures.sweep_plots import DPI
-from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency
+from hpcpar.report.sweep_points import IterationParts, Point, base, efficiency, predicted_speedup
 from hpcpar.report.tables import amount, say
 from hpcpar.report.tables.document import page_format
 from hpcpar.report.tables.proposal import page, request
@@ -58,8 +58,9 @@ class ProposalArguments(StrategyArguments):
         (), path, "take network, machine, plans and measured times of this sweep (may be repeated: "
         "strong and weak scaling)", "FOLDER", section="job", nargs="*", first=True)
     production: int | None = option(
-        None, size, "ranks of the production runs (default: the fastest size with at least "
-        f"{LEAST_EFFICIENCY:.0%} parallel efficiency)", "P", section="job", first=True)
+        None, size, "ranks of the production runs (default: the fastest size, or the smallest "
+        f"about as fast, with at least {LEAST_EFFICIENCY:.0%} parallel efficiency)", "P",
+        section="job", first=True)
     runs: int = option(1, positive, "production runs, of --epochs each", "N", section="job",
                       first=True)
     reserve: float = option(0.2, magnitude, "reserve, as a share of the runs' node-hours", "SHARE",
@@ -200,9 +201,11 @@ def _price(asked: ProposalArguments, kind: str) -> PredictResult:
 
 
 def _priced(asked: ProposalArguments, kind: str) -> list[Point]:
-    """Predicted points; those that cannot run have a reason in place of a prediction."""
+    """The predicted choice on each number of ranks; sizes that cannot run have a reason in place of
+    a prediction.
+    """
     result = _price(asked, kind)
-    return [*map(_point, result.candidates), *(
+    return [*map(_point, result.choices.values()), *(
         Point("", "", "", case["ranks"], 0, 0, 0, folder.SKIPPED, case["reason"])
         for case in result.skipped)]
 
@@ -247,7 +250,11 @@ def _production(points: Sequence[Point], size: int | None) -> Point:
     if not found:
         raise InputError(f"--production {size} is not a size that can run "
                          f"({', '.join(str(p.ranks) for p in points)}); add it to --ranks")
-    return found[-1]
+    fastest = found[-1]
+    gains = [predicted_speedup(fastest, p) for p in found]
+    equal = [p for p, gain in zip(found, gains, strict=True) if gain and gain.about_equal
+             and p.known == fastest.known == "predicted"]
+    return min(equal, key=lambda p: p.ranks, default=fastest)
 
 
 def _campaign(asked: ProposalArguments, point: Point) -> dict[str, Any]:

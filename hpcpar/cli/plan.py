@@ -71,7 +71,7 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
     if (result.on_grid or count > 1) and (
             words := in_words(result.best.task.network, result.plan)):
         tables.show_line(words)
-    show_predictions(title, predictions, args.wide)
+    show_predictions(title, predictions, args.wide, ratios=result.ratios)
     if result.best.task.machine.anchored is not None:
         show_anchors(result.best.task.machine.anchored, (), args.wide)
     if (result.on_grid or args.explain) and result.grid is not None:

@@ -54,7 +54,7 @@ def _show(result: PredictResult, args: PredictCommand) -> None:
     batch = f"batch {first.batch}" if len(batches) == 1 else batch
     tables.show_line(result.answer)
     show_predictions(f"{first.network} on {first.machine}, {batch}, overlap {first.overlap}",
-                     predictions, args.wide, result.columns_s)
+                     predictions, args.wide, result.columns_s, result.ratios)
     if (anchoring := result.candidates[0].task.machine.anchored) is not None:
         show_anchors(anchoring, result.why, args.wide)
     if len(predictions) == 1 and not (explanations or result.why):

@@ -53,10 +53,12 @@ class AnchoredRuns:
 
 @dataclass(frozen=True)
 class AnchoredResiduals:
-    """All distances, and the standard deviation of the logarithm of measured over predicted loss.
+    """All distances; standard deviations of the logarithm of measured over predicted loss, and of
+    the ratio of two runs whose batches differ by a factor of 2.
     """
 
     loss_sd: Positive
+    doubling_sd: Positive
     distances: tuple[AnchoredRuns, ...]
 
 

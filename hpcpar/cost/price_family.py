@@ -163,7 +163,7 @@ def laid_out(machine: Machine, plan: Plan, steps: Sequence[Step], prices: Sequen
              ) -> Timeline[Floats]:
     """The timeline of a plan's priced steps on a machine.
 
-    Where a framework starts collectives in cycles, each waits for half a cycle on average.
+    Where a framework starts sums over samples in cycles, each waits for half a cycle on average.
     """
     return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress,
                     machine.factors.loss * plan.rules.cycle_s / 2)

@@ -30,7 +30,7 @@ class Framework:
     updates_at_end : bool
         True if no weight is updated before the last gradient is summed.
     cycle_s : float
-        Time between the moments at which collectives may begin; 0 where they begin at once.
+        Time between the moments at which sums over samples may begin; 0 where they begin at once.
     elementwise : float
         Share of the time of element-wise layers that fused kernels leave, in formats with products
         on tensor cores (float32 runs do not show it).

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcpar.cost import ratios
+from hpcpar.cost.ratios import Ratio, Sized
 from hpcpar.cost.trust import Trust
 from hpcpar.prediction.prediction import Prediction, PredictionFile
 from hpcpar.report.rows import Times
@@ -75,6 +77,13 @@ class Point:
         return "measured" if self.measured else "predicted"
 
     @property
+    def sized(self) -> Sized | None:
+        """The prediction by its size; None without an interval."""
+        if self.predicted is None or self.trust is None:
+            return None
+        return Sized(self.ranks, self.batch, self.predicted.iteration_s, self.trust.ratios)
+
+    @property
     def accuracy(self) -> float | None:
         """Accuracy of the predicted iteration, as ParaDL defines it."""
         if self.predicted is None or self.measured is None or self.simulated:
@@ -113,6 +122,19 @@ def efficiency(point: Point, over: Point | None, side: str) -> float | None:
     return None if gain is None or over is None else gain * over.ranks / point.ranks
 
 
+def predicted_speedup(point: Point, over: Point | None) -> Ratio | None:
+    """The predicted `speedup` with its 90% interval; None in a sweep of an earlier version."""
+    if over is None or point.sized is None or over.sized is None:
+        return None
+    return ratios.speedup(point.sized, over.sized)
+
+
+def predicted_efficiency(point: Point, over: Point | None) -> Ratio | None:
+    """The predicted `efficiency` with its 90% interval, as `predicted_speedup`."""
+    gain = predicted_speedup(point, over)
+    return None if gain is None or over is None else gain.times(over.ranks / point.ranks)
+
+
 def mean_accuracy(points: Sequence[Point]) -> float | None:
     """Mean accuracy; cases that share a run count once."""
     known = [p.accuracy for p in points if p.accuracy is not None and not p.same_as]
@@ -131,6 +153,9 @@ def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
             "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s,
             "speedup": speedup(p, over[side], side), "efficiency": efficiency(p, over[side], side),
             "node_hours": p.node_hours(side)}
+    for name, ratio in (("speedup", predicted_speedup(p, over["predicted"])),
+                        ("efficiency", predicted_efficiency(p, over["predicted"]))):
+        out["predicted"] |= ratio.to_json(name) if ratio else {}
     if p.trust is not None and p.predicted is not None:
         out["predicted"] |= p.trust.to_json(p.predicted.iteration_s)
     if p.measured is not None:

@@ -329,6 +329,11 @@ class Comm:
         """True where the source holds partial sums, and the destination their totals."""
         return self._single.reduce
 
+    @property
+    def sums_samples(self) -> bool:
+        """True for sums over samples: of gradients, and of moments in batch normalization."""
+        return self.phase is Phase.GRADIENT or self.tensor.role is Role.MOMENTS
+
     @cached_property
     def group(self) -> Group | None:
         """Members of a collective in a single plan.

@@ -16,9 +16,10 @@ from hpcpar.network.graph import Network
 from hpcpar.network.spec import NetworkSpec
 from hpcpar.prediction.price import plan_costs
 from hpcpar.search import auto
-from hpcpar.search.candidates import LEAST_BATCH, Candidate
+from hpcpar.search.candidates import Candidate
 from hpcpar.search.measurements import Measurement, measurements
 from hpcpar.search.scaling_losses import SLOWEST, losses
+from hpcpar.search.task import LEAST_BATCH
 
 #: Relative error of an anchor's own price, and most corrections until it is reached.
 EXACT, CORRECTIONS = 1e-9, 10

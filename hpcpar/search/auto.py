@@ -18,21 +18,15 @@ from hpcpar.plan.stages import cuts
 from hpcpar.plan.strategies import entry_of, parse, require_grids
 from hpcpar.plan.strategy import STRATEGIES, Grid, Strategy, grid_sizes
 from hpcpar.search import first_layers, integrated  # noqa: F401 - register strategies
-from hpcpar.search.candidates import (
-    Candidate,
-    PlanningTask,
-    best_of,
-    in_order,
-    of_plan,
-    price_strategy,
-    priced,
-)
+from hpcpar.search.candidates import Candidate, best_of, in_order, of_plan, price_strategy, priced
+from hpcpar.search.choice import choice_first
 from hpcpar.search.fit import with_variations
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.local_search import improve
 from hpcpar.search.pipelines import maybe_faster
 from hpcpar.search.searches import SEARCHES, searched
 from hpcpar.search.table_search import SearchResult
+from hpcpar.search.task import PlanningTask
 
 #: A grid with one number open, as in ``*x4``.
 _ONE_NUMBER = re.compile(r"\d+x\*|\*x\d+")
@@ -166,7 +160,7 @@ def named_or_layerwise(network: Network, spec: NetworkSpec, ranks: int, batch: i
 
 def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: Machine, *,
          layers: bool = True, **options: Any) -> list[Candidate]:
-    """Price all strategies, and sort them with `in_order`.
+    """Price all strategies, and sort them with `in_order`; `choice_first` has the first place.
 
     A lower bound excludes some pipelines. On a calibrated machine, strategies with measured compute
     times come first. If the fastest strategies do not fit, variations with micro-batches and
@@ -204,7 +198,7 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
     named += priced(problem, pipelines)
     named = [c for c in named if c.parts <= batch] or named
     candidates = in_order(accepted(named + layered))
-    return with_variations(candidates) if trains else candidates
+    return choice_first(with_variations(candidates)) if trains else candidates
 
 
 def _undecided(problem: PlanningTask, pipelines: list[str], known: list[Candidate]) -> list[str]:

@@ -6,8 +6,9 @@ from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer
 from hpcpar.plan.strategy import Grid, Strategy, grid_sizes, sections
-from hpcpar.search.candidates import Candidate, PlanningTask, best_of, priced
+from hpcpar.search.candidates import Candidate, best_of, priced
 from hpcpar.search.searches import searched
+from hpcpar.search.task import PlanningTask
 
 NAME = "ds-first"
 

@@ -8,8 +8,9 @@ from hpcpar.plan.channel_cuts import integrated
 from hpcpar.plan.plan import Plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.plan.strategy import STRATEGIES, Configs, Grid, Strategy, StrategyRequest
-from hpcpar.search.candidates import Candidate, PlanningTask, of_plan
+from hpcpar.search.candidates import Candidate, of_plan
 from hpcpar.search.searches import searched
+from hpcpar.search.task import PlanningTask
 
 NAME = "integrated"
 

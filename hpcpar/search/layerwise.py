@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from hpcpar.errors import InputError
 from hpcpar.plan.plan import Overlap
-from hpcpar.search.candidates import Candidate, PlanningTask, best_of, of_plan
+from hpcpar.search.candidates import Candidate, best_of, of_plan
 from hpcpar.search.local_search import improve
 from hpcpar.search.table_search import HIDDEN, Search, SearchResult
+from hpcpar.search.task import PlanningTask
 
 #: Number of times that the ranks are doubled if no plan fits.
 DOUBLINGS = 4

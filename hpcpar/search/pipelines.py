@@ -12,7 +12,8 @@ from hpcpar.plan.config import Config
 from hpcpar.plan.plan import PipelineOrder, Plan
 from hpcpar.plan.stages import cuts, longest
 from hpcpar.schedule.steps import PASSES
-from hpcpar.search.candidates import PlanningTask, microbatches_tried, stages_and_ranks
+from hpcpar.search.candidates import microbatches_tried, stages_and_ranks
+from hpcpar.search.task import PlanningTask
 
 
 def maybe_faster(task: PlanningTask, strategies: Sequence[str], fastest_s: float) -> list[str]:

@@ -42,7 +42,7 @@ def losses(chosen: Candidate, options: dict[str, Any]) -> Iterator[Limitation]:
         seconds = p.iteration_s - own.iteration_s
         yield Limitation("scaling", f"rules of {plan.framework}", seconds, seconds,
                          "updates wait for the last gradient" * plan.rules.updates_at_end
-                         + f", collectives for cycles of {1e3 * plan.rules.cycle_s:g} ms"
+                         + f", sums for cycles of {1e3 * plan.rules.cycle_s:g} ms"
                          * (plan.rules.cycle_s > 0))
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from hpcpar.errors import InputError
 from hpcpar.plan.strategy import Configs, Grid, Strategy, StrategyRequest
-from hpcpar.search.candidates import Candidate, PlanningTask
+from hpcpar.search.candidates import Candidate
+from hpcpar.search.task import PlanningTask
 
 #: Plans and prices a problem, on the strategy's grid if it has one.
 Planner = Callable[[PlanningTask, Grid], Candidate]

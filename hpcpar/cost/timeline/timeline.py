@@ -85,7 +85,7 @@ class _Stage:
         clock, cost = self.clock, price.seconds
         ahead = clock.program_s - clock.network_s
         free = self._free_s(price.level)
-        begin = later(clock.network_s + self._delay_s, free)
+        begin = later(clock.network_s + (self._delay_s if step.sums_samples else 0.0), free)
         end = begin + cost if price.end_s is None else price.end_s(begin + ahead) - ahead
         clock.mark((i, "begin"), begin)
         clock.mark((i, "end"), end)
@@ -186,7 +186,7 @@ def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float =
         Progress rate of the hidden fraction while the program computes, relative to its rate while
         the program waits; above 0, up to 1. Messages between stages keep their full rate.
     delay_s : float
-        Time from when its sender reaches a communication until it may begin.
+        Time from when its sender reaches a sum over samples until it may begin.
     """
     count = 1 + max((step.stage for step in steps), default=0)
     stages = [_Stage(hidden, levels, rate, delay_s) for _ in range(count)]

@@ -16,6 +16,7 @@ from hpcpar.errors import visible
 from hpcpar.process.launchers import whole_number
 
 if TYPE_CHECKING:
+    from hpcpar.cost.ratios import Ratio
     from hpcpar.cost.trust import Trust
 
 #: Width of text that goes to a file or a pipe, unless COLUMNS is set.
@@ -142,6 +143,17 @@ def trusted(value_s: float, takes: str, trust: Trust) -> str:
 def percent(value: float | None) -> str:
     """An accuracy in percent; negative values appear as 0."""
     return "-" if value is None else f"{max(0.0, value):.1%}"
+
+
+def with_ends(ratio: Ratio) -> str:
+    """A ratio with its 90% interval: 1.36 (1.21 to 1.58)."""
+    return f"{ratio.value:.3g} ({ratio.low:.3g} to {ratio.high:.3g})"
+
+
+def in_percent(ratio: Ratio) -> str:
+    """A ratio in percent with its 90% interval, if it is uncertain: 85.3% (72% to 101%)."""
+    ends = f" ({ratio.low:.0%} to {ratio.high:.0%})" * (ratio.low < ratio.high)
+    return f"{ratio.value:.1%}{ends}"
 
 
 def amount(value: float, unit: str = "B") -> str:

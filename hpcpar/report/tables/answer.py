@@ -9,14 +9,26 @@ from typing import TYPE_CHECKING, Any
 from hpcpar.plan.plan import OTHER_NORM
 from hpcpar.plan.strategy import STRATEGIES
 from hpcpar.prediction.prediction import Prediction
-from hpcpar.report.tables import amount, between, percent, seconds, trusted
+from hpcpar.report.tables import (
+    amount,
+    between,
+    in_percent,
+    percent,
+    seconds,
+    trusted,
+    with_ends,
+)
 from hpcpar.search import auto  # noqa: F401 - registers what it searches
+from hpcpar.search.candidates import Candidate
+from hpcpar.search.choice import rivals, times_as_fast
 from hpcpar.search.scaling import Scale
 
 if TYPE_CHECKING:  # planning does not load HDF5
     from hpcpar.report.rows import Row
 
 
+#: Least relative gain that the answer names.
+LEAST_GAIN = 0.0005
 #: Relative difference above which the answer names both kinds of statistics.
 DIFFERENT_STATISTICS = 0.05
 _STATISTICS = {"sync": "over the whole batch",
@@ -64,6 +76,21 @@ def of_plan(p: Prediction, epochs: float = 1.0, choice: bool = True) -> str:
     return f"{'Use ' * choice}{how}: {prices}"
 
 
+def beside(choice: Candidate, candidates: Sequence[Candidate]) -> str:
+    """How sure the choice is, to append to the answer; empty without another plan that fits."""
+    return "".join(f"; {_beside(choice, other)}" for other in rivals(candidates, choice))
+
+
+def _beside(choice: Candidate, other: Candidate) -> str:
+    ratio, p, q = times_as_fast(choice, other), choice.prediction, other.prediction
+    name = " on ".join([words(q.strategy)] * (q.strategy != p.strategy)
+                       + [plural(q.ranks, q.processor)] * (q.ranks != p.ranks)) or "the next"
+    if not ratio.about_equal:
+        return f"{with_ends(ratio)} times as fast as {name}"
+    gain = 1 / ratio.value - 1
+    return f"about as fast as {name}" + f", which would gain {gain:.1%}" * (gain >= LEAST_GAIN)
+
+
 def statistics(p: Prediction, other_s: float | None) -> str:
     """The statistics of batch normalization, to append to the answer; empty if nothing cuts them.
 
@@ -91,15 +118,9 @@ def of_scaling(choice: Scale | None, epochs: float) -> str:
         return ("None of these meets the condition and fits in memory: try more ranks, another "
                 "--strategy (auto), or a weaker condition")
     p = choice.candidate.prediction
-    prices = [cost(p, epochs), f"{choice.efficiency:.1%} parallel efficiency"]
+    prices = [cost(p, epochs), f"{in_percent(choice.of_one)} parallel efficiency"]
     return (f"Use {plural(p.ranks, p.processor)}, {words(p.strategy)}: "
             f"{', '.join(filter(None, prices))}; {_iteration(p)}")
-
-
-def of_predictions(predictions: Sequence[Prediction], epochs: float) -> str:
-    """The fastest prediction that fits, by time per sample, or the only one."""
-    best = min(predictions, key=lambda p: (not p.fits, p.iteration_s / p.batch))
-    return of_plan(best, epochs, choice=len(predictions) > 1)
 
 
 def of_comparison(rows: Sequence[Row], mean: float | None) -> str:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcpar.cost.memory.process import ProcessMemory
+from hpcpar.cost.ratios import Ratio
 from hpcpar.plan.limits import limits_in_words
 from hpcpar.prediction.prediction import LayerCost, Prediction
 from hpcpar.report.tables import amount, ends, say, seconds, show, show_line
@@ -20,34 +21,38 @@ PEAK = ("memory at peak: weights, kept data, and the blocks and messages alive a
         "largest rank")
 #: Columns that a narrow table of predictions leaves out, in this order.
 _DROPPED = ("sent/rank", "bubble", "90% interval", "compute", "communication", "exposed",
-            "epoch", "x best")
+            "epoch", "x chosen")
 
 
 def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool = False,
-                     more_s: Mapping[str, Sequence[float]] = MappingProxyType({})) -> None:
-    """One line per prediction; * marks the fastest that fits, per number of ranks.
+                     more_s: Mapping[str, Sequence[float]] = MappingProxyType({}),
+                     ratios: Sequence[Ratio | None] = ()) -> None:
+    """One line per prediction; * marks the choice, on each number of ranks.
 
-    `more_s` has further columns: the times of all predictions by name. A note follows if the
-    calibrated table covers only part of the compute time.
+    A note follows if the calibrated table covers only part of the compute time.
+
+    Parameters
+    ----------
+    more_s : mapping
+        Further columns: the times of all predictions by name.
+    ratios : sequence of Ratio or None
+        Time of each prediction relative to the choice; None for the choice.
     """
-    fastest: dict[int, Prediction] = {}
-    for p in sorted(predictions, key=lambda p: p.iteration_s):
-        if p.fits:
-            fastest.setdefault(p.ranks, p)
+    compared = len(predictions) > 1
     staged = any(p.bubble_s > 0 for p in predictions)
     timed = any(p.epoch_s is not None for p in predictions)
-    columns = ("strategy", "", "ranks", "iteration", "90% interval", "x best",
+    columns = ("strategy", "", "ranks", "iteration", "90% interval", *["x chosen"] * compared,
                *["epoch"] * timed, "compute", "communication", *more_s, "exposed",
                *["bubble"] * staged,
                "sent/rank", "memory", "fits")
     rows = []
     for i, p in enumerate(predictions):
-        first = fastest.get(p.ranks)
+        chosen = compared and ratios[i] is None and p.fits
         rows.append((
-            p.strategy, "*" if first is p and len(predictions) > 1 else "", p.ranks,
+            p.strategy, "*" * chosen, p.ranks,
             seconds(p.iteration_s),
             " - ".join(ends(p.iteration_s, p.trust)),
-            f"{p.iteration_s / first.iteration_s:.2f}" if first else "-",
+            *([_ratio(ratios[i])] if compared else []),
             *[seconds(p.epoch_s)] * timed, seconds(p.compute_s), seconds(p.communication_s),
             *(seconds(values[i]) for values in more_s.values()),
             seconds(p.exposed_communication_s), *[seconds(p.bubble_s)] * staged,
@@ -59,8 +64,9 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     if mode:
         title += f", batch normalization {'over the whole batch' if mode == 'sync' else mode}"
     show(title, columns, rows, drop=[name for name in _DROPPED if name in columns], wide=wide)
-    starred = "the fastest that fits" + ", on each number of ranks" * (len(fastest) > 1)
-    marked = starred if fastest and len(predictions) > 1 else ""
+    starred = ("the simplest of the fastest that fit"
+               + ", on each number of ranks" * (sum(bool(row[1]) for row in rows) > 1))
+    marked = starred if any(row[1] for row in rows) else ""
     for line in legend([p.strategy for p in predictions], marked):
         show_line(line)
     show_line(_process_line([p.process for p in predictions]))
@@ -69,6 +75,14 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
         say(f"note: the machine's calibrated table covers {min(covered):.0%} to {max(covered):.0%} "
             "of these plans' compute time, and a roofline gives the rest; measure all of it with: "
             "hpcpar calibrate --network ... --batch ... (or --for plan.json)")
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    """Time relative to the choice, with the ends of its 90% interval."""
+    if ratio is None:
+        return "1"
+    value = "about equal" if ratio.about_equal else f"{ratio.value:.2f}"
+    return f"{value} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def say_limits(predictions: Sequence[Prediction]) -> None:

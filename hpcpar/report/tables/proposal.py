@@ -12,8 +12,15 @@ from hpcpar.plan.frameworks import OWN
 from hpcpar.plan.limits import limits_in_words
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.precision import PRECISIONS
-from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.report.tables import amount, percent, seconds, span
+from hpcpar.report.sweep_points import (
+    Point,
+    base,
+    efficiency,
+    mean_accuracy,
+    predicted_speedup,
+    speedup,
+)
+from hpcpar.report.tables import amount, in_percent, percent, seconds, span, with_ends
 from hpcpar.report.tables.anchors import fitted
 from hpcpar.report.tables.answer import images, plural, words
 from hpcpar.report.tables.document import Parts
@@ -68,13 +75,16 @@ def _scaling(points: Sequence[Point], unit: str) -> list[list[str]]:
     for p in points:
         over, parts = base(points, p.known), p.predicted
         assert parts is not None
+        gain, share = f"{speedup(p, over, p.known):.2f}", percent(efficiency(p, over, p.known))
+        sure = predicted_speedup(p, over) if p.known == "predicted" and p is not over else None
+        if sure and over:
+            gain, share = with_ends(sure), in_percent(sure.times(over.ranks / p.ranks))
         rows.append([
             str(p.ranks), str(p.nodes), p.chosen if several else "-", str(p.batch),
             seconds(parts.iteration_s),
             span(parts.iteration_s, p.trust).partition(":")[0] if p.trust else "-",
             seconds(p.measured.iteration_s if p.measured else None), seconds(p.epoch_s(p.known)),
-            f"{speedup(p, over, p.known):.2f}", percent(efficiency(p, over, p.known)),
-            amount(p.memory_bytes), f"{p.node_hours(p.known):.3g}"])
+            gain, share, amount(p.memory_bytes), f"{p.node_hours(p.known):.3g}"])
     kept = [i for i, column in enumerate(zip(*rows[1:], strict=True)) if {*column} != {"-"}]
     return [[row[i] for i in kept] for row in rows]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcpar.prediction.prediction import Prediction
-from hpcpar.report.tables import amount, seconds, show, show_line
+from hpcpar.report.tables import amount, in_percent, seconds, show, show_line
 from hpcpar.report.tables.answer import legend
 from hpcpar.search.explain import Explanation
 from hpcpar.search.memory_advice import MemoryAdvice
@@ -70,7 +70,7 @@ def show_scaling(scales: Sequence[Scale], choice: Scale | None, epochs: float,
         ("ranks", "", "strategy", "batch", "iteration", "efficiency", *epoch, "fits"),
         [
             (s.ranks, "*" if s is choice else "", s.candidate.strategy, s.batch,
-             seconds(s.candidate.iteration_s), f"{s.efficiency:.1%}",
+             seconds(s.candidate.iteration_s), in_percent(s.of_one),
              *([] if s.run_s is None else [seconds(s.run_s), f"{s.node_hours:.4g}"]),
              "yes" if s.candidate.fits else "no")
             for s in scales

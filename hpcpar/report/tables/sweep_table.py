@@ -4,21 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcpar.report.sweep_points import Point, base, efficiency, mean_accuracy, speedup
-from hpcpar.report.tables import percent, seconds, show, show_line, trusted
+from hpcpar.report.sweep_points import (
+    Point,
+    base,
+    efficiency,
+    mean_accuracy,
+    predicted_efficiency,
+    predicted_speedup,
+    speedup,
+)
+from hpcpar.report.tables import (
+    in_percent,
+    percent,
+    seconds,
+    show,
+    show_line,
+    trusted,
+    with_ends,
+)
 
 COLUMNS = ("P", "strategy", "plan", "batch", "iteration: predicted", "measured", "epoch: predicted",
-           "epoch: measured", "accuracy", "speedup", "efficiency", "node-hours")
+           "epoch: measured", "accuracy", "speedup", "efficiency", "90% interval",
+           "node-hours")
 #: Columns that need the size of an epoch.
 EPOCHS = ("epoch: predicted", "epoch: measured", "node-hours")
 #: Number of text columns at the left.
 LEFT = 3
 #: Columns that a narrow table leaves out, in this order.
-_DROPPED = ("node-hours", "epoch: predicted", "epoch: measured", "batch", "speedup", "plan")
+_DROPPED = ("90% interval", "node-hours", "epoch: predicted", "epoch: measured", "batch", "speedup",
+            "plan")
 
 
 def _ratio(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
+
+
+def _interval(p: Point, over: Point | None, side: str) -> str:
+    """The 90% interval of a predicted efficiency."""
+    sure = predicted_efficiency(p, over) if side == "predicted" else None
+    return "-" if sure is None or p is over else f"{sure.low:.0%} - {sure.high:.0%}"
 
 
 #: Parallel efficiency above which a note questions the measurement.
@@ -44,10 +68,10 @@ def rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
         side = "predicted" if p.measured is None else "measured"
         over = base(points, side)
         derived = [_ratio(speedup(p, over, side), "{:.2f}"),
-                   _ratio(efficiency(p, over, side), "{:.1%}"),
+                   _ratio(efficiency(p, over, side), "{:.1%}"), _interval(p, over, side),
                    *[_ratio(p.node_hours(side), "{:.3g}")] * epochs]
         if side == "predicted":
-            derived = [f"({text})" for text in derived]
+            derived = [f"({text})" if text != "-" else text for text in derived]
         chosen = "" if p.chosen == p.strategy else p.chosen
         about = "~" if p.simulated and p.measured else ""
         measured_s = p.measured.iteration_s if p.measured else None
@@ -77,8 +101,11 @@ def conclusion(points: Sequence[Point]) -> str:
             else f"{seconds(parts.iteration_s)} {takes}")
     text = f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, {time}"
     if over is not None and over.ranks < best.ranks:
-        text += (f", {speedup(best, over, side):.2f} times the speed of {over.ranks} "
-                 f"at {percent(efficiency(best, over, side))} parallel efficiency")
+        gain, share = f"{speedup(best, over, side):.2f}", percent(efficiency(best, over, side))
+        sure = side == "predicted" and predicted_speedup(best, over)
+        if sure:
+            gain, share = with_ends(sure), in_percent(sure.times(over.ranks / best.ranks))
+        text += f", {gain} times the speed of {over.ranks} at {share} parallel efficiency"
     mean = mean_accuracy(points)
     return f"{text}." + (
         f" Predictions are {percent(mean)} accurate on average." if mean is not None else "")

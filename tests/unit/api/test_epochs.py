@@ -80,7 +80,7 @@ def test_ranks_are_chosen_without_an_epoch(capsys: pytest.CaptureFixture[str]) -
     assert [s["node_hours"] for s in found["scaling"]] == [None] * 3
     assert found["choice"]["ranks"] == known["choice"]["ranks"]
     shown = text(capsys, *words)
-    assert "node-hours" not in shown and "parallel efficiency; " in shown and ": , " not in shown
+    assert "node-hours" not in shown and " parallel efficiency; " in shown and ": , " not in shown
 
 
 @pytest.mark.parametrize("words", [

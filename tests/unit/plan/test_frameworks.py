@@ -64,6 +64,18 @@ def test_each_rule_costs_time() -> None:
     assert more[1] - more[0] > 50 * 2.5e-3
 
 
+def test_halo_exchanges_and_gathers_do_not_wait_for_a_cycle() -> None:
+    for strategy in "ds:8x2", "df:8x2":
+        ddp, cycles = (make_plan(SPEC, strategy, 16, 512, network=NETWORK, batch_norm="local",
+                                 framework=name, overlap="none", bucket_bytes=2**40, machine=DGX)
+                       for name in ("ddp", "horovod-0.20"))
+        sums = sum(isinstance(step, Comm) and step.phase is Phase.GRADIENT
+                   for step in schedule_for(NETWORK, ddp).steps)
+        others = len(schedule_for(NETWORK, ddp).comms) - sums
+        assert others > 20 and sums > 0
+        assert seconds(cycles) - seconds(ddp) == pytest.approx(2.5e-3 * sums, rel=1e-6), strategy
+
+
 def test_fused_kernels_shorten_element_wise_layers_in_mixed_precision_only() -> None:
     for precision, fuses in ("amp", True), ("fp32", False):
         plain = price(NETWORK, plan_of("horovod", precision=precision), DGX)

@@ -11,9 +11,10 @@ from hpcpar.network.builtin import NETWORKS
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.plan.strategies import entry_of
 from hpcpar.search import auto
-from hpcpar.search.candidates import PlanningTask, microbatches_tried, priced
+from hpcpar.search.candidates import microbatches_tried, priced
 from hpcpar.search.layerwise import plan_layerwise
 from hpcpar.search.pipelines import maybe_faster
+from hpcpar.search.task import PlanningTask
 from tests.unit.search import test_tables
 
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from hpcpar.cost.ratios import Ratio
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.network.builtin.small import lenet5
 from hpcpar.plan.plan import NetworkSpec
 from hpcpar.search import auto
-from hpcpar.search.candidates import Candidate, PlanningTask
+from hpcpar.search.candidates import Candidate
 from hpcpar.search.scaling import Scale, best_ranks, nodes, scaling
+from hpcpar.search.task import PlanningTask
 
 LOCAL = files.load("local")
 FITS, TOO_LARGE = 1, LOCAL.device.memory_bytes + 1
@@ -29,7 +31,8 @@ def scale(ranks: int, run_s: float, efficiency: float, node_hours: float,
     candidate = Candidate(task(ranks, 64), "data", run_s / 1000, held, ranks)
     # instead of the exact memory, where the bound is large
     candidate.__dict__["fits"] = held == FITS
-    return Scale(candidate, ranks, 64, efficiency, run_s, node_hours)
+    of_one = Ratio(efficiency, efficiency / 2, efficiency * 2)
+    return Scale(candidate, ranks, 64, of_one, run_s, node_hours)
 
 
 #: Time falls, efficiency falls and cost grows with ranks; 32 ranks are slower than 16; one rank
@@ -72,7 +75,8 @@ def test_efficiency_time_and_node_hours() -> None:
     machine = files.load("p100x4x4")
     made = [Candidate(task(ranks, batch, machine), "data", seconds, FITS, ranks)
             for ranks, batch, seconds in cases]
-    one, strong, weak = scaling(made, 6400, 2.0, 0.01)
+    serial = Candidate(task(1, 64, machine), "data", 0.64, FITS, 1)
+    one, strong, weak = scaling(made, 6400, 2.0, serial)
     assert (one.efficiency, one.run_s) == (pytest.approx(1.0), pytest.approx(2 * 100 * 0.64))
     assert one.node_hours == pytest.approx(one.run_s / 3600)
     assert strong.efficiency == pytest.approx(0.64 / (6 * 0.16)) and strong.run_s == pytest.approx(
@@ -83,14 +87,14 @@ def test_efficiency_time_and_node_hours() -> None:
         2 * 12.5 * 0.8
     )
     assert weak.to_json() == {"ranks": 8, "strategy": "data", "batch": 512, "iteration_s": 0.8,
-                              "fits": True, "efficiency": weak.efficiency, "run_s": weak.run_s,
+                              "fits": True, **weak.of_one.to_json("efficiency"), "run_s": weak.run_s,
                               "node_hours": weak.node_hours}
 
 
 def test_a_single_rank_is_fully_efficient() -> None:
     wanted = task(1, 32)
     alone = auto.price_strategy(wanted, "data")
-    (found,) = scaling([alone], 32, 1.0, alone.iteration_s / 32)
+    (found,) = scaling([alone], 32, 1.0, alone)
     assert found.efficiency == pytest.approx(1.0) and found.run_s == pytest.approx(
         alone.iteration_s)
     assert math.isclose(found.node_hours, found.run_s / 3600)

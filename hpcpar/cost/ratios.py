@@ -1,0 +1,206 @@
+"""Decides how sure the ratio of two plans' times is: its 90% interval.
+
+Plans on one machine share its errors, so that their ratio is surer than either time. What is left
+are independent deviations, whose squared logarithms add up:
+
+* Measured times differ from run to run (`MEASUREMENT_ERROR`).
+* Losses, which are what several ranks take beyond computing, deviate by one factor for both plans,
+  as in published runs on several devices. The timelines are laid out again at its ends.
+* A layer whose parts are r times as large deviates by r to the power of one unknown exponent, as
+  published runs of r times the batch do. Layers that both plans cut alike cancel.
+* Runs on other numbers of ranks deviate as published ones do.
+
+A calibrated machine has its own intervals instead of those of published runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcpar.cost.anchors import (
+    ENDS_90,
+    MEASUREMENT_ERROR,
+    anchored_residuals,
+    sd_of,
+    with_factors,
+)
+from hpcpar.cost.compute.step_time import slowest
+from hpcpar.cost.price_family import Costs, laid_out
+from hpcpar.cost.trust import parts_of
+from hpcpar.machine.model import Machine, Ratios
+from hpcpar.plan.plan import Plan
+from hpcpar.schedule.steps import Comm
+
+#: Axes along which a layer's part is a part of its output or reduction.
+_AXES = ("n", "d", "h", "w", "c", "k")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio with its 90% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def about_equal(self) -> bool:
+        """True if the interval contains 1."""
+        return self.low <= 1 <= self.high
+
+    @property
+    def inverse(self) -> Ratio:
+        """The ratio the other way round."""
+        return Ratio(1 / self.value, 1 / self.high, 1 / self.low)
+
+    def times(self, factor: float) -> Ratio:
+        """The ratio times a known factor."""
+        return Ratio(factor * self.value, factor * self.low, factor * self.high)
+
+    def to_json(self, name: str) -> dict[str, float]:
+        """The ratio as JSON data: `name`, `name`_low and `name`_high."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+#: A deviation: the logarithms of a ratio's lower and upper end over its middle.
+Deviation = tuple[float, float]
+_NOISE: Deviation = -ENDS_90 * MEASUREMENT_ERROR, ENDS_90 * MEASUREMENT_ERROR
+
+
+def _combined(value: float, deviations: Iterable[Deviation]) -> Ratio:
+    low, high = np.array([(min(0.0, *ends), max(0.0, *ends)) for ends in deviations]).T
+    return Ratio(value, value * math.exp(-np.linalg.norm(low)),
+                 value * math.exp(np.linalg.norm(high)))
+
+
+# -- runs by their size ----------------------------------------------------------------------------
+class Sized(NamedTuple):
+    """A run's number of ranks, mini-batch, predicted time, and interval of measured over predicted
+    time.
+    """
+
+    ranks: int
+    batch: int
+    iteration_s: float
+    ratios: Ratios
+
+    @property
+    def share(self) -> float:
+        """Samples on each rank."""
+        return self.batch / self.ranks
+
+
+def speedup(one: Sized, over: Sized) -> Ratio:
+    """Samples per second, relative to another run of the same network and machine."""
+    value = one.batch / one.iteration_s * over.iteration_s / over.batch
+    own = _combined(value, [_ends(one.ratios), _ends(over.ratios)])
+    if one[:2] == over[:2] and one.iteration_s == over.iteration_s:
+        return Ratio(value, value, value)
+    deviations = [_doublings(abs(math.log2(one.share / over.share)))]
+    deviations.append(_NOISE if one.ranks == over.ranks else _other_ranks())
+    by_class = _combined(value, deviations)
+    return min(own, by_class, key=lambda ratio: ratio.high / ratio.low)
+
+
+def _ends(ratios: Ratios) -> Deviation:
+    return math.log(ratios[0]), math.log(ratios[1])
+
+
+def _other_ranks() -> Deviation:
+    known = {runs.name: runs for runs in anchored_residuals().distances}
+    runs = known["number of ranks"]
+    return math.log(runs.low), math.log(runs.high)
+
+
+def _doublings(count: float) -> Deviation:
+    """The deviation of parts that are 2^count times as large or small."""
+    end = ENDS_90 * anchored_residuals().doubling_sd * count
+    return -end, end
+
+
+# -- plans on the same ranks -----------------------------------------------------------------------
+class Priced(NamedTuple):
+    """A plan and its exact costs."""
+
+    plan: Plan
+    costs: Costs
+
+    @property
+    def iteration_s(self) -> float:
+        return float(self.costs.iteration_s)
+
+
+def times_as_long(machine: Machine, one: Priced, than: Priced) -> Ratio:
+    """Time of a plan's iteration over another plan's, on the same ranks."""
+    value = one.iteration_s / than.iteration_s
+    changes = _changes(one, than)
+    if machine.compute and machine.compute_ratios:
+        deviations = [_of_computing(machine.compute_ratios, changes),
+                      *_of_levels(machine, one, than)]
+    else:
+        deviations = [_doublings(sum(share * doublings for share, doublings in changes)),
+                      _of_loss(machine, one, than)]
+    return _combined(value, [_NOISE, *deviations])
+
+
+def _changes(one: Priced, than: Priced) -> list[tuple[float, float]]:
+    """For each layer, its mean share of the iterations, and the doublings of its part's size."""
+    network = one.costs.out.edges.network
+    seconds = [priced.costs.seconds_of_layers() for priced in (one, than)]
+    return [(sum(float(of_layer[layer.name]) / priced.iteration_s
+                 for of_layer, priced in zip(seconds, (one, than), strict=True)) / 2,
+             _resized(one.plan, than.plan, layer.name)) for layer in network.layers]
+
+
+def _resized(one: Plan, than: Plan, layer: str) -> float:
+    """Doublings of a layer's part along the axis that changes most."""
+    def parts(plan: Plan, axis: str) -> float:
+        passes = plan.batch / plan.samples_of_a_pass if axis == "n" else 1
+        return passes * float(getattr(plan.configs[layer], axis))
+
+    return max(abs(math.log2(parts(one, axis) / parts(than, axis))) for axis in _AXES)
+
+
+def _of_computing(ratios: Ratios, changes: Iterable[tuple[float, float]]) -> Deviation:
+    """The deviation of the layers that are cut differently, from a calibration."""
+    end = ENDS_90 * sd_of(ratios) * sum(share for share, doublings in changes if doublings)
+    return -end, end
+
+
+def _of_levels(machine: Machine, one: Priced, than: Priced) -> list[Deviation]:
+    """The deviation of the exposed communication of each calibrated level."""
+    shares: dict[str, float] = {}
+    for sign, priced in ((1, one), (-1, than)):
+        for part in parts_of(machine, priced.costs):
+            shares[part.name] = (shares.get(part.name, 0.0)
+                                 + sign * part.seconds / priced.iteration_s)
+    ends = [ENDS_90 * sd_of(level.ratios) * shares.get(f"level '{level.name}'", 0.0)
+            for level in machine.levels if level.ratios is not None]
+    return [(-end, end) for end in ends]
+
+
+def _of_loss(machine: Machine, one: Priced, than: Priced) -> Deviation:
+    """The deviation that a common factor on both plans' losses makes."""
+    plain = _log_s(machine, one, 1.0) - _log_s(machine, than, 1.0)
+    least, most = (math.exp(sign * ENDS_90 * anchored_residuals().loss_sd) for sign in (-1, 1))
+    return (_log_s(machine, one, least) - _log_s(machine, than, least) - plain,
+            _log_s(machine, one, most) - _log_s(machine, than, most) - plain)
+
+
+def _log_s(machine: Machine, priced: Priced, loss: float) -> float:
+    """Logarithm of a plan's iteration (s) with its losses times a factor."""
+    known, ranks = machine.factors, priced.plan.ranks
+    factors = replace(known, loss=loss * known.loss)
+    slow = (slowest(machine.device, ranks, factors.loss / factors.computing)
+            / slowest(machine.device, ranks, known.loss / known.computing))
+    steps, changed = priced.costs.schedule.steps, []
+    for step, price in priced.costs.pairs:
+        by = loss if isinstance(step, Comm) else slow
+        changed.append(price._replace(seconds=by * price.seconds, latency_s=by * price.latency_s))
+    line = laid_out(with_factors(machine, factors), priced.plan, steps, changed)
+    return math.log(max(float(line.total_s), float(priced.costs.io_s)))
