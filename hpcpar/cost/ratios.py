@@ -10,7 +10,7 @@ deviations are independent, and their squared logarithms add up:
   published runs of r times the batch do. Layers that both plans cut alike cancel.
 * Runs on other numbers of ranks deviate as published ones do.
 
-On a calibrated machine, measured intervals take the place of those of published runs.
+On a calibrated machine, the intervals of its parts replace published runs.
 """
 
 from __future__ import annotations
