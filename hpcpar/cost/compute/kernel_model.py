@@ -38,7 +38,7 @@ LANE_FLOPS = 8
 WINOGRAD_CHANNELS = 16
 #: How much longer CPUs take than devices with their data sheet that the model is fitted to: the
 #: median of published training runs on Xeon, Xeon Phi and A64FX (``python -m bench.gallery.cpus``).
-CPU_SLOWDOWN = 13.0
+CPU_SLOWDOWN = 13.6
 #: Years in which libraries became faster, and in which they adopted Winograd's algorithm.
 LIBRARY_YEARS, WINOGRAD_YEARS = (2012.0, 2020.0), (2015.4, 2016.6)
 #: Year of the library that reaches exactly the fitted shares.
