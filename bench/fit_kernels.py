@@ -69,7 +69,7 @@ START = KernelModel(
     winograd_traffic=2.0, large_window=1.5, strided=2.0, volumes=1.5, tile_words=32.0, fill=16.0,
     direct=0.12, yearly=1.1, host_s=3e-5, tensor=TensorCores(
         share=dict(zip(PASSES, (0.6, 0.5, 0.4), strict=True)), tile_words=100.0, fill=40.0,
-        tf32=0.8))
+        tf32=0.8, direct=0.12))
 #: Devices of one data sheet, left out together.
 TOGETHER = ("A100", "P100", "V100")
 
@@ -217,8 +217,7 @@ class Table:
                    moved / (model.bandwidth[family] * device.bandwidth_bytes_per_s))
                   for family, rows, count, device, moved in self._moves]
         for family, rows, count, device, busy_s in parts:
-            alone_s = busy_s + device.launch_s
-            seconds = np.where(is_run[rows], kernel_model.with_host_s(model, alone_s), alone_s)
+            seconds = busy_s + device.launch_s + np.where(is_run[rows], model.host_s, 0)
             if family in ELEMENTWISE:
                 seconds = seconds * np.where(self._fused[rows], fused, 1)
             np.add.at(total, rows, count * seconds)
@@ -228,7 +227,7 @@ class Table:
                    product: Product) -> Floats:
         """Seconds of products in the samples' number format."""
         if not self._rates.any():
-            return np.asarray(product_s(model, device, op, product))
+            return np.asarray(product_s(model, device, op, product, model.direct))
         return np.asarray(tensor_product_s(model, device, op, product, self._rates[rows],
                                            self._tf32[rows]))
 

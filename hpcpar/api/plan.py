@@ -201,7 +201,7 @@ class PlanArguments(PlanningOptions, LossOptions, section="plan"):
         default="local", metadata=about_machine("the site's, else local"))
     strategy: str = option(
         "auto", str,
-        "auto, the fastest found that fits, or one of "
+        "auto, the simplest of the fastest found that fit, or one of "
         + ", ".join(entry.form for entry in STRATEGIES.values()), "S", first=True,
         details="; ".join(f"{entry.form} = {entry.help}" for entry in STRATEGIES.values())
         + "; the suffix '/outer' spreads model groups across nodes")

@@ -209,7 +209,7 @@ class StrategyArguments(PlanningOptions, LossOptions):
             "the plan's or the sweep's, else the site's, else local"))
     strategy: str | Iterable[str] = option(
         "data", path, "strategies; 'grid:*' means every grid, 'df:*x4' the one with 4 "
-        "channel parts, 'auto' the fastest strategy that fits", "S,S,...", first=True)
+        "channel parts, 'auto' the choice of hpcpar plan", "S,S,...", first=True)
     _: KW_ONLY
     batch_per_rank: float | Fraction | str | None = option(
         None, share, "samples per mini-batch on each rank (weak scaling); 1/4 if four ranks share "

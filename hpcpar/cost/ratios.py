@@ -1,16 +1,16 @@
 """Decides how sure the ratio of two plans' times is: its 90% interval.
 
-Plans on one machine share its errors, so that their ratio is surer than either time. What is left
-are independent deviations, whose squared logarithms add up:
+Plans on one machine share its errors, so that their ratio is surer than either time. The following
+deviations are independent, and their squared logarithms add up:
 
 * Measured times differ from run to run (`MEASUREMENT_ERROR`).
-* Losses, which are what several ranks take beyond computing, deviate by one factor for both plans,
-  as in published runs on several devices. The timelines are laid out again at its ends.
+* Losses (times of several ranks beyond computing) deviate by one factor for both plans, as in
+  published runs on several devices. The timelines are laid out again at its ends.
 * A layer whose parts are r times as large deviates by r to the power of one unknown exponent, as
   published runs of r times the batch do. Layers that both plans cut alike cancel.
 * Runs on other numbers of ranks deviate as published ones do.
 
-A calibrated machine has its own intervals instead of those of published runs.
+On a calibrated machine, the intervals of its parts replace published runs.
 """
 
 from __future__ import annotations

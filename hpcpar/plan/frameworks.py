@@ -51,7 +51,7 @@ class Framework:
 #: The executor of this package.
 OWN = "hpcpar"
 #: Share of the time that fused element-wise layers take (`bench/fit_kernels.py`).
-FUSED = 0.75
+FUSED = 0.65
 FRAMEWORKS: dict[str, Framework] = {
     OWN: Framework("hpcpar run", updates_at_end=False),
     "ddp": Framework("PyTorch's DistributedDataParallel: bucket_cap_mb", 25 * MIB),

@@ -153,11 +153,12 @@ def _point_json(p: Point, over: dict[str, Point | None]) -> dict[str, Any]:
             "other_communication_s": parts.other_s, "bubble_s": parts.bubble_s,
             "speedup": speedup(p, over[side], side), "efficiency": efficiency(p, over[side], side),
             "node_hours": p.node_hours(side)}
-    for name, ratio in (("speedup", predicted_speedup(p, over["predicted"])),
-                        ("efficiency", predicted_efficiency(p, over["predicted"]))):
-        out["predicted"] |= ratio.to_json(name) if ratio else {}
     if p.trust is not None and p.predicted is not None:
         out["predicted"] |= p.trust.to_json(p.predicted.iteration_s)
+        gain = predicted_speedup(p, over["predicted"])
+        share = predicted_efficiency(p, over["predicted"])
+        out["predicted"] |= gain.to_json("speedup") if gain else {}
+        out["predicted"] |= share.to_json("efficiency") if share else {}
     if p.measured is not None:
         out["measured"] |= {"iteration_p10_s": p.low_s, "iteration_p90_s": p.high_s}
     return out

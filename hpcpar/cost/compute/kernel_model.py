@@ -38,7 +38,7 @@ LANE_FLOPS = 8
 WINOGRAD_CHANNELS = 16
 #: How much longer CPUs take than devices with their data sheet that the model is fitted to: the
 #: median of published training runs on Xeon, Xeon Phi and A64FX (``python -m bench.gallery.cpus``).
-CPU_SLOWDOWN = 13.0
+CPU_SLOWDOWN = 13.6
 #: Years in which libraries became faster, and in which they adopted Winograd's algorithm.
 LIBRARY_YEARS, WINOGRAD_YEARS = (2012.0, 2020.0), (2015.4, 2016.6)
 #: Year of the library that reaches exactly the fitted shares.
@@ -53,7 +53,7 @@ class TensorCores:
 
     Winograd's algorithm and Fourier transforms gain nothing on tensor cores, but overlapping
     windows cost the same traffic as Winograd's transforms. Kernels without tiles do not use tensor
-    cores.
+    cores. In the layouts that tensor cores need, they have a share of their own.
 
     Attributes
     ----------
@@ -62,12 +62,16 @@ class TensorCores:
         tensor core count as one lane.
     tf32 : float
         Fraction of these shares that TF32 products reach.
+    direct : float
+        As in `KernelModel`, for items of 4 bytes. Such kernels wait for the words that they load:
+        items of 2 bytes go twice as fast.
     """
 
     share: Mapping[str, Positive]
     tile_words: NotNegative
     fill: NotNegative
     tf32: Positive
+    direct: Positive
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class KernelModel:
     yearly : float
         Speedup of a library over the library of the year before.
     host_s : float
-        Host time of an operation, which limits small kernels.
+        Time of an operation that nothing hides: the host's, and the start and end of the kernel.
     tensor : TensorCores
         Products in formats other than float32 and float64.
     """
@@ -176,8 +180,11 @@ def product_of(work: Work) -> Product:
                    not stepwise, len(kernel) == 3)
 
 
-def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats:
-    """Device time of a pass in float32 or float64 (s), without launch and host time."""
+def product_s(model: KernelModel, device: Device, op: str, p: Product, direct: Floats) -> Floats:
+    """Device time of a pass in float32 or float64 (s), without launch and host time.
+
+    Kernels without tiles reach the share `direct` of the device's rate.
+    """
     year = np.clip(device.software_year, *LIBRARY_YEARS)
     first, last = WINOGRAD_YEARS
     arrived = np.clip((year - first) / (last - first), 0, 1) * p.winograd
@@ -191,7 +198,7 @@ def product_s(model: KernelModel, device: Device, op: str, p: Product) -> Floats
     if op == "backward":
         slow = slow * np.where(p.strided, model.strided, 1)
     tiled = _tiled(model, device.multiprocessors, device.lanes, p)
-    compute_s = np.minimum(slow * tiled / (fast * rate), p.flops / (model.direct * rate))
+    compute_s = np.minimum(slow * tiled / (fast * rate), p.flops / (direct * rate))
     moved = p.bytes * (1 + model.winograd_traffic * arrived)
     return compute_s + moved / (model.bandwidth["matmul"] * device.bandwidth_bytes_per_s)
 
@@ -211,7 +218,8 @@ def tensor_product_s(model: KernelModel, device: Device, op: str, p: Product, ra
     compute_s = slow * _tiled(tensor, device.multiprocessors, lanes, p) / reached
     moved = p.bytes * (1 + model.winograd_traffic * p.winograd)
     moved_s = moved / (model.bandwidth["matmul"] * device.bandwidth_bytes_per_s)
-    return np.minimum(compute_s + moved_s, product_s(model, device, op, p))
+    direct = tensor.direct * np.where(is_tf32, 1, 2)
+    return np.minimum(compute_s + moved_s, product_s(model, device, op, p, direct))
 
 
 def _tiled(model: KernelModel | TensorCores, units: int, lanes: Floats, p: Product) -> Floats:
@@ -249,16 +257,11 @@ def kernel_s(device: Device, work: Work) -> Floats:
         busy_s = tensor_product_s(model, device, work.op, product_of(work), rate,
                                   work.dtype == "tf32")
     elif work.family == "matmul":
-        busy_s = product_s(model, device, work.op, product_of(work))
+        busy_s = product_s(model, device, work.op, product_of(work), model.direct)
     else:
         if work.family not in model.bandwidth:
             raise unknown(f"kernel_family of a layer {work.kind}", work.family, model.bandwidth)
         busy_s = work.bytes / (model.bandwidth[work.family] * device.bandwidth_bytes_per_s)
     if device.kind == "cpu":
         busy_s = CPU_SLOWDOWN * busy_s
-    return with_host_s(model, work.fraction * busy_s + device.launch_s)
-
-
-def with_host_s(model: KernelModel, device_s: Floats) -> Floats:
-    """Seconds of an operation with its host time; a long kernel hides most of it."""
-    return np.sqrt(device_s**2 + model.host_s**2)
+    return work.fraction * busy_s + device.launch_s + model.host_s

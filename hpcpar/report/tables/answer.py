@@ -88,7 +88,8 @@ def _beside(choice: Candidate, other: Candidate) -> str:
     if not ratio.about_equal:
         return f"{with_ends(ratio)} times as fast as {name}"
     gain = 1 / ratio.value - 1
-    return f"about as fast as {name}" + f", which would gain {gain:.1%}" * (gain >= LEAST_GAIN)
+    return (f"about equal to {name}: {with_ends(ratio)} times as fast"
+            + f", it would gain {gain:.1%}" * (gain >= LEAST_GAIN))
 
 
 def statistics(p: Prediction, other_s: float | None) -> str:

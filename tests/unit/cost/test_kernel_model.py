@@ -10,7 +10,7 @@ import pytest
 
 from bench.gallery.__main__ import predict, unpredictable
 from bench.gallery.rows import runs
-from hpcpar.cost.compute.kernel_model import kernel_s, product_of
+from hpcpar.cost.compute.kernel_model import fitted, kernel_s, product_of
 from hpcpar.cost.compute.step_time import slowest
 from hpcpar.cost.compute.work import Work, Workload
 from hpcpar.errors import InputError
@@ -69,6 +69,14 @@ def test_what_makes_kernels_slow() -> None:
     assert rate(work(batch=64, channels=256, op=Op.BACKWARD_WEIGHT)) < plain
 
 
+def test_every_kernel_has_the_same_fixed_time() -> None:
+    small, large = work(batch=1, size=7), work(batch=64, channels=256)
+    for each in small, large:
+        two_parts = [kernel_s(V100, replace(each, fraction=part)) for part in (0.25, 0.75)]
+        fixed_s = fitted().host_s + V100.launch_s
+        assert sum(two_parts) - kernel_s(V100, each) == pytest.approx(fixed_s)
+
+
 def test_a_library_without_winograd_is_slower() -> None:
     old = replace(V100, software_year=2015)
     square = work(kernel=3, padding=1, channels=128)
@@ -98,9 +106,11 @@ def test_tensor_cores_speed_up_only_large_products() -> None:
 
     large: dict[str, Any] = {"batch": 256, "channels": 512, "size": 28}
     assert 1.5 < gain("tf32", **large) < gain("amp", **large) < 16
-    assert 1 <= gain("amp", batch=1, channels=16, size=7) < 1.1
-    grouped = gain("amp", kernel=3, padding=1, channels=256, batch=256, groups=256)
-    assert 1 <= grouped < 2  # one channel a group: no tiles, no tensor cores
+    assert gain("amp", batch=1, channels=16, size=7) == pytest.approx(1, abs=0.1)
+    depthwise: dict[str, Any] = {"kernel": 3, "padding": 1, "channels": 256, "groups": 256}
+    in_tf32, in_amp = (gain(name, batch=256, **depthwise) for name in ("tf32", "amp"))
+    assert in_amp < 1  # no tiles, no tensor cores, and layouts for tensor cores
+    assert in_amp == pytest.approx(2 * in_tf32, rel=0.05)  # waits for half the words
     assert gain("amp", V100, **large) > 3
     slow = replace(V100, rates={})
     assert gain("amp", slow, **large) < 1.3

@@ -19,7 +19,7 @@ from hpcpar.report.sweep_points import (
     speedup,
     to_json,
 )
-from hpcpar.report.tables.sweep_table import conclusion
+from hpcpar.report.tables.sweep_table import conclusion, rows
 
 
 def point(ranks: int, batch: int, measured_s: float, predicted_s: float = 1.0,
@@ -59,6 +59,20 @@ def test_a_conclusion_on_predictions_names_their_source() -> None:
         "ms: data sheet of the T4, not calibrated; hpcpar calibrate on one node narrows it).")
     (row,) = to_json([planned])["points"]
     assert row["predicted"]["iteration_high_s"] == pytest.approx(1.5 * 0.0313)
+
+
+def test_predicted_speedups_have_their_own_interval() -> None:
+    """Weak scaling, so only the number of ranks differs from the base; measured ones have none."""
+    trust = Trust("sheet", "a data sheet", (0.5, 2.0))
+    one, eight = (replace(point(ranks, 64 * ranks, 1.0, seconds), measured=None, trust=trust)
+                  for ranks, seconds in ((1, 1.0), (8, 1.25)))
+    (_, row), measured = to_json([one, eight])["points"], to_json([point(8, 64, 1.0)])["points"]
+    low, high = row["predicted"]["efficiency_low"], row["predicted"]["efficiency_high"]
+    assert row["predicted"]["efficiency"] == pytest.approx(0.8) and low < 0.8 < high < 0.8 * 1.3
+    assert row["predicted"]["speedup_low"] == pytest.approx(8 * low)
+    assert "6.4 (" in conclusion([one, eight]) and f"({low:.0%} to " in conclusion([one, eight])
+    assert rows([one, eight])[1][-2] == f"({low:.0%} - {high:.0%})"
+    assert "efficiency_low" not in measured[0]["predicted"]
 
 
 @pytest.mark.parametrize("slowest_s", [0.056, 0.1, 0.3, 0.9, 40.0])

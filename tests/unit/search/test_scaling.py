@@ -87,8 +87,8 @@ def test_efficiency_time_and_node_hours() -> None:
         2 * 12.5 * 0.8
     )
     assert weak.to_json() == {"ranks": 8, "strategy": "data", "batch": 512, "iteration_s": 0.8,
-                              "fits": True, **weak.of_one.to_json("efficiency"), "run_s": weak.run_s,
-                              "node_hours": weak.node_hours}
+                              "fits": True, **weak.of_one.to_json("efficiency"),
+                              "run_s": weak.run_s, "node_hours": weak.node_hours}
 
 
 def test_a_single_rank_is_fully_efficient() -> None:
