@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.gallery.intervals import Residual, percentiles
+from bench.gallery.intervals import PERCENTILES, Residual, percentiles
 from bench.gallery.residuals import family, read, rows
 from bench.gallery.rows import Row
 from hpcpar.cost import anchors
@@ -43,9 +43,6 @@ DISTANCES = {
 }
 #: Distances that change the share; at others it is 1, so that times keep the model's ratios.
 SHARED = ("number format", "device", "network")
-#: Percentiles of 90% intervals. Most rows come from two devices, whose rows lie less often in the
-#: intervals of all others.
-PERCENTILES = (3, 50, 97)
 #: Distance at which an anchor is worth nothing, for the page alone.
 REFUSED = "network"
 
@@ -191,7 +188,7 @@ def used_share(name: str, some: Sequence[Anchored]) -> float:
 def ends(some: Iterable[Anchored], share: float) -> list[float]:
     """The `PERCENTILES` of measured over anchored times."""
     return percentiles([Residual("anchor", a.row.device, a.row.network, {}, a.left(share))
-                        for a in some], PERCENTILES)
+                        for a in some])
 
 
 def inside(name: str, some: Sequence[Anchored]) -> float:

@@ -44,18 +44,29 @@ BASES = {"tables": ("network", "network"), "sheet": ("device", "device"),
 LEAST_ROWS, LEAST_FAMILIES = 20, 2
 #: A narrower class has at least one end that differs by this much from the wider one's.
 MATERIAL = 0.02
-PERCENTILES = (5, 50, 95)
+#: Percentiles of 90% intervals. Most rows come from a few devices, whose rows lie less often in the
+#: intervals of all others.
+PERCENTILES = (3, 50, 97)
+#: Devices of runs that are called large.
+MANY = 128
 
 
 @dataclass(frozen=True)
 class Residual:
-    """Logarithm of predicted over measured time of a row, by one basis."""
+    """Logarithm of predicted over measured time of a row, by one basis; kernels have no devices."""
 
     basis: str
     device: str
     network: str
     known: dict[str, str]
     log: float
+    devices: int = 0
+
+    @property
+    def size(self) -> str:
+        """The number of devices in words."""
+        return ("kernels" if not self.devices else "one device" if self.devices == 1
+                else "2 to 127 devices" if self.devices < MANY else f"{MANY} devices and more")
 
     def group(self, by: str) -> str:
         """Its device's family, or its network."""
@@ -75,7 +86,8 @@ def residuals() -> Iterator[Residual]:
         known = traits(graph(row.graph_name, row.input), row.batch, row.precision)
         for basis, (column, _) in BASES.items():
             if column in logs[row.id] and (row.device in foreign) == (basis == "others"):
-                yield Residual(basis, row.device, row.graph_name, known, logs[row.id][column])
+                yield Residual(basis, row.device, row.graph_name, known, logs[row.id][column],
+                               int(row.devices))
     for id_, own in logs.items():
         for device in WITHOUT_RUNS:
             if id_.startswith(f"conv-{device}-"):
@@ -84,9 +96,8 @@ def residuals() -> Iterator[Residual]:
         yield Residual("cpu", row.device, row.framework, {"precision": "fp32"}, log)
 
 
-def percentiles(some: Sequence[Residual],
-                at: Sequence[float] = PERCENTILES) -> list[float]:
-    """Percentiles of measured over predicted times.
+def percentiles(some: Sequence[Residual]) -> list[float]:
+    """The `PERCENTILES` of measured over predicted times.
 
     Many rows of one network on one device count less each, by the root of their number.
     """
@@ -94,7 +105,7 @@ def percentiles(some: Sequence[Residual],
     order = sorted(some, key=lambda r: -r.log)
     weights = np.array([many[r.device, r.network] ** -0.5 for r in order])
     middles = (np.cumsum(weights) - weights / 2) / weights.sum()
-    logs = np.interp(np.array(at) / 100, middles, [-r.log for r in order])
+    logs = np.interp(np.array(PERCENTILES) / 100, middles, [-r.log for r in order])
     return [float(f"{math.exp(log):.3g}") for log in logs]
 
 
@@ -171,20 +182,24 @@ def coverage(found: Iterable[tuple[Residual, bool]], of: Callable[[Residual], st
 
 def class_lines(found: Sequence[ResidualClass]) -> list[str]:
     """The table of classes."""
-    return ["| predictions from | runs | rows | 5% | median | 95% |",
+    return [f"| predictions from | runs | rows | {PERCENTILES[0]}% | median | {PERCENTILES[2]}% |",
             "| --- | --- | --- | --- | --- | --- |",
             *(f"| {c.basis} | {', '.join(f'{k} {v}' for k, v in c.where.items())} | {c.rows} | "
               f"{c.low:.2f} | {c.median:.2f} | {c.high:.2f} |" for c in found), ""]
 
 
 def coverage_lines(every: Sequence[Residual], basis: str) -> list[str]:
-    """The table of one basis: all rows, and each group that is left out in turn."""
-    by = BASES[basis][1]
-    shares = coverage(covered(every, basis), lambda r: r.group(by))
-    return [f"| {basis}: {by} left out | rows | inside |", "| --- | --- | --- |",
-            *(f"| {name or 'kernels'} | {count} | {100 * share:.0f}% |"
-              for name, (count, share) in sorted(shares.items(), key=lambda x: (x[0] != "all", x))),
-            ""]
+    """The table of one basis: all rows, each format, number of devices and group that is left out.
+    """
+    by, found = BASES[basis][1], covered(every, basis)
+    out: list[str] = []
+    kinds: list[Callable[[Residual], str]] = [lambda r: r.known["precision"], lambda r: r.size,
+                                              lambda r: r.group(by)]
+    for of in kinds:
+        shares = sorted(coverage(found, of).items(), key=lambda x: (x[0] != "all", x))
+        out += [f"| {name or 'kernels'} | {count} | {100 * share:.0f}% |"
+                for name, (count, share) in shares[bool(out):]]
+    return [f"| {basis}: {by} left out | rows | inside |", "| --- | --- | --- |", *out, ""]
 
 
 def lines() -> list[str]:
