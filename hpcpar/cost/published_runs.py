@@ -43,7 +43,7 @@ class ResidualClass:
     rows : int
         Number of runs.
     low, median, high : float
-        The 5th, 50th and 95th percentile.
+        Ends of the 90% interval, and the median.
     """
 
     basis: str

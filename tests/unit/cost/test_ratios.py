@@ -58,7 +58,7 @@ def test_a_common_factor_on_losses_does_not_make_the_smaller_loss_the_larger() -
         make_plan(ALEXNET, "data", 16, 512, machine=V100, collectives=name)
         for name in ("ring", "tree")))
     more = times_as_long(V100, tree, ring)
-    assert more.low > 1.2 and more.low < 0.9 * more.value
+    assert more.low > 1.2 and more.low < 0.95 * more.value
 
 
 def test_a_calibrated_machine_has_its_own_intervals() -> None:
@@ -71,7 +71,7 @@ def test_a_calibrated_machine_has_its_own_intervals() -> None:
 def test_micro_batches_count_as_smaller_parts() -> None:
     whole, parts = priced(A100, "data", RESNET, 8, 512), priced(
         A100, "data", RESNET, 8, 512, microbatches=8)
-    assert width(times_as_long(A100, parts, whole)) > 2 * 1.645 * 3 * 0.06
+    assert width(times_as_long(A100, parts, whole)) > 2 * 1.645 * 3 * 0.05
 
 
 @pytest.mark.parametrize(("ranks", "batch"), [(2, 64), (16, 64), (16, 512), (1, 64)])
