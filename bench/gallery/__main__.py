@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bench.gallery import (
+    allreduces,
     anchored,
     intervals,
     large,
@@ -73,6 +74,7 @@ def page(training: Gallery, forward: Gallery, pairs: list[scaling.Pair],
            *table("machine", lambda r: r.row.machine, many),
            *table("exchange", lambda r: r.row.sync, many),
            *scaling.lines(pairs, curves), *scaling_left_out.lines(), *large.lines(many_devices),
+           *allreduces.lines(),
            *speedup_lines(faster), *anchored.lines(), *shared_lines(training.shown),
            *memory.lines([*training.counted, *training.shown]), *forward_lines(forward),
            *intervals.lines(),

@@ -14,6 +14,8 @@ from pathlib import Path
 from bench.gallery.rows import HERE, Row
 from hpcpar.machine.model import Level
 
+#: Latency inside a node, and of the network, typical of GPUs (s).
+LATENCIES_S = 10e-6, 25e-6
 #: Devices of the series under their names in the catalog.
 DEVICES = {
     "RTX 2080 Ti": "RTX2080Ti", "RTX 2080Ti": "RTX2080Ti", "P100": "P100-PCIE-16GB",
@@ -91,8 +93,14 @@ def levels(number: str) -> tuple[Level, ...]:
     """The levels of a line of ``fabrics.csv``; latencies are typical."""
     line = _fabrics()[int(number)]
     inside, outside = float(line["node_gb_per_s"]), float(line["network_gb_per_s"])
+    reached = float(line["node_reached"]), float(line["network_reached"])
+    return levels_of(int(line["node_ranks"]), inside, float(line["links"]), outside, 1.0, reached)
+
+
+def levels_of(ranks: int, node_gb_per_s: float, links: float, network_gb_per_s: float,
+              adapters: float, reached: tuple[float, float] = (0.75, 0.75)) -> tuple[Level, ...]:
+    """The levels of nodes with this many ranks."""
     return (
-        Level("node", int(line["node_ranks"]), 10e-6, 1e-9 / inside, links=float(line["links"]),
-              reached=float(line["node_reached"])),
-        Level("network", 0, 25e-6, 1e-9 / outside, links=1.0,
-              reached=float(line["network_reached"])))
+        Level("node", ranks, LATENCIES_S[0], 1e-9 / node_gb_per_s, links=links, reached=reached[0]),
+        Level("network", 0, LATENCIES_S[1], 1e-9 / network_gb_per_s, links=adapters,
+              reached=reached[1]))

@@ -11,22 +11,27 @@ from bench.gallery.prediction import Result
 
 #: Further columns: title -> cell of some results.
 COLUMNS: dict[str, Callable[[Sequence[Result]], str]] = {}
-_TITLES = ("rows", "accuracy", "median ratio", "within 20%", "within a factor of 2")
+TITLES = ("rows", "accuracy", "median ratio", "within 20%", "within a factor of 2")
 
 
 def line(label: str, results: Sequence[Result]) -> str:
+    """A row of a table: `judgment`, then `COLUMNS`."""
+    return (judgment(label, [result.log for result in results])
+            + "".join(f" {cell(results)} |" for cell in COLUMNS.values()))
+
+
+def judgment(label: str, log_ratios: Sequence[float]) -> str:
     """A row of a table: count, mean accuracy, median ratio, shares within 20% and a factor of 2."""
-    logs = np.array([result.log for result in results])
+    logs = np.array(log_ratios)
     off = np.abs(np.exp(logs) - 1)
     return (f"| {label} | {len(logs)} | {100 * np.mean(1 - np.minimum(off, 1)):.0f}% | "
             f"{math.exp(np.median(logs)):.2f} | {100 * np.mean(off <= 0.2):.0f}% | "
-            f"{100 * np.mean(np.abs(logs) <= math.log(2)):.0f}% |"
-            + "".join(f" {cell(results)} |" for cell in COLUMNS.values()))
+            f"{100 * np.mean(np.abs(logs) <= math.log(2)):.0f}% |")
 
 
 def table(title: str, of: Callable[[Result], str], results: list[Result]) -> list[str]:
     """A table with a row for each group."""
-    titles = (title, *_TITLES, *COLUMNS)
+    titles = (title, *TITLES, *COLUMNS)
     out = [f"| {' | '.join(titles)} |", "|" + " --- |" * len(titles), line("all", results)]
     groups = sorted({of(result) for result in results},
                     key=lambda name: (len(name), name) if name.isdigit() else (0, name))
