@@ -3,8 +3,8 @@
 Usage: python -m bench.gallery.allreduces
 
 ``allreduce.csv`` is DeepBench's, ``allreduce_nccl.csv`` has logs of nccl-tests. Rows without a time
-or with unknown links do not count. `MACHINES` has the links of each; latencies, and the share of the
-bandwidth that messages reach, are the same as in `bench.gallery.series.levels_of`.
+or with unknown links do not count. `MACHINES` has the links of each; latencies, and the share of
+the bandwidth that messages reach, are the same as in `bench.gallery.series.levels_of`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def lines() -> list[str]:
         out += [f"| {title} | {' | '.join(TITLES)} |", "|" + " --- |" * (len(TITLES) + 1)]
         for name in groups:
             logs = [each.log for each in found if name in (each.size, each.machine)]
-            out.append(judgment(name.replace(" PCIe),", ""), logs))
+            out.append(judgment(name.replace("a node, PCIe),", "per node,"), logs))
         out.append("")
     return out
 

@@ -251,8 +251,8 @@ def _production(points: Sequence[Point], size: int | None) -> Point:
         raise InputError(f"--production {size} is not a size that can run "
                          f"({', '.join(str(p.ranks) for p in points)}); add it to --ranks")
     fastest = found[-1]
-    gains = [predicted_speedup(fastest, p) for p in found]
-    equal = [p for p, gain in zip(found, gains, strict=True) if gain and gain.about_equal
+    speeds = [predicted_speedup(p, fastest) for p in found]
+    equal = [p for p, speed in zip(found, speeds, strict=True) if speed and speed.as_good
              and p.known == fastest.known == "predicted"]
     return min(equal, key=lambda p: p.ranks, default=fastest)
 

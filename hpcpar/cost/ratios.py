@@ -36,6 +36,8 @@ from hpcpar.machine.model import Machine, Ratios
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import Comm
 
+#: Share of the predicted speed that a simpler plan may give up: wide intervals contain 1, too.
+MOST_GIVEN_UP = 0.1
 #: Axes along which a layer's part is a part of its output or reduction.
 _AXES = ("n", "d", "h", "w", "c", "k")
 
@@ -52,6 +54,11 @@ class Ratio:
     def about_equal(self) -> bool:
         """True if the interval contains 1."""
         return self.low <= 1 <= self.high
+
+    @property
+    def as_good(self) -> bool:
+        """True for a speed about equal to another's that is at most `MOST_GIVEN_UP` lower."""
+        return self.about_equal and self.value >= 1 - MOST_GIVEN_UP
 
     @property
     def inverse(self) -> Ratio:

@@ -36,14 +36,14 @@ def simplicity(candidate: Candidate) -> tuple[int, int, float]:
 
 
 def simplest(candidates: Sequence[Candidate], fastest: Candidate) -> Candidate:
-    """The simplest candidate that fits and is about as fast as the fastest."""
+    """The simplest candidate that fits and is as good as the fastest (`Ratio.as_good`)."""
     if not fastest.fits:
         return fastest
     limit_s = MUCH_SLOWER * fastest.iteration_s / fastest.task.batch
     near = [c for c in candidates
             if c.iteration_s / c.task.batch <= limit_s and c.speed[0] == fastest.speed[0]
             and c.fits]
-    equal = [c for c in near if c is fastest or times_as_fast(c, fastest).about_equal]
+    equal = [c for c in near if c is fastest or times_as_fast(c, fastest).as_good]
     return min(equal, key=simplicity)
 
 

@@ -109,7 +109,7 @@ def best_ranks(scales: list[Scale], *, efficiency: float | None = None,
         return min(suitable, key=lambda s: (s.node_hours or 0.0, s.sample_s), default=None)
     fastest = min(suitable, key=lambda s: s.sample_s, default=None)
     equal = [s for s in suitable if fastest is not None and (
-        s is fastest or times_as_fast(s.candidate, fastest.candidate).about_equal)]
+        s is fastest or times_as_fast(s.candidate, fastest.candidate).as_good)]
     return min(equal, key=lambda s: simplicity(s.candidate), default=None)
 
 

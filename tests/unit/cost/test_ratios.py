@@ -36,6 +36,12 @@ def test_two_runs_of_one_plan_differ_by_noise_alone() -> None:
         2 * 1.645 * 0.03, rel=1e-3)
 
 
+def test_ignorance_is_not_equality() -> None:
+    """A wide interval contains 1, but the simpler plan is not as good where it gives up much."""
+    assert Ratio(0.95, 0.8, 1.1).as_good and not Ratio(0.8, 0.4, 1.6).as_good
+    assert Ratio(0.8, 0.4, 1.6).about_equal and not Ratio(0.95, 0.91, 0.99).as_good
+
+
 def test_the_inverse_is_the_ratio_the_other_way_round() -> None:
     data, owt = priced(V100, "data"), priced(V100, "owt")
     one, other = times_as_long(V100, data, owt), times_as_long(V100, owt, data)

@@ -53,7 +53,7 @@ def test_the_fewest_ranks_that_are_about_as_fast_are_the_choice(kind: str) -> No
     size = {"batch": 64} if kind == "strong" else {"batch_per_rank": 32}
     found = predict(network="lenet5", ranks=[1, 2, 4, 8, 16, 32, 64], machine="dgx-a100", **size)
     fastest = min(found.candidates, key=lambda c: c.iteration_s / c.task.batch)
-    assert times_as_fast(found.best, fastest).about_equal or found.best is fastest
+    assert times_as_fast(found.best, fastest).as_good or found.best is fastest
     fewer = [c for c in found.candidates if c.task.ranks < found.best.task.ranks]
-    assert not any(times_as_fast(c, fastest).about_equal for c in fewer)
+    assert not any(times_as_fast(c, fastest).as_good for c in fewer)
     assert found.ratios[found.candidates.index(found.best)] is None
