@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcpar.search.candidates import Candidate
+from hpcpar.search.choice import compared
 from hpcpar.simulation.noise import Noise
 from hpcpar.simulation.simulate import Simulator
 
@@ -25,8 +26,8 @@ class Robust(NamedTuple):
 
 
 def by_robustness(candidates: Sequence[Candidate], jitter: float) -> list[Robust]:
-    """The candidates near the first, sorted by the 95th percentile of an iteration's time."""
-    best = candidates[0]
+    """The candidates near the fastest, sorted by the 95th percentile of an iteration's time."""
+    best = min(compared(candidates), key=lambda c: c.order)
     near = [c for c in candidates
             if c.fits == best.fits and c.iteration_s <= NEAR * best.iteration_s]
     robust = []

@@ -79,8 +79,8 @@ class BatchNormOp(NormalizationOp):
         self.moments, self.moments_gradient = (ctx.backend.zeros((channels, 2), np.float64)
                                                for _ in range(2))
         self.mean, self.inv_std = (ctx.backend.zeros((channels,), np.float64) for _ in range(2))
-        #: `moments_gradient` times the weight.
-        self._sums = ctx.backend.zeros((channels, 2), np.float64)
+        #: `moments_gradient` times the weight; the forward pass has used its moments by then.
+        self._sums = self.moments
         self._finished = False
 
     def statistics(self) -> None:

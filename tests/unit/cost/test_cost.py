@@ -31,6 +31,7 @@ from hpcpar.prediction.prediction import Prediction, StepCost
 from hpcpar.prediction.price import price
 from hpcpar.schedule.steps import Comm, Compute, Kind, Op, Phase
 from hpcpar.search import auto
+from hpcpar.search.choice import times_as_fast
 from tests.strategies import named, one_pass
 from tests.unit.brute import busiest, random_configs
 
@@ -281,14 +282,15 @@ def test_prediction_contract() -> None:
     assert not price(network, plan_of("data", 2, 4), tiny).fits
 
 
-def test_auto_takes_the_fastest_plan_that_fits() -> None:
+def test_auto_takes_a_plan_as_good_as_the_fastest_that_fits() -> None:
     spec = NetworkSpec("lenet5", (1, 28, 28), 10)
     network = spec.build()
     found = auto.best(network, spec, 6, 72, LOCAL)
     times = [c.iteration_s for c in found]
     # a lower bound rules out pipelines
     tried = {name for name in named(6) if not name.startswith("pipeline")}
-    assert times == sorted(times) and tried <= {c.strategy for c in found}
+    assert times[1:] == sorted(times[1:]) and times_as_fast(found[0], found[1]).as_good
+    assert tried <= {c.strategy for c in found}
     for c in found[:3]:
         assert c.iteration_s == pytest.approx(price(network, c.plan, LOCAL).iteration_s, rel=1e-12)
     least = min(c.memory_bytes for c in found)
