@@ -25,12 +25,12 @@ WAITS = """
 import itertools, signal, sys
 import hpcpar.runtime.executor as executor
 from hpcpar.cli.main import main
-honest, steps = executor.Executor.iterate, itertools.count()
+honest, steps = executor.Executor.begin, itertools.count()
 def iterate(self, *args):
     while next(steps) >= 150:
         signal.pause()
     return honest(self, *args)
-executor.Executor.iterate = iterate
+executor.Executor.begin = iterate
 sys.exit(main(sys.argv[1:]))
 """
 TRAINING = ("--epochs", 12, "--rate", 0.015, "--decay", 0.01, "--schedule", "owt", "--seed", 5)

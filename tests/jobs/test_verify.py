@@ -23,12 +23,12 @@ SCRIPT = """
 import signal, sys
 import hpcpar.runtime.executor as executor
 from hpcpar.cli.main import main
-honest = executor.Executor.iterate
+honest = executor.Executor.begin
 def iterate(self, *args):
     if self.communicator.world.rank == 1:
         {what}
     return honest(self, *args)
-executor.Executor.iterate = iterate
+executor.Executor.begin = iterate
 sys.exit(main(sys.argv[1:]))
 """
 
