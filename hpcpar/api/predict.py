@@ -142,9 +142,8 @@ class PredictResult(TableResult):
         """Time per sample of each candidate, relative to the choice on its number of ranks, or on
         all if each number has one candidate; None for the choice.
         """
-        choices = self.choices
-        if len(choices) == len(self.candidates):
-            choices = dict.fromkeys(choices, self.best)
+        one_each = len(self.choices) == len(self.candidates)
+        choices = dict.fromkeys(self.choices, self.best) if one_each else self.choices
         return tuple(None if c is choices[c.task.ranks] else
                      times_as_fast(choices[c.task.ranks], c) for c in self.candidates)
 
