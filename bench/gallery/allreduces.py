@@ -42,9 +42,7 @@ class Allreduce:
     """A measured allreduce and its price; `log` is the logarithm of predicted over measured."""
 
     machine: str
-    ranks: int
     n_bytes: float
-    measured_s: float
     log: float
 
     @property
@@ -79,7 +77,7 @@ def predicted() -> Iterator[Allreduce]:
         way = route(models[name], [MeshAxis(1, ranks)], ranks)
         names = ["ring"] if "ring" in note else allowed(Kind.ALLREDUCE, "auto", ranks)
         seconds = float(cheapest(Kind.ALLREDUCE, n_bytes, way, names)[2])
-        yield Allreduce(name, ranks, n_bytes, measured_s, math.log(seconds / measured_s))
+        yield Allreduce(name, n_bytes, math.log(seconds / measured_s))
 
 
 def lines() -> list[str]:

@@ -111,23 +111,25 @@ class PredictResult(TableResult):
     @property
     def answer(self) -> str:
         """The choice in one sentence."""
-        if not self.predictions:
+        best = self.best
+        if best is None:
             return "Every strategy was skipped: use a larger batch or fewer ranks"
         if self.scales:
             return answer.of_scaling(self.choice, self.epochs)
         if self.why:
             return explained(self.why)
-        best = self.best
         use = answer.of_plan(best.prediction, self.epochs, choice=len(self.predictions) > 1)
         return (use + answer.beside(best, self.candidates)
                 + answer.statistics(best.prediction, best.other_statistics_s))
 
     @cached_property
-    def best(self) -> Candidate:
+    def best(self) -> Candidate | None:
         """The choice that meets the conditions; without conditions, the simplest of those about as
-        fast per sample as the fastest that fits.
+        fast per sample as the fastest that fits. None if all were skipped.
         """
-        return self.choice.candidate if self.choice else chosen(self.candidates)
+        if self.choice is not None:
+            return self.choice.candidate
+        return chosen(self.candidates) if self.candidates else None
 
     @cached_property
     def choices(self) -> dict[int, Candidate]:
@@ -140,8 +142,10 @@ class PredictResult(TableResult):
     @cached_property
     def ratios(self) -> tuple[Ratio | None, ...]:
         """Time per sample of each candidate, relative to the choice on its number of ranks, or on
-        all if each number has one candidate; None for the choice.
+        all if each number has one candidate; None for the choice. Measured cases have no choice.
         """
+        if self.best is None or self.why:
+            return (None,) * len(self.predictions)
         one_each = len(self.choices) == len(self.candidates)
         choices = dict.fromkeys(self.choices, self.best) if one_each else self.choices
         return tuple(None if c is choices[c.task.ranks] else

@@ -94,6 +94,7 @@ class Communicator:
         """
         return Buffers(step, exchange(step, self.world.rank), self.world.rank, held, wanted,
                        self.backend, self.transport is not Transport.STAGED)
+
     def bind(self, step: Comm, held: Array, wanted: Array) -> Transfer:
         """Bind a single step with its own message memory; see `prepare` and `connect`."""
         buffers = self.prepare(step, held, wanted)

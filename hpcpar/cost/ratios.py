@@ -10,13 +10,13 @@ deviations are independent, and their squared logarithms add up:
   published runs of r times the batch do. Layers that both plans cut alike cancel.
 * Runs on other numbers of ranks deviate as published ones do.
 
-On a calibrated machine, the intervals of its parts replace published runs.
+On a machine that has measured all parts of both plans, their intervals replace published runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from hpcpar.cost.anchors import (
     ENDS_90,
+    LEAST_CHANGE,
     MEASUREMENT_ERROR,
     anchored_residuals,
     sd_of,
@@ -31,7 +32,7 @@ from hpcpar.cost.anchors import (
 )
 from hpcpar.cost.compute.step_time import slowest
 from hpcpar.cost.price_family import Costs, laid_out
-from hpcpar.cost.trust import parts_of
+from hpcpar.cost.trust import COMPUTING, Part, parts_of
 from hpcpar.machine.model import Machine, Ratios
 from hpcpar.plan.plan import Plan
 from hpcpar.schedule.steps import Comm
@@ -59,11 +60,6 @@ class Ratio:
     def as_good(self) -> bool:
         """True for a speed about equal to another's that is at most `MOST_GIVEN_UP` lower."""
         return self.about_equal and self.value >= 1 - MOST_GIVEN_UP
-
-    @property
-    def inverse(self) -> Ratio:
-        """The ratio the other way round."""
-        return Ratio(1 / self.value, 1 / self.high, 1 / self.low)
 
     def times(self, factor: float) -> Ratio:
         """The ratio times a known factor."""
@@ -105,23 +101,23 @@ class Sized(NamedTuple):
 def speedup(one: Sized, over: Sized) -> Ratio:
     """Samples per second, relative to another run of the same network and machine."""
     value = one.batch / one.iteration_s * over.iteration_s / over.batch
-    own = _combined(value, [_ends(one.ratios), _ends(over.ratios)])
-    if one[:2] == over[:2] and one.iteration_s == over.iteration_s:
+    if one == over:
         return Ratio(value, value, value)
-    deviations = [_doublings(abs(math.log2(one.share / over.share)))]
-    deviations.append(_NOISE if one.ranks == over.ranks else _other_ranks())
-    by_class = _combined(value, deviations)
+    own = _combined(value, [_ends(*one.ratios), _ends(*over.ratios)])
+    by_class = _combined(value, [_doublings(abs(math.log2(one.share / over.share))),
+                                 _NOISE if one.ranks == over.ranks else _other_ranks()])
     return min(own, by_class, key=lambda ratio: ratio.high / ratio.low)
 
 
-def _ends(ratios: Ratios) -> Deviation:
-    return math.log(ratios[0]), math.log(ratios[1])
+def _ends(low: float, high: float) -> Deviation:
+    """The deviation of an interval, whose lower end may be 0."""
+    return math.log(max(low, LEAST_CHANGE)), math.log(high)
 
 
 def _other_ranks() -> Deviation:
     known = {runs.name: runs for runs in anchored_residuals().distances}
     runs = known["number of ranks"]
-    return math.log(runs.low), math.log(runs.high)
+    return _ends(runs.low, runs.high)
 
 
 def _doublings(count: float) -> Deviation:
@@ -144,15 +140,15 @@ class Priced(NamedTuple):
 
 def times_as_long(machine: Machine, one: Priced, than: Priced) -> Ratio:
     """Time of a plan's iteration over another plan's, on the same ranks."""
-    value = one.iteration_s / than.iteration_s
     changes = _changes(one, than)
-    if machine.compute and machine.compute_ratios:
-        deviations = [_of_computing(machine.compute_ratios, changes),
-                      *_of_levels(machine, one, than)]
+    parts = parts_of(machine, one.costs), parts_of(machine, than.costs)
+    if machine.compute and all(part.ratios for each in parts for part in each):
+        changed = sum(share for share, doublings in changes if doublings)
+        deviations = _of_parts(one.iteration_s, than.iteration_s, *parts, changed)
     else:
         deviations = [_doublings(sum(share * doublings for share, doublings in changes)),
                       _of_loss(machine, one, than)]
-    return _combined(value, [_NOISE, *deviations])
+    return _combined(one.iteration_s / than.iteration_s, [_NOISE, *deviations])
 
 
 def _changes(one: Priced, than: Priced) -> list[tuple[float, float]]:
@@ -173,21 +169,19 @@ def _resized(one: Plan, than: Plan, layer: str) -> float:
     return max(abs(math.log2(parts(one, axis) / parts(than, axis))) for axis in _AXES)
 
 
-def _of_computing(ratios: Ratios, changes: Iterable[tuple[float, float]]) -> Deviation:
-    """The deviation of the layers that are cut differently, from a calibration."""
-    end = ENDS_90 * sd_of(ratios) * sum(share for share, doublings in changes if doublings)
-    return -end, end
-
-
-def _of_levels(machine: Machine, one: Priced, than: Priced) -> list[Deviation]:
-    """The deviation of the exposed communication of each calibrated level."""
-    shares: dict[str, float] = {}
-    for sign, priced in ((1, one), (-1, than)):
-        for part in parts_of(machine, priced.costs):
-            shares[part.name] = (shares.get(part.name, 0.0)
-                                 + sign * part.seconds / priced.iteration_s)
-    ends = [ENDS_90 * sd_of(level.ratios) * shares.get(f"level '{level.name}'", 0.0)
-            for level in machine.levels if level.ratios is not None]
+def _of_parts(one_s: float, than_s: float, one: Sequence[Part], than: Sequence[Part],
+              changed: float) -> list[Deviation]:
+    """The deviations of measured parts: of the `changed` share of computing, whose layers are cut
+    differently, and of the difference in each level's share.
+    """
+    sds, shares = dict[str, float](), dict[str, float]()
+    for sign, whole_s, parts in ((1, one_s, one), (-1, than_s, than)):
+        for part in parts:
+            assert part.ratios is not None
+            sds[part.name] = max(sds.get(part.name, 0.0), sd_of(part.ratios))
+            shares[part.name] = shares.get(part.name, 0.0) + sign * part.seconds / whole_s
+    ends = [ENDS_90 * sd * (changed if name == COMPUTING else shares[name])
+            for name, sd in sds.items()]
     return [(-end, end) for end in ends]
 
 

@@ -31,6 +31,8 @@ from hpcpar.plan.plan import Plan
 
 #: Largest relative difference between a measured iteration and its anchored price.
 SAME = 0.001
+#: The part of an iteration that computes.
+COMPUTING = "computing"
 _REMEDY = "hpcpar calibrate on one node narrows it"
 #: Low and high end of a time (s).
 Interval90 = tuple[float, float]
@@ -208,8 +210,8 @@ def parts_of(machine: Machine, costs: Costs) -> list[Part]:
     total_s, waits_s = float(costs.iteration_s), float(costs.exposed_communication_s)
     of_all_stages = sum(exposed_s) or 1.0
     rest_s, measured = total_s - waits_s, float(costs.measured_compute)
-    parts = [Part("computing", rest_s * measured, machine.compute_ratios),
-             Part("computing", rest_s * (1.0 - measured), machine.estimate_ratios)]
+    parts = [Part(COMPUTING, rest_s * measured, machine.compute_ratios),
+             Part(COMPUTING, rest_s * (1.0 - measured), machine.estimate_ratios)]
     parts += [Part(f"level '{level.name}'", waits_s * seconds / of_all_stages, level.ratios)
               for seconds, level in zip(exposed_s, machine.levels, strict=True)]
     return [part for part in parts if part.seconds > 0]

@@ -21,10 +21,9 @@ def times_as_fast(one: Candidate, than: Candidate) -> Ratio:
     """Samples per second of a candidate, relative to another's of the same network and machine."""
     if one.task.ranks != than.task.ranks:
         return speedup(sized(one), sized(than))
-    took, batches = (times_as_long(one.task.machine, Priced(than.plan, than.costs),
-                                   Priced(one.plan, one.costs)),
-                     one.task.batch / than.task.batch)
-    return took.times(batches)
+    longer = times_as_long(one.task.machine, Priced(than.plan, than.costs),
+                           Priced(one.plan, one.costs))
+    return longer.times(one.task.batch / than.task.batch)
 
 
 def simplicity(candidate: Candidate) -> tuple[int, int, float]:
@@ -49,8 +48,7 @@ def simplest(candidates: Sequence[Candidate], fastest: Candidate) -> Candidate:
 
 def chosen(candidates: Sequence[Candidate]) -> Candidate:
     """The simplest candidate that is about as fast per sample as the fastest that fits."""
-    return simplest(candidates, min(
-        candidates, key=lambda c: (not c.fits, *_speed(c))))
+    return simplest(candidates, min(candidates, key=lambda c: (not c.fits, *_speed(c))))
 
 
 def rivals(candidates: Sequence[Candidate], choice: Candidate) -> list[Candidate]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.gallery import anchored, intervals, large, left_out, memory, picture, scaling
+from bench.gallery import allreduces, anchored, intervals, large, left_out, memory, picture, scaling
 from bench.gallery.__main__ import Gallery, page
 from bench.gallery.exchange import framework_of, machine_as_used, options_of
 from bench.gallery.intervals import Residual
@@ -233,3 +233,12 @@ def test_batches_that_fitted_are_predicted_to_fit() -> None:
     cases = [*memory.fitted(results), *memory.unfitted()]
     assert len(cases) > 5 and not any(case.contradicts for case in cases)
     assert {case.fitted for case in cases} == {True, False}
+
+
+def test_published_allreduces_are_priced() -> None:
+    """Large messages are right within a factor of 2 in 8 of 10 rows; every class has rows."""
+    found = list(allreduces.predicted())
+    assert {each.machine for each in found} == set(allreduces.MACHINES)
+    assert {each.size for each in found} == set(allreduces.SIZES) and len(found) > 300
+    large = [each.log for each in found if each.n_bytes > 2 ** 22]
+    assert np.mean(np.abs(large) < np.log(2)) > 0.8

@@ -38,7 +38,7 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     ratios : sequence of Ratio or None
         Time of each prediction relative to the choice; None for the choice.
     """
-    compared = len(predictions) > 1
+    compared = any(ratio is not None for ratio in ratios)
     staged = any(p.bubble_s > 0 for p in predictions)
     timed = any(p.epoch_s is not None for p in predictions)
     columns = ("strategy", "", "ranks", "iteration", "90% interval", *["x chosen"] * compared,
@@ -64,8 +64,7 @@ def show_predictions(title: str, predictions: Sequence[Prediction], wide: bool =
     if mode:
         title += f", batch normalization {'over the whole batch' if mode == 'sync' else mode}"
     show(title, columns, rows, drop=[name for name in _DROPPED if name in columns], wide=wide)
-    starred = ("the simplest of the fastest that fit"
-               + ", on each number of ranks" * (sum(bool(row[1]) for row in rows) > 1))
+    starred = "the choice" + ", on each number of ranks" * (sum(bool(row[1]) for row in rows) > 1)
     marked = starred if any(row[1] for row in rows) else ""
     for line in legend([p.strategy for p in predictions], marked):
         show_line(line)

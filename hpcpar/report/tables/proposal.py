@@ -17,6 +17,7 @@ from hpcpar.report.sweep_points import (
     base,
     efficiency,
     mean_accuracy,
+    predicted_efficiency,
     predicted_speedup,
     speedup,
 )
@@ -77,8 +78,9 @@ def _scaling(points: Sequence[Point], unit: str) -> list[list[str]]:
         assert parts is not None
         gain, share = f"{speedup(p, over, p.known):.2f}", percent(efficiency(p, over, p.known))
         sure = predicted_speedup(p, over) if p.known == "predicted" and p is not over else None
-        if sure and over:
-            gain, share = with_ends(sure), in_percent(sure.times(over.ranks / p.ranks))
+        sure_share = predicted_efficiency(p, over)
+        if sure and sure_share:
+            gain, share = with_ends(sure), in_percent(sure_share)
         rows.append([
             str(p.ranks), str(p.nodes), p.chosen if several else "-", str(p.batch),
             seconds(parts.iteration_s),

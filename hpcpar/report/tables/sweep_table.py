@@ -102,9 +102,9 @@ def conclusion(points: Sequence[Point]) -> str:
     text = f"Fastest, as {side}: {best.strategy}{plan} on {ranks}, {time}"
     if over is not None and over.ranks < best.ranks:
         gain, share = f"{speedup(best, over, side):.2f}", percent(efficiency(best, over, side))
-        sure = side == "predicted" and predicted_speedup(best, over)
-        if sure:
-            gain, share = with_ends(sure), in_percent(sure.times(over.ranks / best.ranks))
+        sure, sure_share = predicted_speedup(best, over), predicted_efficiency(best, over)
+        if side == "predicted" and sure and sure_share:
+            gain, share = with_ends(sure), in_percent(sure_share)
         text += f", {gain} times the speed of {over.ranks} at {share} parallel efficiency"
     mean = mean_accuracy(points)
     return f"{text}." + (

@@ -174,6 +174,8 @@ def test_several_strategies_are_one_line_of_the_choice(
     for p in result.series["strong"]:
         assert p.predicted is not None
         assert p.predicted.iteration_s == priced.choices[p.ranks].iteration_s
+        fastest_s = min(q.iteration_s for q in priced.predictions if q.ranks == p.ranks)
+        assert 0.9 * p.predicted.iteration_s <= fastest_s
     chosen = result.series["strong"][1]
     assert chosen.predicted and chosen.predicted.iteration_s == result.chosen.iteration_s
 

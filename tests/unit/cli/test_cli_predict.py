@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import hpcpar
 from hpcpar.cli.main import main
 from hpcpar.cost.published_runs import published
 from hpcpar.search import outside_model
@@ -246,6 +247,15 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["bottleneck"] in {"computing", *(t["name"] for t in found["terms"])}
     shown = text(capsys, *LENET, "--strategy", "data,owt", "--forward-only", "--explain")
     assert shown.count("is bound by") == 2 and shown.count("what would help") == 2
+
+
+def test_a_prediction_without_any_plan_is_a_document_and_a_sentence(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--network", "lenet5", "--batch", "2", "--ranks", "64,128"]
+    found = document(capsys, *words)
+    assert found["predictions"] == [] and [s["ranks"] for s in found["skipped"]] == [64, 128]
+    result = hpcpar.predict("lenet5", [64, 128], 2)
+    assert result.best is None and result.ratios == () and "skipped" in result.answer
 
 
 @pytest.mark.parametrize("strategy", ["layerwise", "auto"])

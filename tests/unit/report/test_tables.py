@@ -130,7 +130,7 @@ def test_batch_normalization_is_reported_with_ddps_behavior(
     assert line is not None and float(line[2]) < float(line[1])
     row = re.search(r"^data +\* +8 +(\S+) ms ", told, re.MULTILINE)
     assert row is not None and f"{float(row[1]):.2g}" == line[1]
-    assert "*: the simplest of the fastest that fit\n" in told
+    assert "*: the choice\n" in told
     assert "/outer: ranks that share" in told
     assert main([*PREDICT, "--batch-norm", "local"]) == 0
     told = capsys.readouterr().out
