@@ -187,6 +187,11 @@ class CupyBackend(Launching, CupyStreams, Backend):
             return self._conv.prepare(kernel, *args) or call
         return call
 
+    def hold(self, seconds: float) -> None:
+        runtime = cp.cuda.runtime
+        ticks_per_s = 1e3 * runtime.deviceGetAttribute(runtime.cudaDevAttrClockRate, self.device)
+        self.launch("hold", np.float32, 1, (int(seconds * ticks_per_s),))
+
     # -- messages between devices ------------------------------------------------------------------
     def require_groups(self) -> None:
         library()

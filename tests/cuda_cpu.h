@@ -4,6 +4,7 @@
 #define HPCPAR_TESTS_CUDA_CPU_H
 
 #include <barrier>
+#include <chrono>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -33,6 +34,12 @@ using std::log1p;
 using std::pow;
 using std::sqrt;
 using std::tanh;
+
+// Ticks of a processor of 1 GHz.
+inline long long clock64() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
 
 // `params` contains the address of every parameter, as for cuLaunchKernel.
 template <class... Params, std::size_t... Index>
