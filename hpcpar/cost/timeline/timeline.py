@@ -85,9 +85,8 @@ class _Stage:
 
     def submit(self) -> None:
         """Wait until the host, which runs ahead, has submitted one more step."""
-        if self._submit_s:
-            self._submitted_s += self._submit_s
-            self.idle(later(self._submitted_s - self.clock.program_s, 0.0))
+        self._submitted_s += self._submit_s
+        self.idle(later(self._submitted_s - self.clock.program_s, 0.0))
 
     def start(self, i: int, step: Comm, price: StepPrice) -> tuple[Floats, Floats]:
         """Start communication `i`; returns its start and end on the program's clock, at full speed.
@@ -218,7 +217,8 @@ def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float =
     for i, (step, price) in enumerate(zip(steps, prices, strict=True)):
         stage = stages[step.stage]
         wait(step.stage, i)
-        stage.submit()
+        if submit_s:
+            stage.submit()
         begins.append(stage.clock.program_s)
         if isinstance(step, Compute):
             stage.clock.compute(price.seconds)
