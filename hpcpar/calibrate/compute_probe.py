@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def compute_samples(
     submit_s = 0.0
     if backend.works_later:
         submit_s = world.max(submitted_s) / len(program.steps.mine)
-        program.watch = _queueing(backend, program, submit_s)
+        _queue(backend, program, submit_s)
     steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / once_s)), len(schedule.steps)))
     computing = list(program.actions)
     world.barrier()
@@ -73,16 +74,16 @@ def compute_samples(
     return Samples([works[i] for i in new], seconds[:, new], submit_s)
 
 
-def _queueing(backend: Backend, program: Program, submit_s: float) -> Callable[[int], None]:
-    """A program's `watch` that lets the device wait until the host has submitted the next steps."""
-    first = set(list(program.actions)[::_QUEUED_STEPS])
+def _queue(backend: Backend, program: Program, submit_s: float) -> None:
+    """Let the device wait now and then until the host has submitted the next steps."""
+    def hold(before: Callable[[], None] | None) -> None:
+        if before is not None:
+            before()
+        backend.synchronize()
+        backend.hold(_QUEUED_TIMES * _QUEUED_STEPS * submit_s)
 
-    def watch(step: int) -> None:
-        if step in first:
-            backend.synchronize()
-            backend.hold(_QUEUED_TIMES * _QUEUED_STEPS * submit_s)
-
-    return watch
+    for step in list(program.actions)[::_QUEUED_STEPS]:
+        program.before[step] = partial(hold, program.before.get(step))
 
 
 def _silent(

@@ -111,7 +111,6 @@ class Program:
                 array[...] = 0
             if self.watch is not None:
                 self.watch(i)
-                note(i, _Span.BETWEEN)
             if i in transfers:
                 communicator.start(transfers[i])
             elif i in actions:
