@@ -122,6 +122,13 @@ class Launcher:
     def __init__(self) -> None:
         self._modules: dict[tuple[str, np.dtype], Any] = {}
         self._functions: dict[tuple[str, np.dtype], Any] = {}
+        self._counters = cp.zeros(0, np.uint32)
+
+    def counters(self, count: int) -> Array:
+        """Counters that are 0 between two launches of the compute stream."""
+        if len(self._counters) < count:
+            self._counters = cp.zeros(count, np.uint32)
+        return self._counters
 
     def supports(self, dtype: Any) -> bool:
         """Whether the kernels support a type."""
