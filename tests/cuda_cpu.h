@@ -72,8 +72,14 @@ void cuda_cpu_launch(void (*kernel)(Params...), const unsigned *grid, const unsi
     for (std::thread &thread : threads) thread.join();
 }
 
-// The C entry point of a kernel, which takes the addresses of its parameters.
+template <class... Params>
+constexpr unsigned cuda_cpu_count(void (*)(Params...)) {
+    return sizeof...(Params);
+}
+
+// The C entry point of a kernel, which takes the addresses of its parameters, and their number.
 #define CUDA_CPU_ENTRY(kernel) \
+    extern "C" unsigned cuda_cpu_count_##kernel() { return cuda_cpu_count(kernel); } \
     extern "C" void cuda_cpu_##kernel(const unsigned *grid, const unsigned *block, void **params) { \
         cuda_cpu_launch(kernel, grid, block, params); \
     }
