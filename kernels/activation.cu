@@ -15,3 +15,10 @@ KERNEL activation_backward(
     };
     for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, kept), BOX5(const REAL, dy), BOX5(REAL, dx));
 }
+
+// out = f(x + y); out may be x or y.
+KERNEL add_activation(
+    const REAL *x, const REAL *y, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(y), STRIDES5(out), double function, double a, double b) {
+    const auto formula = [=](const REAL &x, const REAL &y, REAL &out) { out = act_value((int)function, (REAL)a, (REAL)b, x + y); };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(const REAL, y), BOX5(REAL, out));
+}

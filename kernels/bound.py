@@ -18,7 +18,7 @@ class Bound:
     kernel
         The name of the backend's method.
     args
-        Its arguments.
+        Its arguments without those that only go by name.
     """
 
     def __init__(self, kernel: str, args: tuple[Any, ...], prepare: Callable[[], Tick]) -> None:

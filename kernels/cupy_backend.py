@@ -7,7 +7,6 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import cupy as cp
@@ -41,10 +40,10 @@ from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick
 _WORKSPACE_DIVISOR = 32
 #: Kernels that, on arrays with elements, do nothing but launch kernels of the project.
 _LAUNCHED = frozenset((
-    "copy", "accumulate", "add", "activation_forward", "activation_backward", "channel_moments",
-    "batchnorm_statistics", "batchnorm_running", "batchnorm_forward", "channel_moments_backward",
-    "batchnorm_gradients", "batchnorm_backward", "maxpool_forward", "maxpool_backward",
-    "lrn_forward", "lrn_backward"))
+    "copy", "accumulate", "add", "add_bias", "activation_forward", "activation_backward",
+    "channel_moments", "batchnorm_statistics", "batchnorm_running", "batchnorm_forward",
+    "channel_moments_backward", "batchnorm_gradients", "batchnorm_backward", "maxpool_forward",
+    "maxpool_backward", "lrn_forward", "lrn_backward"))
 
 
 class CupyBackend(Launching, CupyStreams, Backend):
@@ -180,8 +179,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if host.size:
             out.data.copy_from_host_async(address(host), host.nbytes)
 
-    def _prepared(self, kernel: str, args: tuple[Any, ...]) -> Tick:
-        call = partial(getattr(self, kernel), *args)
+    def _prepared(self, kernel: str, args: tuple[Any, ...], call: Tick) -> Tick:
         if kernel in _LAUNCHED:
             return self.launch.prepare(call)
         if kernel in CudnnConv.PREPARED and isinstance(self._conv, CudnnConv):
@@ -264,7 +262,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
             out[...] = cp.matmul(left, right)
 
     def add_bias(self, y: Array, bias: Array) -> None:
-        cp.add(y, bias.reshape(-1, *(1,) * (y.ndim - 2)), out=y)
+        self.add(y, cp.broadcast_to(bias.reshape(-1, *(1,) * (y.ndim - 2)), y.shape), y)
 
     def sum_samples(self, dy: Array, out: Array) -> None:
         dy.sum(axis=(0, *range(2, dy.ndim)), out=out)

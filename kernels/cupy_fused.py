@@ -1,4 +1,5 @@
-"""Several kernels in one launch on a GPU: batch normalization with what is before and after it.
+"""Several kernels in one launch on a GPU: batch normalization with what is before and after it, and
+sums with an activation.
 
 `fuse` recognizes kernels that hand their result to the next one. A joint kernel keeps each element
 in a register, and rounds it where the single kernels would store it.
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import Any
+
+import cupy as cp
 
 from hpcpar.kernels.cupy_batchnorm import (
     channel_moments,
@@ -18,7 +21,7 @@ from hpcpar.kernels.cupy_batchnorm import (
     parts,
     statistics,
 )
-from hpcpar.kernels.cupy_launch import Launching
+from hpcpar.kernels.cupy_launch import Launching, merge_dims, strides
 from hpcpar.kernels.interface import ACTIVATIONS, Array, Bound, Tick, address
 
 #: Arguments of a kernel for f: the identity.
@@ -41,6 +44,8 @@ def fuse(gpu: Launching, calls: Sequence[Bound], unread: Collection[int]) -> Tic
             return _forward(gpu, _Calls(calls), unread)
         if len(calls) > 1 and names & {"channel_moments_backward", "batchnorm_backward"}:
             return _backward(gpu, _Calls(calls), unread)
+        if len(calls) > 1 and names & {"add", "add_bias"}:
+            return _sum(gpu, _Calls(calls), unread)
     except _NotFused:
         pass
     return None
@@ -54,8 +59,13 @@ class _Calls:
 
     def take(self, kernel: str) -> tuple[Any, ...] | None:
         """The arguments of the next call if it is of this kernel; otherwise it stays."""
+        call = self.take_call(kernel)
+        return None if call is None else call.args
+
+    def take_call(self, kernel: str) -> Bound | None:
+        """The next call itself, if it is of this kernel."""
         if self._calls and self._calls[0].kernel == kernel:
-            return self._calls.pop(0).args
+            return self._calls.pop(0)
         return None
 
     def end(self) -> None:
@@ -147,6 +157,31 @@ def _forward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
     return launch if first is None else _both(first, launch)
 
 
+def _sum(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
+    """gemm?, add or add_bias, activation_forward"""
+    matrices, bias = calls.take_call("gemm"), calls.take("add_bias")
+    addition = calls.take("add") if bias is None else None
+    activation = calls.take("activation_forward")
+    calls.end()
+    if activation is None:
+        raise _NotFused
+    if bias is not None:
+        y, column = bias
+        column = column.reshape(-1, *(1,) * (y.ndim - 2))
+        addition = y, cp.broadcast_to(column, y.shape), y
+    _require(addition is not None and (matrices is None or bias is not None))
+    one, other, total = addition or ()
+    x, out = activation[2:]
+    _require(one.size > 0 and gpu.launch.supports(one.dtype))
+    _require(_same(total, x) and (_same(x, out) or address(x) in unread))
+    _require_elementwise([out], [one, other])
+    shape, steps = merge_dims(one.shape, *map(strides, (one, other, out)))
+    args = (one, other, out, *shape, *chain(*steps), *_function(activation))
+    launch = gpu.launch.prepare(
+        partial(gpu.launch, "add_activation", one.dtype, one.size, args))
+    return launch if matrices is None else _both(matrices, launch)
+
+
 def _both(first: Tick, second: Tick) -> Tick:
     def launch() -> None:
         first()
@@ -183,7 +218,7 @@ def _backward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
     _require(sums is not None or not before)
     dy = kept = arriving = copy = g
     if before:
-        dy, results = _chain(addition, activation, copies, unread)
+        dy, results = _elementwise(addition, activation, copies, unread)
         _require(any(_same(a, g) for a in results))
         others = [a for a in results if not _same(a, g) and address(a) not in unread]
         _require(all(_same(a, others[0]) for a in others))
@@ -212,7 +247,7 @@ def _backward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
     return _both(launch(True, False), launch(False, True))
 
 
-def _chain(addition: tuple[Any, ...] | None, activation: tuple[Any, ...] | None,
+def _elementwise(addition: tuple[Any, ...] | None, activation: tuple[Any, ...] | None,
            copies: Sequence[tuple[Any, ...]], unread: Collection[int]) -> tuple[Array, list[Array]]:
     """The array that elementwise kernels begin with, and the arrays that hold their result."""
     start = current = None

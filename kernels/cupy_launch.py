@@ -9,8 +9,7 @@ from typing import Any
 
 import cupy as cp
 import numpy as np
-from cupy.cuda import get_current_stream
-from cupy.cuda.driver import launchKernel
+from cupy.cuda import driver, get_current_stream
 
 from hpcpar.kernels import cupy_sources
 from hpcpar.kernels.interface import Array, address
@@ -237,7 +236,7 @@ class _PreparedLaunch:
         self._params = address(self._pointers)
 
     def __call__(self) -> None:
-        launchKernel(*self._kernel, get_current_stream().ptr, self._params, 0)
+        driver.launchKernel(*self._kernel, get_current_stream().ptr, self._params, 0)
 
 
 def _word(arg: Any) -> int:

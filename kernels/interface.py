@@ -101,13 +101,14 @@ class Backend(Streams, ABC):
     def enqueue_to_device(self, host: np.ndarray, out: Array) -> None:
         """Copy a `host_buffer` to a contiguous device array on the current stream."""
 
-    def bind(self, kernel: str, *args: Any) -> Bound:
+    def bind(self, kernel: str, *args: Any, **options: Any) -> Bound:
         """A function that calls a kernel (a method) with arrays that keep their memory."""
-        return Bound(kernel, args, partial(self._prepared, kernel, args))
+        call = partial(getattr(self, kernel), *args, **options)
+        return Bound(kernel, args, partial(self._prepared, kernel, args, call))
 
-    def _prepared(self, kernel: str, args: tuple[Any, ...]) -> Tick:
+    def _prepared(self, kernel: str, args: tuple[Any, ...], call: Tick) -> Tick:
         """The call of a kernel; on a GPU it has prepared as much as it can."""
-        return partial(getattr(self, kernel), *args)
+        return call
 
     def fuse(self, calls: Sequence[Bound], unread: Collection[int]) -> Tick | None:
         """A function that does the work of all calls in fewer launches; None where there is none.

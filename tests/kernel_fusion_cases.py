@@ -48,8 +48,11 @@ class Arrays:
         return [self.backend.bind(*call) for call in calls]
 
 
-def equal(arrays: Arrays, calls: Sequence[tuple[Any, ...]], unread: Sequence[Array] = ()) -> None:
-    """Check that the backend fuses the calls, and that this changes nothing."""
+def equal(arrays: Arrays, calls: Sequence[tuple[Any, ...]], unread: Sequence[Array] = (),
+          last: Array = None) -> None:
+    """Check that the backend fuses the calls, and that this changes nothing but what is unread.
+    `last` is the array that the last call writes, if it lies where an unread one was.
+    """
     bound = arrays.bind(calls)
     fused = arrays.backend.fuse(bound, {address(a) for a in unread})
     if not arrays.backend.works_later:
@@ -66,7 +69,7 @@ def equal(arrays: Arrays, calls: Sequence[tuple[Any, ...]], unread: Sequence[Arr
         return [fetch(a) for a in arrays.all()]
 
     single, joint, again = results(bound), results([fused]), results([fused])
-    free = {*map(address, unread), address(arrays.moments), address(arrays.sums)}
+    free = {address(a) for a in (*unread, arrays.moments, arrays.sums) if a is not last}
     for array, one, other, third in zip(arrays.all(), single, joint, again, strict=True):
         np.testing.assert_array_equal(other, third)
         if address(array) not in free:
@@ -125,13 +128,30 @@ def test_fused_batch_norm_backward(backend: Backend, shape: tuple[int, ...], sty
     equal(a, calls, [] if g is a.dy else [a.dy])
 
 
+@pytest.mark.parametrize("function", [RELU, SILU])
+@pytest.mark.parametrize(("style", "dtype"), STYLES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_fused_sum_and_activation(backend: Backend, shape: tuple[int, ...], style: int, dtype: Any,
+                                  function: tuple[Any, ...]) -> None:
+    a = Arrays(backend, shape, style, dtype)
+    out = a.out if function is SILU else a.y
+    equal(a, [("add_bias", a.y, a.b), ("activation_forward", *function, a.y, out)],
+          [a.y] if function is SILU else [])
+    equal(a, [("add", a.x, a.other, a.y), ("activation_forward", *function, a.y, a.y)])
+    if len(shape) == 2:
+        weight = place(backend, random(50, (shape[1], shape[1]), dtype))
+        equal(a, [("gemm", a.x, weight, a.y), ("add_bias", a.y, a.b),
+                  ("activation_forward", *function, a.y, a.y)])
+
+
 def test_a_gradient_over_the_memory_of_the_one_before(backend: Backend) -> None:
     """The input gradient may lie where the gradient before the copies was."""
     a = Arrays(backend, (2, 3, 4, 4), 0, np.float32)
     equal(a, [("activation_backward", *RELU, a.out, a.dy, a.dy), ("copy", a.dy, a.g),
               ("channel_moments_backward", a.x, a.g, a.mean, a.inv_std, a.gradients),
               ("batchnorm_gradients", a.gradients, a.w, a.sums, None, None),
-              ("batchnorm_backward", a.x, a.g, a.mean, a.inv_std, a.w, a.sums, a.count, a.dy)])
+              ("batchnorm_backward", a.x, a.g, a.mean, a.inv_std, a.w, a.sums, a.count, a.dy)],
+          [a.dy], last=a.dy)
 
 
 def test_kernels_that_cannot_be_fused(backend: Backend) -> None:
@@ -155,5 +175,7 @@ def test_kernels_that_cannot_be_fused(backend: Backend) -> None:
              gradients],
             [("activation_backward", *RELU, low, a.dy, high),
              ("channel_moments_backward", a.x, high, a.mean, a.inv_std, a.gradients)],
-            [("copy", a.dy, a.g), ("copy", a.dy, a.copy), gradients]):
+            [("copy", a.dy, a.g), ("copy", a.dy, a.copy), gradients],
+            [("add_bias", a.y, a.b), ("activation_forward", *RELU, a.y, a.out)],
+            [("add", a.x, a.other, a.y), ("activation_forward", *RELU, a.out, a.out)]):
         assert backend.fuse(a.bind(calls), set()) is None
