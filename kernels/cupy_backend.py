@@ -131,9 +131,14 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if self.convolutions == "im2col":
             return ["cuDNN is not installed, so convolutions use the slower im2col; install it "
                     "with: pip install 'hpcpar[gpu]'"]
-        count = len(self.unsupported_convolutions)
-        return [f"{count} convolution shapes use the slower im2col, because cuDNN has no engine "
-                "for them"] if count else []
+        out = []
+        if self.convolutions.startswith("cudnn 923"):
+            out.append("two runs may differ in their last bits: cuDNN 9.23 wrongly calls an engine "
+                       "deterministic; install cuDNN 9.24 or newer")
+        if count := len(self.unsupported_convolutions):
+            out.append(f"{count} convolution shapes use the slower im2col, because cuDNN has no "
+                       "engine for them")
+        return out
 
     # -- arrays ------------------------------------------------------------------------------------
     def upload(self, host: Array) -> Array:
@@ -187,6 +192,11 @@ class CupyBackend(Launching, CupyStreams, Backend):
         return call
 
     fuse = cupy_fused.fuse
+
+    def hold(self, seconds: float) -> None:
+        runtime = cp.cuda.runtime
+        ticks_per_s = 1e3 * runtime.deviceGetAttribute(runtime.cudaDevAttrClockRate, self.device)
+        self.launch("hold", np.float32, 1, (int(seconds * ticks_per_s),))
 
     # -- messages between devices ------------------------------------------------------------------
     def require_groups(self) -> None:

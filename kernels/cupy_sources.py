@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 #: Each subject has a ``.cu`` file.
-SUBJECTS = ("activation", "batchnorm", "boxes", "conv", "loss", "lrn", "pool", "update")
+SUBJECTS = ("activation", "batchnorm", "boxes", "conv", "hold", "loss", "lrn", "pool", "update")
 #: C type of REAL in the sources, by name of the NumPy dtype.
 REALS = {"float32": "float", "float64": "double"}
 #: Threads per block: a power of two, at most MAX_THREADS of common.cuh.

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -42,6 +43,12 @@ using std::log1p;
 using std::pow;
 using std::sqrt;
 using std::tanh;
+
+// Ticks of a processor of 1 GHz.
+inline long long clock64() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
 
 // `params` contains the address of every parameter, as for cuLaunchKernel.
 template <class... Params, std::size_t... Index>
