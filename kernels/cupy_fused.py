@@ -36,16 +36,17 @@ class _NotFused(Exception):
     """No joint kernel does this."""
 
 
-def fuse(gpu: Launching, calls: Sequence[Bound], unread: Collection[int]) -> Tick | None:
+def fuse(gpu: Launching, calls: Sequence[Bound],
+         unread: Sequence[Collection[int]]) -> Tick | None:
     """See `Backend.fuse`."""
-    names = {call.kernel for call in calls}
+    names, queue = {call.kernel for call in calls}, _Calls(calls, unread)
     try:
         if len(calls) > 1 and "batchnorm_forward" in names:
-            return _forward(gpu, _Calls(calls), unread)
+            return _forward(gpu, queue)
         if len(calls) > 1 and names & {"channel_moments_backward", "batchnorm_backward"}:
-            return _backward(gpu, _Calls(calls), unread)
+            return _backward(gpu, queue)
         if len(calls) > 1 and names & {"add", "add_bias"}:
-            return _sum(gpu, _Calls(calls), unread)
+            return _sum(gpu, queue)
     except _NotFused:
         pass
     return None
@@ -54,8 +55,9 @@ def fuse(gpu: Launching, calls: Sequence[Bound], unread: Collection[int]) -> Tic
 class _Calls:
     """Calls to take one after the other."""
 
-    def __init__(self, calls: Sequence[Bound]) -> None:
-        self._calls = list(calls)
+    def __init__(self, calls: Sequence[Bound], unread: Sequence[Collection[int]]) -> None:
+        self._calls = list(zip(calls, unread, strict=True))
+        self._unread: Collection[int] = ()
 
     def take(self, kernel: str) -> tuple[Any, ...] | None:
         """The arguments of the next call if it is of this kernel; otherwise it stays."""
@@ -64,9 +66,14 @@ class _Calls:
 
     def take_call(self, kernel: str) -> Bound | None:
         """The next call itself, if it is of this kernel."""
-        if self._calls and self._calls[0].kernel == kernel:
-            return self._calls.pop(0)
-        return None
+        if not self._calls or self._calls[0][0].kernel != kernel:
+            return None
+        call, self._unread = self._calls.pop(0)
+        return call
+
+    def reads(self, array: Array) -> bool:
+        """Whether someone reads an array of the call that was taken last."""
+        return address(array) not in self._unread
 
     def end(self) -> None:
         """Check that no call is left."""
@@ -111,12 +118,10 @@ def _function(activation: tuple[Any, ...] | None) -> tuple[float, float, float]:
     return float(ACTIVATIONS.index(function)), float(p), float(q)
 
 
-def _forward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
+def _forward(gpu: Launching, calls: _Calls) -> Tick:
     """channel_moments?, batchnorm_statistics?, batchnorm_forward, add?, activation_forward?"""
     sums, found = calls.take("channel_moments"), calls.take("batchnorm_statistics")
-    normalization, addition = calls.take("batchnorm_forward"), calls.take("add")
-    activation = calls.take("activation_forward")
-    calls.end()
+    normalization = calls.take("batchnorm_forward")
     if normalization is None:
         raise _NotFused
     x, mean, inv_std, w, b, out = normalization
@@ -134,20 +139,23 @@ def _forward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
         else:
             first = gpu.launch.prepare(partial(channel_moments, gpu, *sums))
     given = found or (mean, 1, 0.0, mean, inv_std, None, 0.0)
-    second, other = _NOTHING, x
+    second, other, is_read = _NOTHING, x, calls.reads(out)
+    addition = calls.take("add")
     if addition is not None:
         _require(any(_same(out, a) for a in addition[:2]))
-        _require(_same(out, addition[2]) or address(out) in unread)
+        _require(_same(out, addition[2]) or not is_read)
         second, other = _ADD, addition[1 if _same(out, addition[0]) else 0]
         _require(not _same(out, other))
-        out = addition[2]
+        out, is_read = addition[2], calls.reads(addition[2])
+    activation = calls.take("activation_forward")
     if activation is not None:
         _require(_same(out, activation[2]))
         result = activation[3]
-        if not _same(out, result) and address(out) not in unread:
+        if not _same(out, result) and is_read:
             _require(second == _NOTHING)
             second, other = _KEEP, out
         out = result
+    calls.end()
     _require_elementwise([out], [x, other])
     if second == _KEEP:
         _require_elementwise([other], [x])
@@ -157,10 +165,12 @@ def _forward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
     return launch if first is None else _both(first, launch)
 
 
-def _sum(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
+def _sum(gpu: Launching, calls: _Calls) -> Tick:
     """gemm?, add or add_bias, activation_forward"""
     matrices, bias = calls.take_call("gemm"), calls.take("add_bias")
     addition = calls.take("add") if bias is None else None
+    total = addition[2] if addition is not None else bias[0] if bias is not None else None
+    is_read = total is not None and calls.reads(total)
     activation = calls.take("activation_forward")
     calls.end()
     if activation is None:
@@ -173,7 +183,7 @@ def _sum(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
     one, other, total = addition or ()
     x, out = activation[2:]
     _require(one.size > 0 and gpu.launch.supports(one.dtype))
-    _require(_same(total, x) and (_same(x, out) or address(x) in unread))
+    _require(_same(total, x) and (_same(x, out) or not is_read))
     _require_elementwise([out], [one, other])
     shape, steps = merge_dims(one.shape, *map(strides, (one, other, out)))
     args = (one, other, out, *shape, *chain(*steps), *_function(activation))
@@ -190,12 +200,11 @@ def _both(first: Tick, second: Tick) -> Tick:
     return launch
 
 
-def _backward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
+def _backward(gpu: Launching, calls: _Calls) -> Tick:
     """accumulate?, activation_backward?, copies, channel_moments_backward?, and then
     batchnorm_gradients and batchnorm_backward?
     """
-    addition, activation = calls.take("accumulate"), calls.take("activation_backward")
-    copies = list(iter(partial(calls.take, "copy"), None))
+    before = _Before(calls)
     sums, gradients = calls.take("channel_moments_backward"), calls.take("batchnorm_gradients")
     last = calls.take("batchnorm_backward")
     calls.end()
@@ -214,19 +223,19 @@ def _backward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
             sums[4] is moments and all(map(_same, sums[:4], (x, g, mean, inv_std)))))
         x, g, mean, inv_std, moments = sums
     _require(parts(x.shape) > 0 and moments.flags.c_contiguous)
-    before = addition is not None or activation is not None or bool(copies)
-    _require(sums is not None or not before)
+    _require(sums is not None or not before.results)
     dy = kept = arriving = copy = g
-    if before:
-        dy, results = _elementwise(addition, activation, copies, unread)
-        _require(any(_same(a, g) for a in results))
-        others = [a for a in results if not _same(a, g) and address(a) not in unread]
+    if before.results:
+        dy = before.start
+        others = [a for a, is_read in before.results if is_read and not _same(a, g)]
+        _require(any(_same(a, g) for a, _ in before.results))
         _require(all(_same(a, others[0]) for a in others))
-        kept = x if activation is None else activation[2]
-        arriving = g if addition is None else addition[0]
+        kept = x if before.activation is None else before.activation[2]
+        arriving = g if before.addition is None else before.addition[0]
         copy = others[0] if others else g
         _require_elementwise([g, copy], [x, dy, kept, arriving, g, copy])
-    first = 0 if not before else 1 if addition is None and copy is g else 2
+    adds = before.addition is not None
+    first = 0 if not before.results else 1 if not adds and copy is g else 2
     if last is not None:
         _require_elementwise([dx], [x, dy, kept, arriving, g, copy])
         _require(copy is g or not _same(dx, copy))
@@ -237,7 +246,7 @@ def _backward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
 
     def launch(has_sums: bool, has_rest: bool) -> Tick:
         more = (mean, inv_std, *weights, float(count), int(has_sums), first,
-                int(addition is not None), int(has_rest), *_function(activation),
+                int(adds), int(has_rest), *_function(before.activation),
                 *partial_sums(gpu, x.shape))
         return gpu.launch.prepare(
             partial(for_shares, gpu, "batchnorm_joint_backward", arrays, more))
@@ -247,19 +256,33 @@ def _backward(gpu: Launching, calls: _Calls, unread: Collection[int]) -> Tick:
     return _both(launch(True, False), launch(False, True))
 
 
-def _elementwise(addition: tuple[Any, ...] | None, activation: tuple[Any, ...] | None,
-           copies: Sequence[tuple[Any, ...]], unread: Collection[int]) -> tuple[Array, list[Array]]:
-    """The array that elementwise kernels begin with, and the arrays that hold their result."""
-    start = current = None
-    if addition is not None:
-        start = current = addition[1]
-    if activation is not None:
-        dy, dx = activation[3:]
-        _require(current is None or (
-            _same(current, dy) and (_same(dy, dx) or address(dy) in unread)))
-        start, current = dy, dx
-    for source, _ in copies:
-        _require(current is None or _same(current, source))
-        current = source
-        start = source if start is None else start
-    return start, [current, *(target for _, target in copies)]
+class _Before:
+    """Elementwise kernels on a gradient: accumulate?, activation_backward?, copies.
+
+    Attributes
+    ----------
+    start : array or None
+        The gradient that they begin with.
+    results : list
+        The arrays that hold their result, and whether someone reads them.
+    """
+
+    def __init__(self, calls: _Calls) -> None:
+        self.start: Array = None
+        self.results: list[tuple[Array, bool]] = []
+        self.addition = calls.take("accumulate")
+        if self.addition is not None:
+            self.start = self.addition[1]
+            self.results = [(self.start, calls.reads(self.start))]
+        self.activation = calls.take("activation_backward")
+        if self.activation is not None:
+            dy, dx = self.activation[3:]
+            # a sum before the activation is another gradient
+            _require(all(_same(a, dy) and (_same(dy, dx) or not is_read)
+                         for a, is_read in self.results))
+            self.start, self.results = dy, [(dx, calls.reads(dx))]
+        for source, target in iter(partial(calls.take, "copy"), None):
+            if not self.results:
+                self.start, self.results = source, [(source, False)]  # it is there already
+            _require(_same(source, self.results[0][0]))
+            self.results.append((target, calls.reads(target)))

@@ -110,10 +110,11 @@ class Backend(Streams, ABC):
         """The call of a kernel; on a GPU it has prepared as much as it can."""
         return call
 
-    def fuse(self, calls: Sequence[Bound], unread: Collection[int]) -> Tick | None:
+    def fuse(self, calls: Sequence[Bound], unread: Sequence[Collection[int]]) -> Tick | None:
         """A function that does the work of all calls in fewer launches; None where there is none.
 
-        It need not write arrays at the addresses `unread`, which only these calls read.
+        For each call, `unread` has addresses of arrays that only these calls read, so the function
+        need not write them. A later call may use the same memory for something else.
         """
         return None
 

@@ -52,8 +52,10 @@ class Fusion:
             if not all(c.calls and (c.step.phase, c.step.part) == (first.phase, first.part)
                        for c in chosen):
                 continue
-            launch = self.actions.backend.fuse([call for c in chosen for call in c.calls],
-                                               self._unread(chosen))
+            end = self.program.steps.moments(0, chosen[-1].number).stop
+            launch = self.actions.backend.fuse(
+                [call for c in chosen for call in c.calls],
+                [unread for c in chosen for unread in [self._unread(c, end)] * len(c.calls)])
             if launch is not None:
                 action = self.actions.fused(launch, [c.action for c in chosen],
                                             [c.step for c in chosen])
@@ -61,16 +63,15 @@ class Fusion:
                 return n
         return 1
 
-    def _unread(self, chosen: Sequence[_Candidate]) -> set[int]:
-        """Addresses of these steps' arrays that no later step reads."""
-        during, found = self.program.steps.moments(chosen[0].number, chosen[-1].number), set()
-        for c in chosen:
-            current = self.actions.passes.find(c.step.layer, c.step.part)
-            arrays, views = (b[c.step.layer].each for b in (current.blocks, current.plan.blocks))
-            for array, view in zip(arrays, views, strict=True):
-                if view is not None and view.owner is not None and not any(
-                        life.start < during.stop < life.stop for life in view.owner.lives):
-                    found.add(address(array))
+    def _unread(self, c: _Candidate, end: int) -> set[int]:
+        """Addresses of the arrays of a step that nobody reads at the moment `end` or later."""
+        now, found = self.program.steps.moments(c.number, c.number).start, set()
+        current = self.actions.passes.find(c.step.layer, c.step.part)
+        arrays, views = (b[c.step.layer].each for b in (current.blocks, current.plan.blocks))
+        for array, view in zip(arrays, views, strict=True):
+            if view is not None and view.owner is not None and any(
+                    now in life and life.stop <= end for life in view.owner.lives):
+                found.add(address(array))
         return found
 
 

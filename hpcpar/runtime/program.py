@@ -159,9 +159,7 @@ class Program:
         return [steps for steps in found if steps]
 
     def join(self, action: Callable[[], None], weights: dict[int, int]) -> None:
-        """Let one action do the work of several steps, at the last one, unless the program is
-        watched. Its time is divided among them in proportion to their `weights`.
-        """
+        """Let one action do several steps, which share its time in proportion to `weights`."""
         *others, last = weights
         self.joint |= dict.fromkeys(others, _nothing)
         self.joint[last] = action
