@@ -326,13 +326,14 @@ def costs(session: Session) -> None:
         gpu.scale(small, 1.0)
         gpu.synchronize()
 
-    found = {"launch of a kernel by CuPy": lambda: gpu.scale(small, 1.0),
-             "launch of a kernel of the project": lambda: gpu.activation_forward(
-                 "relu", (0.0, 0.0), small, small),
-             "prepared launch of a kernel of the project": gpu.bind(
-                 "activation_forward", "relu", (0.0, 0.0), small, small),
-             "launch and wait": waited,
-             "event": gpu.mark}
+    found: dict[str, Callable[[], None]] = {
+        "launch of a kernel by CuPy": lambda: gpu.scale(small, 1.0),
+        "launch of a kernel of the project": lambda: gpu.activation_forward(
+            "relu", (0.0, 0.0), small, small),
+        "prepared launch of a kernel of the project": gpu.bind(
+            "activation_forward", "relu", (0.0, 0.0), small, small),
+        "launch and wait": waited,
+        "event": gpu.mark}
     session.rows += [{"what": what, "us": 1e6 * each_s(action), "GB/s": "-"}
                      for what, action in found.items()]
     items = 1 << (12 if session.small else 28)

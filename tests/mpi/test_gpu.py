@@ -36,7 +36,7 @@ from hpcpar.schedule.lower import lower
 from hpcpar.schedule.steps import Compute, Kind, Phase
 from tests import cuda_cpu, outside
 from tests.kernel_support import fetch
-from tests.mpi.comparison import CHOOSERS, check, facts
+from tests.mpi.comparison import CHOOSERS, SEED, check, facts, rates
 from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
@@ -77,6 +77,34 @@ def test_a_loss_over_pixels_trains_on_gpus(gpu_communicator: Communicator) -> No
     for strategy in ("data", "spatial", "filter"):
         check("dice", plan_of("dice", strategy, "full"), "ring", gpu_communicator,
               f"{strategy} on a GPU", steps=2)
+
+
+@pytest.mark.skipif(P > 4, reason="the strategies on a few ranks are enough")
+@pytest.mark.parametrize(("network", "options"), [
+    ("resnet", {}), ("resnet", {"batch_norm": "local"}), ("resnet", {"recompute": 2}),
+    ("lenet5", {}), ("resnet@8", {"microbatches": 2})])
+def test_joined_steps_train_as_single_ones(network: str, options: dict[str, Any],
+                                           gpu: Any) -> None:
+    """A watched program runs its steps one by one, and every strategy trains as PyTorch does."""
+    given, communicator = facts(network), Communicator(world(), gpu)
+    for strategy in one_pass(P):
+        spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+        plan = make_plan(spec, strategy, P, given.batch, precision="fp64", network=given.network,
+                         **options)
+        single = check(network, plan, "ring", communicator, f"{strategy}, {options}", steps=2)
+        executor = Executor(given.network, plan, lower(given.network, plan, CHOOSERS["ring"]),
+                            communicator, gpu, SEED)
+        assert executor.training is not None
+        steps = executor.training.schedule.steps
+        joined = any(steps[i].phase is Phase.FORWARD for i in executor.training.joint)
+        assert joined or strategy != "data"
+        pixels = local(executor.image_box, whole_box(given.network.image_shape))
+        losses = [executor.iterate(given.images[i][(executor.image_rows, *pixels)],
+                                   given.targets[i], i, *rates(given.network, plan))[0]
+                  for i in range(2)]
+        assert losses == pytest.approx(single.losses, rel=1e-11)
+        for name, p in executor.parameters.items():
+            np.testing.assert_allclose(fetch(p.flat), single.weights[name], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
