@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.device_options import kernels_of_all
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError, RunError, on_all_ranks
@@ -65,13 +66,16 @@ class Engine:
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, seed: int,
-                 kernels: str = "numpy") -> None:
+                 kernels: str = "auto") -> None:
         require_ranks(world, plan)
         world.agree(lambda: require(network, plan))
         self.world, self.network, self.plan = world, network, plan
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
         self.schedule: Schedule = world.agree(lambda: schedule_for(network, plan))
-        self.communicator = Communicator(world, backend("cpu", kernels=kernels))
+        calibrated = plan.machine.convolutions if plan.machine else None
+        of_all = kernels_of_all(world, kernels)
+        self.communicator = Communicator(world, world.agree(lambda: backend(
+            "cpu", kernels=of_all, calibrated=calibrated)))
         self.executor = Executor(network, plan, self.schedule, self.communicator,
                                  self.communicator.backend, seed, forward)
         self.executor.give_outputs_to(self)

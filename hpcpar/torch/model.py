@@ -35,7 +35,7 @@ class ParallelModule(nn.Module):
     """
 
     def __init__(self, module: nn.Module, traced: TracedModule, plan: Plan, world: World,
-                 seed: int, kernels: str = "numpy") -> None:
+                 seed: int, kernels: str = "auto") -> None:
         super().__init__()
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
         self._traced, self._image = traced, traced.input

@@ -24,7 +24,7 @@ PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 
 def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = "auto",
-                machine: MachineLike = "local", seed: int = 0, kernels: str = "numpy",
+                machine: MachineLike = "local", seed: int = 0, kernels: str = "auto",
                 **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; all ranks call it together.
 
@@ -43,7 +43,7 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
         The machine to plan for (as for ``hpcpar plan --machine``).
     seed : int
         Seed of dropout.
-    kernels : {'numpy', 'torch'}
+    kernels : {'auto', 'numpy', 'torch'}
         The library of convolutions (as for ``hpcpar run --kernels``).
     **options
         Options of `hpcpar.plan`, if `plan` is a strategy.

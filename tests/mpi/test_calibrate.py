@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.calibrate import calibrate
+from hpcpar.calibrate import calibrate, conv_probe
 from hpcpar.calibrate import compute_probe as probe
 from hpcpar.calibrate import link_probe as links
 from hpcpar.calibrate.for_auto import calibrate_for_auto
 from hpcpar.calibrate.p2p_probe import MESSAGES, P2pProbe
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.device_options import kernels_of_all
 from hpcpar.comm.world import World
 from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import redistribution
 from hpcpar.errors import InputError
+from hpcpar.kernels.conv_choice import AUTO, NUMPY, TORCH
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -90,6 +92,18 @@ def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
         size = np.abs(array[array != 0])
         out[key] = (float(size.min()), float(size.max())) if size.size else (1.0, 0.0)
     return out
+
+
+def test_all_ranks_choose_the_same_kernels(ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank without PyTorch makes all ranks take NumPy's; measured ratios are the same."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(conv_probe, "PROBES", conv_probe.PROBES[4::4])
+    ratios = ranks.comm.allgather(conv_probe.numpy_over_torch(ranks))
+    assert len(ratios[0]) == 6 and min(ratios[0].values()) > 0
+    assert all(each == ratios[0] for each in ratios)
+    assert kernels_of_all(ranks, AUTO) == AUTO
+    monkeypatch.setattr("hpcpar.comm.device_options.has_torch", lambda: ranks.rank != 0)
+    assert kernels_of_all(ranks, AUTO) == NUMPY and kernels_of_all(ranks, TORCH) == TORCH
 
 
 @pytest.mark.parametrize("strategy", ["spatial", "pipeline"])
