@@ -57,6 +57,9 @@ class NumpyBackend(Scratch, Backend):
     enqueue_to_host, enqueue_to_device = to_host, to_device
 
     # -- order of work -----------------------------------------------------------------------------
+    def compute_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
     def communication_stream(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
