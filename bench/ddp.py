@@ -118,6 +118,8 @@ def work(name: str, rank: int, ranks: int, steps: int, store: str, tuning: str) 
     network, settings = load_network(name), TUNINGS[tuning]
     tuned, last = "tuned" in settings, "channels-last" in settings
     module, form = twin(network), torch.channels_last if last else torch.contiguous_format
+    if "compile" in settings:  # one graph, without the loop over layers
+        module = torch.fx.symbolic_trace(module)
     for value in module.parameters():
         if last and value.dim() == 4:
             value.data = value.data.contiguous(memory_format=form)

@@ -42,7 +42,7 @@ def compute_samples(
     new = [i for i, key in enumerate(work.keys) if key not in known]
     if not new:
         return None
-    iterate, program = _silent(world, network, plan, schedule, backend)
+    iterate, program = silent_iteration(world, network, plan, schedule, backend)
     iterate()
     world.barrier()
     begin = time.perf_counter()
@@ -63,7 +63,7 @@ def compute_samples(
     return Samples([works[i] for i in new], seconds[:, new])
 
 
-def _silent(
+def silent_iteration(
     world: World, network: Network, plan: Plan, schedule: Schedule, backend: Backend
 ) -> tuple[Callable[[], None], Program]:
     """A training iteration as in a run, but without messages, on random data, with rate 0."""

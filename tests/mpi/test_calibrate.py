@@ -62,8 +62,8 @@ def test_values_stay_finite_and_normal_during_calibration(name: str, draw: Any, 
         pytest.skip(str(err))
     made: list[Executor] = []
     monkeypatch.setattr(probe, "Executor", lambda *a: made.append(Executor(*a)) or made[-1])
-    iterate, _ = probe._silent(ranks, network, plan, lower(network, plan, CHOOSERS["ring"]),
-                               NumpyBackend())
+    schedule = lower(network, plan, CHOOSERS["ring"])
+    iterate, _ = probe.silent_iteration(ranks, network, plan, schedule, NumpyBackend())
     weights = {name: p.flat.copy() for name, p in made[0].parameters.items()}
     for _ in range(2):
         iterate()
