@@ -22,6 +22,7 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.kernels.bound import Bound, Tick
+from hpcpar.kernels.conv_choice import Choice
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.geometry import ConvSpec, PoolSpec
 from hpcpar.kernels.streams import Streams
@@ -60,6 +61,11 @@ class Backend(Streams, ABC):
     @property
     def versions(self) -> dict[str, str]:
         """Hardware, software and precision of this backend, for records."""
+        return {}
+
+    @property
+    def conv_choice(self) -> Choice:
+        """Library of each kind of convolution on a CPU."""
         return {}
 
     @property

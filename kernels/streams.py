@@ -25,6 +25,10 @@ class Streams(ABC):
     works_later = False
 
     @abstractmethod
+    def compute_stream(self) -> AbstractContextManager[Any]:
+        """A context in which the compute stream is the current stream, for any thread."""
+
+    @abstractmethod
     def communication_stream(self) -> AbstractContextManager[Any]:
         """A context in which the communication stream is the current stream."""
 

@@ -197,7 +197,7 @@ class Calibration:
             self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden,
             notes=notes, quality=quality, progress=progress,
             cores_per_node=cores_per_unit(self._node, self.local, world.size),
-            processor=processor,
+            processor=processor, convolutions=self.backend.conv_choice,
         )
 
     def measure(self, plans: Sequence[Plan]) -> Machine:

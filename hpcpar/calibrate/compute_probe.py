@@ -48,7 +48,7 @@ def compute_samples(
     new = [i for i, key in enumerate(work.keys) if key not in known]
     if not new:
         return None
-    iterate, program = _silent(world, network, plan, schedule, backend)
+    iterate, program = silent_iteration(world, network, plan, schedule, backend)
     iterate()
     world.barrier()
     begin = time.perf_counter()
@@ -86,7 +86,7 @@ def _queue(backend: Backend, program: Program, submit_s: float) -> None:
         program.before[step] = partial(hold, program.before.get(step))
 
 
-def _silent(
+def silent_iteration(
     world: World, network: Network, plan: Plan, schedule: Schedule, backend: Backend
 ) -> tuple[Callable[[], float], Program]:
     """A training iteration as in a run, but without messages, on random data, with rate 0. It

@@ -236,6 +236,9 @@ class Machine:
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`), for display.
     anchored : Anchoring or None
         Measured iterations that correct the times (`hpcpar.cost.anchors`).
+    convolutions : mapping
+        Library (``numpy`` or ``torch``) of each kind of convolution when this machine was
+        calibrated (`hpcpar.kernels.conv_choice`); empty if unknown.
     """
 
     name: str
@@ -257,6 +260,7 @@ class Machine:
     trusts_estimates: bool = False
     host: Host | None = None
     anchored: Anchoring | None = None
+    convolutions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:

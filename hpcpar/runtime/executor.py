@@ -338,7 +338,6 @@ class Executor:
         self._actions.step, self._actions.training = step, training
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run(first, end)
-        self.communicator.complete()
         self._actions.finish()
 
     def give_back(self, array: Array, receive: Receiver) -> None:
