@@ -50,8 +50,8 @@ class Arrays:
 
 def equal(arrays: Arrays, calls: Sequence[tuple[Any, ...]], unread: Sequence[Array] = (),
           last: Array = None) -> None:
-    """Check that the backend fuses the calls, and that this changes nothing but unread arrays.
-    `last` is the array that the last call writes, if it lies where an unread one was.
+    """Check that the backend fuses the calls, and that all but the unread arrays stay equal. `last`
+    is the array that the last call writes, if it lies where an unread one was.
     """
     bound = arrays.bind(calls)
     fused = arrays.backend.fuse(bound, [{address(a) for a in unread}] * len(bound))

@@ -67,7 +67,8 @@ def test_all_sources_compile_for_other_cards(nvrtc: Any, arch: str, real: str) -
 STREAMS = {"activation_forward": (1, 1), "activation_backward": (2, 1), "pack": (1, 1),
            "unpack": (1, 1), "unpack_add": (2, 1), "sgd_update": (3, 2), "plain_update": (2, 1),
            "adam_update": (4, 3), "sgd_updates": (3, 2), "plain_updates": (2, 1),
-           "adam_updates": (4, 3), "channel_moments": (1, 0), "channel_moments_backward": (2, 0),
+           "adam_updates": (4, 3), "copy_box": (1, 1), "add_boxes": (2, 1),
+           "add_activation": (2, 1), "channel_moments": (1, 0), "channel_moments_backward": (2, 0),
            "batchnorm_forward": (1, 1), "batchnorm_backward": (2, 1)}
 
 
