@@ -75,6 +75,9 @@ class NumpyBackend(Scratch, Backend):
     def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
         return np.array(marks, np.float64)
 
+    def hold(self, seconds: float) -> None:
+        """Return immediately: no work waits."""
+
     def synchronize(self) -> None:
         """Return immediately: earlier work is done."""
 

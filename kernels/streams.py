@@ -53,5 +53,11 @@ class Streams(ABC):
         """
 
     @abstractmethod
+    def hold(self, seconds: float) -> None:
+        """Let a GPU's current stream do nothing for about this time, so that work queues up behind;
+        nothing on a CPU.
+        """
+
+    @abstractmethod
     def synchronize(self) -> None:
         """Wait for all submitted kernels."""

@@ -57,6 +57,9 @@ class Device:
         Memory bandwidth of one rank.
     launch_s : float
         Fixed overhead of a kernel.
+    submit_s : float
+        Host time to submit a step of the schedule, while the device works on earlier ones; 0 where
+        the host computes, or replays whole iterations.
     peak_flops_per_s : float
         Data sheet float32 rate of one rank, for comparison only; 0 if unknown.
     name : str
@@ -81,6 +84,7 @@ class Device:
     flops_per_s: Positive
     bandwidth_bytes_per_s: Positive
     launch_s: NotNegative = 0.0
+    submit_s: NotNegative = 0.0
     peak_flops_per_s: NotNegative = 0.0
     name: str = ""
     multiprocessors: Count = 0
