@@ -59,7 +59,8 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     ranks, module = world(), alexnet()
-    model = hpcpar.torch.parallelize(module, SHAPE, args.batch, args.strategy)
+    model = hpcpar.torch.parallelize(module, SHAPE, args.batch, args.strategy,
+                                     kernels="numpy")
     optimizer = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9, weight_decay=5e-4,
                                 fused=True)
     network = from_torch(module, SHAPE)
