@@ -30,7 +30,7 @@ from hpcpar.options.fields import OUT, option, required
 from hpcpar.options.other_names import FORMATS
 from hpcpar.options.output_files import MACHINE, check_places
 from hpcpar.plan import plan as plans
-from hpcpar.plan.precision import EXECUTED
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
 from hpcpar.schedule.runnable import require, require_executed, require_servers
@@ -63,7 +63,7 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
                              first=True)
     strategy: str = option(
         "", str, "with --network: strategies to measure (default: all named strategies)", "A,B")
-    precision: str = option("fp32", OneOf(EXECUTED, FORMATS), "with --network: number format")
+    precision: str = option("fp32", OneOf(PRECISIONS, FORMATS), "with --network: number format")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,7 +98,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch,
                                           precision=args.precision, machine=local))
     for plan in chosen:
-        require_executed(plan.precision, plan.framework)
+        require_executed(plan.framework)
         require_servers(plan, args.device)
         require(plan.network.build(), plan)
     (math, *others) = {args.math_for(plan.precision) for plan in chosen} or {MathMode.FP32.value}

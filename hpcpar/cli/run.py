@@ -243,7 +243,7 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
 def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks the inputs, without communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
-    require_executed(plan.precision, plan.framework)
+    require_executed(plan.framework)
     require_servers(plan, args.device)
     network = plan.network.build()
     if not args.forward_only:

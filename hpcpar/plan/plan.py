@@ -180,8 +180,13 @@ class Plan:
 
     @property
     def dtype(self) -> str:
-        """Type of weights and, in every plan that can be run, of activations."""
+        """Type of weights, their gradients, statistics and losses."""
         return self.formats.dtype
+
+    @property
+    def item_dtype(self) -> str:
+        """Type of activations and their gradients."""
+        return self.formats.item_dtype
 
     @property
     def item_bytes(self) -> int:

@@ -11,6 +11,8 @@ from hpcpar.runtime.ops.registry import operator
 class LinearOp(Operator):
     """Y = X W^T + b; a partial sum where the rank has only some input features (k)."""
 
+    takes_bfloat16 = True
+
     def _forward(self) -> None:
         p = self.parameters
         self.backend.gemm(self.x, p.weight, self.y, transpose_b=True, tick=self.ctx.tick)

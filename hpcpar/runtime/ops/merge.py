@@ -13,6 +13,8 @@ from hpcpar.runtime.ops.registry import operator
 class AddOp(Operator):
     """Sum of the inputs; y may share the first input's memory, and dx may share dy's."""
 
+    takes_bfloat16 = True
+
     def _forward(self) -> None:
         first, second, *others = self.blocks.xs
         self.backend.add(first, second, self.y)
@@ -30,6 +32,8 @@ class MultiplyOp(Operator):
     """Product of two inputs of equal shape, or of an image and its channels' gate. The gate's
     gradient is a partial sum over this block's pixels.
     """
+
+    takes_bfloat16 = True
 
     def _forward(self) -> None:
         self.backend.multiply(self.x, self._like_image(self.blocks.xs[1]), self.y)
@@ -52,6 +56,8 @@ class MultiplyOp(Operator):
 @operator(Concat)
 class ConcatOp(Operator):
     """The inputs' channels that this rank owns; those already in y's memory stay there."""
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

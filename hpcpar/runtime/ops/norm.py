@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hpcpar.kernels.bfloat16 import wide_type
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.network.layers import LRN, BatchNorm, ChannelNorm, Normalization
 from hpcpar.plan.boxes import shape
@@ -17,6 +18,8 @@ from hpcpar.runtime.ops.registry import operator
 @operator(LRN)
 class LRNOp(Operator):
     """Local response normalization; `offset` is the first owned channel among the needed."""
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -51,7 +54,7 @@ class NormalizationOp(Operator):
     def _plain(self) -> tuple[Array, Array]:
         """Ones and zeros [own channels]."""
         channels = shape(self.ctx.own)[1]
-        one, zero = (self.backend.zeros((channels,), self.y.dtype) for _ in range(2))
+        one, zero = (self.backend.zeros((channels,), wide_type(self.y)) for _ in range(2))
         one[...] = 1
         return one, zero
 
@@ -66,6 +69,8 @@ class BatchNormOp(NormalizationOp):
     Every forward pass of training updates the running statistics, except on a rank whose local
     block is empty.
     """
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
