@@ -33,7 +33,12 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
-from hpcpar.schedule.runnable import require, require_executed, require_servers
+from hpcpar.schedule.runnable import (
+    require,
+    require_device,
+    require_executed,
+    require_precision,
+)
 from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record_file
 
@@ -76,6 +81,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
     ranks = w.size
     if w.rank == 0:
         check_places(args)
+    require_precision(args.precision, args.device)
     if AUTO in args.plans:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
@@ -99,7 +105,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
                                           precision=args.precision, machine=local))
     for plan in chosen:
         require_executed(plan.framework)
-        require_servers(plan, args.device)
+        require_device(plan, args.device)
         require(plan.network.build(), plan)
     (math, *others) = {args.math_for(plan.precision) for plan in chosen} or {MathMode.FP32.value}
     if others:

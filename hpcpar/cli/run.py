@@ -36,9 +36,9 @@ from hpcpar.report.tables.answer import of_run, plural
 from hpcpar.runtime.emulate import emulate
 from hpcpar.schedule.runnable import (
     require,
+    require_device,
     require_executed,
     require_own_training,
-    require_servers,
 )
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record_file, run_record
@@ -244,7 +244,7 @@ def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks the inputs, without communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
     require_executed(plan.framework)
-    require_servers(plan, args.device)
+    require_device(plan, args.device)
     network = plan.network.build()
     if not args.forward_only:
         require_own_training(network)

@@ -184,11 +184,6 @@ class Plan:
         return self.formats.dtype
 
     @property
-    def item_dtype(self) -> str:
-        """Type of activations and their gradients."""
-        return self.formats.item_dtype
-
-    @property
     def item_bytes(self) -> int:
         """Bytes per item of an activation or its gradient."""
         return self.formats.item_bytes

@@ -18,7 +18,13 @@ class Precision:
         Type of weights, weight gradients and optimizer state, in memory and in messages.
     item_dtype : str
         Type of activations and their gradients, in memory and in messages, and of the copy of the
-        weights that products read. There is no copy if both types are the same.
+        weights that products read. If both types are the same, products read the weights.
+    item_bytes : int
+        Bytes per item of activations and their gradients.
+    weight_bytes : int
+        Bytes per weight, weight gradient or value of optimizer state.
+    copy_bytes : int
+        Bytes per weight of the copy; 0 without one.
     update_bytes : int
         Bytes per weight that an update moves in addition to the optimizer's.
     work : str
@@ -30,29 +36,25 @@ class Precision:
 
     dtype: str
     item_dtype: str
-    update_bytes: int = 0
-    work: str = ""
-    rates: tuple[str, ...] = ()
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes per item of activations and their gradients."""
-        return TYPE_BYTES[self.item_dtype]
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes per weight, weight gradient or value of optimizer state."""
-        return TYPE_BYTES[self.dtype]
-
-    @property
-    def copy_bytes(self) -> int:
-        """Bytes per weight of the copy that products read; 0 if they read the weight itself."""
-        return self.item_bytes if self.mixed else 0
+    item_bytes: int
+    weight_bytes: int
+    copy_bytes: int
+    update_bytes: int
+    work: str
+    rates: tuple[str, ...]
 
     @property
     def mixed(self) -> bool:
         """True if activations and weights have different types."""
-        return self.item_dtype != self.dtype
+        return self.copy_bytes > 0
+
+
+def _of_types(work: str, dtype: str, item_dtype: str, update_bytes: int = 0,
+              rates: tuple[str, ...] = ()) -> Precision:
+    item_bytes = TYPE_BYTES[item_dtype]
+    copy_bytes = item_bytes if item_dtype != dtype else 0
+    return Precision(dtype, item_dtype, item_bytes, TYPE_BYTES[dtype], copy_bytes, update_bytes,
+                     work, rates)
 
 
 #: Number formats by name. ``tf32`` rounds the factors of float32 products to a 10-bit fraction, on
@@ -61,10 +63,10 @@ class Precision:
 #: from 2 to 4 bytes, unscales it (read and write), and makes the next copy of the weight (4 to 2
 #: bytes): 6 + 8 + 6 bytes.
 PRECISIONS = {
-    "fp64": Precision("float64", "float64", work="float64"),
-    "fp32": Precision("float32", "float32", work="float32"),
-    "tf32": Precision("float32", "float32", work="tf32", rates=("tf32",)),
-    "amp": Precision("float32", "bfloat16", 20, work="amp", rates=("float16", "bfloat16")),
+    "fp64": _of_types("float64", "float64", "float64"),
+    "fp32": _of_types("float32", "float32", "float32"),
+    "tf32": _of_types("tf32", "float32", "float32", rates=("tf32",)),
+    "amp": _of_types("amp", "float32", "bfloat16", 20, ("float16", "bfloat16")),
 }
 #: Formats by their names in tables of measured work.
 OF_WORK = {precision.work: precision for precision in PRECISIONS.values()}

@@ -74,8 +74,9 @@ class Parameters:
         self._count = math.prod(self.weight_shape)
         self.flat = backend.zeros((rows * self.per_row,), plan.dtype)
         self.grad = backend.zeros(self.flat.shape, plan.dtype) if grad is None else grad
-        copied = plan.formats.mixed and layer.is_matmul
-        self.copy: Array = backend.zeros(self.flat.shape, plan.item_dtype) if copied else None
+        self.copy: Array = None
+        if plan.formats.mixed and layer.is_matmul:
+            self.copy = backend.zeros(self.flat.shape, plan.formats.item_dtype)
         self.weight, self.bias = self.split(self.flat if self.copy is None else self.copy)
         self.dweight, self.dbias = self.split(self.grad)
         if self.layout.holds(rank) and config.coordinate("k", rank):

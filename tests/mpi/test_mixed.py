@@ -2,9 +2,9 @@
 
 One rank computes each sum in float32 and rounds it once. Several ranks also round the partial sums
 that they send, and the sum after each addition. A rounding changes a number by at most 2^-8 of it.
-An output depends on one sum for each product before it, and a gradient on those of the forward and
-of the backward pass, so the norm of a difference is at most ROUNDING for each of these sums. This
-holds where rounding cannot flip a kink, so the network is smooth.
+An output depends on one sum for each product before it, and a gradient on the sums of both passes,
+so the norm of a difference is at most ROUNDING for each of these sums. This holds where rounding
+cannot flip a kink, so the network is smooth.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def require_close(plan: Plan, network: Network, algorithm: str, ranks: World,
             assert found <= sums * ROUNDING, f"{plan.strategy}, {algorithm}: {quantity} of {layer}"
 
 
-def test_every_strategy_trains_as_one_rank(ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = smooth()
-    for k, strategy in enumerate(named(P)):
-        algorithm = list(CHOOSERS)[(k + P) % len(CHOOSERS)]
-        require_close(plan_of(network, strategy), network, algorithm, ranks, monkeypatch)
+@pytest.mark.parametrize(("k", "strategy"), enumerate(named(P)))
+def test_every_strategy_trains_as_one_rank(k: int, strategy: str, ranks: World,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    network, algorithm = smooth(), list(CHOOSERS)[(k + P) % len(CHOOSERS)]
+    require_close(plan_of(network, strategy), network, algorithm, ranks, monkeypatch)
 
 
 @pytest.mark.parametrize(("strategy", "options"), OPTIONS, ids=str)

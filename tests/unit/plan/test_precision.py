@@ -127,7 +127,7 @@ def test_one_rate_prices_a_format_with_a_stated_rate() -> None:
 
 
 def test_types_of_items_and_weights_have_their_bytes() -> None:
-    """The bytes that are priced, sent and allocated are those of the types."""
+    """The bytes that are priced, sent and allocated follow from the types."""
     import ml_dtypes
 
     for formats in PRECISIONS.values():
