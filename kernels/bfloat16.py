@@ -14,7 +14,8 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
-from hpcpar.kernels.interface import Array, Backend, Tick
+from hpcpar.kernels.bound import Bound
+from hpcpar.kernels.interface import Array, Backend
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 #: Parameters of kernels that they write, if they are bfloat16.
@@ -67,11 +68,12 @@ class _Widening:
         setattr(self, name, found)
         return found
 
-    def bind(self, kernel: str, *args: Any) -> Tick:
+    def bind(self, kernel: str, *args: Any, **options: Any) -> Bound:
         """As `Backend.bind`."""
         if kernel in self._backend.bfloat16_kernels or not any(map(is_half, args)):
-            return self._backend.bind(kernel, *args)
-        return partial(getattr(self, kernel), *args)
+            return self._backend.bind(kernel, *args, **options)
+        call = partial(getattr(self, kernel), *args, **options)
+        return Bound(kernel, args, lambda: call)
 
 
 def _widen(backend: Backend, name: str, kernel: Callable[..., None], *args: Any,

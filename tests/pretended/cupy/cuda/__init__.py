@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from . import compiler, function, runtime
+from . import compiler, driver, runtime
 from .streams import Event, Stream, current_stream, get_elapsed_time
 
 __all__ = ["Device", "Event", "Stream", "alloc_pinned_memory", "compiler", "current_stream",
-           "function", "get_current_stream", "get_elapsed_time", "is_available", "runtime"]
+           "driver", "get_current_stream", "get_elapsed_time", "is_available", "runtime"]
 
 get_current_stream = current_stream
 
