@@ -57,6 +57,8 @@ class Backend(Streams, ABC):
     #: Device memory that is initially free for arrays, without the kernels' workspace; 0 if arrays
     #: are in host memory.
     memory_bytes = 0
+    #: Kernels that take bfloat16 arrays themselves; see `hpcpar.kernels.bfloat16`.
+    bfloat16_kernels: frozenset[str] = frozenset()
 
     @property
     def versions(self) -> dict[str, str]:

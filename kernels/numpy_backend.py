@@ -32,6 +32,8 @@ class NumpyBackend(Scratch, Backend):
 
     name = "cpu"
     xp: Any = np
+    #: NumPy itself computes these in float32.
+    bfloat16_kernels = frozenset(("copy", "accumulate"))
 
     @property
     def versions(self) -> dict[str, str]:

@@ -145,7 +145,7 @@ class PlanResult(TableResult):
             raise InputError(f"{path} is not written: {self.best.strategy} does not fit in memory; "
                              "change the plan, or add --force")
         plans.save(self.plan, path)
-        if reason := (not_executed(self.plan.precision, self.plan.framework)
+        if reason := (not_executed(self.plan.framework)
                       or not_on_hosts(self.plan)):
             say(f"note: {reason}")
 

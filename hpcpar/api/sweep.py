@@ -34,14 +34,13 @@ from hpcpar.network.spec import NetworkSpec
 from hpcpar.options.checks import OneOf, argument, names, path, positive, several_ranks, share
 from hpcpar.options.fields import OUT, about, flag, option
 from hpcpar.options.other_names import LAUNCHERS
-from hpcpar.plan.plan import Plan
 from hpcpar.process.launchers import mpiexec
 from hpcpar.report.pictures import finish, pyplot
 from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
 from hpcpar.report.tables.anchors import fitted
 from hpcpar.report.tables.sweep_table import conclusion
-from hpcpar.schedule.runnable import require_executed
+from hpcpar.schedule.runnable import require_precision
 from hpcpar.search.anchoring import fit
 from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
@@ -192,7 +191,7 @@ def run_sweep(asked: SweepArguments,
     The default machine is ``machine.toml`` in the folder. Without that file, a local sweep measures
     the machine, and other sweeps take ``local``. Jobs are submitted if `agreed` returns true.
     """
-    require_executed(asked.precision or Plan.precision)
+    require_precision(asked.precision or "fp32", asked.device)
     load_modules(asked.layers)
     job, system = asked.job(), SCHEDULERS[asked.launcher]
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,

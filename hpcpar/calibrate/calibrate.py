@@ -179,7 +179,10 @@ class Calibration:
         levels = tuple(fit.level for fit in fits) or files.load("local").levels
         host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = self.backend.memory_bytes or host_bytes // self.local
-        device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s)
+        # CPUs compute bfloat16 products in float32
+        halves = {"bfloat16": rates.flops_per_s} if self.backend.name == "cpu" else {}
+        device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s,
+                        rates=halves)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")
         notes = (f"measured with {world.size} ranks on {self.nodes} node(s), {world.library}, "
                  f"{threads} BLAS thread(s) per rank")

@@ -33,10 +33,15 @@ from hpcpar.options.fields import OUT, option, required
 from hpcpar.options.other_names import FORMATS
 from hpcpar.options.output_files import MACHINE, check_places
 from hpcpar.plan import plan as plans
-from hpcpar.plan.precision import EXECUTED
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
-from hpcpar.schedule.runnable import require, require_executed, require_servers
+from hpcpar.schedule.runnable import (
+    require,
+    require_device,
+    require_executed,
+    require_precision,
+)
 from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record_file
 
@@ -66,7 +71,7 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
                              first=True)
     strategy: str = option(
         "", str, "with --network: strategies to measure (default: all named strategies)", "A,B")
-    precision: str = option("fp32", OneOf(EXECUTED, FORMATS), "with --network: number format")
+    precision: str = option("fp32", OneOf(PRECISIONS, FORMATS), "with --network: number format")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,6 +84,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], str]:
     ranks = w.size
     if w.rank == 0:
         check_places(args)
+    require_precision(args.precision, args.device)
     if AUTO in args.plans:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
@@ -101,8 +107,8 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], str]:
             chosen.append(plans.make_plan(spec, strategy, ranks, args.batch,
                                           precision=args.precision, machine=local))
     for plan in chosen:
-        require_executed(plan.precision, plan.framework)
-        require_servers(plan, args.device)
+        require_executed(plan.framework)
+        require_device(plan, args.device)
         require(plan.network.build(), plan)
     (math, *others) = {args.math_for(plan.precision) for plan in chosen} or {MathMode.FP32.value}
     if others:

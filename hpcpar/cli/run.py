@@ -37,9 +37,9 @@ from hpcpar.report.tables.answer import of_run, plural
 from hpcpar.runtime.emulate import emulate
 from hpcpar.schedule.runnable import (
     require,
+    require_device,
     require_executed,
     require_own_training,
-    require_servers,
 )
 from hpcpar.simulation.simulate import Simulator
 from hpcpar.train import record_file, run_record
@@ -246,8 +246,8 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
 def _read(args: RunCommand, w: World, kernels: str) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks the inputs, without communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
-    require_executed(plan.precision, plan.framework)
-    require_servers(plan, args.device)
+    require_executed(plan.framework)
+    require_device(plan, args.device)
     network = plan.network.build()
     if not args.forward_only:
         require_own_training(network)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcpar.api.options import ModuleOptions
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
@@ -20,7 +20,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables.answer import plural
 from hpcpar.report.verify import show_result, to_json
-from hpcpar.schedule.runnable import require, require_own_training, require_servers
+from hpcpar.schedule.runnable import require, require_device, require_own_training
 from hpcpar.train.verify import (
     FORMATS,
     Result,
@@ -96,7 +96,7 @@ def _read(args: VerifyCommand, w: World, kernels: str) -> tuple[plans.Plan, Back
     network = plan.network.build()
     require_own_training(network)
     require(network, plan)
-    require_servers(plan, args.device)
+    require_device(replace(plan, precision=args.precision), args.device)
     calibrated = plan.machine.convolutions if plan.machine else None
     return plan, backend(args.device, local_rank=w.local_rank, kernels=kernels,
                          calibrated=calibrated)

@@ -12,6 +12,7 @@ from hpcpar.kernels.interface import MathMode
 from hpcpar.options import other_names
 from hpcpar.options.checks import OneOf
 from hpcpar.options.fields import OptionGroup, option
+from hpcpar.plan.precision import PRECISIONS
 
 #: Where ranks compute.
 DEVICES = ("cpu", "gpu")
@@ -78,7 +79,12 @@ class GpuOptions(DeviceOptions, section="machine"):
         return self.math or (MathMode.TF32 if on_cores else MathMode.FP32).value
 
     def math_notes(self, precision: str) -> list[str]:
-        """A line if products are not computed in the precision of the plan and its prediction."""
+        """A line if products are not computed in the precision of the plan and its prediction, or
+        slowly.
+        """
+        if PRECISIONS[precision].mixed and self.device != "gpu":
+            return [f"precision {precision} is slow on CPUs, which compute it in float32 and round "
+                    "every result to bfloat16: use it to check a plan for GPUs"]
         math = self.math_for(precision)
         if (math == MathMode.TF32) == (precision == MathMode.TF32) or precision == "fp64":
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import Transfer, bind_rounds
 from hpcpar.comm.world import World
+from hpcpar.kernels.bfloat16 import BFLOAT16
 from hpcpar.schedule.exchange import Piece
 from hpcpar.schedule.steps import Kind
 
@@ -28,8 +30,8 @@ class MpiTransfer(Transfer):
         self.shows_progress = buffers.on_host  # a device's stream hides it
         self._rounds = bind_rounds(buffers)
         self._requests = [
-            [*(comm.Recv_init(array, source=rank, tag=tag) for array, rank in r.receives),
-             *(comm.Send_init(array, dest=rank, tag=tag) for array, rank in r.sends)]
+            [*(comm.Recv_init(_message(array), source=rank, tag=tag) for array, rank in r.receives),
+             *(comm.Send_init(_message(array), dest=rank, tag=tag) for array, rank in r.sends)]
             for r in self._rounds
         ]
         self._posted = self._done = 0
@@ -90,6 +92,8 @@ class MpiCollective(Transfer):
         self._own: Piece | None = None
         self._result: Any = None
         self._counts: list[int] = []
+        half = buffers.dtype == BFLOAT16
+        self._sum = _sum_of_halves(world.mpi) if half and step.reduce else world.mpi.SUM
         if step.kind is not Kind.ALLREDUCE:
             parts = step.destination if step.kind is Kind.REDUCE_SCATTER else step.source
             self._counts = [parts.items(peer) for peer in ex.peers]
@@ -110,17 +114,18 @@ class MpiCollective(Transfer):
             self._post()
 
     def _post(self) -> None:
-        wire, own = self.buffers.wire, self._own
+        wire, own = _message(self.buffers.wire), self._own
         if self.step.kind is Kind.ALLREDUCE:
             sent = wire.nbytes
-            self._request = self._group.Iallreduce(self._mpi.IN_PLACE, wire)
+            self._request = self._group.Iallreduce(self._mpi.IN_PLACE, wire, self._sum)
         elif self.step.kind is Kind.ALLGATHER:
             assert own is not None
             sent = (own.stop - own.start) * self.step.item_bytes
             self._request = self._group.Iallgatherv(self._mpi.IN_PLACE, [wire, self._counts])
         else:
             sent = wire.nbytes
-            self._request = self._group.Ireduce_scatter(wire, self._result, self._counts)
+            self._request = self._group.Ireduce_scatter(
+                wire, _message(self._result), self._counts, self._sum)
         self.trace.add(self.step.index, 1, sent)
 
     def progress(self) -> bool:
@@ -132,3 +137,19 @@ class MpiCollective(Transfer):
         if self._result is not None and self._result.size and self._own is not None:
             self.buffers.wire[self._own.start:self._own.stop] = self._result
         self.buffers.unpack()
+
+
+def _message(array: Any) -> Any:
+    """An array of a type that MPI has."""
+    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
+
+
+@lru_cache(maxsize=1)
+def _sum_of_halves(mpi: Any) -> Any:
+    """MPI's operation that adds bfloat16 numbers, which travel as 16-bit integers."""
+
+    def add(received: Any, total: Any, kind: Any) -> None:
+        one, other = (np.frombuffer(memory, BFLOAT16) for memory in (received, total))
+        np.add(one, other, out=other)
+
+    return mpi.Op.Create(add, commute=True)

@@ -180,7 +180,7 @@ class Plan:
 
     @property
     def dtype(self) -> str:
-        """Type of weights and, in every plan that can be run, of activations."""
+        """Type of weights, their gradients, statistics and losses."""
         return self.formats.dtype
 
     @property

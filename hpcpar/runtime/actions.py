@@ -67,6 +67,13 @@ class Actions:
         self._first_fc = names[at] if plan.fc_passes > 1 else ""
         #: Layers with a weight gradient that is computed but not yet added to the sum.
         self._unfinished: dict[str, Pass] = {}
+        #: Layers whose weights have not changed since they were copied for products.
+        self._copied: set[str] = set()
+
+    def begin(self, step: int, training: bool) -> None:
+        """Begin iteration `step`, or an evaluation."""
+        self.step, self.training = step, training
+        self._copied.clear()
 
     def action(self, step: Compute) -> Action:
         """The function to call at a compute step."""
@@ -134,6 +141,10 @@ class Actions:
         parts = 1 if before_switch else max(self.plan.microbatches, self.plan.fc_passes)
         op.ctx.training, op.ctx.step = self.training, self.step * parts + current.part
         op.ctx.part = current.part
+        owner = op.ctx.layer.weights_of or op.ctx.layer.name
+        if op.ctx.parameters is not None and owner not in self._copied:
+            op.ctx.parameters.refresh()
+            self._copied.add(owner)
 
     def _convolution(self, step: Compute, current: Pass, op: Operator) -> Action:
         """Compute a convolution's interior while its halo travels, or the rest of its output."""
@@ -237,6 +248,7 @@ class Actions:
 
     def _update(self, layer: str, part: int) -> None:
         self._finish(layer)
+        self._copied.discard(layer)
         p = self.parameters[layer]
         if p.updates:
             of_a_pass = layer in self._fc_layers

@@ -12,7 +12,7 @@ class Arena:
     """Allocates the buffers of a memory plan, and turns its views into arrays."""
 
     def __init__(self, backend: Backend, memory: MemoryPlan) -> None:
-        self._backend, self._dtype = backend, memory.passes.plan.dtype
+        self._backend, self._dtype = backend, memory.passes.plan.formats.item_dtype
         self._buffers = memory.buffers
         self._slab = backend.zeros((memory.place(),), self._dtype)
         self.laid_bytes = int(self._slab.nbytes)

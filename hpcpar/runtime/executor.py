@@ -14,6 +14,7 @@ from hpcpar.comm import message_buffers
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.errors import RunError
+from hpcpar.kernels.bfloat16 import with_bfloat16
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box
@@ -90,7 +91,8 @@ class Executor:
     def __init__(self, network: Network, plan: Plan, schedule: Schedule | None,
                  communicator: Communicator, backend: Backend, seed: int,
                  evaluation: Schedule | None = None) -> None:
-        self.network, self.plan, self.backend = network, plan, backend
+        self.network, self.plan = network, plan
+        self.backend = with_bfloat16(backend) if plan.formats.mixed else backend
         self.communicator, self.rank = communicator, communicator.world.rank
         schedules = [s for s in (schedule, evaluation) if s is not None]
         for checked in schedules:
@@ -243,7 +245,7 @@ class Executor:
     def memory_bytes(self) -> int:
         """Bytes of all arrays: weights and their state, blocks, kept arrays, messages."""
         parameters = self.parameters.values()
-        arrays = [a for p in parameters for a in (p.flat, p.grad, *p.state, p.buffers)]
+        arrays = [a for p in parameters for a in (p.flat, p.copy, p.grad, *p.state, p.buffers)]
         arrays += [p.grad for p in self._passes.op_parameters.values() if p not in parameters]
         total = sum(int(a.nbytes) for a in arrays if a is not None)
         total += sum(op.kept_bytes for op in self._passes.ops)
@@ -302,14 +304,14 @@ class Executor:
         """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
-        self._actions.step, self._actions.training = step, True
+        self._actions.begin(step, training=True)
         return self._submit(self.training, images, labels, counted, f"iteration {step + 1}", noted)
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
                  counted: tuple[int, float] | None = None) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels -1 do not count."""
         assert self.evaluation is not None
-        self._actions.step, self._actions.training = 0, False
+        self._actions.begin(0, training=False)
         return self._read(self._submit(self.evaluation, images, labels, counted, "an evaluation"))
 
     def class_counts(self) -> NDArray[np.int64] | None:
@@ -335,7 +337,7 @@ class Executor:
         """
         if images is not None:
             self._images = images
-        self._actions.step, self._actions.training = step, training
+        self._actions.begin(step, training)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run(first, end)
         if end != sys.maxsize:

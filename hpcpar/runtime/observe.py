@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from hpcpar.kernels.bfloat16 import wide_type
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.program import Program
@@ -72,8 +73,9 @@ class Watch:
 
 
 def on_host(backend: Backend, array: Array) -> np.ndarray:
-    """A host copy of an array or view."""
-    flat, out = backend.empty((array.size,), array.dtype), np.empty(array.size, array.dtype)
-    backend.pack(array, flat)
+    """A host copy of an array or view; float32 for bfloat16."""
+    kind = wide_type(array)
+    flat, out = backend.empty((array.size,), kind), np.empty(array.size, kind)
+    backend.copy(array, flat.reshape(array.shape))
     backend.to_host(flat, out)
     return out.reshape(array.shape)

@@ -39,12 +39,15 @@ class Parameters:
     ----------
     flat, grad : array
         All items: the rows' weights, then their biases.
+    copy : array or None
+        `flat` in the type of the plan's activations, for the products of mixed precision.
     state : list of array
         The optimizer's state (a velocity, or two moments) for the items that this rank updates.
     shard : Box or None
         The part that this rank updates, as a box of `matrix`; None for all.
     weight, bias, dweight, dbias : array
-        Views of `flat` and `grad` in the kernels' shapes; biases are None for layers without one.
+        Views of `flat` (or `copy`) and `grad` in the kernels' shapes; biases are None for layers
+        without one.
         Where k cuts a reduction, every part holds the bias but only the first adds it: on the
         others `bias` is None.
     buffers : array or None
@@ -71,7 +74,10 @@ class Parameters:
         self._count = math.prod(self.weight_shape)
         self.flat = backend.zeros((rows * self.per_row,), plan.dtype)
         self.grad = backend.zeros(self.flat.shape, plan.dtype) if grad is None else grad
-        self.weight, self.bias = self.split(self.flat)
+        self.copy: Array = None
+        if plan.formats.mixed and layer.is_matmul:
+            self.copy = backend.zeros(self.flat.shape, plan.formats.item_dtype)
+        self.weight, self.bias = self.split(self.flat if self.copy is None else self.copy)
         self.dweight, self.dbias = self.split(self.grad)
         if self.layout.holds(rank) and config.coordinate("k", rank):
             self.bias = None
@@ -85,15 +91,20 @@ class Parameters:
         if layer.buffers(x):
             self.buffers = backend.zeros((2, rows), plan.dtype)
             self.buffers[1] = 1
-        if self.weight.size:
+        if self._count:
             host = initial_rows(network, layer, seed, self.start, self.stop, plan.dtype)
             held = host[:, slice(*self.columns)] if len(whole) > 1 else host
-            backend.to_device(np.ascontiguousarray(held), self.weight)
+            backend.to_device(np.ascontiguousarray(held), self.split(self.flat)[0])
 
     def split(self, flat: Array) -> tuple[Array, Array | None]:
         """The (weight, bias) views of a flat buffer."""
         return flat[: self._count].reshape(self.weight_shape), flat[
             self._count:].reshape(self.bias_shape) if self.has_bias else None
+
+    def refresh(self) -> None:
+        """Copy the weights for products."""
+        if self.copy is not None:
+            self.backend.copy(self.flat, self.copy)
 
     def matrix(self, flat: Array) -> Array:
         """A flat buffer as [rows, items per row]. Its matrix rows do not match weight rows, but all

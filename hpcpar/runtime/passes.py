@@ -145,7 +145,7 @@ class Passes:
         blocks = bound.blocks[layer.name]
         own = computed(network, layer, plan.configs[layer.name], bound.samples).box(rank)
         if layer.is_loss and not network.loss.outside and blocks.dxs[0] is None:
-            blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.dtype)
+            blocks.dxs[0] = self.backend.zeros(blocks.x.shape, plan.formats.item_dtype)
         needs = tuple(e.needed.box(rank) for e in bound.edges[layer.name])
         moments = moments_layout(network, plan, layer, bound.samples).box(
             rank) if layer.statistics else ()

@@ -10,32 +10,29 @@ from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import axes_of, shape_text
 from hpcpar.plan.frameworks import OWN
 from hpcpar.plan.plan import Plan, Synchronization
-from hpcpar.plan.precision import EXECUTED
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.schedule.one_weird_trick import switch
 
 
-def not_executed(precision: str, framework: str = OWN) -> str:
-    """Why the executor does not run plans in a precision, or with a framework's rules, with the
-    remedy; empty if it does.
+def not_executed(framework: str) -> str:
+    """Why the executor does not run plans with a framework's rules, with the remedy; empty if it
+    does.
     """
-    if framework != OWN:
-        return (f"the rules of framework {framework} can be planned and predicted, but not run; "
-                "plan without --framework to run it")
-    if precision in EXECUTED:
+    if framework == OWN:
         return ""
-    return (f"precision {precision} can be planned and predicted, but not run; plan with "
-            "--precision fp32 or tf32 to run it")
+    return (f"the rules of framework {framework} can be planned and predicted, but not run; "
+            "plan without --framework to run it")
 
 
-def require_executed(precision: str, framework: str = OWN) -> None:
-    """Check that the executor supports a precision and a framework's rules.
+def require_executed(framework: str) -> None:
+    """Check that the executor supports a framework's rules.
 
     Raises
     ------
     InputError
         They are only for planning.
     """
-    reason = not_executed(precision, framework)
+    reason = not_executed(framework)
     if reason:
         raise InputError(reason)
 
@@ -51,17 +48,31 @@ def not_on_hosts(plan: Plan, device: str = "cpu") -> str:
             "with --synchronization server to run it")
 
 
-def require_servers(plan: Plan, device: str) -> None:
-    """Check that the executor supports the plan's parameter servers on this device.
+def require_device(plan: Plan, device: str) -> None:
+    """Check that the executor supports the plan's parameter servers and precision on this device.
 
     Raises
     ------
     InputError
-        They are on hosts, apart from the devices.
+        The servers are on hosts, apart from the devices; or see `require_precision`.
     """
     reason = not_on_hosts(plan, device)
     if reason:
         raise InputError(reason)
+    require_precision(plan.precision, device)
+
+
+def require_precision(precision: str, device: str) -> None:
+    """Check that the executor supports a precision on this device.
+
+    Raises
+    ------
+    InputError
+        The device's kernels do not have the format.
+    """
+    if PRECISIONS[precision].mixed and device == "gpu":
+        raise InputError(f"precision {precision} can be planned and predicted for GPUs, but runs "
+                         "on CPUs only; plan with --precision fp32 or tf32 to run it on GPUs")
 
 
 def require_own_training(network: Network) -> None:

@@ -21,7 +21,7 @@ from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
 from hpcpar.plan.plan import NetworkSpec, Overlap
-from hpcpar.plan.precision import EXECUTED
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.search import auto
 from hpcpar.search.scaling import weak_batch
 from hpcpar.sweep import folder
@@ -55,7 +55,7 @@ class StudyOptions(TypedDict):
 
     gather: Annotated[str, one_of("lazy", "eager")]
     overlap: Overlap
-    precision: Annotated[str, one_of(*EXECUTED)]
+    precision: Annotated[str, one_of(*PRECISIONS)]
     bucket_bytes: Bytes | None
 
 

@@ -23,6 +23,9 @@ ULPS = 32
 FACTOR = 4.0
 #: Smallest tolerance in ulps: long sums in another order differ by this much.
 FLOOR_ULPS = 1000
+#: Perturbation and smallest tolerance where activations are bfloat16: the rounding of one number.
+#: One rank rounds a sum once, several ranks round each partial sum that they send.
+BFLOAT16_ROUNDING = 2.0**-8
 #: Smallest divisor, for tensors that are zero everywhere.
 TINY = 1e-300
 
@@ -68,14 +71,14 @@ class PerturbedRun(WatchedRun):
         self._random = np.random.default_rng([seed, 2])
 
     def batch(self, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        backend = self.executor.backend
+        backend, formats = self.executor.backend, self.executor.plan.formats
+        shift = BFLOAT16_ROUNDING if formats.mixed else ULPS * float(np.finfo(formats.dtype).eps)
         for p in self.executor.parameters.values():
-            backend.to_device(self._shifted(on_host(backend, p.flat)), p.flat)
+            backend.to_device(self._shifted(on_host(backend, p.flat), shift), p.flat)
         images, labels = super().batch(step)
-        return self._shifted(images), labels
+        return self._shifted(images, shift), labels
 
-    def _shifted(self, array: NDArray[Any]) -> NDArray[Any]:
-        shift = ULPS * np.finfo(array.dtype).eps
+    def _shifted(self, array: NDArray[Any], shift: float) -> NDArray[Any]:
         return (array * (1 + self._random.choice((-shift, shift), array.shape))).astype(array.dtype)
 
 
@@ -90,7 +93,8 @@ def tolerances(serial: WatchedRun, perturbed: PerturbedRun) -> NDArray[np.float6
     numpy.ndarray
         [layers, `QUANTITIES`]; the caller adds the loss to the last row.
     """
-    network, eps = serial.executor.network, np.finfo(serial.executor.plan.dtype).eps
+    network, formats = serial.executor.network, serial.executor.plan.formats
+    floor = BFLOAT16_ROUNDING if formats.mixed else FLOOR_ULPS * float(np.finfo(formats.dtype).eps)
     noise = np.zeros((len(network.layers), len(QUANTITIES)))
     for i, layer in enumerate(network.layers[:-1]):
         pairs = zip(serial.tensors(layer), perturbed.tensors(layer), strict=True)
@@ -101,7 +105,7 @@ def tolerances(serial: WatchedRun, perturbed: PerturbedRun) -> NDArray[np.float6
     for column in noise.T:
         positive = column[column > 0]
         column[...] = np.maximum(column, np.median(positive) if positive.size else 0)
-    return np.maximum(FACTOR * noise, FLOOR_ULPS * float(eps))
+    return np.maximum(FACTOR * noise, floor)
 
 
 def difference(pairs: list[tuple[np.ndarray, np.ndarray]], whole: list[np.ndarray]) -> float:

@@ -106,13 +106,16 @@ def test_all_ranks_choose_the_same_kernels(ranks: World, monkeypatch: pytest.Mon
     assert kernels_of_all(ranks, AUTO) == NUMPY and kernels_of_all(ranks, TORCH) == TORCH
 
 
-@pytest.mark.parametrize("strategy", ["spatial", "pipeline"])
-def test_table_prices_every_compute_step(strategy: str, ranks: World) -> None:
+@pytest.mark.parametrize(("strategy", "precision"), [
+    ("spatial", "fp32"), ("pipeline", "fp32"), ("spatial", "amp")])
+def test_table_prices_every_compute_step(strategy: str, precision: str, ranks: World) -> None:
     machine = files.load("local")
+    machine = replace(machine, device=replace(machine.device, rates={"bfloat16": 1e10}))
     spec = NetworkSpec("lenet5", (1, 16, 16), 10)
     if strategy == "spatial" and ranks.size > 4:
         pytest.skip("images are too small")
-    plan = make_plan(spec, strategy, ranks.size, 4 * ranks.size, machine=machine)
+    plan = make_plan(spec, strategy, ranks.size, 4 * ranks.size, machine=machine,
+                     precision=precision)
     samples = ranks.bcast(probe.compute_samples(ranks, plan, NumpyBackend(), {}))
     assert samples is not None and len(samples.seconds) >= probe.FEWEST
     table = samples.table()

@@ -1,4 +1,4 @@
-"""The rooms: who may import whom, and that planning imports neither MPI nor CuPy nor HDF5."""
+"""The rooms: who may import whom, and that planning imports no MPI, CuPy, HDF5 or bfloat16."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ PLANNING = """
 import sys
 from hpcpar.cli.main import main
 status = main({argv!r})
-heavy = sorted({{"mpi4py", "cupy", "cudnn", "h5py", "matplotlib", "torch"}} & set(sys.modules))
+heavy = sorted({{"mpi4py", "cupy", "cudnn", "h5py", "ml_dtypes", "matplotlib", "torch"}}
+               & set(sys.modules))
 assert status == 0 and not heavy, (status, heavy)
 """
 

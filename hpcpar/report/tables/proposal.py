@@ -57,7 +57,6 @@ def _method(chosen: Candidate) -> Iterator[str]:
            f"{p.batch}, in {p.precision}. Parallelization: {words(p.strategy)}, one MPI rank on "
            f"each {p.processor}. hpcpar {__version__} (MIT license) makes one list of "
            "compute steps and messages from the plan. It predicts the time from this list, " + (
-               f"but does not execute {p.precision}." if not form.runs else
                f"by the rules of {rules}, and does not execute it." if rules != OWN else
                "executes it and checks that each rank sends what the list says."))
     values = net.parameters * (1 + len(OPTIMIZERS[chosen.plan.optimizer].state))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from hpcpar.kernels.interface import Array, Backend, Bound, address
 from hpcpar.network.layers import Layer, Shape
@@ -102,6 +102,9 @@ class Operator:
 
     moments: Array = None
     moments_gradient: Array = None
+    #: In mixed precision, blocks are bfloat16. False: the operator gets float32 copies of them in
+    #: every step, which it must not keep.
+    takes_bfloat16: ClassVar[bool] = False
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx

@@ -22,6 +22,8 @@ _Call = tuple[tuple[slice, ...], tuple[slice, ...], ConvSpec]
 class ConvOp(Operator):
     """A convolution; partial sums where the rank has only some input channels (k)."""
 
+    takes_bfloat16 = True
+
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Conv)

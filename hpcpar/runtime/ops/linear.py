@@ -16,6 +16,8 @@ from hpcpar.schedule.steps import Compute, Op
 class LinearOp(Operator):
     """Y = X W^T + b; a partial sum where the rank has only some input features (k)."""
 
+    takes_bfloat16 = True
+
     def calls(self, step: Compute) -> Sequence[Bound]:
         return self._product if step.op is Op.FORWARD else ()
 

@@ -17,6 +17,8 @@ from hpcpar.schedule.steps import Compute, Op
 class AddOp(Operator):
     """Sum of the inputs; y may share the first input's memory, and dx may share dy's."""
 
+    takes_bfloat16 = True
+
     def calls(self, step: Compute) -> Sequence[Bound]:
         return self._sums if step.op is Op.FORWARD else self._copies
 
@@ -47,6 +49,8 @@ class MultiplyOp(Operator):
     gradient is a partial sum over this block's pixels.
     """
 
+    takes_bfloat16 = True
+
     def _forward(self) -> None:
         self.backend.multiply(self.x, self._like_image(self.blocks.xs[1]), self.y)
 
@@ -68,6 +72,8 @@ class MultiplyOp(Operator):
 @operator(Concat)
 class ConcatOp(Operator):
     """The inputs' channels that this rank owns; those already in y's memory stay there."""
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

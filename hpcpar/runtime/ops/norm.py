@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hpcpar.kernels.bfloat16 import wide_type
 from hpcpar.kernels.interface import Array, Bound
 from hpcpar.network.layers import LRN, BatchNorm, ChannelNorm, Normalization
 from hpcpar.plan.boxes import shape
@@ -19,6 +20,8 @@ from hpcpar.schedule.steps import Compute, Op, Phase
 @operator(LRN)
 class LRNOp(Operator):
     """Local response normalization; `offset` is the first owned channel among the needed."""
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -53,7 +56,7 @@ class NormalizationOp(Operator):
     def _plain(self) -> tuple[Array, Array]:
         """Ones and zeros [own channels]."""
         channels = shape(self.ctx.own)[1]
-        one, zero = (self.backend.zeros((channels,), self.y.dtype) for _ in range(2))
+        one, zero = (self.backend.zeros((channels,), wide_type(self.y)) for _ in range(2))
         one[...] = 1
         return one, zero
 
@@ -68,6 +71,8 @@ class BatchNormOp(NormalizationOp):
     Every forward pass of training updates the running statistics, except on a rank whose local
     block is empty.
     """
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

@@ -17,6 +17,8 @@ from hpcpar.schedule.steps import Compute, Op
 class ActivationOp(Operator):
     """y = f(x), in place where x and y share memory."""
 
+    takes_bfloat16 = True
+
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         assert isinstance(ctx.layer, Activation)
@@ -40,6 +42,8 @@ class ActivationOp(Operator):
 @operator(Dropout)
 class DropoutOp(Operator):
     """Inverted dropout; the mask depends only on seed, iteration, layer and global index."""
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -76,6 +80,8 @@ def mask_key(seed: int, step: int, position: int) -> int:
 @operator(Flatten)
 class FlattenOp(Operator):
     """A change of shape; copies only where x and y do not share memory."""
+
+    takes_bfloat16 = True
 
     def _forward(self) -> None:
         self._move(self.x.reshape(self.y.shape), self.y)

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hpcpar.kernels.bfloat16 import wide_type
 from hpcpar.kernels.geometry import PoolSpec
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.network.layers import AvgPool, GlobalAvgPool, GlobalMaxPool, MaxPool, Pool
@@ -17,6 +18,8 @@ from hpcpar.runtime.ops.windows import reaches
 
 
 class _PoolOp(Operator):
+    takes_bfloat16 = True
+
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
         layer = ctx.layer
@@ -60,7 +63,7 @@ class AvgPoolOp(_PoolOp):
         for window, out, extent in zip(layer.windows(), ctx.own[2:], ctx.input_shape[1:],
                                        strict=True):
             host = _scale(window, out, extent, layer.count_include_pad)
-            scale = ctx.backend.empty(host.shape, self.y.dtype)
+            scale = ctx.backend.empty(host.shape, wide_type(self.y))
             ctx.backend.to_device(host.astype(scale.dtype), scale)
             self.scales.append(scale)
 
@@ -76,6 +79,8 @@ class AvgPoolOp(_PoolOp):
 class GlobalAvgPoolOp(Operator):
     """Mean of whole images; every rank that owns an output needs the whole image."""
 
+    takes_bfloat16 = True
+
     def _forward(self) -> None:
         self.backend.global_avgpool_forward(self.x, self.y)
 
@@ -86,6 +91,8 @@ class GlobalAvgPoolOp(Operator):
 @operator(GlobalMaxPool)
 class GlobalMaxPoolOp(Operator):
     """Maximum of whole images; every rank that owns an output needs the whole image."""
+
+    takes_bfloat16 = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)

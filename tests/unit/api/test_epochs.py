@@ -1,5 +1,5 @@
 """Sizes of an epoch: given, of a data file, or of a data set that the answer names; else there is
-no epoch and no cost. And a note on plans in a precision that no run executes.
+no epoch and no cost. And a note on plans that no run executes.
 """
 
 from __future__ import annotations
@@ -150,14 +150,14 @@ def test_a_plan_that_no_run_executes_says_so(capsys: pytest.CaptureFixture[str],
     path = str(tmp_path / "plan.json")
     words = ["plan", "--network", "lenet5", "--ranks", "2", "--batch", "64", "--machine",
              "dgx-a100", "--strategy", "data"]
-    note = ("note: precision amp can be planned and predicted, but not run; plan with --precision "
-            "fp32 or tf32 to run it")
-    assert main([*words, "--precision", "amp", "--json", "-o", path]) == 0
+    note = ("note: the rules of framework ddp can be planned and predicted, but not run; plan "
+            "without --framework to run it")
+    assert main([*words, "--framework", "ddp", "--json", "-o", path]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)["precision"] == "amp" and err.count(note) == 1
-    assert plans.load(path).precision == "amp"
-    for more in (["--precision", "amp"], ["--precision", "tf32", "-o", path]):
+    assert json.loads(out)["strategy"] == "data" and err.count(note) == 1
+    assert plans.load(path).framework == "ddp"
+    for more in (["--framework", "ddp"], ["--precision", "amp", "-o", path]):
         assert main([*words, *more]) == 0
         assert "can be planned and predicted" not in capsys.readouterr().err
-    hpcpar.plan("lenet5", 2, 64, "dgx-a100", "data", precision="amp").save(path)
+    hpcpar.plan("lenet5", 2, 64, "dgx-a100", "data", framework="ddp").save(path)
     assert note in capsys.readouterr().err

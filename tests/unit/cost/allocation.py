@@ -100,8 +100,8 @@ def allocated(plan: Plan, schedule: Schedule, rank: int, network: Network) -> di
     backend = Recorder()
     communicator = Silent(rank, backend)
     made = Executor(network, plan, schedule, communicator, backend, 1)  # type: ignore[arg-type]
-    weights = sum(p.flat.nbytes + p.grad.nbytes + (0 if p.buffers is None else p.buffers.nbytes)
-                  for p in made.parameters.values())
+    weights = sum(array.nbytes for p in made.parameters.values()
+                  for array in (p.flat, p.copy, p.grad, p.buffers) if array is not None)
     aside = {id(op.parameters.grad): op.parameters.grad for p in made.passes
              for op in p.ops.values() if op.ctx.parameters is not None}
     weights += sum(g.nbytes for g in aside.values()

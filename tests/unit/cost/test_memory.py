@@ -124,6 +124,12 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("norms of volumes", "filter", 3, {"microbatches": 2}),
     ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}),
     ("resnet", "pipeline:4x1", 4, {"microbatches": 8, "order": "1f1b", "recompute": 2}),
+    *((name, strategy, ranks, {"precision": "amp", **options}) for name, strategy, ranks, options
+      in (("resnet", "data", 4, {"synchronization": "sharded", "optimizer": "adam"}),
+          ("vgg", "channel", 2, {}), ("vgg", "data", 4, {"synchronization": "server"}),
+          ("unet3d", "spatial", 2, {}), ("dice", "spatial", 3, {}), ("lenet5", "owt-c", 2, {}),
+          ("alexnet-one-tower", "filter", 2, {}), ("norms", "filter", 3, {"microbatches": 2}),
+          ("resnet", "pipeline:2x1", 2, {"microbatches": 4, "recompute": 1}))),
 ]
 
 
@@ -136,9 +142,9 @@ def test_every_kind_of_plan_takes_its_predicted_memory(name: str, strategy: str,
     """
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=MACHINE,
-                     **options)
-    predicted = price(network, plan, MACHINE)
+    machine = files.load("dgx-a100") if "precision" in options else MACHINE
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=machine, **options)
+    predicted = price(network, plan, machine)
     schedule = schedule_for(network, plan)
     real = [allocated(plan, schedule, rank, network) for rank in range(ranks)]
     largest = max(sum(r.values()) - r["unused"] for r in real)

@@ -95,9 +95,9 @@ def test_a_file_keeps_the_framework_and_only_our_own_rules_run(tmp_path: Path) -
     path = str(tmp_path / "plan.json")
     plans.save(plan_of("ddp", 4), path)
     assert plans.load(path).framework == "ddp"
-    require_executed("fp32", OWN)
+    require_executed(OWN)
     with pytest.raises(InputError, match="rules of framework ddp can be planned"):
-        require_executed("fp32", "ddp")
+        require_executed("ddp")
     with pytest.raises(InputError, match="unknown framework 'dpp'; did you mean 'ddp'"):
         replace(plan_of(OWN), framework="dpp")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcpar.cli.main import main
@@ -18,7 +19,6 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.prediction.prediction import Prediction
 from hpcpar.prediction.price import price
-from hpcpar.schedule.runnable import require_executed
 from hpcpar.schedule.steps import Comm, Role
 
 SPEC = NetworkSpec("alexnet", (3, 227, 227), 1000)
@@ -126,13 +126,14 @@ def test_one_rate_prices_a_format_with_a_stated_rate() -> None:
     assert single.compute_s == price(NETWORK, plan_of("fp32", batch=1024), old).compute_s
 
 
-def test_mixed_precision_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for precision in ("fp64", "fp32", "tf32"):
-        require_executed(precision)
-    with pytest.raises(InputError, match="precision amp can be planned and predicted, but not run"):
-        require_executed("amp")
-    words = ["sweep", "strong", "--network", "lenet5", "--ranks", "1,2", "--batch", "64",
-             "--machine", "dgx-a100", "--precision", "amp", "--out", str(tmp_path / "study")]
-    assert main(words) == 2
-    assert "precision amp can be planned and predicted, but not run" in capsys.readouterr().err
-    assert not (tmp_path / "study").exists()
+def test_types_of_items_and_weights_have_their_bytes() -> None:
+    """The bytes that are priced, sent and allocated follow from the types."""
+    import ml_dtypes
+
+    for formats in PRECISIONS.values():
+        for name, size in ((formats.dtype, formats.weight_bytes),
+                           (formats.item_dtype, formats.item_bytes)):
+            assert np.dtype(getattr(ml_dtypes, name, name)).itemsize == size
+    amp = PRECISIONS["amp"]
+    assert (amp.item_bytes, amp.weight_bytes, amp.copy_bytes) == (2, 4, 2)
+    assert not any(PRECISIONS[p].copy_bytes for p in ("fp64", "fp32", "tf32"))

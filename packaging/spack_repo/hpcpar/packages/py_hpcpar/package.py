@@ -21,6 +21,7 @@ class PyHpcpar(PythonPackage):
     depends_on("py-setuptools@68:", type="build")
     depends_on("py-numpy@1.26:", type=("build", "run"))
     depends_on("py-h5py@3.10: ~mpi", type=("build", "run"))
+    depends_on("py-ml-dtypes@0.4:", type=("build", "run"))
     depends_on("py-msgspec@0.19:", type=("build", "run"))
     depends_on("py-rich@13:", type=("build", "run"))
     depends_on("py-shtab@1.6:", type=("build", "run"))
