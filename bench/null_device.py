@@ -18,7 +18,7 @@ import numpy as np
 #: Operations since the start, by kind.
 counts: Counter[str] = Counter()
 #: Kinds of operations that launch kernels.
-LAUNCHES = ("kernels", "convolutions", "array operations")
+LAUNCHES = ("kernels", "convolutions", "products", "array operations")
 
 
 def install() -> None:
@@ -27,12 +27,15 @@ def install() -> None:
     import cudnn
     import cupy
     from cupy.cuda import streams
+    from nvmath.bindings import cublas
 
     _count_streams(streams)
     _count_arrays(cupy)
     cupy.RawModule.__init__ = lambda self, code, options: None
     cupy.RawModule.get_function = lambda self, name: _launch
     cudnn.pygraph.execute_plan_at_index = _convolve
+    for name in ("gemm_ex", "gemm_strided_batched_ex"):
+        setattr(cublas, name, _counting("products"))
 
 
 def _counting(kind: str, result: Any = None) -> Callable[..., Any]:

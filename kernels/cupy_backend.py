@@ -1,4 +1,4 @@
-"""The GPU backend: CuPy for cuBLAS and some elementwise operations, CUDA C for the rest."""
+"""The GPU backend: CuPy for some elementwise operations, CUDA C for the rest."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from hpcpar.kernels.cupy_launch import (
     volume,
 )
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
+from hpcpar.kernels.cupy_products import Multiply, multiply_by_cupy, products
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.cupy_streams import CupyStreams
 from hpcpar.kernels.cupy_updates import JointUpdates
@@ -62,6 +63,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
     ----------
     convolutions
         ``cudnn`` and its version, or ``im2col`` if nvidia-cudnn-frontend or cuDNN is missing.
+    products
+        ``cuBLAS``, or ``CuPy`` if NVIDIA's bindings are missing.
 
     Raises
     ------
@@ -82,7 +85,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
         self._uploads = cp.cuda.Stream(non_blocking=True)
         self.math = math
         set_matmul_math(math)
-        self._set_up(Launcher(), scratch_bytes)
+        multiply, self.products = products(math)
+        self._set_up(Launcher(), scratch_bytes, multiply)
         try:
             import cudnn
 
@@ -91,11 +95,12 @@ class CupyBackend(Launching, CupyStreams, Backend):
             return  # the module or the library is missing
         self._use_cudnn(cudnn, workspace_bytes, math)
 
-    def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
+    def _set_up(self, launch: Launcher, scratch_bytes: int,
+                multiply: Multiply = multiply_by_cupy) -> None:
         self.xp: Any = cp
-        self.launch = launch
+        self.launch, self._multiply = launch, multiply
         self._joint = JointUpdates(launch)
-        self._im2col = CupyConv(launch, scratch_bytes)
+        self._im2col = CupyConv(launch, scratch_bytes, multiply)
         self._conv: CupyConv | CudnnConv = self._im2col
         self.convolutions = "im2col"
 
@@ -118,6 +123,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
             "cupy": cp.__version__,
             "nccl": nccl_version() or "none",
             "convolutions": self.convolutions,
+            "products": self.products,
             "math": str(self.math),
         }
 
@@ -244,10 +250,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
         right = b.T if transpose_b else b
         if left.shape[1] == 0:
             out.fill(0)
-        elif out.flags.c_contiguous:
-            cp.matmul(left, right, out=out)
         else:
-            out[...] = cp.matmul(left, right)
+            self._multiply(left, right, out)
 
     def add_bias(self, y: Array, bias: Array) -> None:
         cp.add(y, bias.reshape(-1, *(1,) * (y.ndim - 2)), out=y)

@@ -58,6 +58,22 @@ def test_a_graph_owns_the_memory_between_its_kernels(gpu: Any, capture: Capture)
     assert total.get() == 24 and capture.pool.total_bytes() > 0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_are_captured(dtype: Any, gpu: Any, capture: Capture) -> None:
+    if gpu.products == "CuPy":
+        pytest.skip("nvmath-python is not installed")
+    rng = np.random.default_rng(0)
+    a, b = (gpu.upload(rng.standard_normal((6, 6)).astype(dtype)) for _ in range(2))
+    out = gpu.zeros((6, 6), dtype)
+    for _ in range(2):
+        with capture.stream:
+            gpu.gemm(a, b, out, transpose_b=True)  # makes cuBLAS's handle and workspace
+        graph = capture.of(lambda: gpu.gemm(a, b[:, ::-1], out, transpose_b=True))
+    graph.launch(capture.stream)
+    capture.stream.synchronize()
+    np.testing.assert_allclose(out.get(), a.get() @ b.get()[:, ::-1].T, rtol=1e-5)
+
+
 def test_another_stream_joins_by_an_event(gpu: Any, capture: Capture) -> None:
     cuda, numbers = gpu.xp.cuda, gpu.xp.arange(4, dtype=np.float64)
     other, began, ended = cuda.Stream(non_blocking=True), cuda.Event(), cuda.Event()
