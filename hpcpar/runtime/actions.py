@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from hpcpar.kernels.interface import Array, Backend, Tick
+from hpcpar.kernels.numbers import Numbers
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
 from hpcpar.plan.plan import Plan
@@ -36,8 +37,8 @@ class Actions:
 
     Attributes
     ----------
-    step : int
-        Number of the iteration.
+    numbers : Numbers
+        Numbers that change with every iteration, and the iteration's own.
     training : bool
         False in evaluations.
     weight : float
@@ -51,10 +52,13 @@ class Actions:
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
                  parameters: Mapping[str, Parameters], rule: Rule, sums: Array, tick: Tick) -> None:
+        self.numbers = Numbers(backend, 2 * sum(len(p.ops) for p in passes.all) + 4)
+        for op in passes.ops:
+            op.ctx.numbers = self.numbers
         self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
-        self.step, self.training, self.weight, self.share = 0, True, 1.0, 1.0
+        self.training, self.weight, self.share = True, 1.0, 1.0
         classes = network.classes
         self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
@@ -99,8 +103,8 @@ class Actions:
         """Set an operator's iteration and pass, because several passes may share the operator."""
         before_switch = self.plan.fc_passes > 1 and current is self.passes.all[0]
         parts = 1 if before_switch else max(self.plan.microbatches, self.plan.fc_passes)
-        op.ctx.training, op.ctx.step = self.training, self.step * parts + current.part
-        op.ctx.part = current.part
+        op.ctx.training, op.ctx.parts, op.ctx.part = self.training, parts, current.part
+        op.ctx.step = self.numbers.iteration * parts + current.part
 
     def _convolution(self, step: Compute, current: Pass, op: Operator) -> Action:
         """Compute a convolution's interior while its halo travels, or the rest of its output."""
@@ -192,6 +196,19 @@ class Actions:
             begins = not current.part and layer == (owner, *self.network.tied.get(owner, ()))[-1]
             (self.backend.copy if begins else self.backend.accumulate)(local.grad, total.grad)
 
+    def saved(self) -> Callable[[], None]:
+        """A function that takes back what later actions change on the host."""
+        unfinished = dict(self._unfinished)
+        plain = [(op, {name: value for name, value in vars(op).items()
+                       if isinstance(value, bool | int | float)}) for op in self.passes.ops]
+
+        def restore() -> None:
+            self._unfinished = dict(unfinished)
+            for op, values in plain:
+                vars(op).update(values)
+
+        return restore
+
     def finish(self) -> None:
         """Complete the weight gradients that no update step completes."""
         for layer in list(self._unfinished):
@@ -203,7 +220,7 @@ class Actions:
         if p.updates:
             of_a_pass = layer in self._fc_layers
             updates = self.plan.fc_passes if of_a_pass else 1
-            self.rule.update(self.backend, p, self.step * updates + part, self._tick, of_a_pass)
+            self.rule.update(self.backend, p, self.numbers, updates, part, self._tick, of_a_pass)
 
     def join_updates(self, program: Program) -> None:
         """Let the last of several updates without anything between them do all of them."""

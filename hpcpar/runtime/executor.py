@@ -27,6 +27,7 @@ from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
+from hpcpar.runtime.replay import Replays
 from hpcpar.schedule.builder import LOSS_SUMS
 from hpcpar.schedule.memory_plan.allocation import plan_memory
 from hpcpar.schedule.memory_plan.packing import moments
@@ -64,6 +65,8 @@ class Executor:
         The forward pass alone, for `evaluate`.
     seed : int
         Determines initial weights and dropout.
+    graphs : bool
+        On a GPU, repeat training iterations by graphs.
 
     Attributes
     ----------
@@ -75,6 +78,8 @@ class Executor:
         The passes after the switch (OWT); empty without a switch.
     training, evaluation : Program or None
         The bound schedules.
+    replays : Replays or None
+        Runs training iterations by graphs.
     image_box : Box
         The part of a sample that this rank reads.
     image_rows : numpy.ndarray
@@ -88,7 +93,7 @@ class Executor:
 
     def __init__(self, network: Network, plan: Plan, schedule: Schedule | None,
                  communicator: Communicator, backend: Backend, seed: int,
-                 evaluation: Schedule | None = None) -> None:
+                 evaluation: Schedule | None = None, graphs: bool = False) -> None:
         self.network, self.plan, self.backend = network, plan, backend
         self.communicator, self.rank = communicator, communicator.world.rank
         schedules = [s for s in (schedule, evaluation) if s is not None]
@@ -103,6 +108,8 @@ class Executor:
                            "plan for more ranks or a smaller batch") from err
         self.training = programs[0] if schedule is not None else None
         self.evaluation = programs[-1] if evaluation is not None else None
+        captures = graphs and backend.works_later and self.training is not None
+        self.replays = Replays(programs[0], self._actions) if captures else None
 
     # -- binding -----------------------------------------------------------------------------------
     def bind(self, schedule: Schedule | None, seed: int) -> list[Program]:
@@ -127,7 +134,8 @@ class Executor:
         self._actions = Actions(network, plan, backend, self.rank, self._passes, self.parameters,
                                 self.rule, self._sums, self.communicator.progress)
         learning = [] if network.loss.outside else self.fc_passes or self.passes
-        self._berths = [Berth(self.communicator, self._sums, [p.labels for p in learning])
+        self._berths = [Berth(self.communicator, self._sums, [p.labels for p in learning],
+                              self._actions.numbers)
                         for _ in range(2)]
         programs = [self._bind_compute(steps) for steps in self.planned.programs]
         messages_bytes, flying_bytes = self._bind_messages(programs)
@@ -181,7 +189,7 @@ class Executor:
         if self.backend.works_later:
             self._actions.join_updates(program)
         if not self.fc_passes:
-            program.before = {i: partial(self._load, part) for i, part in steps.loads.items()}
+            program.loads = {i: partial(self._load, part) for i, part in steps.loads.items()}
         return program
 
     def _bind_messages(self, programs: Sequence[Program]) -> tuple[int, int]:
@@ -299,14 +307,14 @@ class Executor:
         """
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
-        self._actions.step, self._actions.training = step, True
+        self._actions.numbers.iteration, self._actions.training = step, True
         return self._submit(self.training, images, labels, counted, f"iteration {step + 1}", noted)
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
                  counted: tuple[int, float] | None = None) -> tuple[float, float]:
         """Loss and correct samples of a batch, without training; labels -1 do not count."""
         assert self.evaluation is not None
-        self._actions.step, self._actions.training = 0, False
+        self._actions.numbers.iteration, self._actions.training = 0, False
         return self._read(self._submit(self.evaluation, images, labels, counted, "an evaluation"))
 
     def class_counts(self) -> NDArray[np.int64] | None:
@@ -332,7 +340,7 @@ class Executor:
         """
         if images is not None:
             self._images = images
-        self._actions.step, self._actions.training = step, training
+        self._actions.numbers.iteration, self._actions.training = step, training
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run(first, end)
         self.communicator.complete()
@@ -365,5 +373,8 @@ class Executor:
             self._load(0)
         # a non-finite value shows in the loss, and the training loop finds the layer it came from
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            program.run(noted=noted)
+            if self.replays is None or program is not self.training:
+                program.run(noted=noted)
+            else:
+                self.replays.run((counted, self.rule.momentum, self.rule.decay), noted)
         return berth.depart(program, self._images, place)

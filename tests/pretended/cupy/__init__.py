@@ -67,7 +67,7 @@ class ndarray(np.ndarray):
 
     def reshape(self, *shape: Any, **options: Any) -> ndarray:
         out = super().reshape(*shape, **options)
-        if self.size and not np.may_share_memory(self, out):
+        if self.size and not np.may_share_memory(*(a.view(np.ndarray) for a in (self, out))):
             out = _call(np.ndarray.reshape, self, *shape, **options)
         return out
 
@@ -82,10 +82,15 @@ class ndarray(np.ndarray):
         to, data = self.view(np.ndarray), _on_device(value)
         current_stream().submit(lambda: to.__setitem__(key, data))
 
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return _call(getattr(ufunc, method), *inputs, **options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        if function is np.may_share_memory:
+            return function(*map(_on_device, args))
         return _call(function, *args, **options)
 
 
@@ -162,7 +167,7 @@ def _reading(name: str) -> Callable[[ndarray], Any]:
     return lambda self: getattr(self.get(), name)()
 
 
-for _name in ("sum", "mean", "max", "min", "argmax", "take", "copy", "astype", "fill", "ravel",
+for _name in ("sum", "mean", "max", "min", "argmax", "take", "copy", "astype", "ravel",
               "all", "any", "prod"):
     setattr(ndarray, _name, _method(_name))
 for _name in ("item", "tolist", "tobytes", "__float__", "__int__", "__bool__"):
