@@ -34,6 +34,7 @@ def install() -> None:
     cupy.RawModule.__init__ = lambda self, code, options: None
     cupy.RawModule.get_function = lambda self, name: _launch
     cudnn.pygraph.execute_plan_at_index = _convolve
+    cupy.cuda.Graph.launch = _counting("graphs")
     for name in ("gemm_ex", "gemm_strided_batched_ex"):
         setattr(cublas, name, _counting("products"))
 

@@ -70,7 +70,7 @@ class Actions:
         self._fc_layers = frozenset(names[at:])
         self._first_fc = names[at] if plan.fc_passes > 1 else ""
         #: Layers with a weight gradient that is computed but not yet added to the sum.
-        self._unfinished: dict[str, Pass] = {}
+        self.unfinished: dict[str, Pass] = {}
 
     def action(self, step: Compute) -> Action:
         """The function to call at a compute step."""
@@ -177,7 +177,7 @@ class Actions:
     def _backward_weight(self, layer: str, current: Pass) -> None:
         self._finish(layer)
         current.ops[layer].backward_weight()
-        self._unfinished[layer] = current
+        self.unfinished[layer] = current
         if not sums_known(self.plan, self.network.by_name[layer]):
             self._finish(layer)
 
@@ -185,7 +185,7 @@ class Actions:
         """Complete a layer's weight gradient. In the first micro-batch, the last of several tied
         layers starts the sum; all later gradients are added.
         """
-        current = self._unfinished.pop(layer, None)
+        current = self.unfinished.pop(layer, None)
         if current is None:
             return
         if sums_known(self.plan, self.network.by_name[layer]):
@@ -196,22 +196,9 @@ class Actions:
             begins = not current.part and layer == (owner, *self.network.tied.get(owner, ()))[-1]
             (self.backend.copy if begins else self.backend.accumulate)(local.grad, total.grad)
 
-    def saved(self) -> Callable[[], None]:
-        """A function that takes back what later actions change on the host."""
-        unfinished = dict(self._unfinished)
-        plain = [(op, {name: value for name, value in vars(op).items()
-                       if isinstance(value, bool | int | float)}) for op in self.passes.ops]
-
-        def restore() -> None:
-            self._unfinished = dict(unfinished)
-            for op, values in plain:
-                vars(op).update(values)
-
-        return restore
-
     def finish(self) -> None:
         """Complete the weight gradients that no update step completes."""
-        for layer in list(self._unfinished):
+        for layer in list(self.unfinished):
             self._finish(layer)
 
     def _update(self, layer: str, part: int) -> None:

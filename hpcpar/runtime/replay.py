@@ -49,9 +49,19 @@ class Replays:
         self._warm = 0
         self.replayed, self.graphs, self.refused = 0, 0, dict[int, str]()
 
+    @property
+    def cautions(self) -> list[str]:
+        """A line if graphs leave steps out."""
+        if not self.refused:
+            return []
+        names = sorted({self._program.schedule.steps[i].layer for i in self.refused})
+        shown = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+        first = next(iter(self.refused.values()))
+        return [f"graphs leave out {len(self.refused)} steps of the layers {shown}: {first}"]
+
     def run(self, key: Hashable, noted: bool) -> None:
-        """Run the program once. What kernels get as values must be the same for an equal `key`. A
-        `noted` iteration runs step by step.
+        """Run the program once; a `noted` iteration step by step. With an equal `key`, kernels get
+        the same values as arguments.
         """
         if self._calls and key == self._key and not noted and self._program.watch is None:
             for call in self._calls:
@@ -101,7 +111,7 @@ class Replays:
         """Capture parts and launch their graph. A part that is refused runs between two graphs."""
         if not parts:
             return
-        done, trace, restore = 0, self._communicator.trace, self._actions.saved()
+        done, trace, restore = 0, self._communicator.trace, _saved(self._actions)
         before = Trace(dict(trace.messages), dict(trace.sent_bytes))
 
         def work() -> None:
@@ -148,3 +158,17 @@ def _call(function: Callable[..., object], *args: object) -> Call:
         function(*args)
 
     return call
+
+
+def _saved(actions: Actions) -> Call:
+    """A function that takes back what later actions change on the host."""
+    unfinished = dict(actions.unfinished)
+    plain = [(op, {name: value for name, value in vars(op).items()
+                   if isinstance(value, bool | int | float)}) for op in actions.passes.ops]
+
+    def restore() -> None:
+        actions.unfinished = dict(unfinished)
+        for op, values in plain:
+            vars(op).update(values)
+
+    return restore
