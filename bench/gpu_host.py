@@ -1,12 +1,12 @@
 """The host's work in an iteration on a GPU, without a GPU.
 
-    python bench/gpu_host.py [--networks resnet50,alexnet] [--batch 2] [--iterations 20]
+    python bench/gpu_host.py [--networks resnet50,alexnet] [--batch 2] [--replayed]
 
 Every call of CuPy, cuDNN and CUDA returns at once (`bench/null_device.py`), so the time is the
 project's own Python, plus the packing of arguments. It leaves out what CuPy and the driver add on
 a card (`bench/gpu_session.py --parts costs`). Images lie on the device, as after a prefetch, and
-results are read one iteration late, as in a training run. Times are the processor's, so other
-processes matter little.
+results are read one iteration late, as in a training run. `--replayed` also measures iterations as
+graphs. Times are the processor's, so other processes matter little.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from bench import null_device
 WARM_UP = 3
 
 
-def measure(name: str, batch: int, iterations: int, noted: bool) -> dict[str, Any]:
+def measure(name: str, batch: int, iterations: int, noted: bool,
+            replayed: bool = False) -> dict[str, Any]:
     """Counts of one iteration of a network, and the fastest one's host milliseconds. The wait for
     an iteration's result is not counted.
     """
@@ -47,7 +48,7 @@ def measure(name: str, batch: int, iterations: int, noted: bool) -> dict[str, An
     plan = make_plan(NetworkSpec(name, net.image_shape, net.classes), "data", 1, batch)
     gpu = backend("gpu")
     executor = Executor(net, plan, lower(net, plan, lambda step: ("ring", 1)),
-                        Communicator(world(), gpu), gpu, 0)
+                        Communicator(world(), gpu), gpu, 0, graphs=replayed)
     NonfiniteDetector(executor)
     images = gpu.zeros((batch, *net.image_shape), np.float32)
     labels = np.arange(batch)
@@ -64,10 +65,12 @@ def measure(name: str, batch: int, iterations: int, noted: bool) -> dict[str, An
         times_s.append(time.process_time() - begin_s)
     found: Counter[str] = null_device.counts
     each = {kind: found[kind] / iterations for kind in (
-        *null_device.LAUNCHES, "copies", "events")}
+        *null_device.LAUNCHES, "graphs", "copies", "events")}
     launches = sum(each[kind] for kind in null_device.LAUNCHES)
-    return {"network": name, "batch": batch, "host ms": 1e3 * min(times_s[WARM_UP:]),
-            "launches": launches, **each, "waits": waits}
+    if executor.replays is not None and executor.replays.refused:
+        raise SystemExit("; ".join(executor.replays.cautions))
+    return {"network": name, "batch": batch, "replayed": replayed,
+            "host ms": 1e3 * min(times_s[WARM_UP:]), "launches": launches, **each, "waits": waits}
 
 
 def main() -> int:
@@ -76,17 +79,20 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--noted", action="store_true", help="note the times of all steps")
+    parser.add_argument("--replayed", action="store_true", help="also measure iterations as graphs")
     parser.add_argument("--json", action="store_true", help="one JSON object per network")
     options = parser.parse_args()
     null_device.install()
     for name in options.networks.split(","):
-        row = measure(name, options.batch, options.iterations, options.noted)
-        if options.json:
-            print(json.dumps(row), flush=True)
-            continue
-        print(f"{name}, {options.batch} images:", flush=True)
-        for what, value in list(row.items())[2:]:
-            print(f"  {what:18}{value:10.2f}", flush=True)
+        for replayed in (False, True)[:1 + options.replayed]:
+            row = measure(name, options.batch, options.iterations, options.noted, replayed)
+            if options.json:
+                print(json.dumps(row), flush=True)
+                continue
+            how = ", replayed" if replayed else ""
+            print(f"{name}, {options.batch} images{how}:", flush=True)
+            for what, value in list(row.items())[3:]:
+                print(f"  {what:18}{value:10.2f}", flush=True)
     return 0
 
 

@@ -19,7 +19,7 @@ import numpy as np
 #: Operations since the start, by kind.
 counts: Counter[str] = Counter()
 #: Kinds of operations that launch kernels.
-LAUNCHES = ("kernels", "convolutions", "array operations")
+LAUNCHES = ("kernels", "convolutions", "products", "array operations")
 
 
 def install() -> None:
@@ -28,6 +28,7 @@ def install() -> None:
     import cudnn
     import cupy
     from cupy.cuda import driver, streams
+    from nvmath.bindings import cublas
 
     _count_streams(streams)
     _count_arrays(cupy)
@@ -35,6 +36,9 @@ def install() -> None:
     cupy.RawModule.get_function = lambda self, name: _Kernel()
     driver.launchKernel = _counting("kernels")
     cudnn.pygraph.execute_plan_at_index = _convolve
+    cupy.cuda.Graph.launch = _counting("graphs")
+    for name in ("gemm_ex", "gemm_strided_batched_ex"):
+        setattr(cublas, name, _counting("products"))
 
 
 #: Results of reshapes that copy.

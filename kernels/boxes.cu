@@ -29,10 +29,10 @@ KERNEL add_boxes(const REAL *x, const REAL *y, REAL *out, SHAPE5, STRIDES5(x), S
 
 // Keeps the element at global index g if splitmix64's g-th output from `key` is >= rate, with its top 53 bits as a number in [0, 1).
 // global_0 .. global_4 are the strides of the box in the global tensor; `first` is the global index of its first element.
-KERNEL dropout_mask(REAL *out, SHAPE5, STRIDES5(out), STRIDES5(global), i64 first, u64 key, double rate, double kept) {
+KERNEL dropout_mask(REAL *out, SHAPE5, STRIDES5(out), STRIDES5(global), i64 first, u64 key, const u64 *key_at, double rate, double kept) {
     GRID_STRIDE(item, d0 * d1 * d2 * d3 * d4) {
         const Place5 p = place5(item, d1, d2, d3, d4);
-        u64 z = key + (u64)(1 + first + OFFSET5(global, p)) * 0x9E3779B97F4A7C15ULL;
+        u64 z = VALUE(key) + (u64)(1 + first + OFFSET5(global, p)) * 0x9E3779B97F4A7C15ULL;
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
         z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
         z ^= z >> 31;

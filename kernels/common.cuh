@@ -30,6 +30,10 @@ typedef unsigned long long u64;
 #define STRIDES5(a) i64 a##_0, i64 a##_1, i64 a##_2, i64 a##_3, i64 a##_4
 #define OFFSET5(a, p) ((p).i0 * a##_0 + (p).i1 * a##_1 + (p).i2 * a##_2 + (p).i3 * a##_3 + (p).i4 * a##_4)
 
+// A number that changes between iterations: a value, or its address where that is not 0 (numbers.py).
+#define NUMBER(a) double a, const double *a##_at
+#define VALUE(a) (a##_at ? *a##_at : a)
+
 #define GRID_STRIDE(index, items) \
     for (i64 index = (i64)blockIdx.x * blockDim.x + threadIdx.x; index < (items); index += (i64)gridDim.x * blockDim.x)
 

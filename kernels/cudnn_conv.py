@@ -87,6 +87,8 @@ class CudnnConv:
     ----------
     unsupported
         The convolutions for which cuDNN has no engine.
+    workspace
+        Memory for engines.
     """
 
     #: Kernels for `prepare`.
@@ -105,12 +107,12 @@ class CudnnConv:
         #: None if cuDNN has no engine.
         self._engines: dict[ConvProblem, ConvEngine | None] = {}
         self._calls: dict[Hashable, list[_Launch]] = {}
-        self._workspace = xp.empty(0, np.uint8)
+        self.workspace = xp.empty(0, np.uint8)
 
     @property
     def workspace_bytes(self) -> int:
         """Size of the workspace, which the largest graph so far determines."""
-        return int(self._workspace.size)
+        return int(self.workspace.size)
 
     def accepts(self, dtype: Any) -> bool:
         """Whether cuDNN supports a type; it does not support float64."""
@@ -267,7 +269,7 @@ class CudnnConv:
         if engine.workspace_bytes > self.workspace_bytes:
             # Kernels may still use the old buffer. CuPy reuses its memory only for later work on
             # the same stream.
-            self._workspace = self._xp.empty(engine.workspace_bytes, np.uint8)
+            self.workspace = self._xp.empty(engine.workspace_bytes, np.uint8)
         return engine
 
     def _run(self, launches: Sequence[_Launch], tick: Tick | None) -> None:
@@ -278,7 +280,7 @@ class CudnnConv:
             self._cudnn.set_stream(handle=self._handle, stream=stream)
         if stream != self._stream:
             raise RuntimeError("convolutions share a workspace, so they must run on one stream")
-        workspace = address(self._workspace)
+        workspace = address(self.workspace)
         for launch in launches:
             launch.engine.execute(launch.pointers, workspace, self._handle)
             if launch.result is not None:

@@ -1,4 +1,4 @@
-"""The GPU backend: CuPy for cuBLAS and some elementwise operations, CUDA C for the rest."""
+"""The GPU backend: CuPy for some elementwise operations, CUDA C for the rest."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from hpcpar.kernels.cupy_launch import (
     volume,
 )
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
+from hpcpar.kernels.cupy_products import Multiply, multiply_by_cupy, products
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.cupy_streams import CupyStreams
 from hpcpar.kernels.cupy_updates import JointUpdates
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.geometry import ConvSpec
 from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick, address
+from hpcpar.kernels.numbers import argument, key_argument
 
 #: The limit of cuDNN's workspace is the card's memory divided by this. With less, the fast engines
 #: for VGG-16's convolutions are not available.
@@ -62,6 +64,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
     ----------
     convolutions
         ``cudnn`` and its version, or ``im2col`` if nvidia-cudnn-frontend or cuDNN is missing.
+    products
+        ``cuBLAS``, or ``CuPy`` if NVIDIA's bindings are missing.
 
     Raises
     ------
@@ -82,7 +86,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
         self._uploads = cp.cuda.Stream(non_blocking=True)
         self.math = math
         set_matmul_math(math)
-        self._set_up(Launcher(), scratch_bytes)
+        multiply, self.products = products(math)
+        self._set_up(Launcher(), scratch_bytes, multiply)
         try:
             import cudnn
 
@@ -91,11 +96,12 @@ class CupyBackend(Launching, CupyStreams, Backend):
             return  # the module or the library is missing
         self._use_cudnn(cudnn, workspace_bytes, math)
 
-    def _set_up(self, launch: Launcher, scratch_bytes: int) -> None:
+    def _set_up(self, launch: Launcher, scratch_bytes: int,
+                multiply: Multiply = multiply_by_cupy) -> None:
         self.xp: Any = cp
-        self.launch = launch
+        self.launch, self._multiply = launch, multiply
         self._joint = JointUpdates(launch)
-        self._im2col = CupyConv(launch, scratch_bytes)
+        self._im2col = CupyConv(launch, scratch_bytes, multiply)
         self._conv: CupyConv | CudnnConv = self._im2col
         self.convolutions = "im2col"
 
@@ -118,6 +124,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
             "cupy": cp.__version__,
             "nccl": nccl_version() or "none",
             "convolutions": self.convolutions,
+            "products": self.products,
             "math": str(self.math),
         }
 
@@ -190,6 +197,9 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if kernel in CudnnConv.PREPARED and isinstance(self._conv, CudnnConv):
             return self._conv.prepare(kernel, *args) or call
         return call
+
+    def _workspaces(self) -> Any:
+        return self._conv.workspace if isinstance(self._conv, CudnnConv) else None
 
     fuse = cupy_fused.fuse
 
@@ -266,10 +276,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
         right = b.T if transpose_b else b
         if left.shape[1] == 0:
             out.fill(0)
-        elif out.flags.c_contiguous:
-            cp.matmul(left, right, out=out)
         else:
-            out[...] = cp.matmul(left, right)
+            self._multiply(left, right, out)
 
     def add_bias(self, y: Array, bias: Array) -> None:
         self.add(y, cp.broadcast_to(bias.reshape(-1, *(1,) * (y.ndim - 2)), y.shape), y)
@@ -316,11 +324,11 @@ class CupyBackend(Launching, CupyStreams, Backend):
 
     def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
                            out: Array) -> None:
-        self._each("activation_forward", (x, out), (ACTIVATIONS.index(function), *numbers))
+        self._each("activation_forward", (x, out), _activation(function, numbers))
 
     def activation_backward(self, function: str, numbers: tuple[float, float], kept: Array,
                             dy: Array, dx: Array) -> None:
-        self._each("activation_backward", (kept, dy, dx), (ACTIVATIONS.index(function), *numbers))
+        self._each("activation_backward", (kept, dy, dx), _activation(function, numbers))
 
     def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
                      extent: tuple[int, ...], rate: float, out: Array) -> None:
@@ -339,7 +347,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
         first = sum(map(operator.mul, start, global_strides))
         keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
         box, (out_steps, steps) = merge_dims(tuple(shape), strides(out), global_strides)
-        args = (out, *box, *out_steps, *steps, first, np.uint64(key), float(rate), keep)
+        args = (out, *box, *out_steps, *steps, first, *key_argument(key), float(rate), keep)
         self.launch("dropout_mask", out.dtype, out.size, args)
 
     def add(self, a: Array, b: Array, out: Array) -> None:
@@ -365,27 +373,28 @@ class CupyBackend(Launching, CupyStreams, Backend):
     def sgd_update(self, w: Array, grad: Array, velocity: Array | None, rate: float,
                    momentum: float, decay: float) -> None:
         if velocity is None:
-            self._update("plain_update", (w, grad), (rate, decay))
+            self._update("plain_update", (w, grad), (*argument(rate), float(decay)))
         else:
-            self._update("sgd_update", (w, velocity, grad), (rate, momentum, decay))
+            self._update("sgd_update", (w, velocity, grad),
+                         (*argument(rate), float(momentum), float(decay)))
 
     def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
-                    beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
-        corrected = (rate / (1 - beta1**step), 1 / math.sqrt(1 - beta2**step))
+                    beta1: float, beta2: float, eps: float, step: float, decay: float,
+                    decoupled: float = 0.0) -> None:
+        fixed = map(float, (beta1, beta2, eps, decay, decoupled))
         self._update("adam_update", (w, first, second, grad),
-                     (*corrected, beta1, beta2, eps, decay))
+                     (*argument(rate), *argument(step), *fixed))
 
-    def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
-        numbers = tuple(map(float, numbers))
+    def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[Any, ...]) -> None:
         if not self._joint.add(kernel, arrays, numbers):
             self._each(kernel, arrays, numbers)
 
-    def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> None:
+    def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[Any, ...]) -> None:
         """Launch a kernel for an activation or an update; all arrays have the same shape."""
         if arrays[0].size == 0:
             return
         shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))
-        args = (*arrays, *shape, *itertools.chain(*steps), *map(float, numbers))
+        args = (*arrays, *shape, *itertools.chain(*steps), *numbers)
         self.launch(kernel, arrays[0].dtype, arrays[0].size, args)
 
     def nonfinite_search(self, x: Array, outputs: Sequence[Array], found: Array) -> Tick:
@@ -398,3 +407,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
             self.launch("nonfinite_boxes", x.dtype, len(outputs) * THREADS, args)
 
         return search
+
+
+def _activation(function: str, numbers: tuple[float, float]) -> tuple[float, ...]:
+    """A function's number and its parameters."""
+    return tuple(map(float, (ACTIVATIONS.index(function), *numbers)))

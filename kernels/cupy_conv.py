@@ -1,4 +1,4 @@
-"""Convolution on a GPU: im2col of a block of images, then a matrix product by cuBLAS.
+"""Convolution on a GPU: im2col of a block of images, then a matrix product.
 
 An image is a volume with one plane. The matrix of a block has shape [channels * kd * kh * kw,
 images * od * oh * ow], so one product covers all images of the block, and also sums the weight
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import cupy as cp
 
 from hpcpar.kernels.cupy_launch import Launcher, three, view, volume
+from hpcpar.kernels.cupy_products import Multiply
 from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.interface import Array, Tick, address
 
@@ -40,12 +41,6 @@ def _matrix(w: Array, segment: Segment) -> Array:
     return w[segment.out_start : segment.out_stop].reshape(rows, math.prod(w.shape[1:]))
 
 
-def _matmul_pixels(matrix: Array, x: Array) -> Array:
-    """matrix @ x[n, :, pixel] for every image and pixel of x [N, C, D, H, W]."""
-    y = cp.matmul(matrix, x.reshape(*x.shape[:2], math.prod(x.shape[2:])))
-    return y.reshape(len(x), len(matrix), *x.shape[2:])
-
-
 class CupyConv:
     """The convolution kernels.
 
@@ -55,11 +50,26 @@ class CupyConv:
         Launcher of the im2col kernels.
     scratch_bytes
         Memory limit for the matrices of a block. A block has at least one image.
+    multiply
+        Multiplies matrices.
     """
 
-    def __init__(self, launch: Launcher, scratch_bytes: int) -> None:
+    def __init__(self, launch: Launcher, scratch_bytes: int, multiply: Multiply) -> None:
         self.launch = launch
         self.scratch_bytes = scratch_bytes
+        self._multiply = multiply
+
+    def _product(self, left: Array, right: Array) -> Array:
+        """left @ right, of matrices or batches."""
+        batch = (left if left.ndim == 3 else right).shape[:-2]
+        out = cp.empty((*batch, left.shape[-2], right.shape[-1]), left.dtype)
+        self._multiply(left, right, out)
+        return out
+
+    def _matmul_pixels(self, matrix: Array, x: Array) -> Array:
+        """matrix @ x[n, :, pixel] for every image and pixel of x [N, C, D, H, W]."""
+        y = self._product(matrix, x.reshape(*x.shape[:2], math.prod(x.shape[2:])))
+        return y.reshape(len(x), len(matrix), *x.shape[2:])
 
     def _blocks(self, out: Array, rows: int) -> Iterator[slice]:
         """Blocks of images whose matrices, with `rows` rows in total, fit in the scratch memory."""
@@ -131,10 +141,10 @@ class CupyConv:
             for block in self._blocks(out, sum(weights.shape)):
                 to = group_out[block]
                 if pixels is not None:
-                    y = _matmul_pixels(weights, pixels[block, s.in_start : s.in_stop])
+                    y = self._matmul_pixels(weights, pixels[block, s.in_start : s.in_stop])
                 else:
                     part = x[block, s.in_start : s.in_stop]
-                    y = cp.matmul(weights, self._im2col(part, to, kernel, spec))
+                    y = self._product(weights, self._im2col(part, to, kernel, spec))
                     y = y.reshape(to.shape[1], to.shape[0], *to.shape[2:]).swapaxes(0, 1)
                 if bias is None:
                     to[...] = y
@@ -168,9 +178,9 @@ class CupyConv:
             for block in self._blocks(dy, sum(weights.shape)):
                 part, to = dy[block, s.out_start : s.out_stop], dx[block, s.in_start : s.in_stop]
                 if pixels is not None:
-                    pixels[block, s.in_start : s.in_stop] = _matmul_pixels(weights.T, part)
+                    pixels[block, s.in_start : s.in_stop] = self._matmul_pixels(weights.T, part)
                 else:
-                    cols = cp.matmul(weights.T, self._channels_first(part))
+                    cols = self._product(weights.T, self._channels_first(part))
                     items = to.shape[0] * math.prod(to.shape[2:])
                     args = (cols, *view(to), int(add), *self._geometry(to, part, kernel, spec))
                     self.launch("col2im", dx.dtype, items, args, rows=to.shape[1])
@@ -202,7 +212,7 @@ class CupyConv:
                     total = self._products(part, pixels[block, s.in_start : s.in_stop])
                 else:
                     cols = self._im2col(x[block, s.in_start : s.in_stop], part, kernel, spec)
-                    total = cp.matmul(self._channels_first(part), cols.T)
+                    total = self._product(self._channels_first(part), cols.T)
                 if block.start == 0:
                     grads[...] = total
                 else:
@@ -227,7 +237,7 @@ class CupyConv:
         right = right.swapaxes(1, 2)
 
         def multiply() -> None:
-            cp.matmul(left, right).sum(axis=0, out=grads)
+            self._product(left, right).sum(axis=0, out=grads)
 
         return multiply
 
@@ -238,6 +248,6 @@ class CupyConv:
         total = None
         for start in range(0, len(y), step):
             images = slice(start, start + step)
-            part = cp.matmul(left[images], right[images].swapaxes(1, 2)).sum(axis=0)
+            part = self._product(left[images], right[images].swapaxes(1, 2)).sum(axis=0)
             total = part if total is None else total + part
         return total

@@ -17,7 +17,7 @@ from hpcpar.kernels.interface import Array, address
 PIECE = 1 << 14
 
 #: The arrays of one update, all of one shape, and the numbers of the rule.
-_Update = tuple[tuple[Array, ...], tuple[float, ...]]
+_Update = tuple[tuple[Array, ...], tuple[Any, ...]]
 
 
 class JointUpdates:
@@ -30,7 +30,7 @@ class JointUpdates:
     def __init__(self, launch: Launcher) -> None:
         self._launch = launch
         self._open = False
-        self._due: dict[tuple[str, Any, tuple[float, ...]], list[tuple[Array, ...]]] = {}
+        self._due: dict[tuple[str, Any, tuple[Any, ...]], list[tuple[Array, ...]]] = {}
         self._tables: dict[tuple[str, Any, int], tuple[list[tuple[Array, ...]], Array, Array]] = {}
 
     def __enter__(self) -> None:
@@ -43,7 +43,7 @@ class JointUpdates:
             self._launch(f"{kernel}s", dtype, len(pieces) * THREADS,
                          (boxes, pieces, len(pieces), *numbers))
 
-    def add(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[float, ...]) -> bool:
+    def add(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[Any, ...]) -> bool:
         """Take an update; False outside of a block."""
         if self._open and arrays[0].size:
             self._due.setdefault((kernel, arrays[0].dtype, numbers), []).append(arrays)

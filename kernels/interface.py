@@ -423,13 +423,15 @@ class Backend(Streams, ABC):
 
     @abstractmethod
     def adam_update(self, w: Array, grad: Array, first: Array, second: Array, rate: float,
-                    beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
+                    beta1: float, beta2: float, eps: float, step: float, decay: float,
+                    decoupled: float = 0.0) -> None:
         """Adam with bias correction. As in torch.optim.Adam, the gradient includes weight decay.
 
         With g = grad + decay * w: first = beta1 * first + (1 - beta1) * g,
         second = beta2 * second + (1 - beta2) * g ** 2 and
         w -= rate * first / (1 - beta1 ** step) / (sqrt(second / (1 - beta2 ** step)) + eps).
-        `step` starts at 1. All arrays have the same shape.
+        `step` starts at 1. Before, w *= 1 - rate * decoupled (AdamW). All arrays have the same
+        shape.
         """
 
     # -- faults ------------------------------------------------------------------------------------

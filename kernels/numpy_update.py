@@ -22,7 +22,10 @@ def sgd_update(scratch: Scratch, w: Array, grad: Array, velocity: Array | None, 
 
 
 def adam_update(scratch: Scratch, w: Array, grad: Array, first: Array, second: Array, rate: float,
-                beta1: float, beta2: float, eps: float, step: int, decay: float) -> None:
+                beta1: float, beta2: float, eps: float, step: float, decay: float,
+                decoupled: float = 0.0) -> None:
+    if decoupled:
+        w *= 1 - rate * decoupled
     gradient = np.multiply(w, decay, out=scratch.get("step", w.shape, w.dtype))
     gradient += grad
     part = np.multiply(gradient, 1 - beta1, out=scratch.get("part", w.shape, w.dtype))

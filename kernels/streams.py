@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -61,3 +61,14 @@ class Streams(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait for all submitted kernels."""
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A function that does the device's part of some work at every call. This call does nothing
+        of it.
+
+        Raises
+        ------
+        RuntimeError
+            The device cannot capture something of it.
+        """
+        raise NotImplementedError

@@ -17,11 +17,12 @@ struct PlainRule {
     DEVICE void operator()(REAL &w, const REAL &grad) const { w -= rate * (grad + decay * w); }
 };
 
-// Adam. `rate` and `spread` include bias correction: rate / (1 - beta1 ** step) and 1 / sqrt(1 - beta2 ** step).
+// Adam. `rate` and `spread` include bias correction: rate / (1 - beta1 ** step) and 1 / sqrt(1 - beta2 ** step). AdamW keeps the part
+// `kept` of a weight, other than 1.
 struct AdamRule {
-    REAL rate, spread, beta1, beta2, rest1, rest2, eps, decay;
+    REAL rate, spread, beta1, beta2, rest1, rest2, eps, decay, kept;
     DEVICE void operator()(REAL &w, REAL &first, REAL &second, const REAL &grad) const {
-        const REAL weight = w, g = grad + decay * weight;
+        const REAL weight = kept * w, g = grad + decay * weight;
         const REAL m = beta1 * first + rest1 * g, v = beta2 * second + rest2 * g * g;
         first = m;
         second = v;
@@ -29,24 +30,27 @@ struct AdamRule {
     }
 };
 
-#define SGD_RULE SgdRule{(REAL)rate, (REAL)momentum, (REAL)decay}
-#define PLAIN_RULE PlainRule{(REAL)rate, (REAL)decay}
+#define SGD_RULE SgdRule{(REAL)VALUE(rate), (REAL)momentum, (REAL)decay}
+#define PLAIN_RULE PlainRule{(REAL)VALUE(rate), (REAL)decay}
+#define ADAM_NUMBERS NUMBER(rate), NUMBER(step), double beta1, double beta2, double eps, double decay, double decoupled
 #define ADAM_RULE \
-    AdamRule{(REAL)rate, (REAL)spread, (REAL)beta1, (REAL)beta2, (REAL)(1 - beta1), (REAL)(1 - beta2), (REAL)eps, (REAL)decay}
+    AdamRule{ \
+        (REAL)(VALUE(rate) / (1 - pow(beta1, VALUE(step)))), (REAL)(1 / sqrt(1 - pow(beta2, VALUE(step)))), (REAL)beta1, (REAL)beta2, \
+        (REAL)(1 - beta1), (REAL)(1 - beta2), (REAL)eps, (REAL)decay, (REAL)(1 - VALUE(rate) * decoupled)}
 
 KERNEL sgd_update(
-    REAL *w, REAL *velocity, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(velocity), STRIDES5(grad), double rate, double momentum,
+    REAL *w, REAL *velocity, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(velocity), STRIDES5(grad), NUMBER(rate), double momentum,
     double decay) {
     for_each(d0, d1, d2, d3, d4, SGD_RULE, BOX5(REAL, w), BOX5(REAL, velocity), BOX5(const REAL, grad));
 }
 
-KERNEL plain_update(REAL *w, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(grad), double rate, double decay) {
+KERNEL plain_update(REAL *w, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(grad), NUMBER(rate), double decay) {
     for_each(d0, d1, d2, d3, d4, PLAIN_RULE, BOX5(REAL, w), BOX5(const REAL, grad));
 }
 
 KERNEL adam_update(
     REAL *w, REAL *first, REAL *second, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(first), STRIDES5(second), STRIDES5(grad),
-    double rate, double spread, double beta1, double beta2, double eps, double decay) {
+    ADAM_NUMBERS) {
     for_each(d0, d1, d2, d3, d4, ADAM_RULE, BOX5(REAL, w), BOX5(REAL, first), BOX5(REAL, second), BOX5(const REAL, grad));
 }
 
@@ -81,19 +85,19 @@ DEVICE void for_piece(const i64 *row, i64 first, const Rule &rule, Box5<T>... ar
 #define FOR_PIECES(row, ...) \
     for (i64 b = blockIdx.x; b < count; b += gridDim.x) for_piece(row, pieces[2 * b + 1], __VA_ARGS__)
 
-KERNEL sgd_updates(BOXES, double rate, double momentum, double decay) {
+KERNEL sgd_updates(BOXES, NUMBER(rate), double momentum, double decay) {
 #define ROW (boxes + pieces[2 * b] * 23)
     FOR_PIECES(ROW, SGD_RULE, box_of<REAL>(ROW, 0), box_of<REAL>(ROW, 1), box_of<const REAL>(ROW, 2));
 #undef ROW
 }
 
-KERNEL plain_updates(BOXES, double rate, double decay) {
+KERNEL plain_updates(BOXES, NUMBER(rate), double decay) {
 #define ROW (boxes + pieces[2 * b] * 17)
     FOR_PIECES(ROW, PLAIN_RULE, box_of<REAL>(ROW, 0), box_of<const REAL>(ROW, 1));
 #undef ROW
 }
 
-KERNEL adam_updates(BOXES, double rate, double spread, double beta1, double beta2, double eps, double decay) {
+KERNEL adam_updates(BOXES, ADAM_NUMBERS) {
 #define ROW (boxes + pieces[2 * b] * 29)
     FOR_PIECES(
         ROW, ADAM_RULE, box_of<REAL>(ROW, 0), box_of<REAL>(ROW, 1), box_of<REAL>(ROW, 2), box_of<const REAL>(ROW, 3));
@@ -103,6 +107,7 @@ KERNEL adam_updates(BOXES, double rate, double spread, double beta1, double beta
 #undef SGD_RULE
 #undef PLAIN_RULE
 #undef ADAM_RULE
+#undef ADAM_NUMBERS
 #undef PIECE
 #undef BOXES
 #undef FOR_PIECES

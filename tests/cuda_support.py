@@ -74,6 +74,7 @@ def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
         cupy_launch,
         cupy_loss,
         cupy_pool,
+        cupy_products,
         cupy_updates,
     )
 
@@ -93,7 +94,7 @@ def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (cupy_backend, cupy_batchnorm, cupy_conv, cupy_fused, cupy_launch, cupy_loss,
-                       cupy_pool, cupy_updates):
+                       cupy_pool, cupy_products, cupy_updates):
             patch.setattr(module, "cp", NumpyAsCupy())
         backend = object.__new__(cupy_backend.CupyBackend)
         backend._set_up(CpuLauncher(), 1500)

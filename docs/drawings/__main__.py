@@ -20,6 +20,7 @@ PICTURES: dict[str, Callable[[], Canvas]] = {
     "rooms": diagrams.rooms, "way-of-a-plan": diagrams.way_of_a_plan,
     "way-of-a-run": diagrams.way_of_a_run, "elimination": diagrams.elimination,
     "check": diagrams.check, "stranger": diagrams.stranger,
+    "graphs": diagrams.graphs,
 }
 
 

@@ -245,3 +245,27 @@ def stranger() -> Canvas:
                                "sizes nobody wrote")):
         page.box(10 + 173 * i, 252, 160, 28, words, RED, filled=False)
     return page
+
+
+
+def graphs() -> Canvas:
+    """What a launch does in an iteration with NCCL, and with messages that the host drives."""
+    page = canvas(185)
+    step, message = ("steps", GREEN), ("messages", ORANGE)
+    rows = {"nccl": [("labels", INK), [step, message, step, message, step], ("loss", INK)],
+            "staged": [("labels", INK), [step], ("start", ORANGE), [step], ("wait", ORANGE), [step],
+                       ("loss", INK)]}
+    for y, (transport, parts) in zip((20, 95), rows.items(), strict=True):
+        page.text(4, y + 25, transport, left=True, bold=True)
+        x = 70.0
+        for part in parts:
+            inside = part if isinstance(part, list) else [part]
+            if isinstance(part, list):
+                page.box(x - 4, y, 84 * len(inside), 50, color=RED, faint=True, round_px=6)
+            for name, color in inside:
+                page.box(x, y + 8, 76, 34, name, color, filled=isinstance(part, list))
+                x += 84
+            x += 4
+    page.text(70, 168, "red: a graph, one launch. Outlines: calls of the host, in every iteration",
+              left=True)
+    return page

@@ -110,7 +110,9 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     ignore()  # what later signals ask for is done
     job.close()
     if isinstance(job, Training) or not reason:
-        _report(args, job, recorder, prediction, kernels.cautions, lines)
+        replays = job.executor.replays
+        cautions = [*kernels.cautions, *(replays.cautions if replays is not None else [])]
+        _report(args, job, recorder, prediction, cautions, lines)
     if not reason:
         return 0
     lines.say(f"stopped by {reason}{_remedy(args, job)}")

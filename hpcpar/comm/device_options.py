@@ -16,6 +16,8 @@ from hpcpar.plan.precision import PRECISIONS
 
 #: Where ranks compute.
 DEVICES = ("cpu", "gpu")
+#: Whether GPUs replay iterations as CUDA graphs.
+GRAPHS = ("auto", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +68,15 @@ class GpuOptions(DeviceOptions, section="machine"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [("--transport", self.transport, Transport.STAGED),
-                 ("--math", self.math or MathMode.FP32, MathMode.FP32)]
-        for name, value, default in given:
+        for name, value, default in self._of_gpus():
             if self.device != "gpu" and value != default:
                 raise InputError(f"{name} {value} needs GPUs, but --device is {self.device}: add "
                                  f"--device gpu, or drop {name}")
+
+    def _of_gpus(self) -> list[tuple[str, str, str]]:
+        """Options that need GPUs: name, value and default."""
+        return [("--transport", self.transport, Transport.STAGED),
+                ("--math", self.math or MathMode.FP32, MathMode.FP32)]
 
     def math_for(self, precision: str) -> str:
         """How GPUs compute float32 products under a plan with this precision."""
@@ -91,3 +96,15 @@ class GpuOptions(DeviceOptions, section="machine"):
         where = f"--math {math}" if self.math else f"--device {self.device}"
         return [f"the plan's precision is {precision}, but {where} computes products in {math}, so "
                 "its prediction does not hold for this run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions(GpuOptions, section="machine"):
+    """Whether GPUs replay iterations."""
+
+    graphs: str = option(
+        GRAPHS[0], OneOf(GRAPHS), "training iterations on GPUs: replay them as CUDA graphs "
+        "(except those whose step times are kept), or submit every step")
+
+    def _of_gpus(self) -> list[tuple[str, str, str]]:
+        return [*super()._of_gpus(), ("--graphs", self.graphs, GRAPHS[0])]

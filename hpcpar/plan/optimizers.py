@@ -33,7 +33,7 @@ class Update:
         Optimizer state in the order of `Optimizer.state`, in arrays of the shape of `w`.
     rate, momentum, decay : float
         Learning rate, momentum and weight decay of this iteration.
-    step : int
+    step : float
         Number of the update, from 1.
     """
 
@@ -44,7 +44,7 @@ class Update:
     rate: float
     momentum: float
     decay: float
-    step: int
+    step: float
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,9 @@ class Optimizer:
     noise_rates : float
         Smallest tolerance of ``hpcpar verify``, in learning rates per update; above 0 if a gradient
         of mere rounding errors moves a weight.
+    replays : bool
+        On GPUs, `update` hands rate and step to the device's fused updates and computes nothing
+        from them, so that a captured update can be repeated with others.
     torch : callable, optional
         Maps rate, momentum and decay to the equivalent class in `torch.optim` and its options.
     """
@@ -70,6 +73,7 @@ class Optimizer:
     flops: int
     noise_rates: float = 0.0
     torch: Callable[[float, float, float], tuple[str, Mapping[str, object]]] | None = None
+    replays: bool = False
     update: Callable[[Update], None] = field(default=lambda u: None, repr=False)
 
     def __call__(self, update: Callable[[Update], None]) -> Callable[[Update], None]:
@@ -91,19 +95,20 @@ OPTIMIZERS: dict[str, Optimizer] = {}
 
 
 @Optimizer("sgd", (), 3, torch=lambda rate, momentum, decay: (
-    "SGD", {"lr": rate, "weight_decay": decay}))
+    "SGD", {"lr": rate, "weight_decay": decay}), replays=True)
 def sgd(u: Update) -> None:
     u.kernels.sgd_update(u.w, u.grad, None, u.rate, 0.0, u.decay)
 
 
 @Optimizer("momentum", ("",), 5, torch=lambda rate, momentum, decay: (
-    "SGD", {"lr": rate, "momentum": momentum, "weight_decay": decay}))
+    "SGD", {"lr": rate, "momentum": momentum, "weight_decay": decay}), replays=True)
 def sgd_with_momentum(u: Update) -> None:
     u.kernels.sgd_update(u.w, u.grad, u.state[0], u.rate, u.momentum, u.decay)
 
 
 @Optimizer("adam", ("", "_second"), 12, 10.0, lambda rate, momentum, decay: (
-    "Adam", {"lr": rate, "betas": (momentum, BETA), "eps": EPS, "weight_decay": decay}))
+    "Adam", {"lr": rate, "betas": (momentum, BETA), "eps": EPS, "weight_decay": decay}),
+           replays=True)
 def adam(u: Update) -> None:
     first, second = u.state
     u.kernels.adam_update(u.w, u.grad, first, second, u.rate, u.momentum, BETA, EPS, u.step,
@@ -111,7 +116,9 @@ def adam(u: Update) -> None:
 
 
 @Optimizer("adamw", ("", "_second"), 11, 10.0, lambda rate, momentum, decay: (
-    "AdamW", {"lr": rate, "betas": (momentum, BETA), "eps": EPS, "weight_decay": decay}))
+    "AdamW", {"lr": rate, "betas": (momentum, BETA), "eps": EPS, "weight_decay": decay}),
+           replays=True)
 def adam_with_decoupled_decay(u: Update) -> None:
-    u.w *= 1 - u.rate * u.decay
-    adam(replace(u, decay=0.0))
+    first, second = u.state
+    u.kernels.adam_update(u.w, u.grad, first, second, u.rate, u.momentum, BETA, EPS, u.step, 0.0,
+                          u.decay)

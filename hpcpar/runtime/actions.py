@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from hpcpar.kernels.interface import Array, Backend, Bound, Tick
+from hpcpar.kernels.numbers import Numbers
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
 from hpcpar.plan.plan import Plan
@@ -36,8 +37,8 @@ class Actions:
 
     Attributes
     ----------
-    step : int
-        Number of the iteration.
+    numbers : Numbers
+        Numbers that change with every iteration, and the iteration's own.
     training : bool
         False in evaluations.
     weight : float
@@ -51,10 +52,13 @@ class Actions:
 
     def __init__(self, network: Network, plan: Plan, backend: Backend, rank: int, passes: Passes,
                  parameters: Mapping[str, Parameters], rule: Rule, sums: Array, tick: Tick) -> None:
+        self.numbers = Numbers(backend, 2 * sum(len(p.ops) for p in passes.all) + 4)
+        for op in passes.ops:
+            op.ctx.numbers = self.numbers
         self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
-        self.step, self.training, self.weight, self.share = 0, True, 1.0, 1.0
+        self.training, self.weight, self.share = True, 1.0, 1.0
         classes = network.classes
         self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
@@ -66,13 +70,13 @@ class Actions:
         self._fc_layers = frozenset(names[at:])
         self._first_fc = names[at] if plan.fc_passes > 1 else ""
         #: Layers with a weight gradient that is computed but not yet added to the sum.
-        self._unfinished: dict[str, Pass] = {}
+        self.unfinished: dict[str, Pass] = {}
         #: Layers whose weights have not changed since they were copied for products.
         self._copied: set[str] = set()
 
     def begin(self, step: int, training: bool) -> None:
         """Begin iteration `step`, or an evaluation."""
-        self.step, self.training = step, training
+        self.numbers.iteration, self.training = step, training
         self._copied.clear()
 
     def action(self, step: Compute) -> Action:
@@ -139,8 +143,8 @@ class Actions:
         """Set an operator's iteration and pass, because several passes may share the operator."""
         before_switch = self.plan.fc_passes > 1 and current is self.passes.all[0]
         parts = 1 if before_switch else max(self.plan.microbatches, self.plan.fc_passes)
-        op.ctx.training, op.ctx.step = self.training, self.step * parts + current.part
-        op.ctx.part = current.part
+        op.ctx.training, op.ctx.parts, op.ctx.part = self.training, parts, current.part
+        op.ctx.step = self.numbers.iteration * parts + current.part
         owner = op.ctx.layer.weights_of or op.ctx.layer.name
         if op.ctx.parameters is not None and owner not in self._copied:
             op.ctx.parameters.refresh()
@@ -221,7 +225,7 @@ class Actions:
 
     def _computed(self, layer: str, current: Pass) -> None:
         """Complete a weight gradient after its step, unless it needs sums over ranks."""
-        self._unfinished[layer] = current
+        self.unfinished[layer] = current
         if not sums_known(self.plan, self.network.by_name[layer]):
             self._finish(layer)
 
@@ -230,7 +234,7 @@ class Actions:
         first micro-batch, the last of several tied layers starts the sum; all later gradients are
         added.
         """
-        current = self._unfinished.pop(layer, None)
+        current = self.unfinished.pop(layer, None)
         if current is None:
             return
         if not written and sums_known(self.plan, self.network.by_name[layer]):
@@ -243,7 +247,7 @@ class Actions:
 
     def finish(self) -> None:
         """Complete the weight gradients that no update step completes."""
-        for layer in list(self._unfinished):
+        for layer in list(self.unfinished):
             self._finish(layer)
 
     def _update(self, layer: str, part: int) -> None:
@@ -253,7 +257,7 @@ class Actions:
         if p.updates:
             of_a_pass = layer in self._fc_layers
             updates = self.plan.fc_passes if of_a_pass else 1
-            self.rule.update(self.backend, p, self.step * updates + part, self._tick, of_a_pass)
+            self.rule.update(self.backend, p, self.numbers, updates, part, self._tick, of_a_pass)
 
     def join_updates(self, program: Program) -> None:
         """Let the last of several updates without anything between them do all of them."""

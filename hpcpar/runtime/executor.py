@@ -29,6 +29,7 @@ from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
+from hpcpar.runtime.replay import Replays
 from hpcpar.schedule.builder import LOSS_SUMS
 from hpcpar.schedule.memory_plan.allocation import plan_memory
 from hpcpar.schedule.memory_plan.packing import moments
@@ -66,6 +67,8 @@ class Executor:
         The forward pass alone, for `evaluate`.
     seed : int
         Determines initial weights and dropout.
+    graphs : bool
+        On a GPU, repeat training iterations by graphs.
 
     Attributes
     ----------
@@ -77,6 +80,8 @@ class Executor:
         The passes after the switch (OWT); empty without a switch.
     training, evaluation : Program or None
         The bound schedules.
+    replays : Replays or None
+        Runs training iterations by graphs.
     image_box : Box
         The part of a sample that this rank reads.
     image_rows : numpy.ndarray
@@ -90,7 +95,7 @@ class Executor:
 
     def __init__(self, network: Network, plan: Plan, schedule: Schedule | None,
                  communicator: Communicator, backend: Backend, seed: int,
-                 evaluation: Schedule | None = None) -> None:
+                 evaluation: Schedule | None = None, graphs: bool = False) -> None:
         self.network, self.plan = network, plan
         self.backend = with_bfloat16(backend) if plan.formats.mixed else backend
         self.communicator, self.rank = communicator, communicator.world.rank
@@ -106,6 +111,8 @@ class Executor:
                            "plan for more ranks or a smaller batch") from err
         self.training = programs[0] if schedule is not None else None
         self.evaluation = programs[-1] if evaluation is not None else None
+        captures = graphs and backend.works_later and self.training is not None
+        self.replays = Replays(programs[0], self._actions) if captures else None
 
     # -- binding -----------------------------------------------------------------------------------
     def bind(self, schedule: Schedule | None, seed: int) -> list[Program]:
@@ -130,7 +137,8 @@ class Executor:
         self._actions = Actions(network, plan, backend, self.rank, self._passes, self.parameters,
                                 self.rule, self._sums, self.communicator.progress)
         learning = [] if network.loss.outside else self.fc_passes or self.passes
-        self._berths = [Berth(self.communicator, self._sums, [p.labels for p in learning])
+        self._berths = [Berth(self.communicator, self._sums, [p.labels for p in learning],
+                              self._actions.numbers)
                         for _ in range(2)]
         programs = [self._bind_compute(steps) for steps in self.planned.programs]
         if schedule is not None and backend.works_later:
@@ -186,7 +194,7 @@ class Executor:
         if self.backend.works_later:
             self._actions.join_updates(program)
         if not self.fc_passes:
-            program.before = {i: partial(self._load, part) for i, part in steps.loads.items()}
+            program.loads = {i: partial(self._load, part) for i, part in steps.loads.items()}
         return program
 
     def _bind_messages(self, programs: Sequence[Program]) -> tuple[int, int]:
@@ -372,5 +380,8 @@ class Executor:
             self._load(0)
         # a non-finite value shows in the loss, and the training loop finds the layer it came from
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            program.run(noted=noted)
+            if self.replays is None or program is not self.training:
+                program.run(noted=noted)
+            else:
+                self.replays.run((counted, self.rule.momentum, self.rule.decay), noted)
         return berth.depart(program, self._images, place)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hpcpar.comm.communicator import Communicator
 from hpcpar.kernels.interface import Array
+from hpcpar.kernels.numbers import Numbers
 from hpcpar.kernels.streams import Mark
 from hpcpar.runtime.program import Notes, Program, StepTimes
 
@@ -50,12 +51,16 @@ class Berth:
         The device's loss sums, [FC passes, LOSS_SUMS].
     labels : sequence of array
         The labels of each pass on the device.
+    numbers : Numbers
+        Numbers that change with every iteration.
     """
 
-    def __init__(self, communicator: Communicator, sums: Array, labels: Sequence[Array]) -> None:
+    def __init__(self, communicator: Communicator, sums: Array, labels: Sequence[Array],
+                 numbers: Numbers) -> None:
         self._communicator, self._backend = communicator, communicator.backend
         self._sums = sums
         self._first_sums = self._host(sums)
+        self._numbers, self._host_numbers = numbers, self._host(numbers.words)
         self._labels = [(array, self._host(array)) for array in labels]
         self._returned: list[tuple[Array, NDArray[np.generic], Receiver]] = []
         self._loss_sums = np.zeros(sums.shape)
@@ -73,18 +78,21 @@ class Berth:
         self._returned.append((array, self._host(array), receive))
 
     def board(self, ask: int, labels: Sequence[NDArray[np.generic]]) -> None:
-        """Send an iteration's labels and this rank's requests to the device."""
+        """Send an iteration's labels, its numbers and this rank's requests to the device."""
         if self._flight is not None:
             self._flight.result()  # the device still uses this memory
         self._first_sums[...] = 0
         self._first_sums[:, -1] = ask
         self._backend.enqueue_to_device(self._first_sums, self._sums)
+        self._numbers.write(self._host_numbers)
+        self._backend.enqueue_to_device(self._host_numbers, self._numbers.words)
         for (device, host), given in zip(self._labels, labels, strict=True):
             host[...] = given
             self._backend.enqueue_to_device(host, device)
 
     def depart(self, program: Program, images: Array, place: str) -> Flight:
         """Return the flight of an iteration that is submitted completely."""
+        self._numbers.forget()
         for device, host, _ in self._returned:
             self._backend.enqueue_to_host(device, host)
         self._mark = self._backend.mark(self._mark)

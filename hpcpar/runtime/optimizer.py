@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hpcpar.kernels.interface import Backend, Tick
+from hpcpar.kernels.numbers import Numbers
 from hpcpar.options.checks import OneOf, ValueRefused, magnitude, natural, part, positive
 from hpcpar.options.fields import OptionGroup, option
 from hpcpar.plan.optimizers import OPTIMIZERS, Update
@@ -105,12 +106,18 @@ class Rule:
         """Set the iteration's rate, momentum and weight decay."""
         self.rate, self.momentum, self.decay = rate, momentum, decay
 
-    def update(self, backend: Backend, p: Parameters, count: int, tick: Tick | None = None,
-               of_a_pass: bool = False) -> None:
-        """Apply a gradient after `count` earlier updates; `tick` lets other gradients travel."""
+    def update(self, backend: Backend, p: Parameters, numbers: Numbers, updates: int = 1,
+               part: int = 0, tick: Tick | None = None, of_a_pass: bool = False) -> None:
+        """Apply the gradient of the `part`-th of an iteration's `updates`; `tick` lets other
+        gradients travel.
+        """
         factors = self.of_a_pass if of_a_pass else (1.0, 1.0)
-        rate, decay = self.rate * factors[0], self.decay * factors[1]
+        if not self.optimizer.replays:
+            numbers.require_value("rate and step")
+        rate = numbers.number(("rate", of_a_pass), lambda: self.rate * factors[0])
+        count = numbers.number(("update", updates, part),
+                               lambda: numbers.iteration * updates + part + 1)
         whole = (p.updated(p.flat), p.updated(p.grad), *p.state)
         for w, grad, *state in backend.blocks(whole, tick):
-            self.optimizer.update(Update(backend, w, grad, state, rate, self.momentum, decay,
-                                         count + 1))
+            self.optimizer.update(Update(backend, w, grad, state, rate, self.momentum,
+                                         self.decay * factors[1], count))

@@ -64,8 +64,8 @@ class Program:
     ----------
     actions, transfers : dict
         The function of each compute step, and the transfer of each communication step.
-    before : dict
-        Functions to call before a step, outside its time.
+    loads, before : dict
+        Functions to call before a step, outside its time; loads take the iteration's own arrays.
     clears : dict
         Arrays to clear before a step.
     watch : callable or None
@@ -80,6 +80,7 @@ class Program:
         n = len(steps.schedule.steps)
         self.actions: dict[int, Callable[[], None]] = {}
         self.transfers: dict[int, Transfer] = {}
+        self.loads: dict[int, Callable[[], None]] = {}
         self.before: dict[int, Callable[[], None]] = {}
         self.clears = clears
         self.watch: Callable[[int], None] | None = None
@@ -107,9 +108,10 @@ class Program:
             for w in waits:
                 communicator.wait(transfers[w])
                 note(w, _Span.WAIT)
-            if i in self.before:
-                self.before[i]()
-                note(i, _Span.BETWEEN)
+            for calls in (self.loads, self.before):
+                if i in calls:
+                    calls[i]()
+                    note(i, _Span.BETWEEN)
             for array in self.clears.get(i, ()):
                 array[...] = 0
             if self.watch is not None:

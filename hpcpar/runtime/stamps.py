@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hpcpar.comm import clock_sync
 from hpcpar.comm.world import World
 from hpcpar.runtime.program import StepTimes
-from hpcpar.runtime.reservoir import KEPT_TIMES_MEANWHILE, Reservoir, max_kept
+from hpcpar.runtime.reservoir import KEPT_TIMES_MEANWHILE, MIN_ITERATIONS, Reservoir, max_kept
 
 #: Arrays of step times in a run's record, as in `StepTimes`, with start and end counted from the
 #: beginning of the iteration; NaN where this rank takes no part in a step.
@@ -21,6 +21,11 @@ STEP_TIMES = ("seconds", "start_s", "end_s", "wait_s")
 class Stamps:
     """Collects step times. All ranks must create it at the same time, because they compare clocks.
 
+    Parameters
+    ----------
+    few : bool
+        Keep step times of few iterations. Replayed iterations have none.
+
     Attributes
     ----------
     kept : Reservoir
@@ -28,11 +33,11 @@ class Stamps:
         same iterations on every rank.
     """
 
-    def __init__(self, world: World, steps: int) -> None:
+    def __init__(self, world: World, steps: int, few: bool = False) -> None:
         self._world, self._steps = world, steps
         self._first = clock_sync.read(world)
         self.kept: Reservoir[tuple[float, NDArray[np.float32]]] = Reservoir(
-            max_kept(steps, world.size))
+            MIN_ITERATIONS if few else max_kept(steps, world.size))
 
     def add(self, number: int, times: Callable[[], StepTimes], begin_s: float) -> None:
         """Keep the step times of an iteration that began at `begin_s`, if taken."""

@@ -48,6 +48,8 @@ class Recorder:
             "mpi4py": world.version, "mpi": world.library, "platform": platform.platform(),
             **job.executor.backend.versions,
         }
+        if job.executor.backend.works_later:
+            versions["graphs"] = "off" if job.executor.replays is None else "auto"
         self._about = about | {"versions": versions, "samples": job.measured.samples,
                                "node_ranks": node.ranks, "node_cores": node.cores}
         self._before = before

@@ -113,7 +113,8 @@ class MeasuredRun:
         self.network, self.plan = executor.network, executor.plan
         self.communicator = executor.communicator
         self.measured = JobMeasurements(len(schedule.steps))
-        self.stamps = Stamps(world, len(schedule.steps))
+        self.stamps = Stamps(world, len(schedule.steps),
+                             few=executor.replays is not None)
         self.start, self.step = 0, 0
 
     def count_messages(self) -> None:
@@ -154,7 +155,8 @@ class Job(MeasuredRun):
         schedule = world.agree(lambda: schedule_for(network, plan)) if training else forward
         communicator = Communicator(world, backend, Transport(options.transport))
         super().__init__(world, Executor(network, plan, schedule if training else None,
-                                         communicator, backend, options.seed, forward), schedule)
+                                         communicator, backend, options.seed, forward,
+                                         options.graphs == "auto"), schedule)
         self.detector = NonfiniteDetector(self.executor)
         #: State in the checkpoint from which the run starts; None for a new or unknown one.
         self.resumed: CheckpointState | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hpcpar.comm.device_options import GpuOptions
+from hpcpar.comm.device_options import GraphOptions
 from hpcpar.data.augment import AugmentOptions
 from hpcpar.options import checks
 from hpcpar.options.checks import duration_s, natural, path, positive
@@ -63,7 +63,7 @@ class SavingOptions(OptionGroup, section="job"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions(SavingOptions, SGD, LengthOptions, GpuOptions, AugmentOptions, section="job"):
+class JobOptions(SavingOptions, SGD, LengthOptions, GraphOptions, AugmentOptions, section="job"):
     """Options of a run."""
 
     data: str = required(path, "data file from hpcpar data (HDF5)", "FILE.h5",

@@ -32,12 +32,14 @@ def test_every_part_is_done(tmp_path: Path) -> None:
 def test_the_hosts_work_is_counted_without_a_card() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "bench" / "gpu_host.py", "--networks", "lenet5", "--iterations",
-         "2", "--json"], capture_output=True, text=True, timeout=LIMIT_S)
+         "2", "--json", "--replayed"], capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout)
+    row, replayed = map(json.loads, done.stdout.splitlines())
+    assert replayed["graphs"] == 1 and replayed["waits"] == 0
+    assert replayed["launches"] == 2  # they normalize the images
     assert row["convolutions"] == 5  # of two layers, without the gradient of the images
     assert row["launches"] == sum(row[kind] for kind in (
-        "kernels", "convolutions", "array operations"))
+        "kernels", "convolutions", "products", "array operations"))
 
 
 def test_an_iteration_of_resnet50_has_few_launches() -> None:

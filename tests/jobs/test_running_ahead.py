@@ -19,19 +19,20 @@ from tests.jobs.conftest import ROOT, Run, clean_environment, summary
 pytestmark = pytest.mark.skipif(bool(cuda_cpu.missing()), reason=cuda_cpu.missing())
 GPU: dict[str, str] = {"PYTHONPATH": f"{ROOT / 'tests' / 'pretended'}:"
                                      f"{clean_environment()['PYTHONPATH']}"}
+WAY = ("--transport", "nccl", "--graphs", "off")
 Both = Callable[..., "list[subprocess.CompletedProcess[str]]"]
 
 
 @pytest.fixture
 def both(hpcpar: Run) -> Both:
-    """``both(ranks, *words)``: the same run on CPUs, and on GPUs with NCCL. In the words, {} is the
-    device.
+    """``both(ranks, *words)``: the same run on CPUs, and on GPUs with NCCL, step by step. In the
+    words, {} is the device.
     """
 
     def run(ranks: int, *words: Any) -> list[subprocess.CompletedProcess[str]]:
         return [hpcpar(ranks, "run", *(str(word).replace("{}", device) for word in words),
                        "--device", device, *more, **env)
-                for device, more, env in (("cpu", (), {}), ("gpu", ("--transport", "nccl"), GPU))]
+                for device, more, env in (("cpu", (), {}), ("gpu", WAY, GPU))]
 
     return run
 
@@ -77,3 +78,24 @@ def test_a_loss_that_is_not_finite_names_its_iteration(ranks: int, both: Both, p
     said = [next(line for line in done.stderr.splitlines() if "the loss is" in line)
             for done in (cpu, gpu)]
     assert said[0] == said[1] and "at step 1:" not in said[0]
+
+
+@pytest.mark.parametrize(("ranks", "transport"), [(1, "staged"), (2, "nccl"), (2, "staged")])
+def test_graphs_change_no_bit(ranks: int, transport: str, hpcpar: Run, plan: Any, digits: Path,
+                              tmp_path: Path) -> None:
+    """Over ends of epochs with smaller batches, evaluations, checkpoints and a resumed run."""
+    chosen = plan(ranks, "data", precision="fp32", batch=128, optimizer="adam")
+    for graphs in ("auto", "off"):
+        at = tmp_path / f"{graphs}.h5"
+        words = ("run", "--plan", chosen, "--data", digits, "--device", "gpu", "--transport",
+                 transport, "--graphs", graphs, "--checkpoint", at, "--out",
+                 tmp_path / f"{graphs}-run.h5")
+        summary(hpcpar(ranks, *words, "--steps", 28, "--json", **GPU))
+        summary(hpcpar(ranks, *words, "--steps", 54, "--resume", at, "--json", **GPU))
+    with h5py.File(tmp_path / "auto-run.h5") as a, h5py.File(tmp_path / "off-run.h5") as b:
+        for name in ("loss", "messages", "sent_bytes", "test_loss"):
+            np.testing.assert_array_equal(a[name][...], b[name][...])
+        assert len(a["kept"]) < len(b["kept"])
+    with h5py.File(tmp_path / "auto.h5") as a, h5py.File(tmp_path / "off.h5") as b:
+        for tensor in ("params/fc1/weight", "optimizer/fc1/weight_second"):
+            np.testing.assert_array_equal(a[tensor][...], b[tensor][...])

@@ -217,9 +217,16 @@ class pygraph:
     def execute_plan_at_index(self, variant_pack: dict[int, int], workspace: int, index: int,
                               handle: int | None = None) -> None:
         assert self._stage == "built" and handle in _streams and index == 1
-        streams = sys.modules.get("cupy.cuda.streams")
+        streams, pack = sys.modules.get("cupy.cuda.streams"), dict(variant_pack)
         if streams is not None:  # with the pretended CuPy: behind the work of the stream
-            streams.stream_of(_streams[handle]).flush()
+            stream = streams.stream_of(_streams[handle])
+            if stream.is_capturing():
+                stream.submit(lambda: self._compute(pack, workspace, index))
+                return
+            stream.flush()
+        self._compute(pack, workspace, index)
+
+    def _compute(self, variant_pack: dict[int, int], workspace: int, index: int) -> None:
         pointers = (*variant_pack.values(), workspace)
         assert all(type(pointer) is int and pointer for pointer in pointers)
         ctypes.memset(workspace, 0xFF, self.get_workspace_size_plan_at_index(index))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from hpcpar.kernels.interface import Array, Backend, Bound, address
+from hpcpar.kernels.numbers import Numbers
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.plan.boxes import Box, items
 from hpcpar.runtime.parameters import Parameters
@@ -60,10 +61,12 @@ class Context:
     position: int
     moments: Box = ()
     local_statistics: bool = False
-    #: Number of the pass since the start of training, set before each pass.
-    step: int = 0
+    numbers: Numbers | None = None
+    #: Passes of an iteration, of those that are counted alike.
+    parts: int = 1
     #: Number of the micro-batch or FC pass.
     part: int = 0
+    _step: int = 0
     training: bool = True
     #: True in a recomputed forward pass, which leaves statistics and running statistics unchanged.
     recomputes: bool = False
@@ -76,6 +79,24 @@ class Context:
     sums: Array = None
     #: [3, classes] pixel counts by class; see `Actions.counts`.
     counts: Array = None
+
+    @property
+    def step(self) -> int:
+        """Number of the pass since the start of training, set before each pass."""
+        if self.numbers is not None:
+            self.numbers.require_value("the number of the pass")
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step = step
+
+    def key(self, of_step: Callable[[int], int]) -> int:
+        """A kernel's 64-bit key, a function of the number of the pass."""
+        numbers, parts, part = self.numbers, self.parts, self.part
+        if numbers is None:
+            return of_step(self.step)
+        return numbers.key((self.position, part), lambda: of_step(numbers.iteration * parts + part))
 
     @property
     def need(self) -> Box:

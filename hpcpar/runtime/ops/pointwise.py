@@ -60,7 +60,7 @@ class DropoutOp(Operator):
             return
         start = tuple(lo for lo, _ in ctx.own[:self.axes])
         extent = (ctx.batch, *ctx.input_shape)[:self.axes]
-        key = mask_key(ctx.seed, ctx.step, ctx.position)
+        key = ctx.key(lambda step: mask_key(ctx.seed, step, ctx.position))
         self.backend.dropout_mask(key, start, self.mask.shape, extent, self.layer.rate, self.mask)
         self.backend.multiply(self.x, self._factor(), self.y)
 

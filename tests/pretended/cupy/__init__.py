@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _core, cuda
 from .cuda import current_stream, runtime
+from .cuda.capture import allocate, refuse_cublas, refuse_host_copy
 from .raw_module import RawModule
 
 __all__ = ["RawModule", "_core", "asarray", "ascontiguousarray", "asnumpy", "cuda", "ndarray"]
@@ -35,6 +36,7 @@ class MemoryPointer:
         self._copy(self.ptr, host, size_bytes)
 
     def _copy(self, to: int, source: int, size_bytes: int) -> None:
+        refuse_host_copy()
         kept = self._array
         current_stream().submit(lambda: (ctypes.memmove(to, source, size_bytes), kept))
 
@@ -53,6 +55,7 @@ class ndarray(np.ndarray):
 
     def get(self, out: np.ndarray | None = None) -> np.ndarray:
         """A copy on the host. As in CuPy, an array with gaps enters and leaves the stream."""
+        refuse_host_copy()
         runtime.host_waits += 1
         with nullcontext() if self.flags.c_contiguous else current_stream():
             current_stream().flush()
@@ -62,15 +65,15 @@ class ndarray(np.ndarray):
 
     def set(self, host: np.ndarray) -> None:
         """Overwrite with the host's values."""
+        refuse_host_copy()
         assert type(host) is np.ndarray and host.flags.c_contiguous and host.dtype == self.dtype
         current_stream().flush()
         self.view(np.ndarray)[...] = host
 
     def reshape(self, *shape: Any, **options: Any) -> ndarray:
         out = super().reshape(*shape, **options)
-        if self.size and not np.may_share_memory(self, out):
-            current_stream().flush()
-            out = super().reshape(*shape, **options)
+        if self.size and not np.may_share_memory(*(a.view(np.ndarray) for a in (self, out))):
+            out = _call(np.ndarray.reshape, self, *shape, **options)
         return out
 
     def __getitem__(self, key: Any) -> ndarray:
@@ -84,10 +87,15 @@ class ndarray(np.ndarray):
         to, data = self.view(np.ndarray), _on_device(value)
         current_stream().submit(lambda: to.__setitem__(key, data))
 
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         return _call(getattr(ufunc, method), *inputs, **options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        if function is np.may_share_memory:
+            return function(*map(_on_device, args))
         return _call(function, *args, **options)
 
 
@@ -111,16 +119,42 @@ def _wrapped(value: Any) -> Any:
 def _call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """An operation of NumPy on device arrays, behind all work of the current stream.
 
-    Memory of its own for the result is only known from the result: it is worked out at once.
+    Memory of its own for the result is only known from the result: it is worked out at once. In a
+    capture this result only has the right shape.
     """
+    if any(function is f or getattr(function, "__self__", None) is f for f in _CUBLAS):
+        refuse_cublas()
+    if function in _WAITING:
+        refuse_host_copy()
     out = options.get("out")
     work = functools.partial(function, *map(_on_device, args),
                              **{name: _on_device(value) for name, value in options.items()})
     if out is None:
-        current_stream().flush()
-        return _wrapped(work())
+        if current_stream().capture is None:
+            current_stream().flush()
+            return _wrapped(work())
+        with np.errstate(all="ignore"):
+            return _captured(work, work(), args)
     current_stream().submit(work)
     return out[0] if isinstance(out, tuple) else out
+
+
+#: Operations that CuPy leaves to cuBLAS, and operations that wait for the device.
+_CUBLAS = (np.matmul, np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum)
+_WAITING = (np.bincount, np.nonzero, np.unique, np.argwhere)
+
+
+def _captured(work: Callable[[], Any], found: Any, args: tuple[Any, ...]) -> Any:
+    """The result of an operation in a capture: a view, or memory that every replay writes."""
+    sources = [arg.view(np.ndarray) for arg in args if isinstance(arg, np.ndarray)]
+    if not isinstance(found, np.ndarray | np.generic):
+        raise TypeError(f"an operation with a result of type {type(found)} in a capture")
+    if any(np.may_share_memory(found, source) for source in sources):
+        return _wrapped(found)
+    made = np.asarray(found)
+    allocate(made)
+    current_stream().submit(lambda: made.__setitem__(..., work()))
+    return made.view(ndarray)
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -138,7 +172,7 @@ def _reading(name: str) -> Callable[[ndarray], Any]:
     return lambda self: getattr(self.get(), name)()
 
 
-for _name in ("sum", "mean", "max", "min", "argmax", "take", "copy", "astype", "fill", "ravel",
+for _name in ("sum", "mean", "max", "min", "argmax", "take", "copy", "astype", "ravel",
               "all", "any", "prod"):
     setattr(ndarray, _name, _method(_name))
 for _name in ("item", "tolist", "tobytes", "__float__", "__int__", "__bool__"):
@@ -150,6 +184,7 @@ def asarray(array: Any, dtype: Any = None) -> ndarray:
     """
     if isinstance(array, ndarray):
         return array if dtype in (None, array.dtype) else array.astype(dtype)
+    refuse_host_copy()
     staged = np.array(array, dtype)
     made = np.zeros_like(staged)
     current_stream().submit(lambda: np.copyto(made, staged))

@@ -49,7 +49,9 @@ def groupEnd() -> None:
 
 
 class _Messages:
-    """Operations that travel together: begun by the first call, False until all have arrived."""
+    """Operations that travel together: begun by a call, False until all have arrived. A graph
+    begins them again.
+    """
 
     def __init__(self, operations: list[Callable[[], MPI.Request]]) -> None:
         self._operations = operations
@@ -58,7 +60,10 @@ class _Messages:
     def __call__(self) -> bool:
         if self._requests is None:
             self._requests = [operation() for operation in self._operations]
-        return bool(MPI.Request.Testall(self._requests))
+        arrived = bool(MPI.Request.Testall(self._requests))
+        if arrived:
+            self._requests = None
+        return arrived
 
 
 def _submit(stream: int, operation: Callable[[], MPI.Request]) -> None:

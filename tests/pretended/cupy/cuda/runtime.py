@@ -10,8 +10,15 @@ cudaDevAttrClockRate = 13
 host_waits = 0
 
 
+streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = 0, 1, 2
+
+
 class CUDARuntimeError(RuntimeError):
     pass
+
+
+def error(name: str, detail: str) -> CUDARuntimeError:
+    return CUDARuntimeError(f"{name}: {detail}")
 
 
 def getDeviceCount() -> int:
@@ -46,8 +53,9 @@ def memGetInfo() -> tuple[int, int]:
 
 def deviceSynchronize() -> None:
     global host_waits
-    from .streams import advance_all
+    from .streams import advance_all, require_no_capture
 
+    require_no_capture("a wait for the device")
     host_waits += 1
     while not advance_all():
         os.sched_yield()

@@ -11,9 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import runtime
+
+if TYPE_CHECKING:
+    from .capture import Capture, CapturedPoint, Graph
 
 
 class Stream:
@@ -23,6 +26,7 @@ class Stream:
 
     def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
         self._work: deque[Callable[[], Any]] = deque()
+        self.capture: Capture | None = None
         self.ptr = len(_streams)
         _streams.append(self)
 
@@ -40,11 +44,62 @@ class Stream:
         _entered()[-1].use()
 
     def submit(self, work: Callable[[], Any]) -> None:
-        self._work.append(work)
+        if self.capture is not None:
+            self.capture.add(self, "work", work)
+        else:
+            self._work.append(work)
 
     def wait_event(self, event: Event) -> None:
         """Wait for the event's last record so far: later records of it do not matter."""
-        self.submit(event.point.reach)
+        point = event.point
+        if not isinstance(point, Point):
+            point.wait(self)
+        elif self.capture is None:
+            self.submit(point.reach)
+        elif point.stream is not None:
+            self.capture.broken = True
+            raise runtime.error("cudaErrorStreamCaptureIsolation", "an event of uncaptured work")
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        """Begin to collect this stream's work in a graph; nothing of it runs."""
+        from .capture import Capture
+
+        if self is Stream.null:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        if self.capture is not None:
+            raise runtime.error("cudaErrorIllegalState", "the stream is capturing")
+        Capture(self, runtime.streamCaptureModeRelaxed if mode is None else mode)
+
+    def end_capture(self) -> Graph:
+        """The captured work of this stream and of those that joined it."""
+        from .capture import Graph
+
+        capture = self.capture
+        if capture is None:
+            raise runtime.error("cudaErrorIllegalState", "the stream is not capturing")
+        if capture.origin is not self:
+            capture.broken = True
+            raise runtime.error("cudaErrorStreamCaptureUnmatched", "another stream's capture")
+        capture.end()
+        if capture.broken:
+            raise runtime.error("cudaErrorStreamCaptureInvalidated", "an earlier error")
+        if capture.unjoined:
+            raise runtime.error("cudaErrorStreamCaptureUnjoined", "work that nobody waits for")
+        return Graph(capture)
+
+    def is_capturing(self) -> bool:
+        return self.capture is not None
+
+    def launch_host_func(self, callback: Callable[[Any], None], arg: Any) -> None:
+        """Call a function of the host. In a capture, CuPy's replays hang or crash (issue 9274)."""
+        self.require_no_capture("a call of the host")
+        self.submit(lambda: callback(arg))
+
+    def require_no_capture(self, what: str) -> None:
+        """Refuse what breaks a capture."""
+        if self.capture is not None:
+            self.capture.broken = True
+            raise runtime.error("cudaErrorStreamCaptureUnsupported", what)
 
     def advance(self, until: Point | None = None) -> bool:
         """Do the work up to an event, or all; False where it waits for other ranks."""
@@ -57,6 +112,7 @@ class Stream:
 
     def flush(self, until: Point | None = None) -> None:
         """Return when the work up to an event, or all, is done."""
+        self.require_no_capture("a wait for a stream")
         while not self.advance(until):
             advance_all()
             os.sched_yield()
@@ -87,32 +143,50 @@ class Event:
     """A point in a stream, the one of the last record."""
 
     def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
-        self.point = Point()
+        self.point: Point | CapturedPoint = Point()
 
     def record(self, stream: Stream | None = None) -> None:
-        self.point = Point(current_stream() if stream is None else stream)
+        from .capture import CapturedPoint
+
+        on = current_stream() if stream is None else stream
+        self.point = Point(on) if on.capture is None else CapturedPoint(on, on.capture)
 
     @property
     def done(self) -> bool:
         """False when asked for the first time; then the device does the work before the event, or,
         where that waits for other ranks, all that it can do.
         """
+        point = self._executed()
         runtime.host_waits += 1
-        if not self.point.reached and self.point.polled and not self.point.reach():
+        if not point.reached and point.polled and not point.reach():
             advance_all()
-        self.point.polled = True
-        return self.point.reached
+        point.polled = True
+        return point.reached
 
     def synchronize(self) -> None:
+        point = self._executed()
         runtime.host_waits += 1
-        if self.point.stream is not None:
-            self.point.stream.flush(self.point)
+        if point.stream is not None:
+            point.stream.flush(point)
+
+    def _executed(self) -> Point:
+        """The point, which must not be in a capture."""
+        if isinstance(self.point, Point):
+            return self.point
+        self.point.capture.broken = True
+        raise runtime.error("cudaErrorCapturedEvent", "an event that was recorded in a capture")
 
 
 def advance_all() -> bool:
     """Do the work of all streams; False where some waits for other ranks."""
     done = [stream.advance() for stream in _streams]
     return all(done)
+
+
+def require_no_capture(what: str) -> None:
+    """Refuse what breaks every capture of this thread."""
+    for stream in _streams:
+        stream.require_no_capture(what)
 
 
 def stream_of(ptr: int) -> Stream:
@@ -133,8 +207,9 @@ def _entered() -> list[Stream]:
 
 def get_elapsed_time(start: Event, end: Event) -> float:
     """Milliseconds between two events that were reached."""
-    assert start.point.reached and end.point.reached
-    return 1e3 * (end.point.time_s - start.point.time_s)
+    first, last = start._executed(), end._executed()
+    assert first.reached and last.reached
+    return 1e3 * (last.time_s - first.time_s)
 
 
 _streams: list[Stream] = []

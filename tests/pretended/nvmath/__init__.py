@@ -1,0 +1,1 @@
+"""As much of NVIDIA's bindings as the GPU backend uses."""
