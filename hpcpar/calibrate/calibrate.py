@@ -86,10 +86,13 @@ class Calibration:
         Called with a line of progress.
     transport : Transport
         How messages travel between GPUs.
+    graphs : bool
+        Runs replay their iterations, so the host submits no steps.
     """
 
     def __init__(self, world: World, backend: Backend, name: str, report: Callable[[str], None],
-                 transport: Transport = Transport.STAGED) -> None:
+                 transport: Transport = Transport.STAGED, graphs: bool = False) -> None:
+        self._graphs = graphs
         self.world, self.backend, self.name, self._report = world, backend, name, report
         self.begin = time.perf_counter()
         local = self.local = ranks_per_node(world)
@@ -227,7 +230,7 @@ class Calibration:
             quality["compute"] = _compute_quality(samples)
         table = {key: seconds for s in samples for key, seconds in s.table().items()}
         works = [work for s in samples for work in s.works]
-        submit_s = max((s.submit_s for s in samples), default=0.0)
+        submit_s = 0.0 if self._graphs else max((s.submit_s for s in samples), default=0.0)
         return world.bcast(replace(
             machine, device=replace(machine.device, submit_s=submit_s),
             compute=table, kinds=kinds(machine.device, works, table),

@@ -18,7 +18,7 @@ from hpcpar.cli.calibrated import show_machine, show_refined
 from hpcpar.cli.options import ResultOptions, StartOptions
 from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
-from hpcpar.comm.device_options import GpuOptions, kernels_of_all
+from hpcpar.comm.device_options import GraphOptions, kernels_of_all
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
@@ -50,7 +50,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, StartOptions,
+class CalibrateCommand(ResultOptions, ModuleOptions, GraphOptions, LossOptions, StartOptions,
                        section="plan"):
     example = "hpcpar calibrate -n 2 --network lenet5 --batch 64 -o machine.toml"
     out: str = required(
@@ -174,7 +174,7 @@ def _run(args: CalibrateCommand, w: World) -> int:
         lines.say(f"note: {line}")
     calibration = Calibration(w, kernels, Path(args.out).stem,
                               lambda what: lines.say(f"calibrating: {what}"),
-                              Transport(args.transport))
+                              Transport(args.transport), args.graphs == "auto")
     choice = None
     if AUTO in args.plans:
         search = w.agree(lambda: _search(args, w.size))
