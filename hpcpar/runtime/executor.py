@@ -348,9 +348,6 @@ class Executor:
         self._actions.begin(step, training)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run(first, end)
-        if end != sys.maxsize:
-            # messages may be in flight, and others may wait for them before this rank's next run
-            self.communicator.complete()
         self._actions.finish()
 
     def give_back(self, array: Array, receive: Receiver) -> None:

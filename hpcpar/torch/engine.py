@@ -200,6 +200,8 @@ class Engine:
         self._begin("the forward pass of iteration")
         with self.tensors.turn():
             self._run(self._images(images), end=forward_end)
+            # Messages may be in flight, and others may wait for them before the backward pass.
+            self.communicator.complete()
             outputs = self._joined()
         self.under_way = True
         return outputs
